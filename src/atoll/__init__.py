@@ -1,0 +1,1 @@
+"""Federated computing for Python."""

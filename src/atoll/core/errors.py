@@ -1,0 +1,126 @@
+"""Every error Atoll raises on purpose: what was wrong, where, and what to do.
+
+```
+AtollError                      1
+├── ConfigError (ValueError)    2   a setting or an argument that cannot be used
+├── DataError (ValueError)      3   data, a partition or a model that does not fit it
+├── CompositionError (ValueError) 4 parts that cannot be combined soundly
+├── MessageError (ValueError)   5   bytes that are not a message, or a value that cannot become one
+├── TaskError (RuntimeError)    6   a task raised at a party
+├── QuorumError (RuntimeError)  7   too few parties answered in time
+├── CheckpointError (RuntimeError) 8 a checkpoint or run folder that cannot be read or written
+├── MissingExtraError (ImportError) 9 an optional dependency that is not installed
+└── PolicyError (PermissionError) 10 an island refused to release something
+```
+
+The number is the exit code of the command line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+__all__ = [
+    "AtollError",
+    "CheckpointError",
+    "CompositionError",
+    "ConfigError",
+    "DataError",
+    "MessageError",
+    "MissingExtraError",
+    "PolicyError",
+    "QuorumError",
+    "TaskError",
+    "nearest",
+]
+
+
+class AtollError(Exception):
+    """An error that names the value, the place and the remedy.
+
+    Args:
+        what: what was wrong, with the offending value.
+        where: the place: a round, party, task, file, column or key.
+        remedy: what to do about it.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        text = self.what if self.where is None else f"{self.what} (in {self.where})"
+        return text if self.remedy is None else f"{text}. Remedy: {self.remedy}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.what, self.where, self.remedy))
+
+
+def _rebuild(kind: type[AtollError], what: str, where: str | None, remedy: str | None) -> AtollError:
+    return kind(what, where=where, remedy=remedy)
+
+
+class ConfigError(AtollError, ValueError):
+    """A setting or an argument that cannot be used."""
+
+    exit_code = 2
+
+
+class DataError(AtollError, ValueError):
+    """Data, a partition, or a model that does not fit the data."""
+
+    exit_code = 3
+
+
+class CompositionError(AtollError, ValueError):
+    """Parts that cannot be combined soundly; raised before anyone is contacted."""
+
+    exit_code = 4
+
+
+class MessageError(AtollError, ValueError):
+    """Bytes that are not a valid message, or a value that cannot become one."""
+
+    exit_code = 5
+
+
+class TaskError(AtollError, RuntimeError):
+    """A task raised at a party."""
+
+    exit_code = 6
+
+
+class QuorumError(AtollError, RuntimeError):
+    """Too few parties answered in time."""
+
+    exit_code = 7
+
+
+class CheckpointError(AtollError, RuntimeError):
+    """A checkpoint or run folder that cannot be read or written."""
+
+    exit_code = 8
+
+
+class MissingExtraError(AtollError, ImportError):
+    """An optional dependency that is not installed."""
+
+    exit_code = 9
+
+
+class PolicyError(AtollError, PermissionError):
+    """An island's own policy refused to release something."""
+
+    exit_code = 10
+
+
+def nearest(wrong: str, valid: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the valid word nearest to ``wrong``, or ``""``."""
+    close = difflib.get_close_matches(wrong, list(valid), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""
