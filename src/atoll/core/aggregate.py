@@ -1,0 +1,223 @@
+"""Aggregates: what a party replies when only a combination of all replies may be seen.
+
+A reply to ``Federation.sum`` is a dict of named aggregates. Each becomes a *summand*; summands add up (a commutative monoid), so trees of
+aggregators, masking and late arrivals come free; ``Total.result`` turns the sum into what the program sees:
+
+====================  =======================  =========================
+aggregate             summand of client k      result
+====================  =======================  =========================
+``Mean(value, w)``    ``w_k * value_k``        ``sum / sum_k w_k``
+``Sum(value)``        ``value_k``              ``sum``
+``Vote(value)``       ``sign(value_k)``        ``sign(sum)``
+``Parts(value, w)``   not summable             every reply by itself
+====================  =======================  =========================
+
+``metric=True`` marks a measurement that uplink stages (clip, quantise, ...) leave alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from . import tree as T
+from .errors import CompositionError
+
+__all__ = ["Aggregate", "Mean", "Part", "Parts", "Sum", "Total", "Totals", "Vote", "merge_totals"]
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One named value of a reply, with the rule by which replies combine.
+
+    Attributes:
+        value: a tree; for one client its own shapes, for a block of clients with a leading client axis.
+        metric: a measurement, which uplink stages do not touch.
+    """
+
+    value: T.Tree
+    metric: bool = field(default=False, kw_only=True)
+    kind: ClassVar[str] = ""
+    summable: ClassVar[bool] = True
+
+    @property
+    def weight(self) -> Any:
+        """The weight of the reply: a float, or one float per client of a block."""
+        return 1.0
+
+    def summand(self) -> T.Tree:
+        """What this one client adds to the sum."""
+        return self.value
+
+    def block_sum(self, keep: Any = None) -> Total:
+        """Add up a block of clients along the leading axis.
+
+        Args:
+            keep: 0/1 per client, shape ``(clients,)``; ``None`` keeps all.
+        """
+        count = len(T.leaves(self.value)[0])
+        weights = np.ones(count) if keep is None else np.asarray(keep, dtype=np.float64)
+        scaled = weights * np.asarray(self.weight, dtype=np.float64)
+        factor = scaled if self.kind == "mean" else weights
+        value = self.summand() if self.kind == "vote" else self.value
+        summed = T.map(lambda leaf: _weighted_sum(leaf, factor), value)
+        return Total(self.kind, summed, float(scaled.sum()), int(weights.sum()), self.metric)
+
+    def total(self) -> Total:
+        """This one reply as a total of one."""
+        return Total(self.kind, self.summand(), float(self.weight), 1, self.metric)
+
+    def with_value(self, value: T.Tree) -> Self:
+        """The same aggregate with another value."""
+        return replace(self, value=value)
+
+
+def _weighted_sum(leaf: Any, weights: np.ndarray) -> Any:
+    """``sum_c weights[c] * leaf[c]``, in the leaf's own library and dtype.
+
+    A client of weight 0 is left out altogether, so that its NaN cannot spread.
+    """
+    if isinstance(leaf, np.ndarray):
+        if not weights.all():
+            leaf, weights = leaf[weights != 0], weights[weights != 0]
+        dtype = leaf.dtype if leaf.dtype.kind == "f" else np.float64
+        return np.tensordot(weights.astype(dtype), leaf.astype(dtype, copy=False), axes=1)[()]
+    torch = T._namespace(leaf)
+    if not weights.all():
+        rows = torch.as_tensor(np.flatnonzero(weights), device=leaf.device)
+        leaf, weights = leaf[rows], weights[weights != 0]
+    factors = torch.as_tensor(weights, dtype=leaf.dtype, device=leaf.device)
+    return torch.tensordot(factors, leaf, dims=1)
+
+
+@dataclass(frozen=True)
+class Mean(Aggregate):
+    """A weighted mean: ``sum_k w_k value_k / sum_k w_k``, usually weighted by examples."""
+
+    examples: Any = 1.0
+    kind: ClassVar[str] = "mean"
+
+    @property
+    def weight(self) -> Any:
+        """The weight ``w_k``."""
+        return self.examples
+
+    def summand(self) -> T.Tree:
+        """``w_k * value_k``."""
+        return T.scale(self.value, self.examples)
+
+
+@dataclass(frozen=True)
+class Sum(Aggregate):
+    """A plain sum over clients."""
+
+    kind: ClassVar[str] = "sum"
+
+
+@dataclass(frozen=True)
+class Vote(Aggregate):
+    """A majority vote on the sign of every entry."""
+
+    kind: ClassVar[str] = "vote"
+
+    def summand(self) -> T.Tree:
+        """``sign(value_k)``."""
+        return T.sign(self.value)
+
+
+@dataclass(frozen=True)
+class Parts(Aggregate):
+    """Single replies, for a fold that must see each of them; a secure reducer refuses it."""
+
+    examples: Any = 1.0
+    kind: ClassVar[str] = "parts"
+    summable: ClassVar[bool] = False
+
+    @property
+    def weight(self) -> Any:
+        """The weight of the reply."""
+        return self.examples
+
+    def total(self) -> Total:
+        """A list of this one part."""
+        return Total(
+            self.kind, [Part(self.value, float(self.weight))], float(self.weight), 1, self.metric
+        )
+
+    def block_sum(self, keep: Any = None) -> Total:
+        """The parts of a block, in order."""
+        values = [T.leaves(self.value)[0]] if not T.leaves(self.value) else T.leaves(self.value)
+        count = len(values[0])
+        weights = np.broadcast_to(np.asarray(self.weight, dtype=np.float64), (count,))
+        kept = range(count) if keep is None else np.flatnonzero(keep).tolist()
+        parts = [
+            Part(T.map(lambda leaf, c=c: leaf[c], self.value), float(weights[c])) for c in kept
+        ]
+        return Total(self.kind, parts, float(sum(p.weight for p in parts)), len(parts), self.metric)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One client's own reply inside ``Parts``."""
+
+    value: T.Tree
+    weight: float
+
+
+@dataclass(frozen=True)
+class Total:
+    """A running sum of summands: the monoid behind every aggregate.
+
+    Attributes:
+        kind: the aggregate's kind.
+        value: the sum of summands (for ``parts``, the list of parts).
+        weight: the sum of weights.
+        n: replies in the sum.
+    """
+
+    kind: str
+    value: Any
+    weight: float
+    n: int
+    metric: bool = False
+
+    def merge(self, other: Total) -> Total:
+        """Add two totals of the same aggregate.
+
+        Raises:
+            CompositionError: their kinds differ.
+        """
+        if other.kind != self.kind:
+            raise CompositionError(
+                f"a total of kind {self.kind!r} cannot take one of kind {other.kind!r}",
+                remedy="let every client reply with the same aggregates",
+            )
+        if self.kind == "parts":
+            value = self.value + other.value
+        else:
+            value = T.add(self.value, other.value)
+        return Total(self.kind, value, self.weight + other.weight, self.n + other.n, self.metric)
+
+    def result(self) -> Any:
+        """The combined value."""
+        if self.kind == "mean":
+            return T.scale(self.value, 1.0 / self.weight) if self.weight else self.value
+        if self.kind == "vote":
+            return T.sign(self.value)
+        return self.value
+
+
+Totals = dict[str, Total]
+"""Named totals; the empty dict is zero."""
+
+
+def merge_totals(parts: Iterable[Mapping[str, Total]]) -> Totals:
+    """Merge named totals in the order given."""
+    merged: Totals = {}
+    for part in parts:
+        for name, total in part.items():
+            merged[name] = merged[name].merge(total) if name in merged else total
+    return merged

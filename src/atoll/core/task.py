@@ -1,0 +1,153 @@
+"""Tasks: what a party is asked to do, by name.
+
+A task is a function ``(island, message) -> reply`` that sees its island only. It travels as its name and plain arguments, never as code.
+A task may also offer ``many``: the same work for a whole cohort at once, in blocks of its own choosing, which is how the batched engine runs
+a cohort as a few large array operations.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .aggregate import Aggregate
+from .errors import ConfigError, TaskError, nearest
+from .tree import Tree
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .cohort import Cohort
+    from .island import Island
+
+__all__ = ["Batch", "Task", "Work", "resolve", "task"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a task will cost, declared before it runs, so that simulated time never depends on results.
+
+    Attributes:
+        examples: examples in one pass.
+        batches: mini-batch steps in all passes together.
+        epochs: passes.
+    """
+
+    examples: float = 0.0
+    batches: float = 0.0
+    epochs: float = 0.0
+
+
+@dataclass
+class Batch:
+    """The replies of a block of clients, stacked.
+
+    Attributes:
+        positions: which clients of the cohort these are, shape ``(clients,)``.
+        reply: named aggregates whose leaves have a leading client axis.
+        states: the clients' new private state, stacked likewise, or ``None`` when the task keeps none.
+        rejected: position -> reason, for clients whose reply must not be aggregated.
+    """
+
+    positions: NDArray[np.int64]
+    reply: dict[str, Aggregate]
+    states: Tree = None
+    rejected: dict[int, str] = field(default_factory=dict)
+
+
+def _no_work(_data: Any, _args: Mapping[str, Any]) -> Work:
+    return Work()
+
+
+@dataclass(frozen=True)
+class Task:
+    """A named piece of work at a party.
+
+    Attributes:
+        name: ``"module:function"``, or a name that the program registered.
+        run: ``(island, message) -> reply``, plain or ``async``.
+        many: ``(cohort, message) -> Iterator[Batch]``, optional.
+        work: ``(data, args) -> Work``, declared before the task runs.
+        reply_bytes: size of the encoded reply if known beforehand.
+        args: plain arguments, passed to ``run`` as keywords.
+    """
+
+    name: str
+    run: Callable[..., Any]
+    many: Callable[..., Iterator[Batch]] | None = None
+    work: Callable[[Any, Mapping[str, Any]], Work] = _no_work
+    reply_bytes: int | None = None
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_args(self, **args: Any) -> Task:
+        """The same task with plain keyword arguments bound."""
+        return Task(
+            self.name, self.run, self.many, self.work, self.reply_bytes, {**self.args, **args}
+        )
+
+    def __call__(self, island: Island, message: Tree) -> Any:
+        """Run at one party."""
+        return self.run(island, message, **self.args)
+
+    def batches(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
+        """Run for a whole cohort; only for tasks that offer ``many``."""
+        if self.many is None:
+            raise TaskError(f"task {self.name!r} offers no `many`", remedy="run it party by party")
+        return self.many(cohort, message, **self.args)
+
+
+def task(
+    fn: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    many: Callable[..., Iterator[Batch]] | None = None,
+    work: Callable[[Any, Mapping[str, Any]], Work] = _no_work,
+    reply_bytes: int | None = None,
+) -> Any:
+    """Make a task of a module-level function, as a decorator.
+
+    Example:
+        >>> @task
+        ... def count(island, message):
+        ...     return {"rows": len(island.data)}
+        >>> count.name.endswith(":count")
+        True
+    """
+
+    def wrap(function: Callable[..., Any]) -> Task:
+        full = name or f"{function.__module__}:{function.__qualname__}"
+        return Task(full, function, many, work, reply_bytes)
+
+    return wrap if fn is None else wrap(fn)
+
+
+def resolve(name: str, registry: Mapping[str, Any], kind: type | tuple[type, ...] = Task) -> Any:
+    """Find a named object: first in the program's registry, then as ``module:name``.
+
+    Only objects of the expected kind are returned, so that a peer cannot name an arbitrary function of an installed module.
+
+    Raises:
+        ConfigError: nothing of that kind has this name.
+    """
+    if name in registry:
+        return registry[name]
+    module_name, _, attribute = name.partition(":")
+    found: Any = None
+    if attribute and "<locals>" not in attribute:
+        try:
+            found = importlib.import_module(module_name)
+            for part in attribute.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError):
+            found = None
+    expected = kind if isinstance(kind, tuple) else (kind,)
+    if isinstance(found, expected) or (isinstance(found, type) and issubclass(found, expected)):
+        return found
+    raise ConfigError(
+        f"no {expected[0].__name__.lower()} named {name!r} can be found here.{nearest(name, registry)}",
+        remedy="define it at the top level of a module that every party can import, or register it with the program",
+    )

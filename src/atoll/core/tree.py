@@ -1,0 +1,193 @@
+"""Trees of arrays: the values that algorithms compute with.
+
+A tree is a dict, list or tuple whose leaves are arrays or scalars. Every function here is written once and runs on NumPy arrays and on
+PyTorch tensors (eager, vectorised or compiled): it dispatches on the type of the leaf, so that an algorithm never names a library.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from .errors import DataError
+
+__all__ = [
+    "Tree",
+    "add",
+    "dot",
+    "items",
+    "leaves",
+    "map",
+    "mul",
+    "norm",
+    "rebuild",
+    "scale",
+    "sign",
+    "size",
+    "sqrt",
+    "square",
+    "sub",
+    "topk",
+    "where",
+    "zeros_like",
+]
+
+Tree = Any
+"""A nested dict, list or tuple with array or scalar leaves."""
+
+_builtin_map = map
+
+
+def _namespace(leaf: Any) -> Any:
+    """Return the array library of a leaf: ``torch`` for tensors, NumPy for everything else."""
+    if type(leaf).__module__.partition(".")[0] == "torch":
+        return sys.modules["torch"]
+    return np
+
+
+def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:  # noqa: A001 - the field's word
+    """Apply ``fn`` to corresponding leaves and keep the structure of the first tree.
+
+    Raises:
+        DataError: a later tree has other keys or another length.
+    """
+    if isinstance(tree, dict):
+        for other in rest:
+            if not isinstance(other, dict) or other.keys() != tree.keys():
+                raise _mismatch(tree, other)
+        return {key: map(fn, value, *[other[key] for other in rest]) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        for other in rest:
+            if not isinstance(other, list | tuple) or len(other) != len(tree):
+                raise _mismatch(tree, other)
+        parts = [map(fn, value, *[other[i] for other in rest]) for i, value in enumerate(tree)]
+        return parts if isinstance(tree, list) else tuple(parts)
+    return fn(tree, *rest)
+
+
+def _mismatch(first: Tree, other: Tree) -> DataError:
+    def shape(tree: Tree) -> str:
+        if isinstance(tree, dict):
+            return f"a dict with keys {sorted(tree)}"
+        if isinstance(tree, list | tuple):
+            return f"a {type(tree).__name__} of {len(tree)}"
+        return f"a leaf of type {type(tree).__name__}"
+
+    return DataError(
+        f"two trees differ in structure: {shape(first)} against {shape(other)}",
+        remedy="combine trees of the same model only",
+    )
+
+
+def items(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield ``(path, leaf)`` pairs, for example ``("layer1/weight", array)``."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from items(value, f"{path}/{key}" if path else str(key))
+    elif isinstance(tree, list | tuple):
+        for i, value in enumerate(tree):
+            yield from items(value, f"{path}[{i}]")
+    else:
+        yield path, tree
+
+
+def leaves(tree: Tree) -> list[Any]:
+    """Return the leaves in order."""
+    if isinstance(tree, dict):
+        return [leaf for value in tree.values() for leaf in leaves(value)]
+    if isinstance(tree, list | tuple):
+        return [leaf for value in tree for leaf in leaves(value)]
+    return [tree]
+
+
+def rebuild(tree: Tree, new_leaves: Iterator[Any] | list[Any]) -> Tree:
+    """Return a tree of the same structure with other leaves, taken in order."""
+    fresh = iter(new_leaves)
+    return map(lambda _: next(fresh), tree)
+
+
+def add(a: Tree, b: Tree) -> Tree:
+    """``a + b``, leaf by leaf."""
+    return map(operator.add, a, b)
+
+
+def sub(a: Tree, b: Tree) -> Tree:
+    """``a - b``, leaf by leaf."""
+    return map(operator.sub, a, b)
+
+
+def mul(a: Tree, b: Tree) -> Tree:
+    """``a * b``, leaf by leaf."""
+    return map(operator.mul, a, b)
+
+
+def scale(tree: Tree, factor: Any) -> Tree:
+    """``factor * tree``. A Python scalar keeps the dtype of the leaves."""
+    return map(lambda leaf: leaf * factor, tree)
+
+
+def square(tree: Tree) -> Tree:
+    """``tree * tree``, leaf by leaf."""
+    return map(lambda leaf: leaf * leaf, tree)
+
+
+def sqrt(tree: Tree) -> Tree:
+    """The square root of every entry."""
+    return map(lambda leaf: _namespace(leaf).sqrt(leaf), tree)
+
+
+def sign(tree: Tree) -> Tree:
+    """The sign of every entry: -1, 0 or 1."""
+    return map(lambda leaf: _namespace(leaf).sign(leaf), tree)
+
+
+def where(condition: Tree, a: Tree, b: Tree) -> Tree:
+    """Entries of ``a`` where the condition holds, of ``b`` elsewhere."""
+    return map(lambda c, x, y: _namespace(c).where(c, x, y), condition, a, b)
+
+
+def zeros_like(tree: Tree) -> Tree:
+    """Zeros of the same shapes and dtypes."""
+    return map(lambda leaf: _namespace(leaf).zeros_like(leaf), tree)
+
+
+def dot(a: Tree, b: Tree) -> Any:
+    """The inner product over all leaves."""
+    total: Any = 0.0
+    for x, y in zip(leaves(a), leaves(b), strict=True):
+        total = total + (x * y).sum()
+    return total
+
+
+def norm(tree: Tree) -> Any:
+    """The Euclidean norm over all leaves, ``sqrt(sum_i x_i^2)``."""
+    total = dot(tree, tree)
+    return _namespace(total).sqrt(total)
+
+
+def size(tree: Tree) -> int:
+    """The number of entries in all leaves."""
+    return sum(int(np.prod(np.shape(leaf))) for leaf in leaves(tree))
+
+
+def topk(tree: Tree, fraction: float) -> Tree:
+    """Keep the largest entries by magnitude in each leaf and set the others to zero.
+
+    Of a leaf with ``d`` entries, ``max(1, floor(fraction * d))`` are kept; entries that tie with the smallest kept one are kept too.
+    """
+
+    def keep(leaf: Any) -> Any:
+        xp = _namespace(leaf)
+        flat = abs(leaf).reshape(-1)
+        count = max(1, int(fraction * flat.shape[0]))
+        if xp is np:
+            threshold = np.partition(flat, flat.shape[0] - count)[flat.shape[0] - count]
+        else:
+            threshold = xp.topk(flat, count).values[-1]
+        return xp.where(abs(leaf) >= threshold, leaf, xp.zeros_like(leaf))
+
+    return map(keep, tree)
