@@ -1,0 +1,49 @@
+"""Messages: trees of values, and their binary form.
+
+A message is a tree of dicts (str keys), lists and tuples. Its leaves are
+
+* scalars: None, bool, int, float, complex, str, bytes, ``datetime`` (naive or aware), ``date``,
+  ``timedelta`` and NumPy scalars;
+* NumPy arrays of bool, int, uint, float (16 to 64 bits), complex, ``datetime64``, ``timedelta64`` and
+  fixed-width text (``S``, ``U``), of any shape and layout;
+* `StringArray` and `BytesArray` (variable length), `BFloat16`, `Bits` (packed booleans) and `Masked`
+  (values with nulls);
+* PyTorch tensors on the CPU, which come back as NumPy arrays.
+
+Each comes back as the type it was, except tensors, subclasses of dict and ndarray, byte order and memory
+layout (little-endian and C order on the wire), and time zones (kept as their offset from UTC). The wire
+form is described in `atoll.core.message.wire`; it holds no code and no pickle, and nothing in it is
+believed before it is checked against `Limits`. Values that are not finite pass; a `Schema` refuses them.
+"""
+
+from atoll.core.message.arrays import BFloat16, Bits
+from atoll.core.message.decoder import Decoder, decode
+from atoll.core.message.encoder import encode, encode_chunks
+from atoll.core.message.equality import equal, fingerprint
+from atoll.core.message.limits import DEFAULT_LIMITS, Limits
+from atoll.core.message.masked import Masked
+from atoll.core.message.schema import Schema
+from atoll.core.message.size import nbytes
+from atoll.core.message.specs import ArraySpec, Each, ScalarSpec
+from atoll.core.message.texts import BytesArray, StringArray
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "ArraySpec",
+    "BFloat16",
+    "Bits",
+    "BytesArray",
+    "Decoder",
+    "Each",
+    "Limits",
+    "Masked",
+    "ScalarSpec",
+    "Schema",
+    "StringArray",
+    "decode",
+    "encode",
+    "encode_chunks",
+    "equal",
+    "fingerprint",
+    "nbytes",
+]

@@ -1,0 +1,33 @@
+"""Errors that say where in the tree they happened."""
+
+from __future__ import annotations
+
+from atoll.core.errors import MessageError
+
+__all__ = ["enter", "fault", "finish", "label"]
+
+_LONGEST_STEP = 60
+
+
+def fault(what: str, remedy: str) -> MessageError:
+    """Return a MessageError whose place is filled in by the containers around it (`enter`)."""
+    return MessageError(what, where="", remedy=remedy)
+
+
+def label(key: str) -> str:
+    """Return a dict key as one step of a path, without control characters and of bounded length."""
+    step = key if key.isprintable() and key else ascii(key)
+    return step if len(step) <= _LONGEST_STEP else step[:_LONGEST_STEP] + "…"
+
+
+def enter(error: MessageError, step: str | int) -> None:
+    """Prefix the place of ``error`` with one step: a dict key, or a position in a list or tuple."""
+    head = f"[{step}]" if isinstance(step, int) else label(step)
+    rest = error.where or ""
+    error.where = head + (rest if not rest or rest.startswith("[") else "/" + rest)
+
+
+def finish(error: MessageError) -> MessageError:
+    """Name the root where no container did."""
+    error.where = error.where or "the root of the message"
+    return error

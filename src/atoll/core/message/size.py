@@ -1,0 +1,206 @@
+"""The exact size of an encoded message, by arithmetic: no byte of it is written."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import MessageError
+from atoll.core.message.arrays import BFloat16, Bits
+from atoll.core.message.dtypes import dtype_form
+from atoll.core.message.faults import enter, fault, finish
+from atoll.core.message.leaves import NUMPY_SCALARS, known, offset_of
+from atoll.core.message.limits import DEFAULT_LIMITS, Limits
+from atoll.core.message.masked import Masked
+from atoll.core.message.texts import BytesArray, StringArray
+from atoll.core.message.wire import INLINE, PROLOGUE, aligned
+
+__all__ = ["nbytes", "total_size"]
+
+
+def nbytes(tree: object, *, limits: Limits = DEFAULT_LIMITS) -> int:
+    """Return ``len(encode(tree))`` without encoding.
+
+    ``24 + header`` without buffers; with them ``aligned(24 + header) + sum(aligned(buffer))``, where
+    ``aligned`` rounds up to 64 bytes. The time grows with the number of leaves (and of characters that
+    are not ASCII), not with the size of arrays.
+
+    Args:
+        tree: a message tree.
+        limits: only ``max_depth`` is looked at.
+
+    Raises:
+        MessageError: the tree holds a value that cannot be sent, or is too deep.
+    """
+    meter = _Meter(limits.max_depth)
+    try:
+        header = meter.node(tree, 0)
+    except MessageError as error:
+        raise finish(error) from None
+    return total_size(header, meter.body)
+
+
+def total_size(header: int, body: int) -> int:
+    """Return the size of a message in bytes from those of its header and body."""
+    start = PROLOGUE.size + header
+    return aligned(start) + body if body else start
+
+
+class _Meter:
+    """Sums the bytes of the body; the methods return bytes of the header."""
+
+    __slots__ = ("body", "max_depth")
+
+    def __init__(self, max_depth: int) -> None:
+        self.body = 0
+        self.max_depth = max_depth
+
+    def node(self, value: Any, depth: int) -> int:
+        measure = _MEASURES.get(type(value))
+        if measure is None:
+            value = known(value)
+            measure = _MEASURES[type(value)]
+        return measure(self, value, depth)
+
+    def text(self, value: str, _: int) -> int:
+        return self.long_or_short(len(value) if value.isascii() else len(utf8(value)))
+
+    def raw(self, value: bytes, _: int) -> int:
+        return self.long_or_short(len(value))
+
+    def long_or_short(self, size: int) -> int:
+        if size <= INLINE:
+            return 5 + size
+        self.body += (size + 63) & -64
+        return 9
+
+    def array(self, value: np.ndarray[Any, Any], _: int) -> int:
+        self.body += (value.nbytes + 63) & -64
+        return 2 + len(dtype_form(value.dtype).wire) + 8 * value.ndim
+
+    def bfloat16(self, value: BFloat16, _: int) -> int:
+        self.body += aligned(value.bits.nbytes)
+        return 2 + 8 * value.bits.ndim
+
+    def bits(self, value: Bits, _: int) -> int:
+        self.body += aligned(value.packed.nbytes)
+        return 2 + 8 * len(value.shape)
+
+    def texts(self, value: BytesArray, _: int) -> int:
+        self.body += aligned(value.offsets.nbytes) + aligned(value.data.nbytes)
+        return 10 + 8 * len(value.shape)
+
+    def masked(self, value: Masked, depth: int) -> int:
+        self.body += aligned((value.mask.size + 7) // 8)
+        return 1 + self.node(value.values, depth)
+
+    def sequence(self, value: list[Any] | tuple[Any, ...], depth: int) -> int:
+        self.deeper(depth)
+        header = 5
+        place = 0
+        try:
+            for place, item in enumerate(value):  # noqa: B007 - for the error
+                header += self.node(item, depth + 1)
+        except MessageError as error:
+            enter(error, place)
+            raise
+        return header
+
+    def mapping(self, value: dict[Any, Any], depth: int) -> int:
+        self.deeper(depth)
+        header = 5
+        key = None
+        try:
+            for key, item in value.items():
+                if type(key) is not str:
+                    key = text_key(key)
+                header += 4 + (len(key) if key.isascii() else len(utf8(key)))
+                header += self.node(item, depth + 1)
+        except MessageError as error:
+            enter(error, key if isinstance(key, str) else repr(key))
+            raise
+        return header
+
+    def deeper(self, depth: int) -> None:
+        if depth >= self.max_depth:
+            raise too_deep(self.max_depth)
+
+
+def too_deep(max_depth: int) -> MessageError:
+    """Return the error for a tree of more levels than allowed."""
+    return fault(
+        f"containers are nested more than {max_depth} deep",
+        "flatten the tree (does it contain itself?), or raise Limits.max_depth",
+    )
+
+
+def text_key(key: object) -> str:
+    """Return a dict key that is a plain ``str`` (from NumPy's ``str_`` too).
+
+    Raises:
+        MessageError: any other key. Converting could make two keys one: ``1`` and ``"1"``.
+    """
+    if isinstance(key, np.str_) or type(key) is str:
+        return str(key)
+    raise fault(
+        f"a dict key of type {type(key).__name__}, str expected",
+        "convert the keys: {str(key): value for key, value in items}",
+    )
+
+
+def utf8(text: str) -> bytes:
+    """Return ``text`` in UTF-8.
+
+    Raises:
+        MessageError: it holds a lone surrogate, which is not Unicode text.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise fault(
+            f"text that is not Unicode: {error.reason}",
+            "send bytes, or text.encode(errors='replace').decode()",
+        ) from None
+
+
+def _int_size(_: _Meter, value: int, __: int) -> int:
+    return 6 + value.bit_length() // 8
+
+
+def _datetime_size(_: _Meter, value: dt.datetime, __: int) -> int:
+    return 10 if offset_of(value) is None else 17
+
+
+def _scalar_size(_: _Meter, value: np.generic, __: int) -> int:
+    return 1 + len(dtype_form(value.dtype).wire) + value.dtype.itemsize
+
+
+def _always(size: int) -> Callable[[_Meter, Any, int], int]:
+    return lambda _, __, ___: size
+
+
+_MEASURES: dict[type, Callable[[_Meter, Any, int], int]] = {
+    type(None): _always(1),
+    bool: _always(1),
+    int: _int_size,
+    float: _always(9),
+    complex: _always(17),
+    str: _Meter.text,
+    bytes: _Meter.raw,
+    dt.date: _always(5),
+    dt.datetime: _datetime_size,
+    dt.timedelta: _always(13),
+    **dict.fromkeys(NUMPY_SCALARS, _scalar_size),
+    np.ndarray: _Meter.array,
+    BFloat16: _Meter.bfloat16,
+    Bits: _Meter.bits,
+    StringArray: _Meter.texts,
+    BytesArray: _Meter.texts,
+    Masked: _Meter.masked,
+    list: _Meter.sequence,
+    tuple: _Meter.sequence,
+    dict: _Meter.mapping,
+}

@@ -1,0 +1,252 @@
+"""From the nodes of a tree to a header and the buffers that follow it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import MessageError
+from atoll.core.message.arrays import Array, BFloat16, Bits
+from atoll.core.message.dtypes import dtype_form, refuse_bad_text
+from atoll.core.message.faults import enter, fault
+from atoll.core.message.leaves import NUMPY_SCALARS, known, offset_of
+from atoll.core.message.limits import Limits
+from atoll.core.message.masked import Masked
+from atoll.core.message.nans import one_nan
+from atoll.core.message.size import text_key, too_deep, utf8
+from atoll.core.message.texts import BytesArray, StringArray
+from atoll.core.message.wire import INLINE, MAX_NDIM, Fields, Tag, aligned
+
+__all__ = ["Writer"]
+
+_SHAPES = [struct.Struct(f"<B{ndim}Q") for ndim in range(MAX_NDIM + 1)]
+_FIRST_DAY = dt.datetime.min
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+class Writer:
+    """Writes nodes to ``head`` and queues the buffers of the body.
+
+    Args:
+        limits: bounds on depth, leaves, integers, keys and text.
+        canonical: sort dicts by key and write every NaN with the same bits.
+    """
+
+    __slots__ = ("body", "buffers", "canonical", "head", "leaves", "limits", "text_bytes")
+
+    def __init__(self, limits: Limits, *, canonical: bool = False) -> None:
+        self.head = bytearray()
+        self.buffers: deque[Array | bytes] = deque()
+        self.body = 0
+        self.leaves = 0
+        self.text_bytes = 0
+        self.limits = limits
+        self.canonical = canonical
+
+    def node(self, value: Any, depth: int) -> None:
+        """Write one node and what is under it.
+
+        Raises:
+            MessageError: a value that cannot be sent, or one over the limits.
+        """
+        self.leaves += 1
+        if self.leaves > self.limits.max_leaves:
+            raise too_many(self.limits.max_leaves)
+        put = _PUTS.get(type(value))
+        if put is None:
+            value = known(value)
+            put = _PUTS[type(value)]
+        put(self, value, depth)
+
+    def _buffer(self, buffer: Array | bytes, size: int) -> None:
+        self.buffers.append(buffer)
+        self.body += aligned(size)
+
+    def _none(self, _: None, __: int) -> None:
+        self.head.append(Tag.NONE)
+
+    def _bool(self, value: bool, _: int) -> None:
+        self.head.append(Tag.TRUE if value else Tag.FALSE)
+
+    def _int(self, value: int, _: int) -> None:
+        if value.bit_length() > self.limits.max_int_bits:
+            raise fault(
+                f"an int of {value.bit_length()} bits, above {self.limits.max_int_bits}",
+                "raise Limits.max_int_bits, or send it as bytes",
+            )
+        size = value.bit_length() // 8 + 1
+        self.head += Fields.counted.pack(Tag.INT, size)
+        self.head += value.to_bytes(size, "little", signed=True)
+
+    def _float(self, value: float, _: int) -> None:
+        if self.canonical and value != value:
+            value = float("nan")
+        self.head += Fields.real.pack(Tag.FLOAT, value)
+
+    def _complex(self, value: complex, _: int) -> None:
+        if self.canonical:
+            value = complex(one_nan(np.array([value]))[0])
+        self.head += Fields.complex.pack(Tag.COMPLEX, value.real, value.imag)
+
+    def _text(self, value: str, _: int) -> None:
+        raw = utf8(value)
+        self.text_bytes += len(raw)
+        if self.text_bytes > self.limits.max_text_bytes:
+            raise too_much_text(self.limits.max_text_bytes)
+        self._short_or_long(raw, Tag.TEXT, Tag.LONG_TEXT)
+
+    def _bytes(self, value: bytes, _: int) -> None:
+        self._short_or_long(value, Tag.BYTES, Tag.LONG_BYTES)
+
+    def _short_or_long(self, raw: bytes, short: Tag, long: Tag) -> None:
+        if len(raw) <= INLINE:
+            self.head += Fields.counted.pack(short, len(raw))
+            self.head += raw
+        else:
+            self.head += Fields.long.pack(long, len(raw))
+            self._buffer(raw, len(raw))
+
+    def _date(self, value: dt.date, _: int) -> None:
+        self.head += Fields.counted.pack(Tag.DATE, value.toordinal())
+
+    def _datetime(self, value: dt.datetime, _: int) -> None:
+        wall = (value.replace(tzinfo=None) - _FIRST_DAY) // _MICROSECOND
+        offset = offset_of(value)
+        if offset is None:
+            self.head += Fields.naive.pack(Tag.NAIVE_DATETIME, wall, value.fold)
+        else:
+            self.head += Fields.aware.pack(Tag.AWARE_DATETIME, wall, offset // _MICROSECOND)
+
+    def _timedelta(self, value: dt.timedelta, _: int) -> None:
+        fields = (value.days, value.seconds, value.microseconds)
+        self.head += Fields.delta.pack(Tag.TIMEDELTA, *fields)
+
+    def _numpy_scalar(self, value: np.generic, _: int) -> None:
+        form = dtype_form(value.dtype)
+        array = np.asarray(value, dtype=form.little).reshape(-1)
+        self.head.append(Tag.NUMPY_SCALAR)
+        self.head += form.wire
+        self.head += (one_nan(array) if self.canonical else array).tobytes()
+
+    def _shape(self, shape: tuple[int, ...]) -> None:
+        if len(shape) > MAX_NDIM:
+            raise fault(f"an array of {len(shape)} dimensions, above {MAX_NDIM}", "reshape the array")
+        self.head += _SHAPES[len(shape)].pack(len(shape), *shape)
+
+    def _array(self, value: Array, _: int) -> None:
+        form = dtype_form(value.dtype)
+        if form.is_text:
+            refuse_bad_text(np.ascontiguousarray(value, dtype=form.little))
+        self.head.append(Tag.ARRAY)
+        self.head += form.wire
+        self._shape(value.shape)
+        self._buffer(one_nan(value) if self.canonical else value, value.nbytes)
+
+    def _bfloat16(self, value: BFloat16, _: int) -> None:
+        self.head.append(Tag.BFLOAT16)
+        self._shape(value.shape)
+        bits = value.bits
+        if self.canonical:
+            is_nan = bits & np.uint16(0x7FFF) > 0x7F80
+            bits = np.where(is_nan, np.uint16(0x7FC0), bits)
+        self._buffer(bits, bits.nbytes)
+
+    def _bits(self, value: Bits, _: int) -> None:
+        self.head.append(Tag.BITS)
+        self._shape(value.shape)
+        self._buffer(value.packed, value.packed.nbytes)
+
+    def _texts(self, value: BytesArray, _: int) -> None:
+        is_text = isinstance(value, StringArray)
+        self.head.append(Tag.STRING_ARRAY if is_text else Tag.BYTES_ARRAY)
+        self._shape(value.shape)
+        self.head += Fields.u64.pack(value.data.nbytes)
+        self._buffer(value.offsets, value.offsets.nbytes)
+        self._buffer(value.data, value.data.nbytes)
+
+    def _masked(self, value: Masked, depth: int) -> None:
+        self.head.append(Tag.MASKED)
+        self.node(value.values, depth)
+        packed = Bits.pack(value.mask).packed
+        self._buffer(packed, packed.nbytes)
+
+    def _open(self, tag: Tag, size: int, depth: int) -> None:
+        if depth >= self.limits.max_depth:
+            raise too_deep(self.limits.max_depth)
+        self.head += Fields.counted.pack(tag, size)
+
+    def _sequence(self, value: list[Any] | tuple[Any, ...], depth: int) -> None:
+        self._open(Tag.LIST if type(value) is list else Tag.TUPLE, len(value), depth)
+        place = 0
+        try:
+            for place, item in enumerate(value):  # noqa: B007 - for the error
+                self.node(item, depth + 1)
+        except MessageError as error:
+            enter(error, place)
+            raise
+
+    def _mapping(self, value: dict[Any, Any], depth: int) -> None:
+        self._open(Tag.DICT, len(value), depth)
+        key: Any = None
+        try:
+            items = {}
+            for key, item in value.items():
+                items[text_key(key)] = item
+            for key in sorted(items) if self.canonical else items:
+                self._key(key)
+                self.node(items[key], depth + 1)
+        except MessageError as error:
+            enter(error, key if isinstance(key, str) else repr(key))
+            raise
+
+    def _key(self, key: str) -> None:
+        raw = utf8(key)
+        if len(raw) > self.limits.max_key_bytes:
+            raise fault(
+                f"a dict key of {len(raw)} bytes, above {self.limits.max_key_bytes}",
+                "send a list of (key, value) pairs, or raise Limits.max_key_bytes",
+            )
+        self.head += Fields.u32.pack(len(raw))
+        self.head += raw
+
+
+def too_many(max_leaves: int) -> MessageError:
+    """Return the error for a tree of too many leaves."""
+    return fault(f"more than {max_leaves} leaves", "put small values into arrays, or raise Limits.max_leaves")
+
+
+def too_much_text(max_text_bytes: int) -> MessageError:
+    """Return the error for too much text in ``str`` leaves."""
+    return fault(
+        f"str leaves of more than {max_text_bytes} bytes in all",
+        "send long text as bytes or as a StringArray, or raise Limits.max_text_bytes",
+    )
+
+
+_PUTS: dict[type, Callable[[Writer, Any, int], None]] = {
+    type(None): Writer._none,
+    bool: Writer._bool,
+    int: Writer._int,
+    float: Writer._float,
+    complex: Writer._complex,
+    str: Writer._text,
+    bytes: Writer._bytes,
+    dt.date: Writer._date,
+    dt.datetime: Writer._datetime,
+    dt.timedelta: Writer._timedelta,
+    **dict.fromkeys(NUMPY_SCALARS, Writer._numpy_scalar),
+    np.ndarray: Writer._array,
+    BFloat16: Writer._bfloat16,
+    Bits: Writer._bits,
+    StringArray: Writer._texts,
+    BytesArray: Writer._texts,
+    Masked: Writer._masked,
+    list: Writer._sequence,
+    tuple: Writer._sequence,
+    dict: Writer._mapping,
+}
