@@ -143,9 +143,7 @@ class Parts(Aggregate):
 
     def total(self) -> Total:
         """A list of this one part."""
-        return Total(
-            self.kind, [Part(self.value, float(self.weight))], float(self.weight), 1, self.metric
-        )
+        return Total(self.kind, [Part(self.value, float(self.weight))], float(self.weight), 1, self.metric)
 
     def block_sum(self, keep: Any = None) -> Total:
         """The parts of a block, in order."""
@@ -153,9 +151,7 @@ class Parts(Aggregate):
         count = len(values[0])
         weights = np.broadcast_to(np.asarray(self.weight, dtype=np.float64), (count,))
         kept = range(count) if keep is None else np.flatnonzero(keep).tolist()
-        parts = [
-            Part(T.map(lambda leaf, c=c: leaf[c], self.value), float(weights[c])) for c in kept
-        ]
+        parts = [Part(T.map(lambda leaf, c=c: leaf[c], self.value), float(weights[c])) for c in kept]
         return Total(self.kind, parts, float(sum(p.weight for p in parts)), len(parts), self.metric)
 
 

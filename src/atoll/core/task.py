@@ -85,9 +85,7 @@ class Task:
 
     def with_args(self, **args: Any) -> Task:
         """The same task with plain keyword arguments bound."""
-        return Task(
-            self.name, self.run, self.many, self.work, self.reply_bytes, {**self.args, **args}
-        )
+        return Task(self.name, self.run, self.many, self.work, self.reply_bytes, {**self.args, **args})
 
     def __call__(self, island: Island, message: Tree) -> Any:
         """Run at one party."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ __all__ = [
     "size",
     "sqrt",
     "square",
+    "stack",
     "sub",
     "topk",
     "where",
@@ -148,6 +149,12 @@ def sign(tree: Tree) -> Tree:
 def where(condition: Tree, a: Tree, b: Tree) -> Tree:
     """Entries of ``a`` where the condition holds, of ``b`` elsewhere."""
     return map(lambda c, x, y: _namespace(c).where(c, x, y), condition, a, b)
+
+
+def stack(leaf_list: Sequence[Any]) -> Any:
+    """Stack equal-shaped leaves along a new leading axis."""
+    xp = _namespace(leaf_list[0])
+    return xp.stack(list(leaf_list))
 
 
 def zeros_like(tree: Tree) -> Tree:

@@ -1,0 +1,201 @@
+"""Time: real or virtual, and what an action costs.
+
+Simulated time is asyncio's own time. A ``VirtualLoop`` is an event loop whose clock jumps to the next timer whenever nothing is runnable and
+no engine work is pending, so that deadlines, stragglers, ``asyncio.sleep`` and ``asyncio.timeout`` of any program run unchanged, without
+waiting. Ties are broken by the position of the party, so a simulation has one order of events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .party import Parties
+    from .task import Work
+
+__all__ = ["Clock", "Cost", "Free", "Outcomes", "Plan", "VirtualLoop", "run"]
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A request as the cost model sees it: sizes and work, never results.
+
+    Attributes:
+        request: path of the request.
+        down: bytes sent to each party.
+        up: bytes of each reply, 0 when unknown beforehand.
+        now: seconds on the clock.
+        key: random key of the request, for crash draws that depend on nothing else.
+        work: called when the model wants it: the declared work of each party.
+    """
+
+    request: str
+    down: int
+    up: int
+    now: float
+    key: int
+    work: Callable[[], list[Work]]
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What becomes of a request, one entry a party.
+
+    Attributes:
+        seconds: from sending to the arrival of the reply; for a crash, until the link noticed it.
+        done: whether a reply arrives at all.
+        fraction: share of the work done, 1 when done.
+    """
+
+    seconds: NDArray[np.float64]
+    done: NDArray[np.bool_]
+    fraction: NDArray[np.float64]
+
+
+class Cost(Protocol):
+    """A model of devices and links. Pure: the same plan has the same outcome."""
+
+    def plan(self, parties: Parties, plan: Plan) -> Outcomes:
+        """Decide when each party answers, or that it does not."""
+        ...
+
+    def transfer(self, source: str, target: str, nbytes: int) -> float:
+        """Seconds to carry bytes from one party to another."""
+        ...
+
+
+class Free:
+    """Everything is instantaneous and nobody fails."""
+
+    def plan(self, parties: Parties, plan: Plan) -> Outcomes:
+        """Every reply arrives at once."""
+        del plan
+        n = len(parties)
+        return Outcomes(np.zeros(n), np.ones(n, dtype=bool), np.ones(n))
+
+    def transfer(self, source: str, target: str, nbytes: int) -> float:
+        """No time at all."""
+        del source, target, nbytes
+        return 0.0
+
+
+class _VirtualSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+    """Waits for nothing but engine work: an idle wait becomes a jump of the clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.pending = 0
+
+    def select(self, timeout: float | None = None) -> Any:
+        ready = super().select(0)
+        if ready or timeout == 0:
+            return ready
+        if self.pending or timeout is None:
+            return super().select(None)
+        self.now += timeout
+        return ready
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop in virtual time."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._virtual = _VirtualSelector()
+        self._virtual.now = start
+        super().__init__(self._virtual)
+        # asyncio fires timers up to one tick early; a jump must land on them exactly.
+        self._clock_resolution = 1e-12
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._virtual.now
+
+    def set_time(self, now: float) -> None:
+        """Move the clock, for a resumed run."""
+        self._virtual.now = now
+
+    def work_begins(self) -> None:
+        """Engine work is pending: time stands still until it ends."""
+        self._virtual.pending += 1
+
+    def work_ends(self) -> None:
+        """One piece of engine work has ended."""
+        self._virtual.pending -= 1
+
+
+class Clock:
+    """Seconds since the job began, real or virtual.
+
+    Args:
+        virtual: whether time is simulated.
+    """
+
+    def __init__(self, virtual: bool = True) -> None:
+        self.virtual = virtual
+        self._offset = 0.0
+        self._start: float | None = None
+
+    def now(self) -> float:
+        """Seconds since the job began; goes on across a resume."""
+        if self.virtual:
+            return asyncio.get_running_loop().time()
+        if self._start is None:
+            self._start = time.monotonic()
+        return self._offset + time.monotonic() - self._start
+
+    def set(self, now: float) -> None:
+        """Continue from a checkpoint's time."""
+        if self.virtual:
+            loop = asyncio.get_running_loop()
+            if isinstance(loop, VirtualLoop):
+                loop.set_time(now)
+        else:
+            self._offset, self._start = now, time.monotonic()
+
+    async def sleep_until(self, moment: float) -> None:
+        """Wait until a moment on this clock."""
+        delay = moment - self.now()
+        if delay > 0:
+            await asyncio.sleep(delay)
+
+
+def run(main: Coroutine[Any, Any, R], *, virtual: bool = True) -> R:
+    """Run a coroutine to its end, also from inside a running loop (a notebook), where it gets a thread of its own."""
+
+    def start() -> R:
+        loop: asyncio.AbstractEventLoop = VirtualLoop() if virtual else asyncio.new_event_loop()
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            return runner.run(main)
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return start()
+    outcome: list[R] = []
+    failure: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            outcome.append(start())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=target, name="atoll")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]

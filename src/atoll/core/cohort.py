@@ -1,0 +1,100 @@
+"""A cohort: many islands as columns, for tasks that work on all of them at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from .errors import ConfigError
+from .tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from .party import Parties
+    from .store import StateStore
+
+__all__ = ["Cohort", "Community", "Population"]
+
+
+class Population(Protocol):
+    """Where the islands' data is: a federated data set. ``atoll.data.Islands`` is one."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The clients' names."""
+        ...
+
+    def shard(self, i: int) -> Any:
+        """The data of client ``i``."""
+        ...
+
+
+class Community:
+    """A population given as a plain list of data, one item a client.
+
+    Args:
+        data: the clients' data, or a dict name -> data.
+        others: data of further parties, by name.
+    """
+
+    def __init__(self, data: Sequence[Any] | dict[str, Any], others: dict[str, Any] | None = None) -> None:
+        self.names: Sequence[str] = list(data) if isinstance(data, dict) else [f"client-{i}" for i in range(len(data))]
+        self._data = list(data.values()) if isinstance(data, dict) else list(data)
+        self.others = others or {}
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def shard(self, i: int) -> Any:
+        """The data of client ``i``."""
+        return self._data[i]
+
+
+class Cohort:
+    """The islands of one request, as columns.
+
+    Attributes:
+        parties: who, in cohort order.
+        keys: one random key each, shape ``(clients,)``; equals ``island.rng.key``.
+        population: the federated data set, for gathering many shards at once.
+    """
+
+    def __init__(
+        self,
+        parties: Parties,
+        keys: NDArray[np.uint64],
+        population: Population,
+        store: StateStore | None = None,
+        slot: str = "",
+    ) -> None:
+        if len(keys) != len(parties):
+            raise ConfigError(f"{len(keys)} keys for {len(parties)} parties", remedy="give one key a party")
+        self.parties = parties
+        self.keys = keys
+        self.population = population
+        self._store = store
+        self._slot = slot
+
+    def __len__(self) -> int:
+        return len(self.parties)
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Positions in the population, shape ``(clients,)``."""
+        return self.parties.positions
+
+    def shard(self, i: int) -> Any:
+        """The data of the ``i``-th client of the cohort."""
+        return self.population.shard(int(self.positions[i]))
+
+    def state(self, i: int) -> Tree:
+        """The private state of the ``i``-th client, ``None`` before its first."""
+        if self._store is None:
+            return None
+        return self._store.get(self._slot, int(self.positions[i]))

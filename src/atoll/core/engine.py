@@ -1,0 +1,65 @@
+"""The contract of an engine: a way to run tasks at parties. Engines know tasks, never algorithms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .request import Folded, Reply, Request
+    from .session import Switch
+    from .world import World
+
+__all__ = ["Engine"]
+
+
+class Engine(Protocol):
+    """Runs requests at parties.
+
+    Attributes:
+        name: inline, batched, processes, ...
+        choices: what the engine decided (workers, blocks, compilation), for the record and for a resumed run.
+    """
+
+    name: ClassVar[str]
+    choices: dict[str, Any]
+
+    async def open(self, world: World) -> None:
+        """Get ready to serve a world."""
+        ...
+
+    async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
+        """Run the task at each party; replies in the order given."""
+        ...
+
+    async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
+        """Run the task at each party and add up the replies in cohort order."""
+        ...
+
+    async def converse(
+        self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
+    ) -> dict[str, tuple[Any, float]]:
+        """Run the roles of a session; for each role its result and the time at which it ended."""
+        ...
+
+    async def commit(self, slot: str, generation: int) -> list[str]:
+        """Write the private state of a slot; return the names of new segments."""
+        ...
+
+    async def settle(self, slot: str) -> None:
+        """The generation is safe: journals may forget the slot's earlier requests."""
+        ...
+
+    async def load(self, slot: str, segments: list[str]) -> None:
+        """Take the private state of a slot back to a generation."""
+        ...
+
+    async def drop(self, slot: str) -> None:
+        """Forget a slot that ended."""
+        ...
+
+    async def close(self) -> None:
+        """Release workers and links."""
+        ...

@@ -1,0 +1,144 @@
+"""Privacy events: what was released, as frozen values, and the ledger that remembers them.
+
+Accountants (the ``privacy`` room) turn events into epsilon; the waist only makes sure that an event is written *before* anything leaves.
+A ledger is append-only: a crash and a resume never take an entry back, because a release cannot be taken back.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from .errors import CheckpointError, ConfigError
+
+__all__ = ["Event", "Gaussian", "Laplace", "Ledger", "NonPrivate", "SeededSecret"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that was released.
+
+    Attributes:
+        unit: what is protected: ``"example"``, ``"user"`` or ``"island"``.
+        scope: whose data: a party's name, or ``"*"`` for all.
+        count: how many times.
+    """
+
+    unit: str = "user"
+    scope: str = "*"
+    count: int = 1
+    kind: ClassVar[str] = "event"
+
+    def __post_init__(self) -> None:
+        if self.unit not in {"example", "user", "island"}:
+            raise ConfigError(
+                f"unit={self.unit!r} is not a unit of privacy", remedy="use 'example', 'user' or 'island'"
+            )
+        if self.count < 1:
+            raise ConfigError(f"count={self.count} releases", remedy="use a whole number of at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(Event):
+    """Gaussian noise of standard deviation ``noise_multiplier * sensitivity``, on a sample of rate ``sampling``."""
+
+    noise_multiplier: float
+    sampling: float = 1.0
+    kind: ClassVar[str] = "gaussian"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
+            raise ConfigError(f"noise_multiplier={self.noise_multiplier}", remedy="use a finite number >= 0")
+        if not 0 < self.sampling <= 1:
+            raise ConfigError(f"sampling={self.sampling} is not a rate", remedy="use a number in (0, 1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laplace(Event):
+    """Laplace noise: a release that is ``epsilon``-private."""
+
+    epsilon: float
+    kind: ClassVar[str] = "laplace"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise ConfigError(f"epsilon={self.epsilon}", remedy="use a finite number > 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonPrivate(Event):
+    """A release without any noise: it costs infinite epsilon and is written down all the same."""
+
+    what: str = ""
+    kind: ClassVar[str] = "non-private"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeededSecret(Event):
+    """The simulation drew its "secrets" from a seed: guarantees are void, results are reproducible."""
+
+    kind: ClassVar[str] = "seeded-secret"
+
+
+class Ledger:
+    """An append-only list of events, on disk when a path is given.
+
+    Args:
+        path: a JSON-lines file; every entry is flushed to disk before ``append`` returns.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._entries: list[dict[str, Any]] = []
+        if path is not None and path.exists():
+            self._entries = self._read(path)
+
+    @staticmethod
+    def _read(path: Path) -> list[dict[str, Any]]:
+        lines = path.read_bytes().split(b"\n")
+        entries = []
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                entries.append(json.loads(line))
+            except ValueError as error:
+                if number == len(lines):  # a torn last line: its release never happened
+                    break
+                raise CheckpointError(
+                    f"line {number} of the privacy ledger is not JSON",
+                    where=str(path),
+                    remedy="restore the file from a backup; a ledger is never repaired by guessing",
+                ) from error
+        return entries
+
+    def append(self, event: Event, party: str, request: str = "") -> None:
+        """Write an event. It is durable when this returns; only then may anything be released."""
+        entry = {"party": party, "request": request, "kind": event.kind, **asdict(event)}
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab") as file:
+                if file.tell() and not self._ends_with_newline():
+                    file.write(b"\n")
+                file.write(json.dumps(entry, sort_keys=True).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        self._entries.append(entry)
+
+    def _ends_with_newline(self) -> bool:
+        with Path(self.path or "").open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)

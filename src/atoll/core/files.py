@@ -1,0 +1,73 @@
+"""Files that are whole or absent: written aside, flushed, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from . import message as M
+from .errors import CheckpointError, MessageError
+from .tree import Tree
+
+__all__ = ["read_message", "write_bytes", "write_message"]
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file atomically and durably.
+
+    Raises:
+        CheckpointError: the disk is full or the folder cannot be written; what was there before is still there.
+    """
+    aside = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"could not write {len(content)} bytes: {error.strerror or error}",
+            where=str(path),
+            remedy="free space or fix the permissions, then resume; the previous checkpoint is intact",
+        ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_message(path: Path, tree: Tree) -> None:
+    """Write a tree in the binary Message form, atomically."""
+    write_bytes(path, M.encode(tree))
+
+
+def read_message(path: Path) -> Any:
+    """Read a tree.
+
+    Raises:
+        CheckpointError: the file is missing, torn or not a message.
+    """
+    try:
+        return M.decode(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(
+            f"could not read: {error.strerror or error}",
+            where=str(path),
+            remedy="start a new run, or restore the folder",
+        ) from error
+    except MessageError as error:
+        raise CheckpointError(
+            f"the file is damaged: {error.what}", where=str(path), remedy="start a new run, or restore the folder"
+        ) from error

@@ -1,0 +1,187 @@
+"""Parties: who takes part, by name, role and position.
+
+A ``Roster`` lists everyone; a ``Parties`` is a view on some of them: an array of positions, so that a million registered clients are a
+few megabytes and a cohort of a thousand is a thousand integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .errors import ConfigError, nearest
+from .rng import hash64
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Names", "Parties", "Party", "Roster"]
+
+
+@dataclass(frozen=True)
+class Party:
+    """One participant.
+
+    Attributes:
+        name: unique in the federation.
+        role: client, edge, guest, host, key-holder, second-server, enclave, ...
+        position: index in the roster.
+    """
+
+    name: str
+    role: str
+    position: int
+
+
+class Names(Sequence[str]):
+    """Names ``prefix-0 ... prefix-(n-1)``, made when asked for."""
+
+    def __init__(self, n: int, prefix: str = "client") -> None:
+        self.n = n
+        self.prefix = prefix
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(self.n))]
+        if not -self.n <= i < self.n:
+            raise IndexError(i)
+        return f"{self.prefix}-{int(i) % self.n}"
+
+
+class Roster:
+    """Everyone in a federation.
+
+    Args:
+        names: the population's names, in order; an integer makes ``client-0 ...``.
+        role: the population's role.
+        others: further parties, name -> role, placed after the population.
+    """
+
+    def __init__(
+        self, names: Sequence[str] | int, role: str = "client", others: Mapping[str, str] | None = None
+    ) -> None:
+        self.names: Sequence[str] = Names(names) if isinstance(names, int) else names
+        self.role = role
+        self.others = dict(others or {})
+        self._other_names = list(self.others)
+        self._index: dict[str, int] | None = None
+        self._keys = np.zeros(0, dtype=np.uint64)
+        self._known = np.zeros(0, dtype=bool)
+
+    def __len__(self) -> int:
+        return len(self.names) + len(self._other_names)
+
+    def name(self, position: int) -> str:
+        """The name at a position."""
+        n = len(self.names)
+        return str(self.names[position]) if position < n else self._other_names[position - n]
+
+    def party(self, position: int) -> Party:
+        """The party at a position."""
+        position = int(position)
+        n = len(self.names)
+        role = self.role if position < n else self.others[self._other_names[position - n]]
+        return Party(self.name(position), role, position)
+
+    def position(self, name: str) -> int:
+        """The position of a name.
+
+        Raises:
+            ConfigError: nobody has this name.
+        """
+        if name in self.others:
+            return len(self.names) + self._other_names.index(name)
+        if isinstance(self.names, Names):
+            head, _, tail = name.rpartition("-")
+            if head == self.names.prefix and tail.isdigit() and int(tail) < self.names.n:
+                return int(tail)
+        else:
+            if self._index is None:
+                self._index = {str(n): i for i, n in enumerate(self.names)}
+            if name in self._index:
+                return self._index[name]
+        known = [*self._other_names, *[str(n) for n in self.names[:1000]]]
+        raise ConfigError(
+            f"no party is named {name!r}.{nearest(name, known)}", remedy="use a name of the federation's roster"
+        )
+
+    def keys(self, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The 64-bit hash of each name, remembered; the last step of a random path."""
+        if len(self._keys) < len(self):
+            self._keys = np.zeros(len(self), dtype=np.uint64)
+            self._known = np.zeros(len(self), dtype=bool)
+        missing = positions[~self._known[positions]]
+        if len(missing):
+            self._keys[missing] = [hash64(self.name(int(i))) for i in missing]
+            self._known[missing] = True
+        return self._keys[positions]
+
+    def all(self) -> Parties:
+        """The whole population, without the other parties."""
+        return Parties(self, np.arange(len(self.names), dtype=np.int64))
+
+    def where(self, role: str) -> Parties:
+        """Everyone with a role."""
+        n = len(self.names)
+        rest = [n + i for i, name in enumerate(self._other_names) if self.others[name] == role]
+        own = np.arange(n if role == self.role else 0, dtype=np.int64)
+        return Parties(self, np.concatenate([own, np.array(rest, dtype=np.int64)]))
+
+
+class Parties(Sequence[Party]):
+    """Some parties of a roster, in an order.
+
+    Args:
+        roster: everyone.
+        positions: which of them, shape ``(n,)``.
+    """
+
+    __slots__ = ("positions", "roster")
+
+    def __init__(self, roster: Roster, positions: NDArray[np.int64]) -> None:
+        self.roster = roster
+        self.positions = positions
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, int | np.integer):
+            return self.roster.party(int(self.positions[i]))
+        return Parties(self.roster, self.positions[i])
+
+    def __iter__(self) -> Iterator[Party]:
+        return (self.roster.party(int(p)) for p in self.positions)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Parties) and np.array_equal(self.positions, other.positions)
+
+    def __hash__(self) -> int:
+        return hash(self.positions.tobytes())
+
+    def __repr__(self) -> str:
+        shown = ", ".join(self.names[:3])
+        return f"Parties({len(self)}: {shown}{', ...' if len(self) > 3 else ''})"
+
+    @property
+    def names(self) -> list[str]:
+        """The names, in order."""
+        return [self.roster.name(int(p)) for p in self.positions]
+
+    def keys(self) -> NDArray[np.uint64]:
+        """The hash of each name, shape ``(n,)``."""
+        return self.roster.keys(self.positions)
+
+    def without(self, others: Parties) -> Parties:
+        """Those that are not in ``others``, order kept."""
+        return Parties(self.roster, self.positions[~np.isin(self.positions, others.positions)])
+
+    def named(self, *names: str) -> Parties:
+        """The parties of these names."""
+        return Parties(self.roster, np.array([self.roster.position(n) for n in names], dtype=np.int64))

@@ -1,0 +1,117 @@
+"""What the verbs of a federation return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .errors import ConfigError
+from .party import Parties
+from .request import Mail
+
+__all__ = ["Combined", "Exchanged", "Late", "Replies", "Terms"]
+
+Late = Literal["cancel", "arrive", "drop"]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """When a round of replies closes.
+
+    Attributes:
+        deadline: seconds after sending; ``None`` waits for everyone whose link is up.
+        quorum: replies without which the round has failed.
+        accept: replies after which the round closes early (over-selection); ``None`` takes all.
+        late: what becomes of the others: ``"cancel"`` their work, let them ``"arrive"`` later, or do the work and ``"drop"`` the reply.
+    """
+
+    deadline: float | None = None
+    quorum: int = 1
+    accept: int | None = None
+    late: Late = "cancel"
+
+    def __post_init__(self) -> None:
+        if self.deadline is not None and not self.deadline > 0:
+            raise ConfigError(f"deadline={self.deadline} seconds", remedy="use a positive number, or None")
+        if self.quorum < 0:
+            raise ConfigError(f"quorum={self.quorum}", remedy="use a whole number of at least 0")
+        if self.accept is not None and self.accept < max(1, self.quorum):
+            raise ConfigError(
+                f"accept={self.accept} closes the round before quorum={self.quorum} is reached",
+                remedy="use accept >= quorum >= 1",
+            )
+        if self.late not in ("cancel", "arrive", "drop"):
+            raise ConfigError(f"late={self.late!r}", remedy="use 'cancel', 'arrive' or 'drop'")
+
+
+@dataclass(frozen=True)
+class Replies:
+    """Single replies.
+
+    Attributes:
+        senders: who answered, in cohort order.
+        values: their replies, in the same order.
+        silent: who did not.
+        errors: name -> what a party's task raised (when errors are dropped).
+        notes: name -> progress reports.
+    """
+
+    senders: Parties
+    values: list[Any]
+    silent: Parties
+    errors: dict[str, Exception] = field(default_factory=dict)
+    notes: dict[str, list[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+    def by_name(self) -> dict[str, Any]:
+        """Replies by the sender's name."""
+        return dict(zip(self.senders.names, self.values, strict=True))
+
+
+@dataclass(frozen=True)
+class Exchanged(Replies):
+    """Replies of one superstep, and the sealed envelopes that the relay holds.
+
+    Attributes:
+        mail: hand it to the next superstep; ``mail.only_from(names)`` fixes the senders.
+    """
+
+    mail: Mail = field(default_factory=Mail)
+
+
+@dataclass(frozen=True)
+class Combined:
+    """The replies of a cohort as one; never the parts.
+
+    Attributes:
+        value: name -> combined value.
+        n: replies in it.
+        weight: name -> sum of weights.
+        senders: who is in it, in cohort order.
+        silent: who did not answer in time.
+        rejected: name -> why the reply was kept out.
+        errors: name -> what a party's task raised (when errors are dropped).
+        seconds: from sending to closing.
+        bytes_up: bytes that arrived.
+        bytes_down: bytes that were sent.
+    """
+
+    value: dict[str, Any]
+    n: int
+    weight: dict[str, float]
+    senders: Parties
+    silent: Parties
+    rejected: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
+    seconds: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    def __getitem__(self, name: str) -> Any:
+        return self.value[name]

@@ -1,0 +1,214 @@
+"""The traffic of a federation: sending, waiting and closing rounds, in virtual or real time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import message as M
+from .clock import Free, Plan
+from .errors import QuorumError
+from .flight import Arrivals, Flight, Handle
+from .meter import Meter
+from .party import Parties
+from .request import Folded, Mail, Reply, Request
+from .results import Terms
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .world import World
+
+__all__ = ["Traffic"]
+
+
+class Traffic:
+    """Requests under way on one hub.
+
+    Args:
+        world: what they run in.
+        hub: name of the party that asks.
+        meter: counts their bytes.
+    """
+
+    def __init__(self, world: World, hub: str, meter: Meter) -> None:
+        self.world = world
+        self.hub = hub
+        self.meter = meter
+        self.flights: list[Flight] = []
+        self._arrived = asyncio.Event()
+
+    def send(self, request: Request, parties: Parties, version: int = 0) -> Flight:
+        """Put a request on its way to each party."""
+        now = self.world.clock.now()
+        n = len(parties)
+        down = M.nbytes(request.message)
+        self.meter.down(self.hub, parties.positions, down)
+        if request.mail is not None:
+            self.meter.between(
+                sum(M.nbytes(payload) for name in parties.names for payload in request.mail.box(name).values())
+            )
+        if isinstance(self.world.cost, Free):
+            arrives, fraction = np.full(n, now), np.ones(n)
+            lost = np.full(n, np.inf)
+        else:
+            outcomes = self.world.cost.plan(parties, self._plan(request, parties, down, now))
+            arrives = np.where(outcomes.done, now + outcomes.seconds, np.inf)
+            lost = np.where(outcomes.done, np.inf, now + outcomes.seconds)
+            fraction = outcomes.fraction
+        flight = Flight(request, parties, arrives, fraction, version, now, self.hub)
+        flight.lost = lost
+        return flight
+
+    def _plan(self, request: Request, parties: Parties, down: int, now: float) -> Plan:
+        def work() -> list[Any]:
+            shard = self.world.population.shard
+            task = request.task
+            return [task.work(shard(int(p)), task.args) for p in parties.positions]
+
+        return Plan(request.id, down, request.task.reply_bytes or 0, now, request.key, work)
+
+    async def close(self, flight: Flight, terms: Terms) -> NDArray[np.int64]:
+        """Wait until the round closes; return the indices of the accepted, in cohort order.
+
+        Raises:
+            QuorumError: fewer replies than the quorum came in time.
+        """
+        limit = np.inf if terms.deadline is None else flight.sent + terms.deadline
+        in_time = np.flatnonzero(flight.arrives <= limit)
+        in_time = in_time[np.isfinite(flight.arrives[in_time])]
+        order = in_time[np.lexsort((flight.parties.positions[in_time], flight.arrives[in_time]))]
+        early = terms.accept is not None and len(order) >= terms.accept
+        accepted = order[: terms.accept] if early else order
+        if early or len(order) == len(flight.parties):
+            moment = flight.arrives[accepted].max(initial=flight.sent)
+        elif np.isfinite(limit):
+            moment = limit
+        else:  # no deadline: a loss is known when the link notices it
+            moment = max(
+                flight.arrives[accepted].max(initial=flight.sent),
+                flight.lost[np.isfinite(flight.lost)].max(initial=flight.sent),
+            )
+        await self.world.clock.sleep_until(float(moment))
+        flight.open[accepted] = False
+        if terms.late == "arrive":
+            if flight.open.any():
+                self.flights.append(flight)
+        else:
+            flight.cancelled = np.flatnonzero(flight.open)
+            flight.cancel()
+        self._check_quorum(flight, len(accepted), terms)
+        return np.sort(accepted)
+
+    def _check_quorum(self, flight: Flight, answered: int, terms: Terms) -> None:
+        if answered >= terms.quorum:
+            return
+        within = "" if terms.deadline is None else f" within {terms.deadline:g} s"
+        raise QuorumError(
+            f"{answered} of {len(flight.parties)} parties answered{within}, fewer than the quorum of {terms.quorum}",
+            where=flight.request.id,
+            remedy="lengthen the deadline, invite more parties (over_select) or lower the quorum",
+        )
+
+    async def arrivals(self, count: int, until: float | None) -> Arrivals:
+        """Wait for ``count`` arrivals, or until a moment; return all that arrived."""
+        while True:
+            due = np.concatenate([f.due() for f in self.flights]) if self.flights else np.zeros(0)
+            limit = np.inf if until is None else until
+            enough = np.partition(due, count - 1)[count - 1] if len(due) >= count else due.max(initial=-np.inf)
+            moment = min(limit, enough) if len(due) else limit
+            if np.isfinite(moment) and moment > self.world.clock.now():
+                await self.world.clock.sleep_until(float(moment))
+                continue
+            return self._take(self.world.clock.now())
+
+    def _take(self, now: float) -> Arrivals:
+        rows = [(i, f, np.flatnonzero(f.open & (f.arrives <= now))) for i, f in enumerate(self.flights)]
+        rows = [row for row in rows if len(row[2])]
+        flights = [f for _, f, _ in rows]
+        index = np.concatenate([r[2] for r in rows]) if rows else np.zeros(0, dtype=np.int64)
+        flight_of = np.repeat(np.arange(len(rows)), [len(r[2]) for r in rows]).astype(np.int64)
+        times = np.concatenate([f.arrives[ix] for _, f, ix in rows]) if rows else np.zeros(0)
+        positions = (
+            np.concatenate([f.parties.positions[ix] for _, f, ix in rows]) if rows else np.zeros(0, dtype=np.int64)
+        )
+        version = np.array([flights[int(k)].version for k in flight_of], dtype=np.int64)
+        order = np.lexsort((positions, times))
+        for _, flight, taken in rows:
+            flight.open[taken] = False
+            flight.waiting.update(taken.tolist())
+        self.flights = [f for f in self.flights if f.open.any()]
+        return Arrivals(
+            positions[order], times[order], version[order], flights, flight_of[order], index[order], self.touch
+        )
+
+    async def touch(self, handles: list[Handle]) -> list[Reply]:
+        """Do the work behind these arrivals, with all arrived work of the same requests."""
+        for flight in dict.fromkeys(h.flight for h in handles):
+            wanted = {h.index for h in handles if h.flight is flight}
+            missing = sorted((wanted | flight.waiting) - flight.replies.keys())
+            if missing:
+                for i, reply in zip(missing, await self.run(flight, np.array(missing)), strict=True):
+                    flight.replies[i] = reply
+                flight.waiting.clear()
+        return [self._checked(h.flight.replies[h.index]) for h in handles]
+
+    def _checked(self, reply: Reply) -> Reply:
+        if reply.error is not None and self.world.errors == "raise":
+            raise reply.error
+        return reply
+
+    async def run(self, flight: Flight, which: NDArray[np.int64]) -> list[Reply]:
+        """Run the request at some of its parties."""
+        positions = flight.parties.positions[which]
+        replies = await self.world.engine.run(flight.request, positions)
+        self.meter.up(self.hub, positions, np.array([r.nbytes for r in replies], dtype=np.int64))
+        return replies
+
+    async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
+        """Run a request at parties and add up."""
+        folded = await self.world.engine.fold(request, positions)
+        if folded.errors and self.world.errors == "raise":
+            raise folded.errors[min(folded.errors)]
+        self.meter.up(self.hub, folded.senders, folded.nbytes)
+        return folded
+
+    def save(self) -> list[dict[str, Any]]:
+        """The requests under way, for a checkpoint; equal messages are kept once by the caller's tree."""
+        rows = []
+        for f in self.flights:
+            rows.append(
+                {
+                    "task": f.request.task.name,
+                    "args": dict(f.request.task.args),
+                    "message": f.request.message,
+                    "id": f.request.id,
+                    "key": f.request.key,
+                    "mail": f.request.mail.sealed() if f.request.mail else {},
+                    "positions": f.parties.positions,
+                    "arrives": f.arrives,
+                    "lost": f.lost,
+                    "fraction": f.fraction,
+                    "version": f.version,
+                    "sent": f.sent,
+                    "open": f.open.copy(),
+                }
+            )
+        return rows
+
+    def load(self, rows: list[dict[str, Any]], slot: str, resolve: Any) -> None:
+        """Put the requests of a checkpoint back on their way."""
+        self.flights = []
+        for row in rows:
+            task = resolve(row["task"]).with_args(**row["args"])
+            mail = Mail(row["mail"]) if row["mail"] else None
+            request = Request(row["id"], task, row["message"], slot, row["key"], mail=mail)
+            parties = Parties(self.world.roster, np.array(row["positions"]))
+            flight = Flight(
+                request, parties, np.array(row["arrives"]), np.array(row["fraction"]), row["version"], row["sent"],
+                self.hub, np.array(row["open"], dtype=bool),
+            )  # fmt: skip
+            flight.lost = np.array(row["lost"])
+            self.flights.append(flight)

@@ -1,0 +1,102 @@
+"""A world: everything a federation runs in — who, where the data is, which engine, what time, which folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from .checkpoint import CheckpointStore
+from .clock import Clock, Cost, Free
+from .cohort import Population
+from .event import Event, Ledger, SeededSecret
+from .host import Host
+from .island import AllowAll, Policy
+from .journal import Journal
+from .party import Roster
+from .store import StateStore
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+__all__ = ["World"]
+
+
+@dataclass
+class World:
+    """What a program runs in.
+
+    Attributes:
+        population: the islands' data.
+        engine: how tasks are run.
+        roster: everyone; by default the population alone.
+        seed: of every reproducible stream.
+        clock: virtual or real.
+        cost: the model of devices and links; by default nothing takes time.
+        folder: where checkpoints, journals and the privacy ledger go; ``None`` keeps them in memory.
+        resume: continue the run in the folder.
+        errors: a task that raises stops the program (``"raise"``) or counts as a party that fell silent (``"drop"``).
+        policy: the islands' rule for what may leave them.
+        secret_seed: makes the islands' secrets reproducible, which voids every guarantee.
+        registry: tasks and other objects that a program registered by name.
+        on_record: called with every record of metrics.
+    """
+
+    population: Population
+    engine: Engine
+    roster: Roster = None  # type: ignore[assignment]
+    seed: int = 0
+    clock: Clock = field(default_factory=Clock)
+    cost: Cost = field(default_factory=Free)
+    folder: Path | None = None
+    resume: bool = False
+    errors: Literal["raise", "drop"] = "raise"
+    policy: Policy = field(default_factory=AllowAll)
+    secret_seed: int | None = None
+    registry: dict[str, Any] = field(default_factory=dict)
+    on_record: Callable[[dict[str, Any]], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.roster is None:
+            others = dict.fromkeys(getattr(self.population, "others", {}), "party")
+            self.roster = Roster(self.population.names, others=others)
+        self.checkpoints = CheckpointStore(self.folder)
+        self.ledger = Ledger(None if self.folder is None else self.folder / "ledger.jsonl")
+        self._seed_noted = False
+
+    def note_secret_seed(self) -> None:
+        """Say in the ledger, once, that secrets come from a seed."""
+        if self.secret_seed is not None and not any(e["kind"] == SeededSecret.kind for e in self.ledger):
+            self.ledger.append(SeededSecret(), "*", "world")
+
+    def host(self, owner: str, *, vectorised: bool, spend: Callable[[Event, str, str], None] | None = None) -> Host:
+        """A host for (some of) the islands of this world.
+
+        Args:
+            owner: its name, part of its file names.
+            vectorised: use a task's ``many``.
+            spend: carries privacy events to the ledger; by default this process's own.
+        """
+        journal = Journal()
+        if self.folder is not None:
+            own = self.folder / f"journal-{owner}.log"
+            journal = Journal(own, [p for p in sorted(self.folder.glob("journal-*.log")) if p != own])
+        ledger: Any = self.ledger if spend is None else _Carried(spend)
+        return Host(
+            self.roster,
+            self.population,
+            StateStore(self.folder, owner),
+            ledger,
+            journal,
+            self.policy,
+            vectorised,
+            self.secret_seed,
+        )
+
+
+@dataclass
+class _Carried:
+    """A ledger somewhere else."""
+
+    append: Callable[[Event, str, str], None]
