@@ -94,12 +94,10 @@ class Algorithm:
         gradient = grad(local["params"])
         return {**local, "params": T.sub(local["params"], T.scale(gradient, broadcast["lr"]))}
 
-    def finish(
-        self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork
-    ) -> tuple[dict[str, Aggregate], Tree]:
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """The reply (named aggregates) and the client's new private state."""
         update = T.sub(local["params"], broadcast["params"])
-        return {"update": Mean(update, work.examples)}, client
+        return {"update": Mean(update, examples=work.examples)}, client
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """The server's next state from the combined replies: ``w <- w + mean update``."""

@@ -1,0 +1,6 @@
+"""Algorithms, one idea a file."""
+
+from .fedavg import FedAvg
+from .fedsgd import FedSGD
+
+__all__ = ["FedAvg", "FedSGD"]

@@ -1,0 +1,113 @@
+"""The record of a training, one row a round, and the efficiency metrics that are reductions of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.core.errors import ConfigError, nearest
+
+__all__ = ["History"]
+
+
+@dataclass(frozen=True)
+class History(Sequence[dict[str, Any]]):
+    """Records of a training, one a round.
+
+    Each row holds ``round``, ``t_start``, ``t_end`` (seconds on the clock), ``selected``, ``replied``, ``rejected``, ``silent``,
+    ``bytes_up``, ``bytes_down``, ``loss`` (mean local training loss) and whatever the evaluation measured
+    (``test/accuracy``, ``clients/accuracy/worst_decile``, ...).
+
+    Source of the efficiency metrics: W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, Eqs. 1.4-1.6.
+    """
+
+    rows: list[dict[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self.rows[i]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    @property
+    def names(self) -> list[str]:
+        """Every metric that some round has."""
+        return sorted({name for row in self.rows for name in row})
+
+    def column(self, name: str) -> list[Any]:
+        """One metric by round, ``None`` where a round lacks it.
+
+        Raises:
+            ConfigError: no round has it.
+        """
+        if self.rows and all(name not in row for row in self.rows):
+            raise ConfigError(
+                f"no round recorded {name!r}.{nearest(name, self.names)}", remedy=f"use one of {', '.join(self.names)}"
+            )
+        return [row.get(name) for row in self.rows]
+
+    def last(self, name: str) -> Any:
+        """The newest value of a metric."""
+        values = [v for v in self.column(name) if v is not None]
+        return values[-1] if values else None
+
+    def best(self, name: str, *, lowest: bool | None = None) -> tuple[int, Any]:
+        """``(round, value)`` of the best value; a metric whose name ends in loss or error is best when lowest."""
+        down = _lower_is_better(name) if lowest is None else lowest
+        pairs = [(row["round"], row[name]) for row in self.rows if row.get(name) is not None]
+        if not pairs:
+            self.column(name)
+            raise ConfigError(f"{name!r} was never measured", remedy="evaluate more often")
+        return (min if down else max)(pairs, key=lambda pair: pair[1])
+
+    def rounds_to(self, name: str, target: float) -> int | None:
+        """The first round at which a metric reaches the target, Eq. 1.4; ``None`` when it never does."""
+        row = self._first(name, target)
+        return None if row is None else int(row["round"])
+
+    def time_to(self, name: str, target: float) -> float | None:
+        """Seconds on the clock until a metric reaches the target, Eq. 1.5; ``None`` when it never does."""
+        row = self._first(name, target)
+        return None if row is None else float(row["t_end"])
+
+    def bytes_to(self, name: str, target: float) -> int | None:
+        """Bytes up and down until a metric reaches the target; ``None`` when it never does."""
+        row = self._first(name, target)
+        if row is None:
+            return None
+        spent = [r for r in self.rows if r["round"] <= row["round"]]
+        return sum(r["bytes_up"] + r["bytes_down"] for r in spent)
+
+    def _first(self, name: str, target: float) -> dict[str, Any] | None:
+        self.column(name)
+        down = _lower_is_better(name)
+        for row in self.rows:
+            value = row.get(name)
+            if value is not None and (value <= target if down else value >= target):
+                return row
+        return None
+
+    @property
+    def average_round_length(self) -> float:
+        """Mean seconds from selection to aggregation, Eq. 1.6."""
+        if not self.rows:
+            return 0.0
+        return sum(row["t_end"] - row["t_start"] for row in self.rows) / len(self.rows)
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that clients sent, all rounds."""
+        return sum(row["bytes_up"] for row in self.rows)
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes that the server sent, all rounds."""
+        return sum(row["bytes_down"] for row in self.rows)
+
+
+def _lower_is_better(name: str) -> bool:
+    return any(word in name.rpartition("/")[2] or word in name for word in ("loss", "error", "mse", "mae"))

@@ -1,0 +1,110 @@
+"""Learners: what a training needs of a model, whatever library the model comes from."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from atoll.core.errors import ConfigError
+from atoll.core.rng import Rng
+from atoll.core.tree import Tree
+
+if TYPE_CHECKING:
+    from atoll.core.task import Task
+
+    from .algorithm import Algorithm
+
+__all__ = ["Learner", "LearnerSettings", "adapt", "register_adapter"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerSettings:
+    """What a training tells a learner.
+
+    Attributes:
+        algorithm: the local update.
+        loss: a name such as ``"cross_entropy"``, a callable, or ``"auto"``: chosen by the data's task.
+        device: cpu, cuda, mps or auto.
+        compile: auto, always or never.
+        buffers: of normalisation layers: ``"averaged"`` or ``"local"``.
+        seed: of the model's initial weights.
+    """
+
+    algorithm: Algorithm
+    loss: Any = "auto"
+    device: str = "cpu"
+    compile: str = "auto"
+    buffers: str = "averaged"
+
+
+class Learner(Protocol):
+    """A model that can be trained at parties and evaluated anywhere.
+
+    ``train`` receives ``{"broadcast": tree, "phase": str}`` and replies with the algorithm's aggregates plus metrics ``loss``
+    (mean of the local losses) under names that begin with ``"metric/"``. ``measure`` receives ``{"params": tree}`` and replies with ``Sum``
+    aggregates of the evaluation (see ``evaluate``) for the party's own data.
+    """
+
+    train: Task
+    measure: Task
+
+    def init(self, rng: Rng) -> Tree:
+        """The initial parameters, a dict of arrays."""
+        ...
+
+    def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
+        """Sums over a data set: ``n``, ``loss_sum`` and, by task, ``correct``, ``squared_error``, ..."""
+        ...
+
+    def export(self, params: Tree) -> Any:
+        """The user's own kind of model with these parameters."""
+        ...
+
+    def check(self, data: Any) -> None:
+        """Refuse data that the model does not fit, before anyone is contacted."""
+        ...
+
+
+Adapter = Callable[[Any, LearnerSettings, Any], Learner]
+_ADAPTERS: dict[str, str] = {
+    "torch": "atoll.torch:adapt",
+    "sklearn": "atoll.learn.estimators:adapt",
+}
+
+
+def register_adapter(library: str, where: str) -> None:
+    """Say which ``module:function`` adapts models whose class comes from a library."""
+    _ADAPTERS[library] = where
+
+
+def adapt(model: Any, settings: LearnerSettings, data: Any, adapters: Mapping[str, str] | None = None) -> Learner:
+    """Make a learner of a model.
+
+    Args:
+        model: a learner factory (it has ``learner(settings, data)``), a ``torch.nn.Module``, a scikit-learn estimator, or a callable without
+            arguments that makes one of them.
+        settings: what the training wants.
+        data: the federated data set, for its task, shapes and labels.
+        adapters: library -> ``module:function``; by default those registered.
+
+    Raises:
+        ConfigError: no adapter knows this kind of model.
+    """
+    known = dict(_ADAPTERS) if adapters is None else dict(adapters)
+    if hasattr(model, "learner"):
+        made: Learner = model.learner(settings, data)
+        return made
+    for base in type(model).__mro__:
+        where = known.get(base.__module__.partition(".")[0])
+        if where is not None:
+            module, _, name = where.partition(":")
+            adapter: Adapter = getattr(importlib.import_module(module), name)
+            return adapter(model, settings, data)
+    if callable(model):
+        return adapt(model(), settings, data, known)
+    raise ConfigError(
+        f"a model of type {type(model).__name__} cannot be trained",
+        remedy=f"give a model of one of {sorted(known)}, or an object with a `learner(settings, data)` method",
+    )

@@ -1,0 +1,157 @@
+"""Linear models in NumPy: softmax, least-squares and hinge. Small, exact, no PyTorch needed; also the oracle of the fast paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atoll.core.aggregate import Mean
+from atoll.core.errors import ConfigError, DataError
+from atoll.core.rng import Rng
+from atoll.core.task import Task, Work
+from atoll.core.tree import Tree
+
+from .evaluation import as_parts
+from .learner import LearnerSettings
+from .local import count_steps, local_update
+
+__all__ = ["Linear", "LinearLearner"]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """``z = x W + b`` with W of shape ``(features, outputs)``.
+
+    Attributes:
+        features: inputs per example.
+        outputs: classes, or targets of a regression.
+        loss: ``"cross_entropy"`` (softmax), ``"mse"`` (half the squared error is *not* taken: ``mean (z - y)^2``) or ``"hinge"``
+            (labels -1/+1, ``mean max(0, 1 - y z)``); ``"auto"`` follows the data.
+        l2: weight decay, ``l2/2 ||W||^2`` is added to the loss.
+    """
+
+    features: int
+    outputs: int
+    loss: str = "auto"
+    l2: float = 0.0
+
+    def learner(self, settings: LearnerSettings, data: Any) -> LinearLearner:
+        """Ready for a data set."""
+        loss = self.loss if settings.loss == "auto" else settings.loss
+        if loss == "auto":
+            loss = "mse" if getattr(data, "task", "classification") == "regression" else "cross_entropy"
+        if loss not in ("cross_entropy", "mse", "hinge"):
+            raise ConfigError(f"loss={loss!r}", where="Linear", remedy="use 'cross_entropy', 'mse' or 'hinge'")
+        made = LinearLearner(self, loss, settings)
+        made.check(data)
+        return made
+
+
+class LinearLearner:
+    """A linear model as a learner."""
+
+    def __init__(self, model: Linear, loss: str, settings: LearnerSettings) -> None:
+        self.model = model
+        self.loss = loss
+        self.algorithm = settings.algorithm
+        self.train = Task("atoll.learn.linear:train", self._train, work=self._work)
+        self.measure = Task("atoll.learn.linear:measure", self._measure)
+
+    def init(self, rng: Rng) -> Tree:
+        """Zeros: the problem is convex, and every start is as good."""
+        del rng
+        shape = (self.model.features, self.model.outputs)
+        return {"weight": np.zeros(shape), "bias": np.zeros(self.model.outputs)}
+
+    def check(self, data: Any) -> None:
+        """Refuse labels or features that do not fit."""
+        test = getattr(data, "test", None)
+        sample = test if test is not None and len(test) else data.shard(0)
+        x, y = np.asarray(sample.x), np.asarray(sample.y)
+        if x.reshape(len(x), -1).shape[1] != self.model.features:
+            raise DataError(
+                f"the model takes {self.model.features} features and the data has {x.reshape(len(x), -1).shape[1]}",
+                where="Linear.features",
+                remedy="set features to the data's",
+            )
+        if self.loss == "cross_entropy" and len(y) and int(y.max()) >= self.model.outputs:
+            raise DataError(
+                f"the model has {self.model.outputs} outputs and the labels go up to {int(y.max())}",
+                where="Linear.outputs",
+                remedy=f"set outputs to at least {int(y.max()) + 1}",
+            )
+
+    def scores(self, params: Tree, x: Any) -> np.ndarray:
+        """``x W + b``."""
+        flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
+        return np.asarray(flat @ params["weight"] + params["bias"])
+
+    def loss_gradient(self, params: Tree, x: Any, y: Any) -> tuple[float, Tree]:
+        """The mean loss and its gradient."""
+        flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
+        z = flat @ params["weight"] + params["bias"]
+        losses, slope = self._slope(z, np.asarray(y))
+        weight = flat.T @ slope / len(flat) + self.model.l2 * params["weight"]
+        penalty = 0.5 * self.model.l2 * float((params["weight"] ** 2).sum())
+        return float(losses.mean()) + penalty, {"weight": weight, "bias": slope.mean(axis=0)}
+
+    def _slope(self, z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Loss of each example, and its derivative by the scores."""
+        if self.loss == "cross_entropy":
+            shifted = z - z.max(axis=1, keepdims=True)
+            log_sum = np.log(np.exp(shifted).sum(axis=1))
+            rows = np.arange(len(y))
+            slope = np.exp(shifted - log_sum[:, None])
+            slope[rows, y.astype(np.int64)] -= 1.0
+            return log_sum - shifted[rows, y.astype(np.int64)], slope
+        target = y.reshape(len(y), -1).astype(np.float64)
+        if self.loss == "mse":
+            return ((z - target) ** 2).mean(axis=1), 2.0 * (z - target) / z.shape[1]
+        margin = 1.0 - target * z
+        return np.maximum(margin, 0.0).mean(axis=1), np.where(margin > 0, -target, 0.0) / z.shape[1]
+
+    def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
+        """Sums over a data set."""
+        if len(data) == 0:
+            return {"n": 0.0, "loss_sum": 0.0}
+        z, y = self.scores(params, data.x), np.asarray(data.y)
+        losses, _ = self._slope(z, y)
+        sums = {"n": float(len(y)), "loss_sum": float(losses.sum())}
+        if self.loss == "cross_entropy":
+            sums["correct"] = float((z.argmax(axis=1) == y).sum())
+        elif self.loss == "hinge":
+            sums["correct"] = float((np.sign(z[:, 0]) == np.sign(y.reshape(-1))).sum())
+        else:
+            error = z - y.reshape(len(y), -1)
+            sums["squared_error"] = float((error**2).mean(axis=1).sum())
+            sums["absolute_error"] = float(np.abs(error).mean(axis=1).sum())
+        return sums
+
+    def export(self, params: Tree) -> Any:
+        """A function from inputs to scores."""
+        return lambda x: self.scores(params, x)
+
+    def _work(self, data: Any, args: Any) -> Work:
+        del args
+        n = len(data)
+        return Work(float(n), float(count_steps(self.algorithm, n)), float(self.algorithm.epochs))
+
+    def _train(self, island: Any, message: Tree) -> Any:
+        data = island.data
+        reply, state, loss = local_update(
+            self.algorithm,
+            self.loss_gradient,
+            message["broadcast"],
+            island.state,
+            np.asarray(data.x),
+            np.asarray(data.y),
+            island.rng.key,
+        )
+        if state is not None:
+            island.state = state
+        return {**reply, "metric/loss": Mean(np.float64(loss), examples=float(len(data)), metric=True)}
+
+    def _measure(self, island: Any, message: Tree) -> Any:
+        return as_parts(self.evaluate(message["params"], island.data))

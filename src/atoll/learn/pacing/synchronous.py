@@ -1,0 +1,51 @@
+"""Synchronous rounds with deadline, over-selection and quorum (Bonawitz et al. 2019)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.core.errors import ConfigError
+from atoll.core.results import Late
+
+__all__ = ["Synchronous"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synchronous:
+    """Ask a cohort, wait, aggregate.
+
+    Attributes:
+        deadline: seconds a round may take; ``None`` waits for everyone whose link is up.
+        over_select: invite ``ceil(over_select * cohort)`` clients and close when the cohort's size has answered.
+        quorum: replies without which a round fails, a number or a fraction of the cohort.
+        late: what becomes of the others: ``"cancel"`` their work or do it and ``"drop"`` the reply.
+        on_failure: a round below the quorum stops the training (``"stop"``), or is ``"skip"``-ped with the model unchanged.
+    """
+
+    deadline: float | None = None
+    over_select: float = 1.0
+    quorum: int | float = 1
+    late: Late = "cancel"
+    on_failure: str = "stop"
+
+    def __post_init__(self) -> None:
+        if self.over_select < 1.0:
+            raise ConfigError(f"over_select={self.over_select}", remedy="use a factor of at least 1.0")
+        if isinstance(self.quorum, float) and not 0.0 < self.quorum <= 1.0:
+            raise ConfigError(
+                f"quorum={self.quorum} is no fraction", remedy="use a fraction in (0, 1] or a whole number"
+            )
+        if self.on_failure not in ("stop", "skip"):
+            raise ConfigError(f"on_failure={self.on_failure!r}", remedy="use 'stop' or 'skip'")
+
+    def invited(self, cohort: int) -> int:
+        """Clients to invite so that ``cohort`` answer."""
+        return math.ceil(self.over_select * cohort - 1e-9)
+
+    def terms(self, cohort: int) -> dict[str, Any]:
+        """Arguments for ``Federation.sum``."""
+        quorum = math.ceil(self.quorum * cohort) if isinstance(self.quorum, float) else self.quorum
+        accept = cohort if self.over_select > 1.0 else None
+        return {"deadline": self.deadline, "quorum": min(quorum, cohort), "accept": accept, "late": self.late}

@@ -1,0 +1,176 @@
+"""The round loop of a synchronous training."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import AtollError, QuorumError
+from atoll.core.stage import Chain
+from atoll.core.tree import Tree
+
+from .algorithm import RoundInfo
+from .evaluation import scores
+from .history import History, _lower_is_better
+from .selection import Candidates
+
+if TYPE_CHECKING:
+    from atoll.core.federation import Federation
+    from atoll.core.party import Parties
+    from atoll.core.results import Combined
+
+    from .learner import Learner
+    from .training import Trained, Training
+
+__all__ = ["StopTraining", "train"]
+
+
+class StopTraining(Exception):  # noqa: N818 - a request, not an error
+    """Raised by a callback to stop after this round."""
+
+
+async def train(fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
+    """Train until a stop rule holds; a checkpoint after every ``checkpoint_every`` rounds."""
+    from .training import Trained
+
+    state = await fed.restore(_initial(fed, job, learner))
+    history = History(state["history"])
+    while True:
+        reason = _reason(job, history)
+        if reason is not None:
+            break
+        number = len(history) + 1
+        state = await _round(fed, job, learner, data, state, number)
+        history = History(state["history"])
+        stopped = _report(fed, job, history[-1])
+        if stopped:
+            state = {**state, "stopped": stopped}
+        if stopped or number % job.checkpoint_every == 0 or _reason(job, history) is not None:
+            await fed.checkpoint(state)
+        if stopped:
+            reason = stopped
+            break
+    best = state["best"] if job.keep_best else None
+    params, number = (best["params"], best["round"]) if best else (state["server"]["params"], len(history))
+    return Trained(params, history, str(reason), number)
+
+
+def _initial(fed: Federation, job: Training, learner: Learner) -> Tree:
+    params = learner.init(fed.rng.child("init"))
+    return {
+        "server": job.algorithm.init(params),
+        "selection": job.selection.init(fed.parties),
+        "history": [],
+        "best": None,
+    }
+
+
+def _reason(job: Training, history: History) -> str | None:
+    for rule in job.stop:
+        reason = rule.reason(history)
+        if reason is not None:
+            return reason
+    return f"all {job.rounds} rounds are done" if len(history) >= job.rounds else None
+
+
+def _report(fed: Federation, job: Training, row: dict[str, Any]) -> str | None:
+    fed.record(row)
+    try:
+        for callback in job.callbacks:
+            callback(row)
+    except StopTraining as stop:
+        return str(stop) or "a callback asked to stop"
+    return None
+
+
+async def _round(fed: Federation, job: Training, learner: Learner, data: Any, state: Tree, number: int) -> Tree:
+    start = fed.clock.now()
+    size = job.selection.cohort_size(len(fed.parties))
+    candidates = Candidates(fed.parties, number, fed.rng.child("selection", number), getattr(data, "sizes", None))
+    invited = fed.parties[job.selection.invite(candidates, job.pacing.invited(size), state["selection"])]
+    server, row, replied = await _phases(fed, job, learner, state["server"], invited, min(size, len(invited)), number)
+    row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row}
+    last = number >= job.rounds
+    if job.evaluation.due(number, last):
+        row.update(_evaluate_server(job, learner, data, server["params"]))
+    if job.evaluation.clients_due(number, last):
+        row.update(await job.evaluation.at_clients(fed, learner, server["params"], number))
+    selection = job.selection.accept(invited, replied, row, state["selection"])
+    best = _best(job, state["best"], row, server["params"], number)
+    return {"server": server, "selection": selection, "history": [*state["history"], row], "best": best}
+
+
+async def _phases(
+    fed: Federation, job: Training, learner: Learner, server: Tree, invited: Parties, size: int, number: int
+) -> tuple[Tree, dict[str, Any], Parties]:
+    row: dict[str, Any] = {"selected": len(invited), "bytes_up": 0, "bytes_down": 0}
+    replied = invited
+    chain = Chain(job.uplink)
+    before = server
+    for phase in job.algorithm.phases:
+        message = {"broadcast": job.algorithm.broadcast(server, phase), "phase": phase}
+        try:
+            combined = await fed.sum(
+                invited,
+                learner.train,
+                message,
+                uplink=chain,
+                reducer=job.reducer,
+                at=(number, phase),
+                **job.pacing.terms(size),
+            )
+        except QuorumError as error:
+            if job.pacing.on_failure == "stop":
+                raise type(error)(error.what, where=f"round {number}, {error.where}", remedy=error.remedy) from error
+            return before, {**row, "replied": 0, "failed": str(error.what)}, invited[:0]
+        _account(row, combined)
+        replied = combined.senders
+        sums = {k: v for k, v in combined.value.items() if not k.startswith("metric/")}
+        row.update({k.removeprefix("metric/"): float(v) for k, v in combined.value.items() if k.startswith("metric/")})
+        info = RoundInfo(number, len(invited), combined.n, len(fed.parties))
+        server = job.algorithm.fold(server, sums, info, phase)
+        _require_finite(server["params"], number)
+    return server, row, replied
+
+
+def _account(row: dict[str, Any], combined: Combined) -> None:
+    row["bytes_up"] += combined.bytes_up
+    row["bytes_down"] += combined.bytes_down
+    row["replied"] = combined.n
+    row["silent"] = len(combined.silent)
+    row["rejected"] = len(combined.rejected)
+    if combined.rejected:
+        row["rejected_clients"] = {**row.get("rejected_clients", {}), **combined.rejected}
+    if combined.errors:
+        row["errors"] = {name: str(error) for name, error in combined.errors.items()}
+
+
+def _require_finite(params: Tree, number: int) -> None:
+    for name, leaf in params.items() if isinstance(params, dict) else []:
+        if hasattr(leaf, "dtype") and isinstance(leaf, np.ndarray) and not math.isfinite(float(leaf.sum())):
+            if np.isfinite(leaf).all():
+                continue
+            raise AtollError(
+                f"parameter {name!r} of the global model is not finite",
+                where=f"round {number}",
+                remedy="lower the server's learning rate; the last checkpoint is intact",
+            )
+
+
+def _evaluate_server(job: Training, learner: Learner, data: Any, params: Tree) -> dict[str, Any]:
+    test = getattr(data, "test", None)
+    if not job.evaluation.server or test is None:
+        return {}
+    return {f"test/{name}": value for name, value in scores(learner.evaluate(params, test)).items()}
+
+
+def _best(job: Training, best: Any, row: dict[str, Any], params: Tree, number: int) -> Any:
+    value = row.get(job.keep_best or "")
+    if value is None:
+        return best
+    sign = -1.0 if _lower_is_better(job.keep_best or "") else 1.0
+    if best is not None and sign * best["value"] >= sign * value:
+        return best
+    return {"value": float(value), "round": number, "params": params}

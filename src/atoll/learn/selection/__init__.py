@@ -1,0 +1,6 @@
+"""Selection: who is invited to a round, and whose replies are taken."""
+
+from .base import Candidates, Selection
+from .uniform import Everyone, Schedule, Uniform
+
+__all__ = ["Candidates", "Everyone", "Schedule", "Selection", "Uniform"]

@@ -1,0 +1,92 @@
+"""Uniform selection, everyone, and a fixed schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+from atoll.core.tree import Tree
+
+from .base import Candidates, Selection
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Everyone", "Schedule", "Uniform"]
+
+
+@dataclass(frozen=True)
+class Uniform(Selection):
+    """``count`` clients uniformly at random, without replacement (McMahan et al. 2017, Algorithm 1).
+
+    Attributes:
+        count: clients a round; a fraction in (0, 1) means ``ceil(fraction * population)``, and 0.0 means exactly one.
+
+    The cost of a draw does not grow with the population.
+    """
+
+    count: int | float = 10
+
+    def __post_init__(self) -> None:
+        if isinstance(self.count, float) and not 0.0 <= self.count <= 1.0:
+            raise ConfigError(f"count={self.count} is no fraction", remedy="use a fraction in [0, 1] or a whole number")
+        if not isinstance(self.count, float) and self.count < 1:
+            raise ConfigError(f"count={self.count} clients", remedy="use at least 1")
+
+    def cohort_size(self, population: int) -> int:
+        """``count``, or the fraction of the population rounded up; never more than everyone."""
+        if isinstance(self.count, float):
+            return min(population, max(1, math.ceil(self.count * population - 1e-9)))
+        return min(population, self.count)
+
+    def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
+        """Draw ``count`` distinct indices."""
+        del state
+        population = len(candidates.parties)
+        return candidates.rng.generator().choice(population, size=min(count, population), replace=False, shuffle=True)
+
+
+@dataclass(frozen=True)
+class Everyone(Selection):
+    """All clients, every round, in order: cross-silo federations."""
+
+    def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
+        """Everyone, whatever the count."""
+        del count, state
+        return np.arange(len(candidates.parties))
+
+
+@dataclass(frozen=True)
+class Schedule(Selection):
+    """A schedule given beforehand, one list of positions a round; it begins again when it ends.
+
+    Attributes:
+        rounds: positions of each round's clients.
+    """
+
+    rounds: Sequence[Sequence[int]]
+
+    def __post_init__(self) -> None:
+        if not len(self.rounds) or any(len(row) == 0 for row in self.rounds):
+            raise ConfigError("the schedule has an empty round", remedy="name at least one client in every round")
+
+    def cohort_size(self, population: int) -> int:
+        """The largest round."""
+        del population
+        return max(len(row) for row in self.rounds)
+
+    def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
+        """The clients of this round."""
+        del count, state
+        row = np.asarray(self.rounds[(candidates.round - 1) % len(self.rounds)])
+        if row.max() >= len(candidates.parties) or row.min() < 0:
+            raise ConfigError(
+                f"round {candidates.round} names client {int(row.max())} of {len(candidates.parties)}",
+                remedy="use positions below the population's size",
+            )
+        return row

@@ -1,0 +1,128 @@
+"""Training: a federated learning job, composed of orthogonal parts, and the program that runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.reducer import Plain, Reducer
+from atoll.core.stage import Chain, Stage
+
+from .algorithm import Algorithm
+from .algorithms import FedAvg
+from .evaluation import Evaluation
+from .learner import Learner, LearnerSettings, adapt
+from .pacing import Synchronous
+from .selection import Selection, Uniform
+from .stop import StopRule
+
+if TYPE_CHECKING:
+    from atoll.core.federation import Federation
+
+    from .history import History
+
+__all__ = ["Callback", "Training", "Trained"]
+
+Callback = Callable[[dict[str, Any]], None]
+"""Called with every round's record; raise ``StopTraining`` to stop."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the program of a training returns.
+
+    Attributes:
+        params: the final parameters (the best ones with ``keep_best``).
+        history: a row a round.
+        reason: why it stopped.
+        round: the round the parameters come from.
+    """
+
+    params: Any
+    history: History
+    reason: str
+    round: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A federated training job.
+
+    Attributes:
+        model: a ``torch.nn.Module``, a scikit-learn estimator, any object with ``learner(settings, data)``, or a callable that makes one.
+        algorithm: what clients and server compute.
+        selection: who is invited.
+        pacing: when a round ends.
+        uplink: stages on the way up; value stages first.
+        reducer: how replies become one.
+        rounds: most rounds.
+        stop: further stop rules.
+        evaluation: what is measured.
+        keep_best: name of a metric: the result is the model of its best round.
+        loss: a name, a callable, or ``"auto"``.
+        device: cpu, cuda, mps or auto.
+        compile: auto, always or never.
+        buffers: of normalisation layers: averaged or local.
+        checkpoint_every: rounds between checkpoints when a run folder is given.
+        callbacks: called with every round's record.
+    """
+
+    model: Any
+    algorithm: Algorithm = field(default_factory=FedAvg)
+    selection: Selection = field(default_factory=Uniform)
+    pacing: Synchronous = field(default_factory=Synchronous)
+    uplink: Sequence[Stage] = ()
+    reducer: Reducer = field(default_factory=Plain)
+    rounds: int = 50
+    stop: Sequence[StopRule] = ()
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    keep_best: str | None = None
+    loss: Any = "auto"
+    device: str = "cpu"
+    compile: str = "auto"
+    buffers: str = "averaged"
+    checkpoint_every: int = 1
+    callbacks: Sequence[Callback] = ()
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ConfigError(f"rounds={self.rounds}", remedy="use at least 1 round")
+        if self.checkpoint_every < 1:
+            raise ConfigError(f"checkpoint_every={self.checkpoint_every}", remedy="use at least 1 round")
+        if self.reducer.secure and any(not stage.summable for stage in self.uplink):
+            Chain(self.uplink).require_summable(type(self.reducer).__name__)
+        if not isinstance(self.algorithm, Algorithm):
+            raise CompositionError(
+                f"{self.algorithm!r} is not an algorithm",
+                where="Training.algorithm",
+                remedy="use for example atoll.FedAvg()",
+            )
+
+    def replace(self, **changes: Any) -> Training:
+        """The same job with other parts."""
+        return dataclasses.replace(self, **changes)
+
+    def learner(self, data: Any) -> Learner:
+        """The model, ready for this data set.
+
+        Raises:
+            DataError: the model does not fit the data.
+        """
+        settings = LearnerSettings(
+            algorithm=self.algorithm, loss=self.loss, device=self.device, compile=self.compile, buffers=self.buffers
+        )
+        return adapt(self.model, settings, data)
+
+    def program(self, data: Any, learner: Learner | None = None) -> Callable[[Federation], Awaitable[Trained]]:
+        """The program of this job on a federated data set."""
+        from .rounds import train
+
+        ready = learner or self.learner(data)
+
+        async def program(fed: Federation) -> Trained:
+            return await train(fed, self, ready, data)
+
+        return program

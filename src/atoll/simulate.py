@@ -1,0 +1,135 @@
+"""Simulation: run a job or a program on this machine, in virtual time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .core.clock import Clock, Free, run
+from .core.errors import ConfigError, nearest
+from .core.federation import Federation, Program, run_program
+from .core.world import World
+
+if TYPE_CHECKING:
+    from .learn.history import History
+    from .learn.training import Training
+
+__all__ = ["Result", "make_engine", "run_in", "simulate"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a simulated training gives.
+
+    Attributes:
+        model: the user's own kind of model with the trained parameters.
+        params: the parameters as a dict of arrays.
+        metrics: a row a round, with the efficiency metrics.
+        reason: why the training stopped.
+        round: the round that the model comes from.
+        seconds: wall-clock seconds of the whole simulation.
+        bytes: bytes and messages by direction.
+        engine: name and choices of the engine.
+        job: the job.
+        data: the federated data set.
+        folder: the run folder, if there is one.
+    """
+
+    model: Any
+    params: Any
+    metrics: History
+    reason: str
+    round: int
+    seconds: float
+    bytes: dict[str, int]
+    engine: dict[str, Any]
+    job: Any = field(repr=False, default=None)
+    data: Any = field(repr=False, default=None)
+    folder: Path | None = None
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write a self-contained HTML report; return its path."""
+        from .report import write_report
+
+        return write_report(self, path)
+
+
+def make_engine(engine: Any, workers: int | None = None) -> Any:
+    """An engine by name: inline, batched, processes or socket; an engine object is returned as it is."""
+    from . import engines
+
+    if not isinstance(engine, str):
+        return engine
+    known = engines.ENGINES
+    if engine not in known:
+        raise ConfigError(
+            f"engine={engine!r}.{nearest(engine, known)}", remedy=f"use one of {', '.join(sorted(known))}"
+        )
+    return known[engine](workers)
+
+
+def run_in(world: World, program: Program) -> tuple[Any, Federation]:
+    """Run a program in a world, on its clock; also inside a notebook."""
+    return run(run_program(world, program), virtual=world.clock.virtual)
+
+
+def simulate(
+    job: Training | Program,
+    islands: Any,
+    *,
+    engine: Any = "batched",
+    devices: Any = None,
+    seed: int = 0,
+    workers: int | None = None,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    errors: str = "raise",
+    secret_seed: int | None = None,
+    on_record: Callable[[dict[str, Any]], None] | None = None,
+) -> Any:
+    """Run a job on this machine.
+
+    Args:
+        job: a ``Training`` (gives a ``Result``), or an async program over a federation (gives what it returns).
+        islands: the federated data set.
+        engine: ``"batched"`` (fast), ``"inline"`` (debug), ``"processes"``, ``"socket"``, or an engine object.
+        devices: a cost model of devices and links; by default nothing takes time and nobody fails.
+        seed: of everything reproducible.
+        workers: processes to use; by default the engine chooses.
+        folder: the run folder, for checkpoints; a run with a folder survives a crash.
+        resume: continue the run in the folder.
+        errors: a task that raises stops the run (``"raise"``) or counts as a silent party (``"drop"``).
+        secret_seed: makes the islands' secrets reproducible and every privacy guarantee void.
+        on_record: called with every record of metrics.
+    """
+    from .learn.training import Training
+
+    begin = time.perf_counter()
+    chosen = make_engine(engine, workers)
+    where = None if folder is None else Path(folder)
+    world = World(
+        islands, chosen, seed=seed, clock=Clock(), cost=devices or Free(), folder=where, resume=resume,
+        errors=errors, secret_seed=secret_seed, on_record=on_record,
+    )  # fmt: skip
+    if not isinstance(job, Training):
+        return run_in(world, job)[0]
+    if len(islands) == 0:
+        raise ConfigError("the federation has no clients", where="islands", remedy="partition the data first")
+    learner = job.learner(islands)
+    trained, fed = run_in(world, job.program(islands, learner))
+    return Result(
+        learner.export(trained.params),
+        trained.params,
+        trained.history,
+        trained.reason,
+        trained.round,
+        time.perf_counter() - begin,
+        fed.bytes(),
+        {"name": chosen.name, **chosen.choices},
+        job,
+        islands,
+        where,
+    )
