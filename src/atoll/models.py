@@ -1,0 +1,86 @@
+"""Ready-made models, built when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .core.errors import MissingExtraError
+from .learn.linear import Linear
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["cnn", "linear", "logistic", "mlp"]
+
+
+def _nn() -> Any:
+    try:
+        from torch import nn
+    except ImportError as error:
+        raise MissingExtraError(
+            "this model needs PyTorch, which is not installed",
+            where="atoll.models",
+            remedy='pip install "atoll[torch]", or use atoll.models.linear, which needs NumPy only',
+        ) from error
+    return nn
+
+
+def linear(features: int, outputs: int, loss: str = "auto", l2: float = 0.0) -> Linear:
+    """A linear model in NumPy: softmax, least-squares or hinge loss. Needs no PyTorch."""
+    return Linear(features, outputs, loss, l2)
+
+
+def logistic(features: int, classes: int) -> Callable[[], nn.Module]:
+    """Multinomial logistic regression in PyTorch, ``softmax(x W + b)``."""
+
+    def make() -> nn.Module:
+        nn = _nn()
+        return nn.Sequential(nn.Flatten(), nn.Linear(features, classes))  # type: ignore[no-any-return]
+
+    return make
+
+
+def mlp(features: int, outputs: int, hidden: Sequence[int] = (64,)) -> Callable[[], nn.Module]:
+    """A multilayer perceptron with ReLU.
+
+    Args:
+        features: inputs per example, after flattening.
+        outputs: classes or targets.
+        hidden: width of each hidden layer.
+    """
+
+    def make() -> nn.Module:
+        nn = _nn()
+        widths = [features, *hidden]
+        layers: list[Any] = [nn.Flatten()]
+        for before, after in zip(widths, widths[1:], strict=False):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))  # type: ignore[no-any-return]
+
+    return make
+
+
+def cnn(
+    shape: tuple[int, int, int], outputs: int, channels: Sequence[int] = (32, 64), dense: int = 128
+) -> Callable[[], nn.Module]:
+    """Two 3x3 convolutions, a 2x2 max-pool and a dense layer.
+
+    Args:
+        shape: ``(channels, height, width)`` of an image.
+        outputs: classes.
+        channels: of each convolution.
+        dense: width of the dense layer.
+    """
+
+    def make() -> nn.Module:
+        nn = _nn()
+        depth, height, width = shape
+        layers: list[Any] = []
+        for out in channels:
+            layers += [nn.Conv2d(depth, out, 3), nn.ReLU()]
+            depth, height, width = out, height - 2, width - 2
+        layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(depth * (height // 2) * (width // 2), dense), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(dense, outputs))  # type: ignore[no-any-return]
+
+    return make

@@ -1,0 +1,59 @@
+"""Clipping: bounds what one client can change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.errors import ConfigError
+from atoll.core.rng import Rng
+from atoll.core.stage import Stage
+from atoll.core.tree import Tree
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Clip"]
+
+
+@dataclass(frozen=True)
+class Clip(Stage):
+    """Scales an update down to an L2 norm of at most ``bound``: ``u * min(1, bound / ||u||_2)``.
+
+    The norm is over all entries of the update together. McMahan et al. 2018, "Learning Differentially Private Recurrent Language Models",
+    section 3 ("flat clipping").
+
+    Attributes:
+        bound: largest L2 norm, per client, before weighting.
+    """
+
+    bound: float = 1.0
+    linear: ClassVar[bool] = False
+    unbiased: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.bound) and self.bound > 0):
+            raise ConfigError(f"bound={self.bound}", where="Clip", remedy="use a finite number > 0")
+
+    def encode(self, value: Tree, public: Tree, rng: Rng) -> Tree:
+        """Scale one update."""
+        del public, rng
+        norm = float(T.norm(value))
+        return value if norm <= self.bound else T.scale(value, self.bound / norm)
+
+    def encode_block(self, block: Tree, public: Tree, keys: NDArray[np.uint64]) -> Tree:
+        """Scale every client's update of a block."""
+        del public, keys
+        squares: Any = 0.0
+        for leaf in T.leaves(block):
+            squares = squares + (leaf * leaf).reshape(leaf.shape[0], -1).sum(-1)
+        factor = self.bound / (squares**0.5).clip(min=self.bound)
+        return T.map(lambda leaf: leaf * factor.reshape(-1, *([1] * (leaf.ndim - 1))), block)
+
+    def sensitivity(self, before: float | None) -> float | None:
+        """At most ``bound``."""
+        return self.bound if before is None else min(before, self.bound)
