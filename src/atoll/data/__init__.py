@@ -1,0 +1,140 @@
+"""Data: load it, divide it among clients, spoil some of it, and describe the result.
+
+```python
+import atoll.data
+
+data = atoll.data.digits()
+islands = atoll.data.dirichlet(data, parties=100, alpha=0.3, seed=0)
+islands = atoll.data.corrupt(islands, {"noise": 0.1}, seed=0)
+print(islands.describe().table())
+```
+
+Importing this package imports NumPy only.
+"""
+
+from .bundled import breast_cancer, diabetes, digits, iris, linnerud, wine
+from .corruption import (
+    Blur,
+    Corruption,
+    Fake,
+    GradedNoise,
+    Irrelevant,
+    Mislabel,
+    Noise,
+    Rotate,
+    SaltAndPepper,
+    Scope,
+    corrupt,
+)
+from .dataset import About, Dataset, concatenate
+from .describe import Description
+from .folder import (
+    airfoil,
+    airline_tweets,
+    available,
+    boston_housing,
+    celeba_attributes,
+    cifar10_subset,
+    crowd_labels,
+    fate_vertical,
+    gas_turbine,
+    kddcup99_tcp,
+    mnist,
+    movielens_100k,
+    open,  # noqa: A004 - read as atoll.data.open("mnist")
+    qmnist_writers,
+    sentiment140,
+)
+from .generation import linear, synthetic, synthetic_iid
+from .islands import Islands
+from .names import Names, Tags
+from .partition import (
+    classes_per_client,
+    dirichlet,
+    dominant_class,
+    feature_skew,
+    gaussian_sizes,
+    iid,
+    natural,
+    quantity_skew,
+    shards,
+)
+from .prepare import hash_words, scaled
+from .readers import (
+    from_arrow,
+    from_hugging_face,
+    from_torch,
+    read_csv,
+    read_idx,
+    read_idx_pair,
+    read_leaf,
+    read_npz,
+    read_parquet,
+)
+from .shard import Shard
+
+__all__ = [
+    "About",
+    "Blur",
+    "Corruption",
+    "Dataset",
+    "Description",
+    "Fake",
+    "GradedNoise",
+    "Irrelevant",
+    "Islands",
+    "Mislabel",
+    "Names",
+    "Noise",
+    "Rotate",
+    "SaltAndPepper",
+    "Scope",
+    "Shard",
+    "Tags",
+    "airfoil",
+    "airline_tweets",
+    "available",
+    "boston_housing",
+    "breast_cancer",
+    "celeba_attributes",
+    "cifar10_subset",
+    "classes_per_client",
+    "concatenate",
+    "corrupt",
+    "crowd_labels",
+    "diabetes",
+    "digits",
+    "dirichlet",
+    "dominant_class",
+    "fate_vertical",
+    "feature_skew",
+    "from_arrow",
+    "from_hugging_face",
+    "from_torch",
+    "gas_turbine",
+    "gaussian_sizes",
+    "hash_words",
+    "iid",
+    "iris",
+    "kddcup99_tcp",
+    "linear",
+    "linnerud",
+    "mnist",
+    "movielens_100k",
+    "natural",
+    "open",
+    "qmnist_writers",
+    "quantity_skew",
+    "read_csv",
+    "read_idx",
+    "read_idx_pair",
+    "read_leaf",
+    "read_npz",
+    "read_parquet",
+    "scaled",
+    "sentiment140",
+    "shards",
+    "synthetic",
+    "synthetic_iid",
+    "wine",
+]

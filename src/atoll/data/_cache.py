@@ -1,0 +1,48 @@
+"""A least-recently-used cache of data sets, bounded in bytes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+from .dataset import Dataset
+
+
+class ByteCache:
+    """Keeps the data sets used last, at most ``limit`` bytes of them. Safe to use from several threads."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._held: OrderedDict[int, Dataset] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held now."""
+        return self._bytes
+
+    def get(self, key: int, make: Callable[[int], Dataset]) -> Dataset:
+        """Return the data set of a key, making it if it is not held."""
+        with self._lock:
+            found = self._held.get(key)
+            if found is not None:
+                self._held.move_to_end(key)
+                return found
+        made = make(key)
+        with self._lock:
+            if key not in self._held and made.nbytes <= self.limit:
+                self._held[key] = made
+                self._bytes += made.nbytes
+                while self._bytes > self.limit:
+                    self._bytes -= self._held.popitem(last=False)[1].nbytes
+        return made
+
+    # Another process starts with an empty cache: what it holds can be made again.
+    def __getstate__(self) -> dict[str, Any]:
+        return {"limit": self.limit}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["limit"])  # type: ignore[misc]

@@ -1,0 +1,166 @@
+"""What a data set's columns must be: same number of rows, plain dtypes, finite features, valid labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.errors import DataError, nearest
+
+Array = NDArray[Any]
+
+TASKS = ("classification", "binary", "regression", "multilabel", "unlabelled")
+_PLAIN = "biufUSM"
+
+
+def as_columns(columns: Mapping[str, Any], where: str) -> dict[str, Array]:
+    """Return read-only arrays with equal first dimensions, or raise a ``DataError`` that names the column."""
+    if not columns:
+        raise DataError("a data set without columns", where=where, remedy='pass {"x": ..., "y": ...}')
+    arrays = {name: _plain(name, values, where) for name, values in columns.items()}
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"{name!r} has {n}" for name, n in lengths.items())
+        raise DataError(
+            f"columns of different lengths: {shown}",
+            where=where,
+            remedy="give every column one entry per row",
+        )
+    for name, array in arrays.items():
+        _finite(name, array, where)
+    return arrays
+
+
+def _plain(name: str, values: Any, where: str) -> Array:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DataError(
+            f"column {name!r} is ragged: {error}", where=where, remedy="pad its entries to one shape"
+        ) from error
+    if array.ndim == 0:
+        raise DataError(
+            f"column {name!r} is a single value, not one entry per row",
+            where=where,
+            remedy="pass an array whose first dimension is the rows",
+        )
+    if array.dtype.kind not in _PLAIN:
+        raise DataError(
+            f"column {name!r} has dtype {array.dtype}, which holds arbitrary values",
+            where=where,
+            remedy="convert it to numbers, text (dtype=str) or dates before",
+        )
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _finite(name: str, array: Array, where: str) -> None:
+    if array.dtype.kind != "f" or array.size == 0:
+        return
+    # A sum is finite almost always, and costs no array of flags.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(array.sum(dtype=np.float64)):
+            return
+    bad = np.argwhere(~np.isfinite(array))
+    if not len(bad):
+        return
+    place = f"row {bad[0][0]}"
+    if array.ndim > 1:
+        place += f", feature {', '.join(str(k) for k in bad[0][1:])}"
+    value = array[tuple(bad[0])]
+    raise DataError(
+        f"column {name!r} holds {value} at {place} ({len(bad)} such value(s))",
+        where=where,
+        remedy="drop these rows or fill the values before making the data set",
+    )
+
+
+def resolve_task(y: Array | None, task: str | None, where: str) -> str:
+    """Return the task, inferring it from the labels' dtype when it is not given."""
+    if task is None:
+        if y is None:
+            return "unlabelled"
+        if y.dtype.kind == "f":
+            return "regression"
+        return "binary" if y.ndim == 1 and len(y) and set(np.unique(y[:4096])) == {-1, 1} else "classification"
+    if task not in TASKS:
+        raise DataError(
+            f"unknown task {task!r}.{nearest(task, TASKS)}",
+            where=where,
+            remedy=f"use one of {', '.join(TASKS)}",
+        )
+    if y is None and task != "unlabelled":
+        raise DataError(
+            f"a {task} task without a column 'y'",
+            where=where,
+            remedy="add the column, or set task='unlabelled'",
+        )
+    return task
+
+
+def check_labels(y: Array, task: str, classes: int | None, where: str) -> tuple[Array, int | None]:
+    """Return the labels (integer ones as int64) and the number of classes."""
+    if task in ("regression", "unlabelled"):
+        if y.dtype.kind in "US" and task == "regression":
+            raise DataError(
+                f"text targets (dtype {y.dtype}) in a regression",
+                where=where,
+                remedy="use task='classification' and integer codes",
+            )
+        return y, None
+    if y.dtype.kind not in "biu":
+        raise DataError(
+            f"labels of dtype {y.dtype} in a {task} task",
+            where=where,
+            remedy="give integer codes, as in y.astype(np.int64)",
+        )
+    codes = y.astype(np.int64, copy=False)
+    codes.flags.writeable = False
+    if task == "multilabel":
+        return codes, _check_multilabel(codes, where)
+    if codes.ndim != 1:
+        raise DataError(
+            f"labels of shape {codes.shape} in a {task} task",
+            where=where,
+            remedy="give one label per row, or set task='multilabel'",
+        )
+    return (codes, _check_binary(codes, where)) if task == "binary" else (codes, _check_range(codes, classes, where))
+
+
+def _check_multilabel(codes: Array, where: str) -> int:
+    if codes.ndim != 2 or (codes.size and (codes.min() < 0 or codes.max() > 1)):
+        raise DataError(
+            f"multilabel targets must be a matrix of 0 and 1, not shape {codes.shape}",
+            where=where,
+            remedy="give one column per label",
+        )
+    return int(codes.shape[1])
+
+
+def _check_binary(codes: Array, where: str) -> int:
+    found = np.unique(codes)
+    if not (np.isin(found, (0, 1)).all() or np.isin(found, (-1, 1)).all()):
+        raise DataError(
+            f"binary labels {found[:5].tolist()}",
+            where=where,
+            remedy="use 0 and 1, or -1 and +1",
+        )
+    return 2
+
+
+def _check_range(codes: Array, classes: int | None, where: str) -> int:
+    low, high = (int(codes.min()), int(codes.max())) if len(codes) else (0, 0)
+    count = classes if classes is not None else max(high + 1, 1)
+    if low < 0 or high >= count:
+        outside = (codes < 0) | (codes >= count)
+        row = int(np.flatnonzero(outside)[0])
+        raise DataError(
+            f"label {int(codes[row])} at row {row} is outside 0..{count - 1}",
+            where=where,
+            remedy=f"recode the labels, or raise classes={count}",
+        )
+    return count

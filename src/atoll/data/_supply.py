@@ -1,0 +1,114 @@
+"""Where the clients' rows come from. A supply knows sizes and rows; `Islands` adds names, tags and a test set."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._checks import Array
+from .dataset import Dataset, Rows, concatenate
+
+Ids = NDArray[np.int64]
+
+_SAMPLED_CLIENTS = 32
+
+
+class Supply(ABC):
+    """A population of clients, numbered ``0..count-1``."""
+
+    count: int
+
+    @abstractmethod
+    def sizes(self) -> NDArray[np.int64]:
+        """Rows of each client, shape ``(count,)``."""
+
+    @abstractmethod
+    def locate(self, client: int) -> tuple[Dataset, Rows]:
+        """The data set that holds a client's rows, and which rows they are."""
+
+    def gather(self, clients: Ids, columns: Sequence[str]) -> tuple[list[Array], NDArray[np.int64]]:
+        """Columns of several clients, stacked in the given order as fresh arrays, and the clients' sizes."""
+        if not len(clients):
+            empty = self.schema()
+            return [np.array(empty[column][:0]) for column in columns], np.zeros(0, np.int64)
+        found = [self.locate(int(client)) for client in clients]
+        stacked = [np.concatenate([source[column][rows] for source, rows in found]) for column in columns]
+        return stacked, np.array([span(rows) for _, rows in found], np.int64)
+
+    def size_of(self, client: int) -> int:
+        """Rows of one client."""
+        return span(self.locate(client)[1])
+
+    def schema(self) -> Dataset:
+        """Some data set with the population's columns."""
+        return self.locate(0)[0]
+
+    def sample(self) -> Dataset:
+        """Rows that stand for the population: their columns, dtypes and ranges."""
+        clients = np.unique(np.linspace(0, self.count - 1, min(self.count, _SAMPLED_CLIENTS)).astype(np.int64))
+        parts = [source.take(rows) for source, rows in (self.locate(int(c)) for c in clients)]
+        return concatenate([p for p in parts if len(p)] or parts[:1])
+
+
+class Pooled(Supply):
+    """Clients that partition the rows of one shared data set.
+
+    The partition is one permutation of the row numbers and one array of offsets, whatever the number of clients;
+    without a permutation the clients are consecutive slices, and a client's columns are views.
+    """
+
+    def __init__(self, pool: Dataset, offsets: NDArray[np.int64], order: NDArray[np.int64] | None) -> None:
+        self.pool = pool
+        self.count = len(offsets) - 1
+        self._offsets = offsets
+        small = order is not None and len(pool) <= np.iinfo(np.int32).max
+        self._order = order.astype(np.int32) if small and order is not None else order
+
+    def sizes(self) -> NDArray[np.int64]:
+        return np.diff(self._offsets)
+
+    def size_of(self, client: int) -> int:
+        return int(self._offsets[client + 1] - self._offsets[client])
+
+    def locate(self, client: int) -> tuple[Dataset, Rows]:
+        where = slice(int(self._offsets[client]), int(self._offsets[client + 1]))
+        return self.pool, where if self._order is None else self._order[where].astype(np.int64)
+
+    def gather(self, clients: Ids, columns: Sequence[str]) -> tuple[list[Array], NDArray[np.int64]]:
+        starts = self._offsets[clients]
+        sizes = self._offsets[clients + 1] - starts
+        positions = ranges(starts, sizes)
+        rows = positions if self._order is None else self._order[positions]
+        return [self.pool[column][rows] for column in columns], sizes
+
+    def sample(self) -> Dataset:
+        return self.pool
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """Row numbers of the pool, client after client."""
+        return np.arange(self._offsets[-1]) if self._order is None else self._order.astype(np.int64)
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where each client begins in ``order``, shape ``(count + 1,)``."""
+        return self._offsets
+
+
+def span(rows: Rows) -> int:
+    """Return the number of rows that an index selects; slices here have plain bounds."""
+    return int(rows.stop - rows.start) if isinstance(rows, slice) else len(rows)
+
+
+def ranges(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Concatenate ``arange(start, start + size)`` of every pair."""
+    before = np.cumsum(sizes) - sizes
+    return np.asarray(np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes))
+
+
+def offsets_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return ``[0, s_0, s_0 + s_1, ...]``."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])

@@ -1,0 +1,21 @@
+"""Low-quality clients: noise, blur, salt and pepper, irrelevant or fake data, wrong labels, rotations."""
+
+from .assign import corrupt
+from .base import Corruption, Scope
+from .images import Blur, Rotate, SaltAndPepper
+from .labels import Mislabel
+from .values import Fake, GradedNoise, Irrelevant, Noise
+
+__all__ = [
+    "Blur",
+    "Corruption",
+    "Fake",
+    "GradedNoise",
+    "Irrelevant",
+    "Mislabel",
+    "Noise",
+    "Rotate",
+    "SaltAndPepper",
+    "Scope",
+    "corrupt",
+]

@@ -1,0 +1,167 @@
+"""Choosing the clients to spoil, and spoiling them when they are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.errors import DataError, nearest
+from atoll.core.rng import Rng
+
+from .._cache import ByteCache
+from .._checks import Array
+from .._supply import Ids, Supply, offsets_of, span
+from ..dataset import Dataset, Rows, root
+from ..islands import Islands
+from ..names import Tags
+from .base import Corruption, Scope
+from .images import Blur, Rotate, SaltAndPepper
+from .labels import Mislabel
+from .values import Fake, GradedNoise, Irrelevant, Noise
+
+__all__ = ["corrupt"]
+
+_KINDS: tuple[type[Corruption], ...] = (Blur, Fake, GradedNoise, Irrelevant, Mislabel, Noise, Rotate, SaltAndPepper)
+_BY_NAME = {kind.name: kind for kind in _KINDS}
+_CACHE_BYTES = 64 << 20
+
+
+def corrupt(
+    islands: Islands, groups: Mapping[str | Corruption, float], *, seed: int | Rng = 0, cache_bytes: int = _CACHE_BYTES
+) -> Islands:
+    """Spoil the data of random, disjoint groups of clients.
+
+    Nothing is computed until a client's rows are looked at. ``islands.tags`` of the result says who has what; a
+    client that is spoiled twice by two calls has both names, joined by ``+``. The server's test set stays clean.
+
+    Args:
+        islands: the population.
+        groups: corruption -> fraction of the clients. A corruption is a name ("blur", "fake", "graded_noise",
+            "irrelevant", "mislabelled", "noise", "rotate", "salt_and_pepper"), for its default settings, or an
+            object such as ``Blur(sigma=1.5)``.
+        seed: which clients, and the random numbers of the corruptions.
+        cache_bytes: how much spoiled data to keep.
+
+    Returns:
+        A population of the same clients.
+
+    Raises:
+        DataError: an unknown name, fractions that add up to more than 1, or data that a corruption cannot spoil.
+
+    Example:
+        The low-quality clients of FedProf's large task::
+
+            corrupt(islands, {"irrelevant": 0.15, "blur": 0.20, "salt_and_pepper": 0.25}, seed=0)
+    """
+    kinds = [_resolve(kind) for kind in groups]
+    counts = _counts(list(groups.values()), len(islands))
+    scope = Scope(islands._supply.sample(), islands._supply.count)
+    for kind in kinds:
+        kind.check(scope)
+    rng = root(seed).child("corrupt")
+    codes = np.zeros(len(islands), np.uint8)
+    chosen = rng.child("clients").generator().permutation(len(islands))[: sum(counts)]
+    codes[chosen] = np.repeat(np.arange(1, len(kinds) + 1), counts)
+    spoiled = np.zeros(islands._supply.count, np.uint8)
+    spoiled[islands.clients] = codes
+    supply = Corrupted(islands._supply, spoiled, kinds, scope, rng, cache_bytes)
+    return islands._with(supply=supply, tags=_joined(islands.tags, codes, _labels(kinds)))
+
+
+class Corrupted(Supply):
+    """A population some of whose clients are spoiled on the way out."""
+
+    def __init__(
+        self, base: Supply, codes: NDArray[np.uint8], kinds: Sequence[Corruption], scope: Scope, rng: Rng, cache: int
+    ) -> None:
+        self.count = base.count
+        self._base, self._codes, self._kinds, self._scope, self._rng = base, codes, kinds, scope, rng
+        self._cache = ByteCache(cache)
+
+    def sizes(self) -> NDArray[np.int64]:
+        return self._base.sizes()
+
+    def size_of(self, client: int) -> int:
+        return self._base.size_of(client)
+
+    def locate(self, client: int) -> tuple[Dataset, Rows]:
+        if not self._codes[client]:
+            return self._base.locate(client)
+        source = self._cache.get(client, self._spoil)
+        return source, slice(0, len(source))
+
+    def gather(self, clients: Ids, columns: Sequence[str]) -> tuple[list[Array], NDArray[np.int64]]:
+        """Fetch everyone's rows at once, then overwrite those of the spoiled clients."""
+        stacked, sizes = self._base.gather(clients, columns)
+        starts = offsets_of(sizes)
+        for place in np.flatnonzero(self._codes[clients]):
+            source, _ = self.locate(int(clients[place]))
+            for column, array in zip(columns, stacked, strict=True):
+                array[starts[place] : starts[place + 1]] = source[column]
+        return stacked, sizes
+
+    def schema(self) -> Dataset:
+        return self._base.schema()
+
+    def sample(self) -> Dataset:
+        return self._base.sample()
+
+    def _spoil(self, client: int) -> Dataset:
+        kind = self._kinds[self._codes[client] - 1]
+        source, rows = self._base.locate(client)
+        columns = {name: source[name][rows] for name in source.columns}
+        rng = self._rng.child(kind.name, client).generator()
+        for name, array in kind.apply(columns, client, rng, self._scope).items():
+            if name not in columns or array.shape != columns[name].shape:
+                raise DataError(
+                    f"corruption {kind.name!r} made a column {name!r} of shape {array.shape}",
+                    where=f"client-{client}",
+                    remedy="return replacements with the shapes of the client's own columns",
+                )
+            columns[name] = array.astype(columns[name].dtype, copy=False)
+        for array in columns.values():
+            array.flags.writeable = False
+        return Dataset._of(columns, None, span(rows), source.about)
+
+
+def _resolve(kind: str | Corruption) -> Corruption:
+    if isinstance(kind, Corruption):
+        return kind
+    if kind not in _BY_NAME:
+        raise DataError(
+            f"unknown corruption {kind!r}.{nearest(str(kind), _BY_NAME)}",
+            remedy=f"use one of {', '.join(sorted(_BY_NAME))}, or a Corruption object",
+        )
+    return _BY_NAME[kind]()
+
+
+def _counts(fractions: Sequence[float], clients: int) -> list[int]:
+    total = sum(fractions)
+    if any(not 0.0 <= f <= 1.0 for f in fractions) or total > 1.0 + 1e-9:
+        raise DataError(
+            f"fractions {list(fractions)} add up to {total:g}",
+            where="corrupt",
+            remedy="give each group of clients a share, together at most 1",
+        )
+    # Rounding the cumulated shares keeps the groups within the population.
+    ends = np.rint(np.minimum(np.cumsum(fractions), 1.0) * clients).astype(int)
+    return [int(n) for n in np.diff(ends, prepend=0)]
+
+
+def _labels(kinds: Sequence[Corruption]) -> list[str]:
+    names = [kind.name for kind in kinds]
+    return [repr(kind) if names.count(kind.name) > 1 else kind.name for kind in kinds]
+
+
+def _joined(old: Tags, codes: NDArray[np.uint8], labels: list[str]) -> Tags:
+    """Merge the tags of an earlier corruption with the new ones."""
+    if not old.labels:
+        return Tags(codes, labels)
+    names = ["", *labels]
+    before = ["", *old.labels]
+    joined = [[f"{a}+{b}" if a and b else a or b for b in names] for a in before]
+    found = sorted({j for row in joined for j in row if j})
+    table = np.array([[found.index(j) + 1 if j else 0 for j in row] for row in joined], np.uint8)
+    return Tags(table[old._codes, codes], found)

@@ -1,0 +1,99 @@
+"""What a corruption is, and what it may know of the population."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.errors import DataError
+
+from .._checks import Array
+from ..dataset import Dataset
+
+__all__ = ["Corruption", "Scope"]
+
+Columns = dict[str, Array]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The population that a corrupted client belongs to.
+
+    Ranges are one number for images (``x`` of three dimensions and more) and one per feature for tables.
+
+    Attributes:
+        sample: rows that stand for the population: all of them if they are in one pool.
+        clients: number of clients.
+    """
+
+    sample: Dataset
+    clients: int
+
+    @cached_property
+    def low(self) -> Floats:
+        """Smallest value of ``x``."""
+        return np.asarray(self.sample.x.min(axis=self._axes), np.float64)
+
+    @cached_property
+    def high(self) -> Floats:
+        """Largest value of ``x``."""
+        return np.asarray(self.sample.x.max(axis=self._axes), np.float64)
+
+    @cached_property
+    def spread(self) -> Floats:
+        """Standard deviation of ``x``."""
+        return np.asarray(self.sample.x.std(axis=self._axes, dtype=np.float64))
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes."""
+        return self.sample.classes
+
+    @property
+    def _axes(self) -> int | None:
+        return 0 if self.sample.x.ndim == 2 else None
+
+
+class Corruption(ABC):
+    """A way to spoil one client's rows. Subclass it for a new one; it should be a frozen dataclass."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: Scope) -> Columns:
+        """Return the columns to replace.
+
+        Args:
+            columns: the client's columns; read-only.
+            client: its number.
+            rng: keyed by (seed, corruption, client).
+            scope: the population.
+        """
+
+    def check(self, scope: Scope) -> None:
+        """Refuse data that this corruption cannot spoil; called once, before any client is."""
+        need_numbers(scope.sample, self.name)
+
+
+def need_numbers(sample: Dataset, name: str) -> None:
+    """Refuse data without numeric features."""
+    if "x" not in sample or sample.x.dtype.kind not in "biuf":
+        raise DataError(
+            f"the corruption {name!r} needs a numeric column 'x'",
+            where=f"data set {sample.name!r}",
+            remedy="use a corruption of the labels, or encode the features first",
+        )
+
+
+def like(values: Array, x: Array) -> Array:
+    """Return values in the dtype of ``x``: rounded and clipped if it holds integers."""
+    if x.dtype.kind in "iu":
+        bounds = np.iinfo(x.dtype)
+        values = np.clip(np.rint(values), bounds.min, bounds.max)
+    return values.astype(x.dtype)

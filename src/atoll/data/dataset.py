@@ -1,0 +1,339 @@
+"""`Dataset`: immutable named columns with a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atoll.core.errors import DataError, nearest
+from atoll.core.rng import Rng
+
+from ._checks import Array, as_columns, check_labels, resolve_task
+
+__all__ = ["About", "Dataset", "Rows", "concatenate"]
+
+Rows = slice | NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of a data set besides its rows.
+
+    Attributes:
+        name: short name.
+        task: "classification", "binary", "regression", "multilabel" or "unlabelled".
+        classes: number of classes (of labels, if multilabel); ``None`` for a regression.
+        citation: who made the data, and where it was published.
+        labels: the classes' names, in code order, if known.
+        features: names of the features in ``x``, if known.
+    """
+
+    name: str = "data"
+    task: str = "unlabelled"
+    classes: int | None = None
+    citation: str = ""
+    labels: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+
+class Dataset:
+    """Immutable named columns: arrays that share their first dimension, the rows.
+
+    By convention the features are the column ``x`` and the labels the column ``y``; others, such as ``writer``,
+    may ride along. Integer labels of a classification are kept as int64. Selecting rows is lazy: ``take`` and
+    ``split`` copy a column only when it is looked at.
+
+    Args:
+        columns: name -> array-like, ``(rows, ...)``.
+        task: see `About`; inferred from ``y`` when omitted (floats: regression; -1/+1: binary; other integers:
+            classification; no ``y``: unlabelled).
+        classes: number of classes; inferred as ``max(y) + 1`` when omitted.
+        name: short name for tables and errors.
+        citation: where the data come from.
+        labels: class names in code order.
+        features: names of the features in ``x``.
+        test: rows held by the server for evaluation.
+
+    Raises:
+        DataError: ragged columns, values that are not finite, or labels outside the range.
+
+    Example:
+        >>> data = Dataset({"x": [[0.0], [1.0], [2.0]], "y": [0, 1, 1]}, name="toy")
+        >>> data
+        Dataset('toy': 3 rows, x float64[1], y int64, classification of 2 classes)
+        >>> data.take([2, 0])["x"].tolist()
+        [[2.0], [0.0]]
+    """
+
+    __slots__ = ("_about", "_base", "_cache", "_length", "_rows", "_test")
+    __iter__ = None  # neither a sequence of rows nor a mapping of columns
+
+    _about: About
+    _base: Mapping[str, Array]
+    _cache: dict[str, Array]
+    _length: int
+    _rows: Rows | None
+    _test: Dataset | None
+
+    def __init__(
+        self,
+        columns: Mapping[str, ArrayLike],
+        *,
+        task: str | None = None,
+        classes: int | None = None,
+        name: str = "data",
+        citation: str = "",
+        labels: Sequence[str] = (),
+        features: Sequence[str] = (),
+        test: Dataset | None = None,
+    ) -> None:
+        where = f"data set {name!r}"
+        arrays = as_columns(columns, where)
+        task = resolve_task(arrays.get("y"), task, where)
+        if "y" in arrays:
+            if classes is None and labels and task == "classification":
+                classes = len(labels)
+            arrays["y"], classes = check_labels(arrays["y"], task, classes, where)
+        about = About(name, task, classes, citation, tuple(labels), tuple(features))
+        self._fill(arrays, None, len(next(iter(arrays.values()))), about, test)
+
+    def _fill(
+        self,
+        base: Mapping[str, Array],
+        rows: Rows | None,
+        length: int,
+        about: About,
+        test: Dataset | None,
+    ) -> None:
+        self._base, self._rows, self._length = base, rows, length
+        self._about, self._test = about, test
+        self._cache = {}
+
+    @classmethod
+    def _of(
+        cls,
+        base: Mapping[str, Array],
+        rows: Rows | None,
+        length: int,
+        about: About,
+        test: Dataset | None = None,
+    ) -> Dataset:
+        """Make a data set of columns that are known to be sound."""
+        made = object.__new__(cls)
+        made._fill(base, rows, length, about, test)
+        return made
+
+    @property
+    def about(self) -> About:
+        """Name, task, classes, citation and names of features and labels."""
+        return self._about
+
+    @property
+    def name(self) -> str:
+        """Short name."""
+        return self._about.name
+
+    @property
+    def task(self) -> str:
+        """The kind of target: see `About`."""
+        return self._about.task
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes, or ``None`` for a regression."""
+        return self._about.classes
+
+    @property
+    def citation(self) -> str:
+        """Where the data come from."""
+        return self._about.citation
+
+    @property
+    def test(self) -> Dataset | None:
+        """Rows held by the server for evaluation, if any."""
+        return self._test
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self._base)
+
+    @property
+    def x(self) -> Array:
+        """The features."""
+        return self["x"]
+
+    @property
+    def y(self) -> Array:
+        """The labels or targets."""
+        return self["y"]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes once all columns are looked at."""
+        return self._length * self.row_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of one row in bytes."""
+        return sum(a.dtype.itemsize * int(np.prod(a.shape[1:])) for a in self._base.values())
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __contains__(self, column: object) -> bool:
+        return column in self._base
+
+    def __getitem__(self, column: str) -> Array:
+        if self._rows is None:
+            found = self._base.get(column)
+        else:
+            found = self._cache.get(column)
+            if found is None and column in self._base:
+                found = self._base[column][self._rows]
+                found.flags.writeable = False
+                self._cache[column] = found
+        if found is None:
+            raise DataError(
+                f"no column {column!r}.{nearest(str(column), self._base)}",
+                where=f"data set {self.name!r}",
+                remedy=f"use one of {', '.join(self._base)}",
+            )
+        return found
+
+    def take(self, rows: ArrayLike | slice) -> Dataset:
+        """Return a view on some rows, in the given order; nothing is copied until a column is looked at.
+
+        Args:
+            rows: row numbers, a boolean mask or a slice.
+
+        Raises:
+            DataError: a row number outside ``0..len-1`` or a mask of another length.
+        """
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(self._length)
+            if self._rows is None and step == 1:
+                stop = max(start, stop)
+                return self._of(self._base, slice(start, stop), stop - start, self._about)
+            rows = np.arange(start, stop, step)
+        index = _row_numbers(rows, self._length, self.name)
+        if isinstance(self._rows, slice):
+            index = index + self._rows.start
+        elif self._rows is not None:
+            index = self._rows[index]
+        return self._of(self._base, index, len(index), self._about)
+
+    def split(self, fraction: float, seed: int | Rng | None) -> tuple[Dataset, Dataset]:
+        """Split into (train, test).
+
+        The training part has ``floor((1 - fraction) * rows)`` rows.
+
+        Args:
+            fraction: share of the test rows, between 0 and 1.
+            seed: shuffles first; ``None`` keeps the order: the first rows train, the rest test.
+
+        Raises:
+            DataError: one part would be empty.
+        """
+        n = self._length
+        train = int((1.0 - fraction) * n + 1e-9)
+        if not 0 < train < n:
+            raise DataError(
+                f"split(fraction={fraction}) of {n} rows leaves {train} to train and {n - train} to test",
+                where=f"data set {self.name!r}",
+                remedy="choose a fraction between 0 and 1 that leaves both parts a row",
+            )
+        if seed is None:
+            return self.take(slice(0, train)), self.take(slice(train, n))
+        order = root(seed).child("split").generator().permutation(n)
+        return self.take(np.sort(order[:train])), self.take(np.sort(order[train:]))
+
+    def with_test(self, test: Dataset | None) -> Dataset:
+        """Return the same rows with another server-held test set."""
+        return self._of(self._base, self._rows, self._length, self._about, test)
+
+    def with_columns(self, columns: Mapping[str, ArrayLike], **about: Any) -> Dataset:
+        """Return a data set with columns added or replaced; ``about`` changes fields of `About`."""
+        fields = replace(self._about, **about)
+        merged = {name: self[name] for name in self._base} | dict(columns)
+        return Dataset(
+            merged,
+            task=fields.task,
+            classes=fields.classes,
+            name=fields.name,
+            citation=fields.citation,
+            labels=fields.labels,
+            features=fields.features,
+            test=self._test,
+        )
+
+    def __repr__(self) -> str:
+        shown = [f"{self._length:,} rows"]
+        for name, array in self._base.items():
+            shape = f"[{', '.join(map(str, array.shape[1:]))}]" if array.ndim > 1 else ""
+            shown.append(f"{name} {array.dtype}{shape}")
+        shown.append(self.task + (f" of {self.classes} classes" if self.classes else ""))
+        if self._test is not None:
+            shown.append(f"test {len(self._test):,} rows")
+        return f"Dataset({self.name!r}: {', '.join(shown)})"
+
+
+def _row_numbers(rows: ArrayLike, length: int, name: str) -> NDArray[np.int64]:
+    index = np.asarray(rows)
+    if index.dtype == np.bool_ and index.shape == (length,):
+        return np.flatnonzero(index)
+    if index.size == 0:
+        return np.zeros(0, np.int64)
+    if index.ndim != 1 or index.dtype.kind not in "iu":
+        raise DataError(
+            f"rows of shape {index.shape} and dtype {index.dtype}",
+            where=f"data set {name!r}",
+            remedy=f"pass row numbers, a slice, or a mask of {length} booleans",
+        )
+    if index.min() < 0 or index.max() >= length:
+        wrong = int(index[(index < 0) | (index >= length)][0])
+        raise DataError(
+            f"row {wrong} is outside 0..{length - 1}",
+            where=f"data set {name!r}",
+            remedy="pass existing row numbers",
+        )
+    return index.astype(np.int64, copy=False)
+
+
+def root(seed: int | Rng) -> Rng:
+    """Return the random stream of a seed; a stream is taken as it is."""
+    return seed if isinstance(seed, Rng) else Rng.of(int(seed))
+
+
+def concatenate(parts: Sequence[Dataset]) -> Dataset:
+    """Put data sets of the same columns one after the other; `About` and ``test`` are the first one's.
+
+    Raises:
+        DataError: nothing to join, or columns whose names, shapes or kinds differ; the part is named.
+    """
+    if not parts:
+        raise DataError("no data sets to join", remedy="pass at least one")
+    first = parts[0]
+    for k, part in enumerate(parts[1:], start=1):
+        for name in {*first.columns, *part.columns}:
+            _check_same(first, part, name, k)
+    base = {name: np.concatenate([p[name] for p in parts]) for name in first.columns}
+    for array in base.values():
+        array.flags.writeable = False
+    return Dataset._of(base, None, sum(map(len, parts)), first.about, first.test)
+
+
+def _check_same(first: Dataset, part: Dataset, name: str, position: int) -> None:
+    a = first._base.get(name)
+    b = part._base.get(name)
+    if a is None or b is None or a.shape[1:] != b.shape[1:] or a.dtype.kind != b.dtype.kind:
+        shown = ["missing" if c is None else f"{c.dtype}{list(c.shape[1:])}" for c in (a, b)]
+        raise DataError(
+            f"column {name!r} is {shown[0]} in part 0 and {shown[1]} in part {position}",
+            where=f"data set {part.name!r}",
+            remedy="give every part the same columns",
+        )

@@ -1,0 +1,173 @@
+"""What a population looks like, in numbers and in a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.rng import Rng
+
+from ._checks import Array
+
+if TYPE_CHECKING:
+    from .islands import Islands
+
+__all__ = ["Description"]
+
+_QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Description:
+    """A population in numbers.
+
+    Attributes:
+        name: name of the data.
+        scheme: how the population came about.
+        clients: number of clients.
+        rows: number of rows of all clients.
+        sizes: rows of each client, ``(clients,)``.
+        looked_at: positions of the clients whose labels were counted, ``(k,)``.
+        counts: rows per class of these, ``(k, classes)``; for a regression the classes are deciles of ``y``;
+            ``None`` without single labels.
+        classes: what the columns of ``counts`` are called.
+        corrupted: corruption -> number of clients.
+    """
+
+    name: str
+    scheme: str
+    clients: int
+    rows: int
+    sizes: NDArray[np.int64]
+    looked_at: NDArray[np.int64]
+    counts: NDArray[np.int64] | None
+    classes: tuple[str, ...]
+    corrupted: dict[str, int]
+
+    @property
+    def size_mean(self) -> float:
+        """Mean number of rows per client."""
+        return float(self.sizes.mean())
+
+    @property
+    def size_std(self) -> float:
+        """Standard deviation of the number of rows per client."""
+        return float(self.sizes.std())
+
+    @property
+    def size_quantiles(self) -> dict[float, float]:
+        """Quantiles of the number of rows per client."""
+        return dict(zip(_QUANTILES, map(float, np.quantile(self.sizes, _QUANTILES)), strict=True))
+
+    @property
+    def classes_per_client(self) -> float | None:
+        """Mean number of classes that a client with rows has."""
+        held = self._held()
+        return None if held is None else float((held > 0).sum(axis=1).mean())
+
+    @property
+    def label_skew(self) -> float | None:
+        """Mean total-variation distance between a client's label distribution and that of all rows counted.
+
+        ``TV(p, q) = sum_c |p_c - q_c| / 2``: 0 where every client looks like the whole, near 1 where it has a rare
+        class only. Sampling alone gives small clients some distance: compare with the uniform partition.
+        """
+        held = self._held()
+        if held is None:
+            return None
+        whole = held.sum(axis=0) / held.sum()
+        return float(np.abs(held / held.sum(axis=1, keepdims=True) - whole).sum(axis=1).mean() / 2)
+
+    def table(self) -> str:
+        """Return the numbers as a text of aligned lines."""
+        q = self.size_quantiles
+        lines = [
+            ("data", self.name),
+            ("partition", self.scheme or "-"),
+            ("clients", f"{self.clients:,}"),
+            ("rows", f"{self.rows:,}"),
+            ("rows per client", f"{self.size_mean:,.1f} ± {self.size_std:,.1f}"),
+            ("  quantiles", "  ".join(f"{p:.0%} {q[p]:,.0f}" for p in _QUANTILES)),
+        ]
+        if self.label_skew is not None and self.classes_per_client is not None:
+            sampled = "" if len(self.looked_at) == self.clients else f" ({len(self.looked_at):,} clients sampled)"
+            unit = "deciles of y" if self.classes[:1] == ("0-10 %",) else "classes"
+            lines.append((f"{unit} per client", f"{self.classes_per_client:.2f} of {len(self.classes)}{sampled}"))
+            lines.append(("label skew (TV)", f"{self.label_skew:.3f}"))
+        if self.corrupted:
+            lines.append(("corrupted", ", ".join(f"{tag} {n:,}" for tag, n in self.corrupted.items())))
+        width = max(len(key) for key, _ in lines)
+        return "\n".join(f"{key:<{width}}  {value}" for key, value in lines)
+
+    def plot(self, clients: int = 50) -> Any:
+        """Draw class by client bubbles and the histogram of sizes.
+
+        Args:
+            clients: draw at most so many clients, evenly spaced among those looked at.
+
+        Returns:
+            A ``matplotlib.figure.Figure``, not shown and not registered with pyplot.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+        """
+        from ._picture import draw
+
+        return draw(self, clients)
+
+    def _held(self) -> NDArray[np.int64] | None:
+        """Counts of the clients that have any rows."""
+        if self.counts is None:
+            return None
+        held = self.counts[self.counts.sum(axis=1) > 0]
+        return held if len(held) else None
+
+    def __str__(self) -> str:
+        return self.table()
+
+    __repr__ = __str__
+
+
+def describe(islands: Islands, sample: int, rng: Rng) -> Description:
+    """Summarise a population, looking into at most ``sample`` clients for their labels."""
+    sizes = islands.sizes
+    looked_at = np.arange(len(islands))
+    if len(islands) > sample:
+        looked_at = np.sort(rng.child("describe").generator().choice(len(islands), sample, replace=False))
+    counts, classes = _label_counts(islands, looked_at)
+    return Description(
+        islands.name,
+        islands.scheme,
+        len(islands),
+        int(sizes.sum()),
+        sizes,
+        looked_at,
+        counts,
+        classes,
+        islands.tags.counts(),
+    )
+
+
+def _label_counts(islands: Islands, looked_at: NDArray[np.int64]) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+    if "y" not in islands.columns:
+        return None, ()
+    y, offsets = islands.gather(looked_at, "y")
+    if y.ndim != 1 or y.dtype.kind not in "biuf":
+        return None, ()
+    codes, names = _codes(islands, y)
+    owner = np.repeat(np.arange(len(looked_at)), np.diff(offsets))
+    flat = np.bincount(owner * len(names) + codes, minlength=len(looked_at) * len(names))
+    return flat.reshape(len(looked_at), len(names)), names
+
+
+def _codes(islands: Islands, y: Array) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    if islands.task == "classification":
+        count = int(islands.classes or 1)
+        return y.astype(np.int64), islands.about.labels or tuple(map(str, range(count)))
+    if islands.task == "binary":
+        return (y > 0).astype(np.int64), islands.about.labels or ("negative", "positive")
+    edges = np.quantile(y, np.linspace(0.1, 0.9, 9)) if len(y) else np.zeros(9)
+    return np.searchsorted(edges, y, side="right"), tuple(f"{10 * k}-{10 * k + 10} %" for k in range(10))

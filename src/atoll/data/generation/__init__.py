@@ -1,0 +1,6 @@
+"""Generated populations: the clients' rows are made when they are looked at."""
+
+from .linear import linear
+from .synthetic import synthetic, synthetic_iid
+
+__all__ = ["linear", "synthetic", "synthetic_iid"]

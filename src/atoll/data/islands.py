@@ -1,0 +1,329 @@
+"""`Islands`: a federated data set, that is a population of clients with their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atoll.core.errors import DataError
+from atoll.core.rng import Rng
+
+from ._checks import Array
+from ._generated import Generated, Make, Sizes
+from ._holdout import hold_out
+from ._supply import Pooled, Supply, offsets_of
+from .dataset import About, Dataset, concatenate, root
+from .names import Names, Tags
+from .shard import Shard
+
+if TYPE_CHECKING:
+    from .describe import Description
+
+__all__ = ["Islands"]
+
+_POOLED_BYTES = 4 << 30
+_CACHE_BYTES = 64 << 20
+
+
+class Islands:
+    """A population of clients and their rows, held so that it costs memory for the cohort, not for the population.
+
+    Make one with a partitioner (`atoll.data.dirichlet` and its kin), with `Islands.from_datasets` or with
+    `Islands.generate`. It never changes: `subset`, `holdout`, `with_test` and `atoll.data.corrupt` return a new one
+    that shares the rows.
+
+    Attributes:
+        about: name, task, classes, citation.
+        names: the clients' names, a sequence.
+        tags: which client has which corruption, a sequence.
+        test: rows that the server holds for evaluation, or ``None``.
+        scheme: how the population came about, for tables.
+
+    Example:
+        >>> import atoll.data
+        >>> islands = atoll.data.dirichlet(atoll.data.linear(1, examples=1000).pooled(), parties=10, alpha=1.0)
+        >>> len(islands), int(islands.sizes.sum())
+        (10, 1000)
+        >>> x, y, offsets = islands.gather([3, 7], "x", "y")
+        >>> len(x) == len(y) == offsets[-1] == len(islands.shard(3)) + len(islands.shard(7))
+        True
+    """
+
+    def __init__(
+        self,
+        supply: Supply,
+        *,
+        about: About,
+        ids: NDArray[np.int64] | None = None,
+        keys: NDArray[Any] | None = None,
+        tags: Tags | None = None,
+        test: Dataset | None = None,
+        scheme: str = "",
+    ) -> None:
+        self._supply = supply
+        self._ids = np.arange(supply.count) if ids is None else ids
+        self._keys = keys
+        self.about = about
+        self.names = Names(self._ids, keys)
+        self.tags = Tags(np.zeros(len(self._ids), np.uint8)) if tags is None else tags
+        self.test = test
+        self.scheme = scheme
+
+    @classmethod
+    def from_owner(
+        cls,
+        dataset: Dataset,
+        owner: NDArray[np.int64],
+        parties: int,
+        *,
+        keys: NDArray[Any] | None = None,
+        scheme: str = "",
+    ) -> Islands:
+        """Give row ``r`` to client ``owner[r]``.
+
+        Args:
+            dataset: the rows to hand out; its ``test`` becomes the server's test set.
+            owner: a client number per row, ``(rows,)``, in ``0..parties-1``.
+            parties: number of clients.
+            keys: natural names, ``(parties,)``.
+            scheme: how the rows were assigned, for tables.
+
+        Raises:
+            DataError: the owners do not fit the rows or the clients.
+        """
+        owner = np.asarray(owner)
+        outside = len(owner) and (owner.min() < 0 or owner.max() >= parties)
+        if owner.shape != (len(dataset),) or owner.dtype.kind not in "iu" or outside:
+            raise DataError(
+                f"owners of shape {owner.shape} and dtype {owner.dtype} for {len(dataset)} rows and {parties} clients",
+                where=f"data set {dataset.name!r}",
+                remedy="give every row one client number in 0..parties-1",
+            )
+        sizes = np.bincount(owner, minlength=parties).astype(np.int64)
+        order = np.argsort(owner, kind="stable")
+        supply = Pooled(dataset, offsets_of(sizes), order)
+        return cls(supply, about=dataset.about, keys=keys, test=dataset.test, scheme=scheme)
+
+    @classmethod
+    def from_datasets(
+        cls,
+        datasets: Sequence[Dataset] | Mapping[str, Dataset],
+        *,
+        test: Dataset | None = None,
+        scheme: str = "given",
+    ) -> Islands:
+        """Make one client of each data set; a mapping gives the clients their names.
+
+        Raises:
+            DataError: no data sets, or data sets with different columns.
+        """
+        keys = np.array(list(datasets)) if isinstance(datasets, Mapping) else None
+        parts = list(datasets.values()) if isinstance(datasets, Mapping) else list(datasets)
+        pool = concatenate(parts)
+        classes = [p.classes for p in parts if p.classes is not None]
+        about = replace(pool.about, classes=max(classes)) if classes else pool.about
+        pool = Dataset._of(pool._base, None, len(pool), about, test if test is not None else pool.test)
+        supply = Pooled(pool, offsets_of(np.array([len(p) for p in parts], np.int64)), None)
+        return cls(supply, about=about, keys=keys, test=pool.test, scheme=scheme)
+
+    @classmethod
+    def generate(
+        cls,
+        parties: int,
+        make: Make,
+        *,
+        sizes: Sizes = None,
+        seed: int | Rng = 0,
+        name: str = "generated",
+        about: About | None = None,
+        test: Dataset | None = None,
+        cache_bytes: int = _CACHE_BYTES,
+    ) -> Islands:
+        """Make a population whose clients' data are produced on demand.
+
+        Args:
+            parties: number of clients.
+            make: ``(client, rng) -> Dataset`` or a dict of columns. ``rng`` is keyed by (seed, client): the same
+                client gives the same data in whatever order clients are asked for.
+            sizes: rows of each client (an array, or one number for all). Without it, asking for ``islands.sizes``
+                makes every client once.
+            seed: seed or random stream.
+            name: short name.
+            about: what is known of the data; taken from client 0 when omitted.
+            test: rows that the server holds.
+            cache_bytes: how much data made last to keep.
+
+        Raises:
+            DataError: on use, when a client's data are malformed or have another size than announced.
+        """
+        if parties < 1:
+            raise DataError(f"parties={parties}", where=f"population {name!r}", remedy="ask for at least one client")
+        supply = Generated(parties, make, sizes, root(seed), cache_bytes, name)
+        if about is None:
+            about = replace(supply.locate(0)[0].about, name=name)
+        return cls(supply, about=about, test=test, scheme="generated")
+
+    @property
+    def name(self) -> str:
+        """Short name of the data."""
+        return self.about.name
+
+    @property
+    def task(self) -> str:
+        """The kind of target."""
+        return self.about.task
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes, or ``None`` for a regression."""
+        return self.about.classes
+
+    @property
+    def clients(self) -> NDArray[np.int64]:
+        """The clients' numbers in the population they were made in, ``(clients,)``."""
+        return self._ids
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Rows of each client, ``(clients,)``."""
+        return self._supply.sizes()[self._ids]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return self._supply.schema().columns
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[Shard]:
+        return (self.shard(i) for i in range(len(self)))
+
+    def shard(self, client: int | str) -> Shard:
+        """Return one client's rows, by position or by name.
+
+        Raises:
+            DataError: no such client.
+        """
+        if isinstance(client, str):
+            client = self.names.index(client)
+        elif not 0 <= client < len(self):
+            self._positions([client])
+        return Shard(self._supply, int(self._ids[client]), self.names[client], self.tags[client])
+
+    def gather(self, clients: ArrayLike, *columns: str) -> tuple[Array, ...]:
+        """Fetch columns of several clients at once, stacked.
+
+        Args:
+            clients: positions in this population, ``(k,)``.
+            columns: names of the columns.
+
+        Returns:
+            One array per column, ``(rows of all k clients, ...)``, and last the offsets, int64 ``(k + 1,)``: client
+            ``j`` has the rows ``offsets[j]:offsets[j + 1]``. The arrays are fresh and may be written to.
+
+        Raises:
+            DataError: no such client or column.
+        """
+        ids = self._ids[self._positions(clients)]
+        stacked, sizes = self._supply.gather(ids, columns)
+        return (*stacked, offsets_of(sizes))
+
+    def subset(self, clients: ArrayLike) -> Islands:
+        """Return the population of some clients, by position; they keep their names, data and tags."""
+        positions = self._positions(clients)
+        return self._with(ids=self._ids[positions], tags=self.tags.take(positions))
+
+    def holdout(self, fraction: float, seed: int | Rng = 0) -> tuple[Islands, Islands]:
+        """Split every client's rows into (train, test): two populations of the same clients.
+
+        Which rows a client trains on depends on the seed, its number and its size only. It keeps
+        ``floor((1 - fraction) * size)`` rows to train, at least one; a small client may have none to test.
+
+        Args:
+            fraction: share of the test rows, between 0 and 1.
+            seed: seed or random stream.
+
+        Raises:
+            DataError: a fraction outside (0, 1).
+        """
+        if not 0.0 < fraction < 1.0:
+            raise DataError(f"holdout fraction {fraction}", where=self._where(), remedy="choose it between 0 and 1")
+        key = root(seed).child("holdout").key
+        train, test = (self._with(supply=hold_out(self._supply, fraction, key, part)) for part in ("train", "test"))
+        return train, test
+
+    def with_test(self, test: Dataset | None) -> Islands:
+        """Return the same clients with another server-held test set."""
+        return self._with(test=test)
+
+    def pooled(self, max_bytes: int = _POOLED_BYTES) -> Dataset:
+        """Return all clients' rows as one data set, client after client.
+
+        Raises:
+            DataError: it would need more than ``max_bytes``.
+        """
+        schema = self._supply.schema()
+        need = int(self.sizes.sum()) * schema.row_bytes
+        if need > max_bytes:
+            raise DataError(
+                f"pooling {len(self):,} clients needs {need:,} bytes, more than max_bytes={max_bytes:,}",
+                where=self._where(),
+                remedy="pool a subset(...) of the clients, or raise max_bytes",
+            )
+        base = dict(zip(schema.columns, self._supply.gather(self._ids, schema.columns)[0], strict=True))
+        for array in base.values():
+            array.flags.writeable = False
+        return Dataset._of(base, None, len(next(iter(base.values()))), self.about, self.test)
+
+    def describe(self, sample: int = 10_000, seed: int | Rng = 0) -> Description:
+        """Summarise the population: sizes, classes per client, label skew.
+
+        Args:
+            sample: at most so many clients are looked into for the labels (sizes always count all).
+            seed: which clients are sampled.
+        """
+        from .describe import describe
+
+        return describe(self, sample, root(seed))
+
+    def _with(self, **changes: Any) -> Islands:
+        kept: dict[str, Any] = {
+            "supply": self._supply,
+            "about": self.about,
+            "ids": self._ids,
+            "keys": self._keys,
+            "tags": self.tags,
+            "test": self.test,
+            "scheme": self.scheme,
+        }
+        kept.update(changes)
+        return Islands(kept.pop("supply"), **kept)
+
+    def _positions(self, clients: ArrayLike) -> NDArray[np.int64]:
+        index = np.asarray(clients)
+        if index.dtype == np.bool_ and index.shape == (len(self),):
+            return np.flatnonzero(index)
+        if index.size == 0:
+            return np.zeros(0, np.int64)
+        if index.ndim != 1 or index.dtype.kind not in "iu" or index.min() < 0 or index.max() >= len(self):
+            shown = index.ravel()[:5].tolist()
+            raise DataError(
+                f"clients {shown} are not positions in a population of {len(self):,}",
+                where=self._where(),
+                remedy=f"use whole numbers in 0..{len(self) - 1}",
+            )
+        return index.astype(np.int64, copy=False)
+
+    def _where(self) -> str:
+        return f"islands of {self.name!r}"
+
+    def __repr__(self) -> str:
+        how = f" by {self.scheme}" if self.scheme else ""
+        test = f", test {len(self.test):,} rows" if self.test is not None else ""
+        kind = self.task + (f" of {self.classes} classes" if self.classes else "")
+        return f"Islands({self.name!r}{how}: {len(self):,} clients, {kind}{test})"

@@ -1,0 +1,21 @@
+"""Readers of files and of other libraries' data sets."""
+
+from .arrow import from_arrow, read_parquet
+from .csv import read_csv
+from .hugging_face import from_hugging_face
+from .idx import read_idx, read_idx_pair
+from .leaf import read_leaf
+from .npz import read_npz
+from .torch_like import from_torch
+
+__all__ = [
+    "from_arrow",
+    "from_hugging_face",
+    "from_torch",
+    "read_csv",
+    "read_idx",
+    "read_idx_pair",
+    "read_leaf",
+    "read_npz",
+    "read_parquet",
+]

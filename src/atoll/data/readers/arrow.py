@@ -1,0 +1,85 @@
+"""Parquet files and Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import DataError
+
+from .._checks import Array
+from .._extra import need
+from ..dataset import Dataset
+from ._files import existing
+from .table import from_table
+
+__all__ = ["from_arrow", "read_parquet"]
+
+
+def read_parquet(
+    path: str | Path,
+    *,
+    target: str | Sequence[str] | None,
+    task: str | None = None,
+    features: Sequence[str] | None = None,
+    keep: Iterable[str] = (),
+    drop: Iterable[str] = (),
+    categories: Mapping[str, Sequence[str]] | None = None,
+    name: str | None = None,
+    citation: str = "",
+) -> Dataset:
+    """Read a Parquet file; for the arguments see `read_csv`.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+        DataError: a file that cannot be read, unknown columns, or missing values.
+    """
+    path = existing(path)
+    parquet = need("pyarrow.parquet", "arrow", "reading Parquet")
+    arrow = need("pyarrow", "arrow", "reading Parquet")
+    try:
+        table = parquet.read_table(path)
+    except (arrow.ArrowException, OSError) as error:
+        raise DataError(f"not a readable Parquet file: {error}", where=path.name, remedy="write it again") from error
+    return from_arrow(
+        table,
+        target=target,
+        task=task,
+        features=features,
+        keep=keep,
+        drop=drop,
+        categories=categories,
+        name=name or path.stem,
+        citation=citation,
+    )
+
+
+def from_arrow(table: Any, *, target: str | Sequence[str] | None, name: str = "arrow", **options: Any) -> Dataset:
+    """Make a data set of a ``pyarrow.Table``; dictionary-encoded columns count as text.
+
+    Args:
+        table: the table.
+        target: target column, or columns.
+        name: short name.
+        options: ``task``, ``features``, ``keep``, ``drop``, ``categories`` and ``citation``, see `read_csv`.
+
+    Raises:
+        DataError: unknown columns, missing values, or nested columns among those that are used.
+    """
+    columns = {str(column): _plain(table[column]) for column in table.column_names}
+    return from_table(columns, target=target, name=name, **options)
+
+
+def _plain(column: Any) -> Array:
+    """Return a column as text, numbers or dates; holes become "" or NaN, other types are left as objects."""
+    if hasattr(column.type, "value_type") and hasattr(column.type, "index_type"):
+        column = column.cast(column.type.value_type)
+    kind = str(column.type)
+    if kind in ("string", "large_string", "string_view"):
+        return np.array(["" if v is None else v for v in column.to_pylist()], dtype=np.str_)
+    if column.null_count and kind.startswith(("int", "uint", "bool", "float", "double", "halffloat")):
+        return np.array([np.nan if v is None else v for v in column.to_pylist()], dtype=np.float64)
+    return np.asarray(column.to_numpy())

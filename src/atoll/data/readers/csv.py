@@ -1,0 +1,122 @@
+"""Comma-separated values, with the standard library."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import DataError
+
+from .._checks import Array
+from ..dataset import Dataset
+from ._files import content
+from .table import _MISSING, from_table
+
+__all__ = ["read_csv", "table_of_csv"]
+
+
+def read_csv(
+    path: str | Path,
+    *,
+    target: str | Sequence[str] | None,
+    task: str | None = None,
+    features: Sequence[str] | None = None,
+    keep: Iterable[str] = (),
+    drop: Iterable[str] = (),
+    categories: Mapping[str, Sequence[str]] | None = None,
+    delimiter: str = ",",
+    encoding: str = "utf-8",
+    name: str | None = None,
+    citation: str = "",
+) -> Dataset:
+    """Read a CSV file with a header line, plain or gzip-compressed.
+
+    A column is numeric if all its values are numbers, besides missing ones; otherwise it is text and coded, see
+    `from_table` for the arguments and the codes. Missing are: nothing, NA, N/A, NaN, null, None and "?".
+
+    Args:
+        path: the file.
+        target: target column, or columns.
+        task: see `About`.
+        features: feature columns.
+        keep: columns to carry along.
+        drop: columns to leave out.
+        categories: column -> its values in code order.
+        delimiter: what separates the values.
+        encoding: how the text is encoded.
+        name: short name; the file's by default.
+        citation: where the data come from.
+
+    Raises:
+        DataError: no header, lines of different lengths, unknown columns, or missing values; the line is named.
+    """
+    table = table_of_csv(path, delimiter=delimiter, encoding=encoding)
+    label = name or Path(path).name.split(".")[0]
+    return from_table(
+        table,
+        target=target,
+        task=task,
+        features=features,
+        keep=keep,
+        drop=drop,
+        categories=categories,
+        name=label,
+        citation=citation,
+        row_offset=2,
+    )
+
+
+def table_of_csv(path: str | Path, *, delimiter: str = ",", encoding: str = "utf-8") -> dict[str, Array]:
+    """Return the columns of a CSV file: numbers where every value is one, else text."""
+    where = Path(path).name
+    try:
+        text = content(path).decode(encoding)
+    except UnicodeDecodeError as error:
+        raise DataError(f"not {encoding} text: {error}", where=where, remedy="set encoding=") from error
+    lines = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), delimiter=delimiter)
+    try:
+        header = next(lines, [])
+        body = _body(lines, len(header), where)
+    except csv.Error as error:
+        raise DataError(f"line {lines.line_num}: {error}", where=where, remedy="correct the line") from error
+    if not header or len(set(header)) != len(header):
+        raise DataError(f"the header is {header}", where=where, remedy="begin with a line of distinct column names")
+    if not body:
+        raise DataError("there are no rows below the header", where=where, remedy="give at least one row")
+    return {column: _typed(values) for column, values in zip(header, zip(*body, strict=True), strict=True)}
+
+
+def _body(lines: Any, width: int, where: str) -> list[list[str]]:
+    body = []
+    for line in lines:
+        if not line:
+            continue
+        if len(line) != width:
+            raise DataError(
+                f"line {lines.line_num} has {len(line)} values where the header has {width}",
+                where=where,
+                remedy="correct the line, or set delimiter=",
+            )
+        body.append(line)
+    return body
+
+
+def _typed(values: Sequence[str]) -> Array:
+    """Return whole numbers, numbers (NaN where missing) or text."""
+    text = np.array([v.strip() for v in values], dtype=np.str_)
+    try:
+        return text.astype(np.int64)
+    except (ValueError, OverflowError):
+        pass
+    holes = np.isin(text, _MISSING)
+    if holes.all():
+        return text
+    try:
+        return np.where(holes, "nan", text).astype(np.float64)
+    except ValueError:
+        return text

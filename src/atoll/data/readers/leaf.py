@@ -1,0 +1,119 @@
+"""The JSON format of the LEAF benchmark: data that come divided by user."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import DataError
+
+from .._checks import Array
+from ..dataset import Dataset, concatenate
+from ..islands import Islands
+
+__all__ = ["read_leaf"]
+
+_Users = dict[str, dict[str, Array]]
+
+
+def read_leaf(
+    train: str | Path,
+    test: str | Path | None = None,
+    *,
+    task: str | None = None,
+    classes: int | None = None,
+    name: str = "leaf",
+    citation: str = "Caldas et al.: LEAF: a benchmark for federated settings, 2018",
+) -> Islands:
+    """Read a LEAF file, or a folder of them, as a population of its users.
+
+    A file is an object with ``users`` (names), ``num_samples`` (rows of each) and ``user_data`` (name -> ``x``,
+    ``y``). Text labels are coded by their sorted distinct values over all users.
+
+    Args:
+        train: file or folder.
+        test: file or folder with the same users' test rows; together they become the server's test set.
+        task: see `About`; inferred from the labels when omitted.
+        classes: number of classes.
+        name: short name.
+        citation: where the data come from.
+
+    Raises:
+        DataError: missing keys, users twice, or sizes that disagree with ``num_samples``; file and user are named.
+    """
+    users = _read(Path(train))
+    held = _read(Path(test)) if test is not None else {}
+    labels = _labels(users, held)
+    if classes is None and labels:
+        classes = len(labels)
+    parts = {user: _dataset(columns, task, classes, labels, name, citation) for user, columns in users.items()}
+    rows = [_dataset(columns, task, classes, labels, name, citation) for columns in held.values()]
+    return Islands.from_datasets(parts, test=concatenate(rows) if rows else None, scheme="natural (LEAF users)")
+
+
+def _read(path: Path) -> _Users:
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    if not files or not files[0].is_file():
+        raise DataError(
+            f"no LEAF files at {path.name!r}", where=str(path.parent), remedy="give a .json file or a folder of them"
+        )
+    users: _Users = {}
+    for file in files:
+        for user, columns in _read_file(file).items():
+            if user in users:
+                raise DataError(f"user {user!r} appears twice", where=file.name, remedy="merge the user's rows")
+            users[user] = columns
+    return users
+
+
+def _read_file(file: Path) -> _Users:
+    try:
+        held = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"not JSON: {error}", where=file.name, remedy="fetch the file again") from error
+    absent = [key for key in ("users", "num_samples", "user_data") if not isinstance(held, dict) or key not in held]
+    if absent:
+        raise DataError(f"no {', '.join(absent)}", where=file.name, remedy="give users, num_samples and user_data")
+    if len(held["users"]) != len(held["num_samples"]):
+        raise DataError(
+            f"{len(held['users'])} users with {len(held['num_samples'])} num_samples",
+            where=file.name,
+            remedy="give one number per user",
+        )
+    pairs = zip(held["users"], held["num_samples"], strict=True)
+    return {str(user): _user(held["user_data"], user, int(n), file.name) for user, n in pairs}
+
+
+def _user(data: Any, user: Any, rows: int, file: str) -> dict[str, Array]:
+    where = f"user {user!r} of {file}"
+    own = data.get(user)
+    if not isinstance(own, dict) or "x" not in own or "y" not in own:
+        raise DataError("no x and y in user_data", where=where, remedy="give both for every user")
+    if len(own["x"]) != rows or len(own["y"]) != rows:
+        raise DataError(
+            f"{len(own['x'])} x and {len(own['y'])} y where num_samples says {rows}",
+            where=where,
+            remedy="correct num_samples or the rows",
+        )
+    try:
+        x, y = np.array(own["x"]), np.array(own["y"])
+    except ValueError as error:
+        raise DataError(f"rows of different shapes: {error}", where=where, remedy="pad them to one") from error
+    return {"x": x.astype(np.float32) if x.dtype.kind in "biuf" else x, "y": y}
+
+
+def _labels(*groups: _Users) -> tuple[str, ...]:
+    """Return the sorted distinct labels if they are text."""
+    texts = [c["y"] for group in groups for c in group.values() if c["y"].dtype.kind == "U"]
+    return tuple(map(str, np.unique(np.concatenate(texts)))) if texts else ()
+
+
+def _dataset(
+    columns: dict[str, Array], task: str | None, classes: int | None, labels: tuple[str, ...], name: str, citation: str
+) -> Dataset:
+    if labels:
+        columns = columns | {"y": np.searchsorted(np.array(labels), columns["y"])}
+    return Dataset(columns, task=task, classes=classes, labels=labels, name=name, citation=citation)

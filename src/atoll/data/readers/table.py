@@ -1,0 +1,161 @@
+"""From a table of named columns to features and a target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.errors import DataError, nearest
+
+from .._checks import Array
+from ..dataset import Dataset
+
+__all__ = ["from_table"]
+
+_MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
+
+
+def from_table(
+    table: Mapping[str, Array],
+    *,
+    target: str | Sequence[str] | None,
+    task: str | None = None,
+    features: Sequence[str] | None = None,
+    keep: Iterable[str] = (),
+    drop: Iterable[str] = (),
+    categories: Mapping[str, Sequence[str]] | None = None,
+    name: str = "table",
+    citation: str = "",
+    row_offset: int = 0,
+) -> Dataset:
+    """Make a data set of a table's columns.
+
+    Numeric columns become features as they are; text columns become codes: the position of the value in
+    ``categories[column]``, or among the sorted distinct values. **Parties that code their own tables must agree on
+    the categories**, or the same code means different things.
+
+    Args:
+        table: column name -> values, text or numbers, ``(rows,)``.
+        target: name of the target column, several for a multi-target regression, or ``None``.
+        task: default: classification for a text target, regression for a numeric one. In a classification the
+            sorted distinct target values are the classes, also when they are numbers.
+        features: which columns become features; default: all but the target and ``keep``.
+        keep: columns to carry along as they are, such as a client's key.
+        drop: columns to leave out.
+        categories: column -> its values in code order.
+        name: short name.
+        citation: where the data come from.
+        row_offset: added to row numbers in errors (2 for a file with a header line).
+
+    Raises:
+        DataError: unknown columns, missing values, or values outside the categories; rows and columns are named.
+    """
+    targets = [target] if isinstance(target, str) else list(target or ())
+    keep, drop = list(keep), list(drop)
+    _check_known(table, [*targets, *keep, *drop, *(features or ())], name)
+    if features is None:
+        features = [c for c in table if c not in {*targets, *keep, *drop}]
+    used = [*features, *targets]
+    _check_complete({column: table[column] for column in used}, name, row_offset)
+    fixed = categories or {}
+    columns: dict[str, Array] = {}
+    if features:
+        coded = [_numeric(table[c], c, fixed.get(c), name, row_offset) for c in features]
+        columns["x"] = np.stack(coded, axis=1).astype(np.float32)
+    labels: tuple[str, ...] = ()
+    if targets:
+        columns["y"], labels, task = _target(table, targets, task, fixed, name, row_offset)
+    columns |= {column: table[column] for column in keep}
+    return Dataset(columns, task=task, name=name, citation=citation, labels=labels, features=tuple(features))
+
+
+def _check_known(table: Mapping[str, Array], asked: Iterable[str], name: str) -> None:
+    for column in asked:
+        if column not in table:
+            raise DataError(
+                f"no column {column!r}.{nearest(column, table)}",
+                where=f"table {name!r}",
+                remedy=f"its columns are {', '.join(table)}",
+            )
+
+
+def _check_complete(table: Mapping[str, Array], name: str, offset: int) -> None:
+    holes = [(int(row), column) for column, values in table.items() for row in np.flatnonzero(missing(values))]
+    if holes:
+        holes.sort()
+        shown = ", ".join(f"row {row + offset} column {column!r}" for row, column in holes[:5])
+        raise DataError(
+            f"{len(holes)} missing value(s): {shown}{', ...' if len(holes) > 5 else ''}",
+            where=f"table {name!r}",
+            remedy="fill or drop them before, or leave the columns out with drop=",
+        )
+
+
+def missing(values: Array) -> NDArray[np.bool_]:
+    """Say which values are missing."""
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    if values.dtype.kind == "U":
+        return np.isin(values, _MISSING)
+    return np.zeros(len(values), np.bool_)
+
+
+def _numeric(values: Array, column: str, fixed: Sequence[str] | None, name: str, offset: int) -> Array:
+    """Return a column as numbers: text is coded."""
+    if values.dtype.kind in "biuf" and fixed is None:
+        return values
+    if values.dtype.kind not in "biufU":
+        raise DataError(
+            f"column {column!r} has dtype {values.dtype}",
+            where=f"table {name!r}",
+            remedy="convert it to numbers or text, or leave it out with drop= or keep=",
+        )
+    return _coded(values.astype(str), column, fixed, name, offset)[0]
+
+
+def _coded(
+    values: Array, column: str, fixed: Sequence[str] | None, name: str, offset: int
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    if fixed is None:
+        known, codes = np.unique(values, return_inverse=True)
+        return codes.astype(np.int64), tuple(map(str, known))
+    position = {str(value): code for code, value in enumerate(fixed)}
+    codes = np.array([position.get(str(value), -1) for value in values], np.int64)
+    if (codes < 0).any():
+        row = int(np.flatnonzero(codes < 0)[0])
+        raise DataError(
+            f"{str(values[row])!r} at row {row + offset} is not a category of column {column!r}",
+            where=f"table {name!r}",
+            remedy=f"add it to categories[{column!r}], or correct the value",
+        )
+    return codes, tuple(position)
+
+
+def _target(
+    table: Mapping[str, Array],
+    targets: list[str],
+    task: str | None,
+    fixed: Mapping[str, Sequence[str]],
+    name: str,
+    offset: int,
+) -> tuple[Array, tuple[str, ...], str]:
+    if len(targets) > 1:
+        y = np.stack([_numeric(table[c], c, fixed.get(c), name, offset) for c in targets], axis=1)
+        return (
+            (y.astype(np.int64), tuple(targets), task)
+            if task == "multilabel"
+            else (y.astype(np.float32), (), "regression")
+        )
+    values = table[targets[0]]
+    task = task or ("classification" if values.dtype.kind == "U" else "regression")
+    if task == "regression":
+        return _numeric(values, targets[0], None, name, offset).astype(np.float32), (), task
+    if task == "binary" and values.dtype.kind in "biuf":
+        return values.astype(np.int64), (), task
+    if values.dtype.kind != "U":
+        known, codes = np.unique(values, return_inverse=True)
+        return codes.astype(np.int64), tuple(f"{v:g}" for v in known), task
+    codes, labels = _coded(values, targets[0], fixed.get(targets[0]), name, offset)
+    return codes, labels, task

@@ -1,0 +1,93 @@
+"""PyTorch map-style data sets, by ``__len__`` and ``__getitem__``; PyTorch itself is not imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import DataError
+
+from .._checks import Array
+from ..dataset import Dataset
+
+__all__ = ["from_torch"]
+
+
+def from_torch(
+    source: Any,
+    *,
+    test: Any = None,
+    task: str | None = None,
+    classes: int | None = None,
+    name: str = "torch",
+    citation: str = "",
+) -> Dataset:
+    """Copy a map-style data set into columns, item by item.
+
+    Args:
+        source: has ``len(source)`` and ``source[i]``; an item is ``(x, y)``, or a mapping of column names. Values
+            are tensors, arrays, images or numbers: whatever NumPy can turn into an array of one shape.
+        test: the test split, of the same form.
+        task: see `About`; inferred from the labels when omitted.
+        classes: number of classes; ``len(source.classes)`` where the source has it.
+        name: short name.
+        citation: where the data come from.
+
+    Raises:
+        DataError: an empty data set, items of another form, or items of different shapes; the item is named.
+    """
+    if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
+        raise DataError(
+            f"a {type(source).__name__} has no length or no items",
+            where=f"data set {name!r}",
+            remedy="pass a map-style data set; collect a stream into a list of (x, y) first",
+        )
+    if not len(source):
+        raise DataError("no items", where=f"data set {name!r}", remedy="pass at least one")
+    columns = _columns(source, name)
+    labels = tuple(map(str, getattr(source, "classes", ()) or ()))
+    if classes is None and labels:
+        classes = len(labels)
+    held = None if test is None else from_torch(test, task=task, classes=classes, name=name, citation=citation)
+    return Dataset(columns, task=task, classes=classes, labels=labels, name=name, citation=citation, test=held)
+
+
+def _columns(source: Any, name: str) -> dict[str, Array]:
+    """Fill one array per column, laid out by the first item."""
+    columns: dict[str, Array] = {}
+    for i in range(len(source)):
+        item = _item(source[i], i, name)
+        if not columns:
+            columns = {key: np.empty((len(source), *v.shape), v.dtype) for key, v in item.items()}
+        for key, array in columns.items():
+            value = item.get(key)
+            if value is None or value.shape != array.shape[1:] or value.dtype.kind != array.dtype.kind:
+                shown = "no such value" if value is None else f"{value.dtype}{list(value.shape)}"
+                raise DataError(
+                    f"item {i} has {shown} for {key!r}, where item 0 has {array.dtype}{list(array.shape[1:])}",
+                    where=f"data set {name!r}",
+                    remedy="bring all items to one form with a transform",
+                )
+            array[i] = value
+    return columns
+
+
+def _item(item: Any, position: int, name: str) -> dict[str, Array]:
+    if isinstance(item, tuple | list) and len(item) == 2:
+        item = {"x": item[0], "y": item[1]}
+    if not isinstance(item, dict):
+        raise DataError(
+            f"item {position} is a {type(item).__name__}",
+            where=f"data set {name!r}",
+            remedy="items must be (x, y) or a dict of columns",
+        )
+    arrays = {str(key): np.asarray(value) for key, value in item.items()}
+    for key, array in arrays.items():
+        if array.dtype.kind not in "biuf":
+            raise DataError(
+                f"item {position} has {array.dtype} for {key!r}",
+                where=f"data set {name!r}",
+                remedy="turn it into numbers with a transform",
+            )
+    return arrays

@@ -1,0 +1,85 @@
+"""`Shard`: one client's rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ._checks import Array
+from .dataset import Dataset, Rows
+
+if TYPE_CHECKING:
+    from ._supply import Supply
+
+__all__ = ["Shard"]
+
+
+class Shard:
+    """A view on one client's rows; nothing is made or copied until a column is looked at, and ``len`` is free.
+
+    ``shard["x"]`` always equals ``shard.source["x"][shard.rows]``. Shards of one partition share their ``source``,
+    so that an engine can fetch the rows of many clients with one indexing call (see `Islands.gather`); a shard that
+    was generated or corrupted has a source of its own. The arrays may be read-only views: copy before writing.
+
+    Attributes:
+        client: the client's number in the population it was made in; it does not change in a subset.
+        name: the client's name.
+        tag: the corruption applied to this client, ``""`` for none.
+    """
+
+    __slots__ = ("_found", "_supply", "client", "name", "tag")
+    __iter__ = None
+
+    def __init__(self, supply: Supply, client: int, name: str, tag: str = "") -> None:
+        self._supply = supply
+        self._found: tuple[Dataset, Rows] | None = None
+        self.client = client
+        self.name = name
+        self.tag = tag
+
+    def _locate(self) -> tuple[Dataset, Rows]:
+        if self._found is None:
+            self._found = self._supply.locate(self.client)
+        return self._found
+
+    @property
+    def source(self) -> Dataset:
+        """The data set that the rows belong to."""
+        return self._locate()[0]
+
+    @property
+    def rows(self) -> Rows:
+        """Row numbers in ``source``: an int64 array ``(len,)``, or a slice where the rows lie side by side."""
+        return self._locate()[1]
+
+    @property
+    def x(self) -> Array:
+        """The features."""
+        return self["x"]
+
+    @property
+    def y(self) -> Array:
+        """The labels or targets."""
+        return self["y"]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return self._supply.schema().columns
+
+    def dataset(self) -> Dataset:
+        """Return the rows as a `Dataset` (a view)."""
+        return self.source.take(self.rows)
+
+    def __getitem__(self, column: str) -> Array:
+        source, rows = self._locate()
+        return source[column][rows]
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.columns
+
+    def __len__(self) -> int:
+        return self._supply.size_of(self.client)
+
+    def __repr__(self) -> str:
+        tag = f", {self.tag}" if self.tag else ""
+        return f"Shard({self.name!r}: {len(self):,} rows{tag})"
