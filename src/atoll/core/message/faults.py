@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atoll.core.errors import MessageError
 
-__all__ = ["enter", "fault", "finish", "label"]
+__all__ = ["enter", "fault", "finish", "label", "shown_key"]
 
 _LONGEST_STEP = 60
 
@@ -18,6 +18,16 @@ def label(key: str) -> str:
     """Return a dict key as one step of a path, without control characters and of bounded length."""
     step = key if key.isprintable() and key else ascii(key)
     return step if len(step) <= _LONGEST_STEP else step[:_LONGEST_STEP] + "…"
+
+
+def shown_key(key: object) -> str:
+    """Return a dict key, which may be of a wrong type, for a path."""
+    if isinstance(key, str):
+        return key
+    if isinstance(key, int) and key.bit_length() > 64:  # Python refuses to print very large ones
+        return "a large int"
+    plain = key is None or isinstance(key, int | float | bytes | tuple)
+    return repr(key) if plain else f"a {type(key).__name__}"
 
 
 def enter(error: MessageError, step: str | int) -> None:

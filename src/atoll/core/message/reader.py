@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from atoll.core.errors import MessageError
 from atoll.core.message.arrays import Array, BFloat16, Bits
 from atoll.core.message.dtypes import refuse_bad_text
@@ -36,7 +38,7 @@ def read_tree(head: memoryview, body: memoryview | None, body_size: int, limits:
     Raises:
         MessageError: anything that the writer would not have written.
     """
-    source = Source(head, body, body_size, limits)
+    source = Source(head, None if body is None else np.frombuffer(body, np.uint8), body_size, limits)
     tree = _node(source, 0)
     if source.room:
         raise damaged(f"{source.room} bytes of header after the tree")

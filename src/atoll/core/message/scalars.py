@@ -121,8 +121,8 @@ def _timedelta(source: Source) -> dt.timedelta:
 def read_dtype(source: Source) -> np.dtype[Any]:
     """Read the wire form of a dtype."""
     code = source.byte()
-    source.at -= 1
-    return dtype_from_form(source.raw(form_length(code)))
+    rest = form_length(code) - 1
+    return dtype_from_form(bytes((code,)) + source.raw(rest) if rest else bytes((code,)))
 
 
 def _numpy_scalar(source: Source) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from atoll.core.errors import ConfigError, MessageError, nearest
-from atoll.core.message.faults import enter, fault, finish
+from atoll.core.message.faults import enter, fault, finish, shown_key
 from atoll.core.message.leaves import known
 from atoll.core.message.limits import DEFAULT_LIMITS
 from atoll.core.message.size import text_key, too_deep
@@ -95,7 +95,7 @@ def _walk(tree: Any, visit: Callable[[Any], Any], depth: int = 0) -> Any:
             values.append(_walk(value, visit, depth + 1))
         return tuple(values) if isinstance(tree, tuple) else values
     except MessageError as error:
-        enter(error, step if isinstance(step, str | int) else repr(step))
+        enter(error, step if type(tree) in (list, tuple) else shown_key(step))
         raise
 
 
@@ -104,7 +104,7 @@ def _check_spec(leaf: Any) -> Any:
         return Each(_walk(leaf.form, _check_spec), leaf.least, leaf.most)
     if isinstance(leaf, ArraySpec | ScalarSpec):
         return leaf
-    raise fault(f"{leaf!r} is not a spec", "use ArraySpec, ScalarSpec or Each, or Schema.of(example)")
+    raise fault(f"a {type(leaf).__name__} is not a spec", "use ArraySpec, ScalarSpec or Each, or Schema.of(example)")
 
 
 def _check(form: Any, value: Any) -> None:
@@ -141,8 +141,8 @@ def _check_mapping(form: dict[str, Any], value: Any) -> None:
     if not isinstance(value, dict):
         raise wrong(describe(value), f"a dict with keys {sorted(form)}")
     for key in value:
-        if key not in form:
-            hint = nearest(str(key), form)
+        if text_key(key) not in form:
+            hint = nearest(key, form)
             raise wrong(f"an unexpected key {key!r}", f"only {sorted(form)}.{hint}")
     for key, part in form.items():
         if key not in value:

@@ -11,7 +11,7 @@ import numpy as np
 from atoll.core.errors import MessageError
 from atoll.core.message.arrays import BFloat16, Bits
 from atoll.core.message.dtypes import dtype_form
-from atoll.core.message.faults import enter, fault, finish
+from atoll.core.message.faults import enter, fault, finish, shown_key
 from atoll.core.message.leaves import NUMPY_SCALARS, known, offset_of
 from atoll.core.message.limits import DEFAULT_LIMITS, Limits
 from atoll.core.message.masked import Masked
@@ -120,7 +120,7 @@ class _Meter:
                 header += 4 + (len(key) if key.isascii() else len(utf8(key)))
                 header += self.node(item, depth + 1)
         except MessageError as error:
-            enter(error, key if isinstance(key, str) else repr(key))
+            enter(error, shown_key(key))
             raise
         return header
 

@@ -6,8 +6,6 @@ import math
 import struct
 from typing import Any
 
-import numpy as np
-
 from atoll.core.errors import MessageError
 from atoll.core.message.arrays import Array
 from atoll.core.message.faults import fault
@@ -46,14 +44,14 @@ class Source:
 
     Args:
         head: the header.
-        body: the body, read-only; or None to check a header whose body has not arrived.
+        body: the body, uint8; or None to check a header whose body has not arrived.
         body_size: the declared size of the body in bytes.
         limits: bounds on the message.
     """
 
     __slots__ = ("at", "body", "body_size", "head", "leaves", "limits", "taken", "text_bytes")
 
-    def __init__(self, head: memoryview, body: memoryview | None, body_size: int, limits: Limits) -> None:
+    def __init__(self, head: memoryview, body: Array | None, body_size: int, limits: Limits) -> None:
         self.head = head
         self.body = body
         self.body_size = body_size
@@ -121,7 +119,7 @@ class Source:
         return shape, math.prod(shape)
 
     def take(self, size: int) -> Array | None:
-        """Return the next buffer as a read-only uint8 view, None where there is no body yet."""
+        """Return the next buffer as a view, None where there is no body yet."""
         start, left = self.taken, self.body_size - self.taken
         if size > left:
             raise damaged(f"a buffer of {size} bytes with {left} bytes of body left")
@@ -131,6 +129,6 @@ class Source:
         self.taken = end
         if self.body is None:
             return None
-        if end - start != size and self.body[start + size : end] != _ZEROS[: end - start - size]:
+        if end - start != size and self.body[start + size : end].tobytes() != _ZEROS[: end - start - size]:
             raise damaged("padding that is not zero")
-        return np.frombuffer(self.body[start : start + size], np.uint8)
+        return self.body[start : start + size]

@@ -10,6 +10,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError, MessageError
 from atoll.core.message.arrays import BFloat16, Bits
+from atoll.core.message.dtypes import dtype_form
 from atoll.core.message.faults import fault
 from atoll.core.message.leaves import EXACT, NUMPY_SCALARS
 from atoll.core.message.masked import Masked
@@ -35,7 +36,7 @@ class ArraySpec:
     """An array leaf, or a NumPy scalar (shape ``()``).
 
     Attributes:
-        dtype: a NumPy dtype name such as ``"float32"`` or ``"datetime64[ns]"``, or ``"bfloat16"``,
+        dtype: a NumPy dtype name such as ``"float32"``, ``"datetime64[ns]"`` or ``"U5"``, or ``"bfloat16"``,
             ``"bits"``, ``"strings"`` (StringArray), ``"bytestrings"`` (BytesArray).
         shape: the shape, None for a dimension of any size; None as a whole for any shape.
         finite: refuse NaN, infinities and NaT.
@@ -54,10 +55,10 @@ class ArraySpec:
         if self.dtype in _SPECIAL:
             return
         try:
-            name = np.dtype(self.dtype).name
-        except TypeError:
+            name = _plain_name(dtype_form(np.dtype(self.dtype)).little)
+        except (TypeError, MessageError):
             raise ConfigError(
-                f"unknown dtype {self.dtype!r}",
+                f"{self.dtype!r} is not a dtype that can be sent",
                 where="ArraySpec",
                 remedy=f"give a NumPy dtype or one of {', '.join(_SPECIAL)}",
             ) from None
@@ -148,7 +149,11 @@ def array_spec(value: Any, *, finite: bool) -> ArraySpec:
 def dtype_name(value: Any) -> str:
     """Return the name by which an ArraySpec knows the dtype of an array leaf."""
     special = _NAMES.get(type(value))
-    return special if special is not None else str(value.dtype.name)
+    return special if special is not None else _plain_name(value.dtype)
+
+
+def _plain_name(dtype: np.dtype[Any]) -> str:
+    return dtype.str.lstrip("<>|=") if dtype.kind in "SU" else str(dtype.name)
 
 
 def describe(value: Any) -> str:

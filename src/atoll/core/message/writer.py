@@ -13,7 +13,7 @@ import numpy as np
 from atoll.core.errors import MessageError
 from atoll.core.message.arrays import Array, BFloat16, Bits
 from atoll.core.message.dtypes import dtype_form, refuse_bad_text
-from atoll.core.message.faults import enter, fault
+from atoll.core.message.faults import enter, fault, shown_key
 from atoll.core.message.leaves import NUMPY_SCALARS, known, offset_of
 from atoll.core.message.limits import Limits
 from atoll.core.message.masked import Masked
@@ -201,7 +201,7 @@ class Writer:
                 self._key(key)
                 self.node(items[key], depth + 1)
         except MessageError as error:
-            enter(error, key if isinstance(key, str) else repr(key))
+            enter(error, shown_key(key))
             raise
 
     def _key(self, key: str) -> None:

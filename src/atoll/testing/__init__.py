@@ -1,0 +1,1 @@
+"""What you need to test parts of your own: strategies and conformance laws."""
