@@ -1,0 +1,62 @@
+# Everything a contributor types. `make` sets up; `make help` lists the rest.
+
+VENV    := .venv
+BIN     := $(VENV)/bin
+READY   := $(VENV)/.ready
+WORKERS ?= auto
+
+# The first Python 3.11 or newer on the path. Override with `make PYTHON=/path/to/python`.
+FIND_PYTHON = for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+  "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done
+PYTHON ?= $(shell $(FIND_PYTHON))
+
+# Where CPU builds of PyTorch are published; asked only when the package index in use has none (see constraints.txt).
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input
+INSTALL := install --quiet --constraint constraints.txt --group dev --group docs --editable '.[all]'
+
+.DEFAULT_GOAL := setup
+.PHONY: setup help demo test check format docs bench clean
+
+setup: $(READY) ## create .venv and install everything (once; later runs need no network)
+	@echo "Ready. Next: make demo. All targets: make help."
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## train on digits over 100 clients and write a report
+	@$(BIN)/atoll demo $(ARGS)
+
+test: $(READY) ## run every test in parallel (WORKERS=n, ARGS="tests/core -k name")
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+
+check: $(READY) ## lint, format check and strict types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(READY) ## let ruff rewrite what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+docs: $(READY) ## build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "The documentation is in site/index.html."
+
+bench: $(READY) ## compare speed with other frameworks (installs them in environments of their own)
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+clean: ## remove everything that was built, the environment too
+	rm -rf $(VENV) site dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests docs examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Atoll needs Python 3.11 or newer. Install it, or run: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/pip || { echo "Creating $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
+	@$(PIP) install --quiet --upgrade 'pip>=25.1'
+	@echo "Installing Atoll with all extras; the first time takes a few minutes"
+	@$(PIP) $(INSTALL) || { \
+	  echo "Trying again with the index of PyTorch's CPU builds, $(TORCH_INDEX)"; \
+	  $(PIP) $(INSTALL) --extra-index-url $(TORCH_INDEX); }
+	@touch $@
