@@ -14,6 +14,7 @@ from ._rows import Counts, check_parties, check_sizes, class_codes, even, rows_b
 
 _TRIES = 20
 _SWEEPS = 50
+_TINY = 1e-300  # a class or a client without rows
 
 
 def dirichlet(
@@ -96,9 +97,9 @@ def _balanced(alpha: float, totals: Counts, sizes: Counts, rng: np.random.Genera
     """Counts ``(parties, classes)`` with exact row sums ``sizes`` and column sums ``totals``."""
     fit = draw(alpha, (len(sizes), len(totals)), 1, rng) + 1e-12
     for _ in range(_SWEEPS):
-        fit *= (totals / fit.sum(axis=0))[None, :]
-        fit *= (sizes / fit.sum(axis=1))[:, None]
-    fit *= np.minimum(1.0, totals / np.maximum(fit.sum(axis=0), 1e-300))[None, :]
+        fit *= (totals / np.maximum(fit.sum(axis=0), _TINY))[None, :]
+        fit *= (sizes / np.maximum(fit.sum(axis=1), _TINY))[:, None]
+    fit *= np.minimum(1.0, totals / np.maximum(fit.sum(axis=0), _TINY))[None, :]
     counts = np.floor(fit * (1.0 - 1e-12)).astype(np.int64)
     # What the floors left over is dealt out at random: as many slots in the rows as in the columns.
     clients = np.repeat(np.arange(len(sizes)), sizes - counts.sum(axis=1))
