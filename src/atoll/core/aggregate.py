@@ -70,6 +70,10 @@ class Aggregate:
         """This one reply as a total of one."""
         return Total(self.kind, self.summand(), float(self.weight), 1, self.metric)
 
+    def row(self, i: int) -> Self:
+        """Client ``i`` of a block."""
+        return self.with_value(T.map(lambda leaf: leaf[i], self.value))
+
     def with_value(self, value: T.Tree) -> Self:
         """The same aggregate with another value."""
         return replace(self, value=value)
@@ -99,6 +103,11 @@ class Mean(Aggregate):
 
     examples: Any = 1.0
     kind: ClassVar[str] = "mean"
+
+    def row(self, i: int) -> Self:
+        """Client ``i`` of a block, with its own weight."""
+        weight = float(np.ravel(np.asarray(self.examples))[i]) if np.ndim(self.examples) else self.examples
+        return replace(self, value=T.map(lambda leaf: leaf[i], self.value), examples=weight)
 
     @property
     def weight(self) -> Any:
@@ -135,6 +144,11 @@ class Parts(Aggregate):
     examples: Any = 1.0
     kind: ClassVar[str] = "parts"
     summable: ClassVar[bool] = False
+
+    def row(self, i: int) -> Self:
+        """Client ``i`` of a block, with its own weight."""
+        weight = float(np.ravel(np.asarray(self.examples))[i]) if np.ndim(self.examples) else self.examples
+        return replace(self, value=T.map(lambda leaf: leaf[i], self.value), examples=weight)
 
     @property
     def weight(self) -> Any:

@@ -91,7 +91,7 @@ class Free:
         return 0.0
 
 
-class _VirtualSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+class _VirtualSelector(selectors.DefaultSelector):
     """Waits for nothing but engine work: an idle wait becomes a jump of the clock."""
 
     def __init__(self) -> None:

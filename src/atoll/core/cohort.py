@@ -10,12 +10,11 @@ from .errors import ConfigError
 from .tree import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from .party import Parties
-    from .store import StateStore
 
 __all__ = ["Cohort", "Community", "Population"]
 
@@ -70,16 +69,14 @@ class Cohort:
         parties: Parties,
         keys: NDArray[np.uint64],
         population: Population,
-        store: StateStore | None = None,
-        slot: str = "",
+        states: Callable[[int], Tree] | None = None,
     ) -> None:
         if len(keys) != len(parties):
             raise ConfigError(f"{len(keys)} keys for {len(parties)} parties", remedy="give one key a party")
         self.parties = parties
         self.keys = keys
         self.population = population
-        self._store = store
-        self._slot = slot
+        self._states = states
 
     def __len__(self) -> int:
         return len(self.parties)
@@ -95,6 +92,4 @@ class Cohort:
 
     def state(self, i: int) -> Tree:
         """The private state of the ``i``-th client, ``None`` before its first."""
-        if self._store is None:
-            return None
-        return self._store.get(self._slot, int(self.positions[i]))
+        return None if self._states is None else self._states(int(self.positions[i]))

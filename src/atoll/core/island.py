@@ -101,7 +101,7 @@ class Island:
 
     __slots__ = (
         "_data", "_key", "_ledger", "_notes", "_outbox", "_request", "_secret", "_secret_seed", "_spent", "_state",
-        "_state_loaded", "_store", "inbox", "party",
+        "_state_assigned", "_state_loaded", "_store", "inbox", "party",
     )  # fmt: skip
 
     def __init__(
@@ -123,6 +123,7 @@ class Island:
         self._store = state
         self._state: Tree = None
         self._state_loaded = state is None
+        self._state_assigned = False
         self._ledger = ledger
         self._secret: Secret | None = None
         self._secret_seed = secret_seed
@@ -165,7 +166,7 @@ class Island:
     @state.setter
     def state(self, value: Tree) -> None:
         self._state = value
-        self._state_loaded = True
+        self._state_loaded = self._state_assigned = True
 
     def spend(self, event: Event) -> None:
         """Write a privacy event before anything is released; durable when this returns."""
@@ -185,6 +186,26 @@ class Island:
     def note(self, progress: Tree) -> None:
         """Report progress of a running task."""
         self._notes.append(progress)
+
+    @property
+    def outbox(self) -> dict[str, Tree]:
+        """What was posted: recipient -> payload."""
+        return self._outbox
+
+    @property
+    def notes(self) -> list[Tree]:
+        """What was noted."""
+        return self._notes
+
+    @property
+    def state_changed(self) -> bool:
+        """Whether the task assigned a state."""
+        return self._state_assigned
+
+    @property
+    def new_state(self) -> Tree:
+        """The state as the task left it."""
+        return self._state if self._state_assigned else None
 
     @property
     def sealed(self) -> bool:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import message as M
-from .aggregate import Mean, Parts, Sum, Vote
+from .aggregate import Aggregate, Mean, Parts, Sum, Vote
 from .errors import CheckpointError, MessageError
-from .request import Reply
+from .request import Ran, Reply
 from .tree import Tree
 
-__all__ = ["Journal", "Kept", "pack_value", "unpack_value"]
+__all__ = ["Journal", "pack_value", "unpack_value"]
 
 _LENGTH = struct.Struct("<Q")
 _KINDS: dict[str, Any] = {"mean": Mean, "sum": Sum, "vote": Vote, "parts": Parts}
@@ -26,8 +25,6 @@ _KINDS: dict[str, Any] = {"mean": Mean, "sum": Sum, "vote": Vote, "parts": Parts
 
 def pack_value(value: Any) -> Tree:
     """A reply value as a message: aggregates are tagged."""
-    from .aggregate import Aggregate
-
     if isinstance(value, dict) and value and all(isinstance(v, Aggregate) for v in value.values()):
         return {
             "aggregates": {
@@ -48,21 +45,6 @@ def unpack_value(packed: Any) -> Any:
     return found
 
 
-@dataclass(frozen=True)
-class Kept:
-    """A reply in the journal."""
-
-    value: Any
-    mail: dict[str, Tree]
-    nbytes: int
-    state: Tree
-    state_changed: bool
-
-    def reply(self, position: int) -> Reply:
-        """The reply again."""
-        return Reply(position, self.value, dict(self.mail), [], self.nbytes)
-
-
 class Journal:
     """Replies by request and party.
 
@@ -73,7 +55,7 @@ class Journal:
 
     def __init__(self, path: Path | None = None, others: list[Path] | None = None) -> None:
         self.path = path
-        self._kept: dict[tuple[str, int], Kept] = {}
+        self._kept: dict[tuple[str, int], Ran] = {}
         for file in [*(others or []), *([path] if path is not None else [])]:
             if file.exists():
                 self._read(file)
@@ -92,25 +74,27 @@ class Journal:
                 raise CheckpointError(
                     f"the journal is damaged at byte {at}: {error.what}", where=str(path), remedy="start a new run"
                 ) from error
-            self._kept[entry["request"], entry["party"]] = Kept(
-                unpack_value(entry["value"]), entry["mail"], entry["nbytes"], entry["state"], entry["changed"]
-            )
+            reply = Reply(entry["party"], unpack_value(entry["value"]), entry["mail"], [], entry["nbytes"])
+            self._kept[entry["request"], entry["party"]] = Ran(reply, entry["state"], entry["changed"])
             at += _LENGTH.size + length
 
-    def get(self, request: str, party: int) -> Kept | None:
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def get(self, request: str, party: int) -> Ran | None:
         """The reply that was already given, if any."""
         return self._kept.get((request, party)) if self._kept else None
 
     def put(self, request: str, reply: Reply, state: Tree, changed: bool) -> None:
         """Write a reply down; durable when this returns."""
-        kept = Kept(reply.value, dict(reply.mail), reply.nbytes, state if changed else None, changed)
+        kept = Ran(reply, state if changed else None, changed)
         if self.path is not None:
             entry = {
                 "request": request,
                 "party": reply.party,
                 "value": pack_value(reply.value),
-                "mail": kept.mail,
-                "nbytes": kept.nbytes,
+                "mail": reply.mail,
+                "nbytes": reply.nbytes,
                 "state": kept.state,
                 "changed": changed,
             }

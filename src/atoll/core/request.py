@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .aggregate import Totals
+from . import tree as T
+from .aggregate import Aggregate, Totals
 from .stage import Chain
 from .task import Task
 from .tree import Tree
@@ -16,7 +18,7 @@ from .tree import Tree
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Folded", "Mail", "Reply", "Request"]
+__all__ = ["Folded", "Mail", "Ran", "Reply", "Request", "not_finite", "sketch", "wire_form"]
 
 
 class Mail:
@@ -94,6 +96,23 @@ class Reply:
     error: Exception | None = None
 
 
+@dataclass(frozen=True)
+class Ran:
+    """A task that ran: its reply, and what it left behind.
+
+    Attributes:
+        reply: the reply.
+        state: the party's private state afterwards.
+        changed: whether the state changed.
+        sealed: it drew on secrets or spent privacy budget, so running it again would not give the same.
+    """
+
+    reply: Reply
+    state: Tree = None
+    changed: bool = False
+    sealed: bool = False
+
+
 @dataclass
 class Folded:
     """The replies of a cohort as one.
@@ -104,6 +123,8 @@ class Folded:
         nbytes: encoded reply size of each sender.
         rejected: position -> why its reply was kept out.
         errors: position -> what its task raised.
+        states: position -> new private state.
+        kept: sealed replies, for the journal.
     """
 
     totals: Totals
@@ -111,3 +132,46 @@ class Folded:
     nbytes: NDArray[np.int64]
     rejected: dict[int, str] = field(default_factory=dict)
     errors: dict[int, Exception] = field(default_factory=dict)
+    states: dict[int, Tree] = field(default_factory=dict)
+    kept: list[Ran] = field(default_factory=list)
+
+    def keep(self, ran: Ran) -> None:
+        """Remember a sealed reply."""
+        if ran.sealed and ran.reply.error is None:
+            self.kept.append(ran)
+
+
+def wire_form(value: Any) -> Any:
+    """A reply as a message tree: aggregates become plain dicts."""
+    if isinstance(value, dict) and any(isinstance(v, Aggregate) for v in value.values()):
+        return {
+            k: {"kind": v.kind, "value": v.value, "weight": v.weight} if isinstance(v, Aggregate) else v
+            for k, v in value.items()
+        }
+    return value
+
+
+def not_finite(value: Tree, weight: Any) -> str:
+    """The path of the first non-finite leaf, ``"."`` for a bare leaf or the weight, ``""`` when all is finite."""
+    if not np.all(np.isfinite(np.asarray(weight, dtype=np.float64))):
+        return "."
+    for path, leaf in T.items(value):
+        if isinstance(leaf, np.ndarray | np.generic):
+            if leaf.dtype.kind in "fc" and not np.isfinite(leaf).all():
+                return path or "."
+        elif isinstance(leaf, float):
+            if not math.isfinite(leaf):
+                return path or "."
+        elif type(leaf).__module__ == "torch" and leaf.is_floating_point() and not bool(leaf.isfinite().all()):
+            return path or "."
+    return ""
+
+
+def sketch(message: Tree) -> str:
+    """A message in short: paths, dtypes and shapes."""
+    parts = (
+        f"{path}:{getattr(leaf, 'dtype', type(leaf).__name__)}{list(np.shape(leaf)) or ''}"
+        for path, leaf in T.items(message)
+    )
+    text = ", ".join(parts)
+    return "{" + (text if len(text) < 300 else text[:297] + "...") + "}"

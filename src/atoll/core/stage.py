@@ -65,7 +65,7 @@ class Stage:
 
     def bits(self, value: Tree) -> int | None:
         """Exact size of the encoded value in bits; ``None`` when only measuring tells."""
-        return sum(8 * int(np.prod(np.shape(leaf))) * leaf.dtype.itemsize for leaf in T.leaves(value))
+        return sum(8 * int(np.prod(np.shape(leaf))) * int(leaf.dtype.itemsize) for leaf in T.leaves(value))
 
     def sensitivity(self, before: float | None) -> float | None:
         """Largest L2 change one client can cause after this stage, given that before it; ``None`` is unbounded."""

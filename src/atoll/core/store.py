@@ -23,12 +23,10 @@ class StateStore:
 
     Args:
         folder: where segments go; ``None`` keeps everything in memory.
-        owner: name of the host, part of the file names.
     """
 
-    def __init__(self, folder: Path | None = None, owner: str = "host") -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
-        self.owner = owner
         self._live: dict[str, dict[int, Tree]] = defaultdict(dict)
         self._dirty: dict[str, set[int]] = defaultdict(set)
 
@@ -55,7 +53,7 @@ class StateStore:
         if self.folder is None or not dirty:
             self._dirty[slot].clear()
             return []
-        name = f"state-{generation:08d}-{self.owner}.msg"
+        name = f"state-{generation:08d}.msg"
         content = {"slot": slot, "positions": dirty, "states": [self._live[slot][p] for p in dirty]}
         write_message(self.folder / name, content)
         self._dirty[slot].clear()

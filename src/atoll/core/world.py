@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from .checkpoint import CheckpointStore
 from .clock import Clock, Cost, Free
 from .cohort import Population
-from .event import Event, Ledger, SeededSecret
+from .event import Ledger, SeededSecret
+from .executor import Executor
 from .host import Host
 from .island import AllowAll, Policy
 from .journal import Journal
@@ -70,33 +71,11 @@ class World:
         if self.secret_seed is not None and not any(e["kind"] == SeededSecret.kind for e in self.ledger):
             self.ledger.append(SeededSecret(), "*", "world")
 
-    def host(self, owner: str, *, vectorised: bool, spend: Callable[[Event, str, str], None] | None = None) -> Host:
-        """A host for (some of) the islands of this world.
+    def executor(self, *, vectorised: bool) -> Executor:
+        """An executor for the islands of this world."""
+        return Executor(self.roster, self.population, self.policy, vectorised, self.secret_seed)
 
-        Args:
-            owner: its name, part of its file names.
-            vectorised: use a task's ``many``.
-            spend: carries privacy events to the ledger; by default this process's own.
-        """
-        journal = Journal()
-        if self.folder is not None:
-            own = self.folder / f"journal-{owner}.log"
-            journal = Journal(own, [p for p in sorted(self.folder.glob("journal-*.log")) if p != own])
-        ledger: Any = self.ledger if spend is None else _Carried(spend)
-        return Host(
-            self.roster,
-            self.population,
-            StateStore(self.folder, owner),
-            ledger,
-            journal,
-            self.policy,
-            vectorised,
-            self.secret_seed,
-        )
-
-
-@dataclass
-class _Carried:
-    """A ledger somewhere else."""
-
-    append: Callable[[Event, str, str], None]
+    def host(self, *, vectorised: bool = False) -> Host:
+        """The host of the islands of this world: an executor with state, journal and ledger."""
+        journal = Journal(None if self.folder is None else self.folder / "journal.log")
+        return Host(self.executor(vectorised=vectorised), StateStore(self.folder), self.ledger, journal)

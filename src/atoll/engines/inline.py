@@ -36,7 +36,7 @@ class Inline:
 
     async def open(self, world: World) -> None:
         """Make the host."""
-        self._host = world.host("local", vectorised=self.vectorised)
+        self._host = world.host(vectorised=self.vectorised)
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
         """Run the task at each party."""

@@ -1,0 +1,188 @@
+"""Running tasks on islands: the part of a host that keeps nothing.
+
+An executor turns (request, party, state) into (reply, new state). It can live in a worker process or at the other end of a network, while the
+state, the journal and the ledger stay with their owner.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import message as M
+from .aggregate import Aggregate, merge_totals
+from .blocks import fold_batches
+from .cohort import Cohort, Population
+from .errors import AtollError, MessageError, PolicyError, TaskError
+from .event import Event
+from .island import AllowAll, Island, Policy
+from .party import Parties, Roster
+from .request import Folded, Ran, Reply, Request, not_finite, sketch, wire_form
+from .rng import Rng
+from .tree import Tree
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Executor"]
+
+States = Callable[[int], Tree]
+Replay = Callable[[int], "Ran | None"]
+Spend = Callable[[Event, str, str], None]
+
+
+@dataclass
+class Executor:
+    """Runs tasks for the parties of one place.
+
+    Attributes:
+        roster: everyone, for names.
+        population: the islands' data.
+        policy: the islands' rule for what may leave them.
+        vectorised: whether to use a task's ``many``.
+        secret_seed: seeds the islands' secrets in a reproducible simulation; ``None`` is the system's entropy.
+    """
+
+    roster: Roster
+    population: Population
+    policy: Policy = field(default_factory=AllowAll)
+    vectorised: bool = False
+    secret_seed: int | None = None
+
+    def data(self, position: int) -> Any:
+        """The data of a party."""
+        if position < len(self.population):
+            return self.population.shard(position)
+        return getattr(self.population, "others", {}).get(self.roster.name(position))
+
+    def keys(self, request: Request, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The random key of each party for this request."""
+        return Rng(request.key).children(self.roster.keys(positions))
+
+    def island(self, request: Request, position: int, key: int, states: States, spend: Spend | None) -> Island:
+        """The view that a task gets."""
+        return Island(
+            self.roster.party(position),
+            lambda: self.data(position),
+            key,
+            request=request.id,
+            state=lambda: states(position),
+            ledger=spend,
+            inbox=request.mail.box(self.roster.name(position)) if request.mail else None,
+            secret_seed=self.secret_seed,
+        )
+
+    async def one(self, request: Request, position: int, key: int, states: States, spend: Spend | None = None) -> Ran:
+        """Run the task at one party."""
+        island = self.island(request, position, key, states, spend)
+        try:
+            value = request.task(island, request.message)
+            if inspect.isawaitable(value):
+                value = await value
+            self.policy.release(island.party, request.task.name, value)
+            nbytes = M.nbytes(wire_form(value)) + sum(M.nbytes(p) for p in island.outbox.values())
+        except Exception as error:
+            return Ran(Reply(position, error=self.explain(error, request, position)), None, False, island.sealed)
+        reply = Reply(position, value, island.outbox, island.notes, nbytes)
+        return Ran(reply, island.new_state, island.state_changed, island.sealed)
+
+    async def fold(
+        self,
+        request: Request,
+        positions: NDArray[np.int64],
+        states: States,
+        replay: Replay | None = None,
+        spend: Spend | None = None,
+    ) -> Folded:
+        """Run the task at each party and add up the replies, in cohort order or in the blocks of the task's ``many``."""
+        keys = self.keys(request, positions)
+        if self.vectorised and request.task.many is not None and request.mail is None:
+            cohort = Cohort(Parties(self.roster, positions), keys, self.population, states)
+            try:
+                return fold_batches(request, cohort)
+            except Exception as error:
+                explained = self.explain(error, request, None)
+                return Folded({}, positions[:0], positions[:0], {}, dict.fromkeys(positions.tolist(), explained))
+        folded = Folded({}, positions[:0], positions[:0])
+        senders: list[int] = []
+        sizes: list[int] = []
+        for position, key in zip(positions.tolist(), keys.tolist(), strict=True):
+            ran = replay(position) if replay is not None else None
+            if ran is None:
+                ran = await self.one(request, position, key, states, spend)
+                folded.keep(ran)
+            if ran.changed:
+                folded.states[position] = ran.state
+            nbytes = self._add(request, ran.reply, key, folded)
+            if nbytes is not None:
+                senders.append(position)
+                sizes.append(nbytes)
+        folded.senders = np.array(senders, dtype=np.int64)
+        folded.nbytes = np.array(sizes, dtype=np.int64)
+        return folded
+
+    def _add(self, request: Request, reply: Reply, key: int, folded: Folded) -> int | None:
+        """Put one reply through the uplink and into the sums; return its size, or ``None`` when it is kept out."""
+        if reply.error is not None:
+            folded.errors[reply.party] = reply.error
+            return None
+        try:
+            aggregates = _aggregates(reply.value, request, self.roster.name(reply.party))
+        except MessageError as error:
+            folded.errors[reply.party] = error
+            return None
+        part, sent = {}, {}
+        for name, aggregate in aggregates.items():
+            bad = not_finite(aggregate.value, aggregate.weight)
+            if bad:
+                folded.rejected[reply.party] = f"{name}{'' if bad == '.' else '/' + bad} is not finite"
+                return None
+            part[name], wire = request.uplink.encode(aggregate, request.public, Rng(key).child(name))
+            sent[name] = {"kind": aggregate.kind, "value": wire, "weight": float(aggregate.weight)}
+        folded.totals = merge_totals([folded.totals, part])
+        return M.nbytes(sent)
+
+    async def role(
+        self, request: Request, position: int, peers: Any, states: States, spend: Spend | None = None
+    ) -> Ran:
+        """Run one role of a session: ``async (island, peers) -> result``."""
+        key = int(self.keys(request, np.array([position], dtype=np.int64))[0])
+        island = self.island(request, position, key, states, spend)
+        try:
+            value = await request.task.run(island, peers, **request.task.args)
+            self.policy.release(island.party, request.task.name, value)
+        except Exception as error:
+            raise self.explain(error, request, position) from error
+        return Ran(Reply(position, value), island.new_state, island.state_changed, island.sealed)
+
+    def explain(self, error: Exception, request: Request, position: int | None) -> Exception:
+        """Say which request, party, task and arguments an error belongs to; Atoll's own errors keep their kind."""
+        at = "the cohort" if position is None else self.roster.name(position)
+        where = f"{request.id} at {at}"
+        if isinstance(error, PolicyError) or (isinstance(error, AtollError) and error.where is not None):
+            return error
+        if isinstance(error, AtollError):
+            return type(error)(error.what, where=where, remedy=error.remedy)
+        shown = ", ".join(f"{k}={v!r}" for k, v in request.task.args.items())
+        wrapped = TaskError(
+            f"{type(error).__name__}: {error}",
+            where=f"task {request.task.name}({shown}), request {where}, message {sketch(request.message)}",
+            remedy="fix the task; engine='inline' runs it in this process, where a debugger can stop",
+        )
+        wrapped.__cause__ = error
+        return wrapped
+
+
+def _aggregates(value: Any, request: Request, party: str) -> dict[str, Aggregate]:
+    if isinstance(value, dict) and value and all(isinstance(v, Aggregate) for v in value.values()):
+        return value
+    shown = {k: type(v).__name__ for k, v in value.items()} if isinstance(value, dict) else type(value).__name__
+    raise MessageError(
+        f"the reply to a sum must be a dict of aggregates, not {shown}",
+        where=f"task {request.task.name} at {party}",
+        remedy='return for example {"update": Mean(value, examples=n)}',
+    )
