@@ -119,6 +119,7 @@ def simulate(
     if len(islands) == 0:
         raise ConfigError("the federation has no clients", where="islands", remedy="partition the data first")
     learner = job.learner(islands)
+    world.registry.update({task.name: task for task in (learner.train, learner.measure)})
     trained, fed = run_in(world, job.program(islands, learner))
     return Result(
         learner.export(trained.params),

@@ -17,7 +17,7 @@ aggregate             summand of client k      result
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -26,7 +26,19 @@ import numpy as np
 from . import tree as T
 from .errors import CompositionError
 
-__all__ = ["Aggregate", "Mean", "Part", "Parts", "Sum", "Total", "Totals", "Vote", "merge_totals"]
+__all__ = [
+    "Aggregate",
+    "Mean",
+    "Part",
+    "Parts",
+    "Sum",
+    "Total",
+    "Totals",
+    "Vote",
+    "in_order",
+    "merge_totals",
+    "sign_parts",
+]
 
 
 @dataclass(frozen=True)
@@ -171,10 +183,17 @@ class Parts(Aggregate):
 
 @dataclass(frozen=True)
 class Part:
-    """One client's own reply inside ``Parts``."""
+    """One client's own reply inside ``Parts``.
+
+    Attributes:
+        value: what it sent.
+        weight: its weight.
+        sender: position of the client in the roster; -1 until the federation has signed the part.
+    """
 
     value: T.Tree
     weight: float
+    sender: int = -1
 
 
 @dataclass(frozen=True)
@@ -205,10 +224,7 @@ class Total:
                 f"a total of kind {self.kind!r} cannot take one of kind {other.kind!r}",
                 remedy="let every client reply with the same aggregates",
             )
-        if self.kind == "parts":
-            value = self.value + other.value
-        else:
-            value = T.add(self.value, other.value)
+        value = self.value + other.value if self.kind == "parts" else T.add(self.value, other.value)
         return Total(self.kind, value, self.weight + other.weight, self.n + other.n, self.metric)
 
     def result(self) -> Any:
@@ -222,6 +238,26 @@ class Total:
 
 Totals = dict[str, Total]
 """Named totals; the empty dict is zero."""
+
+
+def sign_parts(totals: Totals, senders: Sequence[int]) -> Totals:
+    """Write the sender's position on every part, given the senders in the order of the parts."""
+
+    def signed(total: Total) -> Total:
+        if total.kind != "parts" or len(total.value) != len(senders):
+            return total
+        pairs = zip(total.value, senders, strict=True)
+        return replace(total, value=[replace(part, sender=int(position)) for part, position in pairs])
+
+    return {name: signed(total) for name, total in totals.items()}
+
+
+def in_order(total: Total, positions: Sequence[int]) -> Total:
+    """The same total with its parts in the order of ``positions``, whichever block or worker they came from."""
+    if total.kind != "parts":
+        return total
+    rank = {int(position): i for i, position in enumerate(positions)}
+    return replace(total, value=sorted(total.value, key=lambda part: rank.get(part.sender, -1)))
 
 
 def merge_totals(parts: Iterable[Mapping[str, Total]]) -> Totals:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import message as M
 from . import tree as T
-from .aggregate import Aggregate, Totals, merge_totals
+from .aggregate import Aggregate, Total, Totals, merge_totals
 from .request import Folded, Request, not_finite
 from .rng import Rng
 from .task import Batch
@@ -27,6 +28,7 @@ def fold_batches(request: Request, cohort: Cohort) -> Folded:
     folded = Folded({}, positions[:0], positions[:0])
     kept = np.zeros(len(positions), dtype=bool)
     sizes = np.zeros(len(positions), dtype=np.int64)
+    order: list[int] = []
     for batch in request.task.batches(cohort, request.message):
         keys = cohort.keys[batch.positions]
         keep = np.ones(len(batch.positions), dtype=bool)
@@ -37,14 +39,23 @@ def fold_batches(request: Request, cohort: Cohort) -> Folded:
         totals = _sum_finite(request, batch, keys, keep, positions, folded.rejected)
         folded.totals = merge_totals([folded.totals, totals])
         kept[batch.positions] = keep
+        order += batch.positions[keep].tolist()
         sizes[batch.positions] = _reply_bytes(request, batch, keys)
         if batch.states is not None:
             for i in np.flatnonzero(keep).tolist():
                 position = int(positions[batch.positions[i]])
                 folded.states[position] = T.map(lambda leaf, i=i: leaf[i], batch.states)
+    folded.totals = {name: _cohort_order(total, order) for name, total in folded.totals.items()}
     folded.senders = positions[kept]
     folded.nbytes = sizes[kept]
     return folded
+
+
+def _cohort_order(total: Total, order: list[int]) -> Total:
+    """Put single replies into cohort order: blocks may come in any."""
+    if total.kind != "parts" or len(total.value) != len(order):
+        return total
+    return replace(total, value=[total.value[i] for i in np.argsort(order, kind="stable")])
 
 
 def _sum_finite(
@@ -57,7 +68,7 @@ def _sum_finite(
 ) -> Totals:
     """Sum a block; a sum is finite only if every term is, so single clients are looked at only when it is not."""
     totals = _sum_block(request, batch, keys, keep)
-    if not any(not_finite(t.value, t.weight) for t in totals.values() if t.kind != "parts"):
+    if not any(_total_not_finite(total) for total in totals.values()):
         return totals
     for i in np.flatnonzero(keep).tolist():
         for name, aggregate in batch.reply.items():
@@ -69,6 +80,12 @@ def _sum_finite(
                 rejected[int(positions[batch.positions[i]])] = reason
                 break
     return _sum_block(request, batch, keys, keep)
+
+
+def _total_not_finite(total: Total) -> bool:
+    if total.kind == "parts":
+        return any(not_finite(part.value, part.weight) for part in total.value)
+    return bool(not_finite(total.value, total.weight))
 
 
 def _sum_block(request: Request, batch: Batch, keys: NDArray[np.uint64], keep: NDArray[np.bool_]) -> Totals:

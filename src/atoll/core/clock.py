@@ -8,10 +8,11 @@ waiting. Ties are broken by the position of the party, so a simulation has one o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import selectors
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -164,6 +165,19 @@ class Clock:
                 loop.set_time(now)
         else:
             self._offset, self._start = now, time.monotonic()
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Engine work is pending: virtual time stands still."""
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, VirtualLoop):
+            yield
+            return
+        loop.work_begins()
+        try:
+            yield
+        finally:
+            loop.work_ends()
 
     async def sleep_until(self, moment: float) -> None:
         """Wait until a moment on this clock."""

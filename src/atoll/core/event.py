@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from .errors import CheckpointError, ConfigError
 
-__all__ = ["Event", "Gaussian", "Laplace", "Ledger", "NonPrivate", "SeededSecret"]
+__all__ = ["Event", "Gaussian", "Laplace", "Ledger", "NonPrivate", "SeededSecret", "register_event", "unpack_event"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,10 @@ class Event:
             )
         if self.count < 1:
             raise ConfigError(f"count={self.count} releases", remedy="use a whole number of at least 1")
+
+    def packed(self) -> dict[str, Any]:
+        """The event as plain values."""
+        return {"kind": self.kind, **asdict(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,28 @@ class SeededSecret(Event):
     """The simulation drew its "secrets" from a seed: guarantees are void, results are reproducible."""
 
     kind: ClassVar[str] = "seeded-secret"
+
+
+_EVENTS: dict[str, type[Event]] = {kind.kind: kind for kind in (Event, Gaussian, Laplace, NonPrivate, SeededSecret)}
+
+
+def register_event(kind: type[Event]) -> type[Event]:
+    """Make a further kind of event known, as a decorator; kinds are never renamed or reused."""
+    if _EVENTS.setdefault(kind.kind, kind) is not kind:
+        raise ConfigError(f"event kind {kind.kind!r} is taken", remedy="choose another kind")
+    return kind
+
+
+def unpack_event(packed: dict[str, Any]) -> Event:
+    """The inverse of ``Event.packed``.
+
+    Raises:
+        ConfigError: the kind is unknown.
+    """
+    kind = _EVENTS.get(packed.get("kind", ""))
+    if kind is None:
+        raise ConfigError(f"unknown privacy event {packed.get('kind')!r}", remedy="register its class on this side too")
+    return kind(**{k: v for k, v in packed.items() if k != "kind"})
 
 
 class Ledger:

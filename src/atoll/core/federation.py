@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import message as M
-from .aggregate import Totals, merge_totals
+from .aggregate import Totals, in_order, merge_totals, sign_parts
 from .errors import ConfigError, QuorumError
 from .flight import Arrivals, Flight, Handle
 from .meter import Meter
@@ -294,9 +294,9 @@ class Federation:
         down: int = 0,
     ) -> Combined:
         name = self.world.roster.name
-        totals: Totals = merge_totals(part.totals for part in parts)
+        totals: Totals = merge_totals(sign_parts(part.totals, part.senders.tolist()) for part in parts)
         empty = np.zeros(0, dtype=np.int64)
-        totals = {k: chain.decode(t, public) for k, t in totals.items()}
+        totals = {k: in_order(chain.decode(t, public), asked.positions.tolist()) for k, t in totals.items()}
         senders = Parties(self.world.roster, np.concatenate([empty, *[p.senders for p in parts]]))
         rejected = {name(k): why for p in parts for k, why in p.rejected.items()}
         errors = {name(k): error for p in parts for k, error in p.errors.items()}
@@ -311,6 +311,7 @@ class Federation:
             seconds,
             int(sum(p.nbytes.sum() for p in parts)),
             down,
+            {k: t.kind for k, t in totals.items()},
         )
 
     # ------------------------------------------------------------------ supersteps, passes, conversations

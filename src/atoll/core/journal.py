@@ -9,40 +9,16 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
-from typing import Any
 
 from . import message as M
-from .aggregate import Aggregate, Mean, Parts, Sum, Vote
 from .errors import CheckpointError, MessageError
 from .request import Ran, Reply
 from .tree import Tree
+from .wire import pack_value, unpack_value
 
-__all__ = ["Journal", "pack_value", "unpack_value"]
+__all__ = ["Journal"]
 
 _LENGTH = struct.Struct("<Q")
-_KINDS: dict[str, Any] = {"mean": Mean, "sum": Sum, "vote": Vote, "parts": Parts}
-
-
-def pack_value(value: Any) -> Tree:
-    """A reply value as a message: aggregates are tagged."""
-    if isinstance(value, dict) and value and all(isinstance(v, Aggregate) for v in value.values()):
-        return {
-            "aggregates": {
-                k: {"kind": v.kind, "value": v.value, "weight": v.weight, "metric": v.metric} for k, v in value.items()
-            }
-        }
-    return {"plain": value}
-
-
-def unpack_value(packed: Any) -> Any:
-    """The inverse of ``pack_value``."""
-    if "plain" in packed:
-        return packed["plain"]
-    found = {}
-    for name, item in packed["aggregates"].items():
-        extra = {"examples": item["weight"]} if item["kind"] in {"mean", "parts"} else {}
-        found[name] = _KINDS[item["kind"]](item["value"], metric=item["metric"], **extra)
-    return found
 
 
 class Journal:

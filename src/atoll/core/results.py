@@ -93,6 +93,7 @@ class Combined:
         value: name -> combined value.
         n: replies in it.
         weight: name -> sum of weights.
+        kinds: name -> kind of the aggregate: mean, sum, vote or parts. Parts come in cohort order.
         senders: who is in it, in cohort order.
         silent: who did not answer in time.
         rejected: name -> why the reply was kept out.
@@ -112,6 +113,7 @@ class Combined:
     seconds: float = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
+    kinds: dict[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
         return self.value[name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,6 +74,7 @@ class Task:
         work: ``(data, args) -> Work``, declared before the task runs.
         reply_bytes: size of the encoded reply if known beforehand.
         args: plain arguments, passed to ``run`` as keywords.
+        heavy: a cohort's work is worth a worker process (milliseconds and more).
     """
 
     name: str
@@ -82,10 +83,11 @@ class Task:
     work: Callable[[Any, Mapping[str, Any]], Work] = _no_work
     reply_bytes: int | None = None
     args: Mapping[str, Any] = field(default_factory=dict)
+    heavy: bool = False
 
     def with_args(self, **args: Any) -> Task:
         """The same task with plain keyword arguments bound."""
-        return Task(self.name, self.run, self.many, self.work, self.reply_bytes, {**self.args, **args})
+        return replace(self, args={**self.args, **args}) if args else self
 
     def __call__(self, island: Island, message: Tree) -> Any:
         """Run at one party."""

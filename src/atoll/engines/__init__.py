@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .batched import Batched
 from .inline import Inline
+from .processes import LoopbackSocket, Processes
 
-__all__ = ["ENGINES", "Inline"]
+__all__ = ["ENGINES", "Batched", "Inline", "LoopbackSocket", "Processes"]
 
-ENGINES: dict[str, Callable[[int | None], Any]] = {"inline": lambda workers: Inline()}
+ENGINES: dict[str, Callable[[int | None], Any]] = {
+    "batched": Batched,
+    "inline": lambda workers: Inline(),
+    "processes": Processes,
+    "socket": LoopbackSocket,
+}

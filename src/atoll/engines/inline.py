@@ -14,7 +14,26 @@ if TYPE_CHECKING:
     from atoll.core.session import Switch
     from atoll.core.world import World
 
-__all__ = ["Inline"]
+__all__ = ["Inline", "converse_here"]
+
+
+async def converse_here(
+    host: Host, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
+) -> dict[str, tuple[Any, float]]:
+    """Run the roles of a session side by side in this process; one that fails ends them all."""
+    peers = {role: switch.peers(role, start) for role in roles}
+    tasks = {
+        role: asyncio.create_task(host.role(request, position, peers[role]))
+        for role, (request, position) in roles.items()
+    }
+    try:
+        values = await asyncio.gather(*tasks.values())
+    except BaseException:
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+        raise
+    return {role: (value, peers[role].time) for role, value in zip(roles, values, strict=True)}
 
 
 class Inline:
@@ -50,19 +69,7 @@ class Inline:
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
     ) -> dict[str, tuple[Any, float]]:
         """Run the roles of a session side by side."""
-        peers = {role: switch.peers(role, start) for role in roles}
-        tasks = {
-            role: asyncio.create_task(self.host.role(request, position, peers[role]))
-            for role, (request, position) in roles.items()
-        }
-        try:
-            values = await asyncio.gather(*tasks.values())
-        except BaseException:
-            for task in tasks.values():
-                task.cancel()
-            await asyncio.gather(*tasks.values(), return_exceptions=True)
-            raise
-        return {role: (value, peers[role].time) for role, value in zip(roles, values, strict=True)}
+        return await converse_here(self.host, roles, switch, start)
 
     async def commit(self, slot: str, generation: int) -> list[str]:
         """Write the private state of a slot."""

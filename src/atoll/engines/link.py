@@ -1,0 +1,91 @@
+"""A link: whole messages over a connected socket, in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from atoll.core import message as M
+from atoll.core.errors import MessageError
+
+__all__ = ["Link", "LinkClosed"]
+
+_LENGTH = struct.Struct("<Q")
+_CHUNK = 1 << 20
+
+
+class LinkClosed(ConnectionError):  # noqa: N818 - an event, not a fault
+    """The other end went away."""
+
+
+class Link:
+    """Messages over a stream socket, each behind its length.
+
+    Args:
+        sock: a connected socket; the link owns it.
+        limits: bounds on what is accepted.
+    """
+
+    def __init__(self, sock: socket.socket, limits: M.Limits | None = None) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._limits = limits or M.Limits()
+        self._writing = asyncio.Lock()
+
+    async def send(self, tree: Any) -> None:
+        """Send one message; large arrays are not copied."""
+        loop = asyncio.get_running_loop()
+        size = M.nbytes(tree)
+        async with self._writing:
+            try:
+                for piece in self._pieces(size, tree):
+                    await loop.sock_sendall(self._sock, piece)
+            except OSError as error:
+                raise LinkClosed(str(error)) from error
+
+    @staticmethod
+    def _pieces(size: int, tree: Any) -> Iterator[Any]:
+        if size < _CHUNK:
+            yield _LENGTH.pack(size) + M.encode(tree)
+            return
+        yield _LENGTH.pack(size)
+        yield from M.encode_chunks(tree, _CHUNK)
+
+    async def recv(self) -> Any:
+        """Wait for the next message.
+
+        Raises:
+            LinkClosed: the other end went away.
+            MessageError: what came is not a message, or larger than the limits.
+        """
+        header = await self._exactly(_LENGTH.size)
+        (size,) = _LENGTH.unpack(header)
+        if size > self._limits.max_bytes:
+            raise MessageError(
+                f"a message of {size} bytes is announced and {self._limits.max_bytes} are allowed",
+                where="link",
+                remedy="raise the limit on both sides, or send less",
+            )
+        return M.decode(await self._exactly(size))
+
+    async def _exactly(self, size: int) -> bytearray:
+        loop = asyncio.get_running_loop()
+        buffer = bytearray(size)
+        view = memoryview(buffer)
+        done = 0
+        while done < size:
+            try:
+                count = await loop.sock_recv_into(self._sock, view[done:])
+            except OSError as error:
+                raise LinkClosed(str(error)) from error
+            if count == 0:
+                raise LinkClosed("the other end closed the connection")
+            done += count
+        return buffer
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._sock.close()

@@ -1,0 +1,338 @@
+"""Remote engines: executors behind links, memory at home.
+
+Everything that crosses is a Message, so that worker processes, a loopback socket and a network differ only in how the link is made. Workers
+keep nothing: the private state a request needs rides along, and comes back with the reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core.aggregate import merge_totals
+from atoll.core.errors import TaskError
+from atoll.core.event import unpack_event
+from atoll.core.request import Folded, Ran, Reply, Request
+from atoll.core.wire import pack_request, unpack_error, unpack_folded, unpack_ran
+
+from .link import Link, LinkClosed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.host import Host
+    from atoll.core.session import Switch
+    from atoll.core.world import World
+
+__all__ = ["Channel", "Remote"]
+
+
+class Channel:
+    """The engine's end of one link: matches answers to questions and passes on what sessions say."""
+
+    def __init__(self, link: Link, describe: Callable[[], str]) -> None:
+        self.link = link
+        self._describe = describe
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self.on_pass: Callable[[Any], None] | None = None
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                frame = await self.link.recv()
+                if frame.get("op") == "pass":
+                    if self.on_pass is not None:
+                        self.on_pass(frame)
+                else:
+                    self._answers.pop(frame["id"]).set_result(frame)
+        except (LinkClosed, OSError):
+            error = TaskError(
+                f"a worker went away while it was working ({self._describe()})",
+                where="engine",
+                remedy="look for lack of memory or a crash in native code; engine='inline' runs the task in this process",
+            )
+            for future in self._answers.values():
+                if not future.done():
+                    future.set_exception(error)
+            self._answers.clear()
+
+    async def call(self, number: int, frame: dict[str, Any]) -> Any:
+        """Send a question and wait for its answer."""
+        future = asyncio.get_running_loop().create_future()
+        self._answers[number] = future
+        try:
+            await self.link.send({**frame, "id": number})
+        except LinkClosed:
+            await asyncio.wait([self._reader])
+        return await future
+
+    async def close(self) -> None:
+        """Close the link; the worker ends by itself."""
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        self.link.close()
+
+
+class Remote:
+    """Base of engines whose executors are behind links.
+
+    Args:
+        workers: how many; ``None`` lets the engine choose.
+    """
+
+    name: ClassVar[str] = "remote"
+    vectorised: ClassVar[bool] = False
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.choices: dict[str, Any] = {}
+        self._wanted = workers
+        self._world: World | None = None
+        self._host: Host | None = None
+        self._channels: list[Channel] = []
+        self._numbers = itertools.count()
+        self._switches: dict[int, Switch] = {}
+        self._pumps: list[asyncio.Task[None]] = []
+
+    # ------------------------------------------------------------------ to be given by a transport
+
+    async def connect(self, world: World, workers: int) -> list[Channel]:
+        """Start the workers and return a channel to each."""
+        raise NotImplementedError
+
+    def default_workers(self) -> int:
+        """How many workers when nobody said."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ the engine
+
+    @property
+    def host(self) -> Host:
+        """State, journal and ledger."""
+        if self._host is None:
+            raise RuntimeError("the engine is not open")
+        return self._host
+
+    async def open(self, world: World) -> None:
+        """Make the memory; workers start with the first request."""
+        self._world = world
+        self._host = world.host(vectorised=self.vectorised)
+        recorded = self.choices.get("workers")
+        self.choices["workers"] = int(self._wanted or recorded or self.default_workers())
+
+    async def channels(self, request: Request) -> list[Channel]:
+        """The channels, connected at first use; tasks seen before that are known to the workers by name."""
+        if not self._channels:
+            if self._world is None:
+                raise RuntimeError("the engine is not open")
+            self._world.registry.setdefault(request.task.name, request.task)
+            self._channels = await self.connect(self._world, self.choices["workers"])
+            for channel in self._channels:
+                channel.on_pass = self._pass
+        return self._channels
+
+    async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
+        """Run the task at each party, spread over the workers."""
+        known = {int(p): self.host.replay(request, int(p)) for p in positions} if self.host.journal else {}
+        open_positions = np.array([p for p in positions.tolist() if known.get(p) is None], dtype=np.int64)
+        ran: dict[int, Ran] = {p: r for p, r in known.items() if r is not None}
+        channels = await self.channels(request)
+        parts = _spread(open_positions, len(channels))
+        frames = await self._ask(channels, "run", request, parts)
+        for frame in frames:
+            for item in frame["ran"]:
+                one = unpack_ran(item)
+                ran[one.reply.party] = one
+        return [self.host.absorb(request, ran[p]) for p in positions.tolist()]
+
+    async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
+        """Let each worker add up its part of the cohort; merge the parts in order."""
+        if self.host.journal and any(self.host.replay(request, int(p)) for p in positions):
+            return await self._fold_with_journal(request, positions)
+        channels = await self.channels(request)
+        parts = _spread(positions, len(channels))
+        frames = await self._ask(channels, "fold", request, parts)
+        folded = _merge([unpack_folded(frame["folded"]) for frame in frames], positions)
+        return self.host.absorb_fold(request, folded)
+
+    async def _fold_with_journal(self, request: Request, positions: NDArray[np.int64]) -> Folded:
+        """Some replies are in the journal: get the others, and add up here exactly as the workers would have."""
+        ran = {int(p): self.host.replay(request, int(p)) for p in positions}
+        missing = np.array([p for p, known in ran.items() if known is None], dtype=np.int64)
+        channels = await self.channels(request)
+        for frame in await self._ask(channels, "run", request, _spread(missing, len(channels))):
+            for item in frame["ran"]:
+                one = unpack_ran(item)
+                ran[one.reply.party] = one
+                self.host.absorb(request, one)
+        folds = [
+            await self.host.executor.fold(request, part, lambda p: None, ran.get)
+            for part in _spread(positions, len(channels))
+            if len(part)
+        ]
+        return self.host.absorb_fold(request, _merge(folds, positions))
+
+    async def _ask(
+        self, channels: list[Channel], op: str, request: Request, parts: list[NDArray[np.int64]]
+    ) -> list[Any]:
+        calls = [
+            channel.call(next(self._numbers), self._frame(op, request, part))
+            for channel, part in zip(channels, parts, strict=True)
+            if len(part)
+        ]
+        with self._busy():
+            frames = await asyncio.gather(*calls)
+        for frame in frames:
+            self._note_events(frame)
+            if frame.get("error") is not None:
+                raise unpack_error(frame["error"]) or TaskError("unknown")
+        return frames
+
+    def _frame(self, op: str, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:
+        store = self.host.store
+        states = ((p, store.get(request.slot, p)) for p in positions.tolist())
+        names = [self.host.executor.roster.name(p) for p in positions.tolist()] if request.mail else []
+        return {
+            "op": op,
+            "request": pack_request(request, names),
+            "positions": positions,
+            "states": [[p, state] for p, state in states if state is not None],
+        }
+
+    def _note_events(self, frame: Any) -> None:
+        for item in frame["events"]:
+            self.host.spend(unpack_event(item["event"]), item["party"], item["request"])
+
+    def _busy(self) -> Any:
+        if self._world is None:
+            raise RuntimeError("the engine is not open")
+        return self._world.clock.busy()
+
+    # ------------------------------------------------------------------ sessions
+
+    def _pass(self, frame: Any) -> None:
+        switch = self._switches.get(frame["session"])
+        if switch is not None:
+            switch.carry(frame["source"], frame["target"], frame["message"], frame["time"])
+
+    async def converse(
+        self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
+    ) -> dict[str, tuple[Any, float]]:
+        """Run each role at a worker; what they say passes through here."""
+        session = next(self._numbers)
+        self._switches[session] = switch
+        channels = await self.channels(next(iter(roles.values()))[0])
+        at = {role: channels[position % len(channels)] for role, (_, position) in roles.items()}
+        for role, channel in at.items():
+            switch.attach(role, self._hand(session, role, channel))
+        calls = {
+            role: asyncio.create_task(self._role(at[role], session, role, list(roles), request, position, start))
+            for role, (request, position) in roles.items()
+        }
+        try:
+            with self._busy():
+                outcomes = await asyncio.gather(*calls.values())
+        except BaseException:
+            for call in calls.values():
+                call.cancel()
+            await asyncio.gather(*calls.values(), return_exceptions=True)
+            await self._abandon()
+            raise
+        finally:
+            del self._switches[session]
+        return dict(zip(roles, outcomes, strict=True))
+
+    def _hand(self, session: int, role: str, channel: Channel) -> Callable[[str, Any, float], None]:
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+
+        async def pump() -> None:
+            while True:
+                await channel.link.send(await queue.get())
+
+        pumping = asyncio.create_task(pump())
+        self._pumps.append(pumping)
+
+        def put(source: str, message: Any, arrival: float) -> None:
+            queue.put_nowait(
+                {"op": "hand", "session": session, "role": role, "source": source, "message": message, "time": arrival}
+            )
+
+        return put
+
+    async def _role(
+        self, channel: Channel, session: int, role: str, roles: list[str], request: Request, position: int, start: float
+    ) -> tuple[Any, float]:
+        known = self.host.replay(request, position)
+        if known is not None:
+            return self.host.absorb(request, known).value, start
+        state = self.host.store.get(request.slot, position)
+        frame = await channel.call(
+            next(self._numbers),
+            {
+                "op": "role", "session": session, "role": role, "others": [r for r in roles if r != role],
+                "request": pack_request(request, []), "position": position, "start": start,
+                "states": [] if state is None else [[position, state]],
+            },
+        )  # fmt: skip
+        self._note_events(frame)
+        if frame.get("error") is not None:
+            raise unpack_error(frame["error"]) or TaskError("unknown")
+        return self.host.absorb(request, unpack_ran(frame["ran"][0])).value, frame["time"]
+
+    # ------------------------------------------------------------------ memory and end
+
+    async def commit(self, slot: str, generation: int) -> list[str]:
+        """Write the private state of a slot."""
+        return self.host.store.commit(slot, generation)
+
+    async def settle(self, slot: str) -> None:
+        """Let the journal forget."""
+        self.host.journal.forget(slot)
+
+    async def load(self, slot: str, segments: list[str]) -> None:
+        """Take private state back to a generation."""
+        self.host.store.load(slot, segments)
+
+    async def drop(self, slot: str) -> None:
+        """Forget a slot."""
+        self.host.store.drop(slot)
+
+    async def close(self) -> None:
+        """Close the links; workers end by themselves."""
+        await self._abandon()
+
+    async def _abandon(self) -> None:
+        for pumping in self._pumps:
+            pumping.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+        self._pumps.clear()
+        for channel in self._channels:
+            await channel.close()
+        self._channels = []
+        await self.disconnect()
+
+    async def disconnect(self) -> None:
+        """Wait for the workers to end."""
+
+
+def _spread(positions: NDArray[np.int64], parts: int) -> list[NDArray[np.int64]]:
+    """Cut a cohort into contiguous parts of nearly equal length, so that merging them in order keeps the cohort's order."""
+    return [np.asarray(part, dtype=np.int64) for part in np.array_split(positions, parts)]
+
+
+def _merge(parts: list[Folded], positions: NDArray[np.int64]) -> Folded:
+    merged = Folded({}, positions[:0], positions[:0])
+    merged.totals = merge_totals(part.totals for part in parts)
+    if parts:
+        merged.senders = np.concatenate([part.senders for part in parts])
+        merged.nbytes = np.concatenate([part.nbytes for part in parts])
+    for part in parts:
+        merged.rejected.update(part.rejected)
+        merged.errors.update(part.errors)
+        merged.states.update(part.states)
+        merged.kept.extend(part.kept)
+    return merged

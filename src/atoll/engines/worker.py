@@ -1,0 +1,129 @@
+"""The worker's side of a remote engine: an executor behind a link."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from atoll.core.event import Event
+from atoll.core.executor import Executor
+from atoll.core.request import Request
+from atoll.core.session import LocalPeers
+from atoll.core.wire import pack_error, pack_folded, pack_ran, unpack_request
+
+from .link import Link, LinkClosed
+
+__all__ = ["Worker", "serve"]
+
+
+class Worker:
+    """Answers frames until the link closes.
+
+    Args:
+        link: to the engine.
+        executor: runs the tasks.
+        registry: tasks and stages that the program registered by name.
+    """
+
+    def __init__(self, link: Link, executor: Executor, registry: Mapping[str, Any]) -> None:
+        self.link = link
+        self.executor = executor
+        self.registry = registry
+        self._peers: dict[tuple[int, str], LocalPeers] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        """Answer until the other end goes away."""
+        with contextlib.suppress(LinkClosed):
+            while True:
+                frame = await self.link.recv()
+                if frame["op"] == "hand":
+                    peers = self._peers.get((frame["session"], frame["role"]))
+                    if peers is not None:
+                        peers.put(frame["source"], frame["message"], frame["time"])
+                elif frame["op"] == "role":
+                    self._start_role(frame)
+                else:
+                    await self._answer(frame)
+
+    async def _answer(self, frame: Any) -> None:
+        events: list[Any] = []
+        try:
+            request = unpack_request(frame["request"], self.registry)
+            answer = await self._work(frame, request, events)
+        except Exception as error:
+            answer = {"error": pack_error(error)}
+        await self.link.send({"id": frame["id"], "events": events, **answer})
+
+    async def _work(self, frame: Any, request: Request, events: list[Any]) -> dict[str, Any]:
+        positions = np.asarray(frame["positions"])
+        states = dict(frame["states"])
+        spend = _collector(events)
+        if frame["op"] == "fold":
+            folded = await self.executor.fold(request, positions, states.get, None, spend)
+            return {"folded": pack_folded(folded)}
+        keys = self.executor.keys(request, positions).tolist()
+        ran = [
+            pack_ran(await self.executor.one(request, p, k, states.get, spend))
+            for p, k in zip(positions.tolist(), keys, strict=True)
+        ]
+        return {"ran": ran}
+
+    def _start_role(self, frame: Any) -> None:
+        session, role = frame["session"], frame["role"]
+
+        async def carry(target: str, message: Any, sent: float) -> None:
+            await self.link.send(
+                {"op": "pass", "session": session, "source": role, "target": target, "message": message, "time": sent}
+            )
+
+        peers = LocalPeers(role, list(frame["others"]), carry, frame["start"])
+        self._peers[session, role] = peers
+        task = asyncio.create_task(self._role(frame, peers))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _role(self, frame: Any, peers: LocalPeers) -> None:
+        events: list[Any] = []
+        states = dict(frame["states"])
+        try:
+            request = unpack_request(frame["request"], self.registry)
+            ran = await self.executor.role(request, frame["position"], peers, states.get, _collector(events))
+            answer: dict[str, Any] = {"ran": [pack_ran(ran)], "time": peers.time}
+        except Exception as error:
+            answer = {"error": pack_error(error)}
+        self._peers.pop((frame["session"], frame["role"]), None)
+        await self.link.send({"id": frame["id"], "events": events, **answer})
+
+
+def _collector(events: list[Any]) -> Callable[[Event, str, str], None]:
+    """Carries privacy events home with the reply: they are in the ledger before the program sees it."""
+
+    def spend(event: Event, party: str, request: str) -> None:
+        events.append({"event": event.packed(), "party": party, "request": request})
+
+    return spend
+
+
+def serve(sock: socket.socket, executor: Executor, registry: Mapping[str, Any], quiet: bool = True) -> None:
+    """Serve one link to its end; the body of a worker process."""
+    # Ctrl-C goes to the whole group: the engine decides, workers end when their link closes.
+    if quiet:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    async def main() -> None:
+        link = Link(sock)
+        try:
+            await Worker(link, executor, registry).serve()
+        finally:
+            link.close()
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    asyncio.run(main())
