@@ -162,6 +162,7 @@ def _joined(old: Tags, codes: NDArray[np.uint8], labels: list[str]) -> Tags:
     names = ["", *labels]
     before = ["", *old.labels]
     joined = [[f"{a}+{b}" if a and b else a or b for b in names] for a in before]
-    found = sorted({j for row in joined for j in row if j})
-    table = np.array([[found.index(j) + 1 if j else 0 for j in row] for row in joined], np.uint8)
+    pairs = set(zip(old._codes.tolist(), codes.tolist(), strict=True))
+    found = sorted({joined[a][b] for a, b in pairs} - {""})
+    table = np.array([[found.index(j) + 1 if j in found else 0 for j in row] for row in joined], np.uint8)
     return Tags(table[old._codes, codes], found)
