@@ -128,7 +128,7 @@ class Mean(Aggregate):
 
     def summand(self) -> T.Tree:
         """``w_k * value_k``."""
-        return T.scale(self.value, self.examples)
+        return T.scale(self.value, float(self.examples))  # a NumPy scalar would widen float32 leaves
 
 
 @dataclass(frozen=True)
