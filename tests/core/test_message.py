@@ -2,9 +2,10 @@
 
 import datetime as dt
 import enum
+import hashlib
 import itertools
-import os
 import struct
+import subprocess
 import sys
 import tracemalloc
 from collections import OrderedDict, namedtuple
@@ -174,8 +175,6 @@ def test_the_wire_form_is_fixed():
 
 def test_the_fingerprint_is_fixed():
     """BLAKE2b-256 of the canonical bytes above, keys sorted; computed from bytes built by hand."""
-    import hashlib
-
     head = b"\x17\x02\x00\x00\x00" + b"\x01\x00\x00\x00a\x02" + b"\x01\x00\x00\x00b\x00"
     expected = hashlib.blake2b(message_of(head), digest_size=32).hexdigest()
     assert fingerprint({"b": None, "a": True}) == expected
@@ -272,6 +271,13 @@ def test_a_leaf_that_cannot_be_sent_is_named(leaf, match):
     with pytest.raises(MessageError, match=match) as caught:
         encode({"update": {"layer1": [0, 1, 2, leaf]}})
     assert caught.value.where == "update/layer1[3]"
+
+
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="NumPy 1 has at most 32 dimensions")
+def test_more_dimensions_than_the_oldest_numpy_has_are_refused():
+    assert decode(encode(np.zeros((1,) * 32))).ndim == 32
+    with pytest.raises(MessageError, match="33 dimensions, above 32"):
+        encode(np.zeros((1,) * 33))
 
 
 @pytest.mark.parametrize("leaf", [{1, 2}, Custom(), np.array([None]), np.zeros(1, np.longdouble), "\ud800"])
@@ -665,10 +671,6 @@ def test_no_memory_is_a_message_error(monkeypatch):
 
 
 def test_the_package_brings_in_numpy_alone():
-    import subprocess
-
-    code = "import sys, atoll.core.message; print([m for m in ('torch', 'hypothesis', 'pickle', 'pydantic') if m in sys.modules and m != 'pickle'])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
-    )
+    code = "import sys, atoll.core.message; print([m for m in ('torch', 'hypothesis', 'pydantic') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
