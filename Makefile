@@ -14,7 +14,7 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input
-INSTALL := install --quiet --constraint constraints.txt --group dev --group docs --editable '.[all]'
+INSTALL := install -qq --constraint constraints.txt --group dev --group docs --editable '.[all]'
 
 .DEFAULT_GOAL := setup
 .PHONY: setup help demo test check format docs bench clean
@@ -54,7 +54,7 @@ clean: ## remove everything that was built, the environment too
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Atoll needs Python 3.11 or newer. Install it, or run: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/pip || { echo "Creating $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
-	@$(PIP) install --quiet --upgrade 'pip>=25.1'
+	@$(PIP) install -qq --upgrade 'pip>=25.1'
 	@echo "Installing Atoll with all extras; the first time takes a few minutes"
 	@$(PIP) $(INSTALL) || { \
 	  echo "Trying again with the index of PyTorch's CPU builds, $(TORCH_INDEX)"; \

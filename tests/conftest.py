@@ -1,0 +1,70 @@
+"""What holds for every test: one thread, no network, repeatable property tests. Warnings are errors (pyproject.toml)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+# Before NumPy or PyTorch is loaded: tests run side by side, so each keeps to one thread. Children inherit it.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
+    os.environ[_name] = "1"
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+_SLOW_MACHINE = [HealthCheck.too_slow]
+settings.register_profile("local", deadline=None, suppress_health_check=_SLOW_MACHINE)
+settings.register_profile("repeatable", deadline=None, suppress_health_check=_SLOW_MACHINE, derandomize=True)
+settings.load_profile("repeatable" if os.environ.get("CI") else "local")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep PyTorch to one thread where something loaded it early."""
+    del config
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+class NetworkUsed(RuntimeError):
+    """A test tried to leave this machine."""
+
+
+def _stays_here(address: Any) -> bool:
+    if not isinstance(address, tuple):  # a Unix socket's path
+        return True
+    host = address[0]
+    return host in ("", "localhost", "::1") or str(host).startswith("127.")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_network() -> Iterator[None]:
+    """Refuse every connection that is not to this machine, and every look-up of another name."""
+    refused = "tests run without a network; {} was asked for"
+    connect, connect_ex, look_up = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
+
+    def guarded_connect(self: socket.socket, address: Any) -> None:
+        if not _stays_here(address):
+            raise NetworkUsed(refused.format(address))
+        connect(self, address)
+
+    def guarded_connect_ex(self: socket.socket, address: Any) -> int:
+        if not _stays_here(address):
+            raise NetworkUsed(refused.format(address))
+        return connect_ex(self, address)
+
+    def guarded_look_up(host: Any, *args: Any, **kwargs: Any) -> Any:
+        name = host.decode() if isinstance(host, bytes) else host
+        if name is not None and not _stays_here((name,)) and name != socket.gethostname():
+            raise NetworkUsed(refused.format(name))
+        return look_up(host, *args, **kwargs)
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(socket.socket, "connect", guarded_connect)
+    patch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
+    patch.setattr(socket, "getaddrinfo", guarded_look_up)
+    yield
+    patch.undo()

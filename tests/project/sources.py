@@ -1,0 +1,129 @@
+"""Atoll's own source as syntax trees, for the tests of this folder."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "atoll"
+
+
+@dataclass(frozen=True)
+class Module:
+    """One file of the package."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Its dotted name."""
+        parts = ("atoll", *self.path.relative_to(PACKAGE).with_suffix("").parts)
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    @property
+    def room(self) -> str:
+        """The folder under ``src/atoll``, or the name of a module that lies there."""
+        return [*self.name.split("."), "atoll"][1]
+
+    @property
+    def text(self) -> str:
+        """The source."""
+        return self.path.read_text(encoding="utf-8")
+
+    @property
+    def tree(self) -> ast.Module:
+        """The syntax tree."""
+        return _parse(self.path)
+
+    def absolute(self, level: int, target: str | None) -> str:
+        """The dotted name that a relative import means."""
+        if level == 0:
+            return target or ""
+        package = self.name.split(".") if self.path.name == "__init__.py" else self.name.split(".")[:-1]
+        base = package[: len(package) - (level - 1)]
+        return ".".join([*base, *([target] if target else [])])
+
+    def at(self, node: ast.AST) -> str:
+        """Where a node is."""
+        return f"{self.path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+
+
+@cache
+def _parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+@cache
+def modules() -> tuple[Module, ...]:
+    """Every file of the package."""
+    return tuple(Module(path) for path in sorted(PACKAGE.rglob("*.py")))
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement's target.
+
+    Attributes:
+        target: dotted name of what is imported, with the imported name at the end.
+        where: file and line.
+        eager: whether it runs when the module is loaded.
+        typing: whether it serves type checkers only.
+    """
+
+    module: Module
+    target: str
+    where: str
+    eager: bool
+    typing: bool
+
+
+def imports(module: Module) -> Iterator[Import]:
+    """Every import of a module: statements, and ``import_module("literal")``."""
+    yield from _walk(module, module.tree.body, eager=True, typing=False)
+
+
+def _walk(module: Module, body: list[ast.stmt], *, eager: bool, typing: bool) -> Iterator[Import]:
+    for statement in body:
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                yield Import(module, alias.name, module.at(statement), eager, typing)
+        elif isinstance(statement, ast.ImportFrom):
+            base = module.absolute(statement.level, statement.module)
+            for alias in statement.names:
+                yield Import(module, f"{base}.{alias.name}", module.at(statement), eager, typing)
+        else:
+            yield from _calls(module, statement)
+            inside = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
+            checked = isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.dump(statement.test)
+            for field in ("body", "orelse", "finalbody"):
+                children = getattr(statement, field, [])
+                only_typing = typing or (checked and field == "body")
+                yield from _walk(module, children, eager=eager and not inside and not only_typing, typing=only_typing)
+            for handler in getattr(statement, "handlers", []):
+                yield from _walk(module, handler.body, eager=eager, typing=typing)
+
+
+def _calls(module: Module, statement: ast.stmt) -> Iterator[Import]:
+    if not isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign | ast.Return):
+        return
+    for node in ast.walk(statement):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        named = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        literal = node.args[0]
+        if named in ("import_module", "__import__") and isinstance(literal, ast.Constant):
+            target = str(literal.value)
+            level = len(target) - len(target.lstrip("."))
+            yield Import(module, module.absolute(level, target.lstrip(".")), module.at(node), eager=False, typing=False)
+
+
+def public_modules() -> list[str]:
+    """The root, its rooms and the modules beside them; of ``core``, every module, since the waist is imported by module."""
+    rooms = [path.parent.name for path in PACKAGE.glob("[a-z]*/__init__.py") if path.parent.name != "core"]
+    beside = [path.stem for path in PACKAGE.glob("[a-z]*.py")]
+    waist = [f"core.{path.stem}" for path in PACKAGE.glob("core/[a-z]*.py")] + ["core.message"]
+    return ["atoll", *sorted(f"atoll.{name}" for name in [*rooms, *beside, *waist])]

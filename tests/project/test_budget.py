@@ -1,0 +1,67 @@
+"""Budgets of size: short modules, short functions, tests in proportion."""
+
+from __future__ import annotations
+
+import ast
+import io
+import statistics
+import tokenize
+
+from sources import modules
+
+HARD_CAP = 600  # lines of a file, all counted
+MEDIAN = 110  # code lines of the median module
+NINETIETH = 300  # code lines that nine modules in ten stay under
+FUNCTION = 60  # code lines of a function
+
+
+def code_lines(text: str) -> set[int]:
+    """The lines that hold code: no blanks, comments or docstrings."""
+    skip = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in skip:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return lines - _docstring_lines(ast.parse(text))
+
+
+def _docstring_lines(tree: ast.Module) -> set[int]:
+    lines: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return lines
+
+
+SIZES = {module.name: len(code_lines(module.text)) for module in modules()}
+
+
+def test_no_module_passes_the_cap() -> None:
+    assert not {m.name: m.text.count("\n") for m in modules() if m.text.count("\n") > HARD_CAP}
+
+
+def test_modules_are_short() -> None:
+    sizes = sorted(size for size in SIZES.values() if size > 3)
+    assert statistics.median(sizes) <= MEDIAN
+    assert sizes[int(0.9 * len(sizes))] <= NINETIETH
+
+
+def test_functions_are_short() -> None:
+    long = {}
+    for module in modules():
+        lines = code_lines(module.text)
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                own = len(lines & set(range(node.lineno, (node.end_lineno or node.lineno) + 1)))
+                if own > FUNCTION:
+                    long[module.at(node)] = own
+    assert not long, f"functions stay within {FUNCTION} code lines"
+
+
+def test_no_junk_drawers() -> None:
+    drawers = {"utils", "util", "common", "helpers", "helper", "misc", "constants"}
+    assert not [m.name for m in modules() if drawers & {part.strip("_") for part in m.name.split(".")}]
+
+
+def test_code_lines_counts_code() -> None:
+    assert code_lines('"""Doc."""\n\n# why\nx = 1\ny = """a\nb"""\n') == {4, 5, 6}

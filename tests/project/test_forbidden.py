@@ -1,0 +1,148 @@
+"""What never stands in Atoll's source, and what never stands in its tests."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sources import ROOT, Module, imports, modules
+
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+# They run code that came with the data, or draw from a generator that everybody shares.
+LIBRARIES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "random"}
+CALLS = {"eval", "exec", "compile"}
+# The parts of numpy.random that make or name a generator of one's own.
+OWN_GENERATORS = {"default_rng", "Generator", "BitGenerator", "SeedSequence", "PCG64", "Philox"}
+# PyTorch draws from its global generator unless one is given.
+TORCH_DRAWS = {"rand", "randn", "randint", "randperm", "bernoulli", "multinomial", "normal"}
+PICKLING = {"Pool", "Queue", "SimpleQueue", "JoinableQueue", "Manager"}
+
+
+def _dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def _asserts(tree: ast.AST) -> Iterator[ast.AST]:
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.Assert))
+
+
+def _runs_code(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
+            yield node
+        if isinstance(node, ast.Call) and _dotted(node.func) in ("torch.load", "pickle.loads", "pickle.load"):
+            yield node
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and getattr(node.value, "value", True):
+            yield node.value
+
+
+def _pickles_between_processes(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            owner, _, name = _dotted(node.func).rpartition(".")
+            if name == "ProcessPoolExecutor" or (
+                name in PICKLING and re.search(r"multiprocessing|^mp$|context|ctx", owner)
+            ):
+                yield node
+
+
+def _global_generators(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _dotted(node.value) in ("np.random", "numpy.random"):
+            yield from [node] if node.attr not in OWN_GENERATORS else []
+        if isinstance(node, ast.Call):
+            owner, _, name = _dotted(node.func).rpartition(".")
+            given = any(keyword.arg == "generator" for keyword in node.keywords)
+            if owner == "torch" and (name == "manual_seed" or (name in TORCH_DRAWS and not given)):
+                yield node
+
+
+def _prints(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            yield node
+
+
+BANS: dict[str, tuple[Callable[[ast.AST], Iterator[ast.AST]], str]] = {
+    "assert": (_asserts, "raise an AtollError that names the value, the place and the remedy"),
+    "running code from data": (_runs_code, "read data with core.message, safetensors or NumPy without pickles"),
+    "pickling between processes": (_pickles_between_processes, "send messages over a pipe or socket"),
+    "global generators": (_global_generators, "take a seed, an Rng or a numpy Generator as an argument"),
+    "print": (_prints, "return it, record it, or let the command line show it"),
+}
+# (ban, file) -> why this file may.
+ALLOWED: dict[tuple[str, str], str] = {}
+
+
+@pytest.mark.parametrize("ban", sorted(BANS))
+def test_source_is_free_of(ban: str) -> None:
+    find, instead = BANS[ban]
+    found = [m.at(node) for m in modules() for node in find(m.tree) if (ban, _file(m)) not in ALLOWED]
+    assert not found, instead
+
+
+def _file(module: Module) -> str:
+    return module.path.relative_to(ROOT / "src" / "atoll").as_posix()
+
+
+def test_source_imports_nothing_that_runs_code_from_data_or_shares_a_generator() -> None:
+    found = [i.where for m in modules() for i in imports(m) if i.target.split(".")[0] in LIBRARIES]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("ban", "text"),
+    [
+        ("assert", "assert x > 0"),
+        ("running code from data", "eval('1')"),
+        ("running code from data", "np.load(f, allow_pickle=True)"),
+        ("running code from data", "torch.load(f)"),
+        ("pickling between processes", "multiprocessing.Pool(2)"),
+        ("global generators", "np.random.rand(3)"),
+        ("global generators", "torch.randn(3)"),
+        ("print", "print(1)"),
+    ],
+)
+def test_every_ban_finds_what_it_bans(ban: str, text: str) -> None:
+    assert list(BANS[ban][0](ast.parse(text)))
+
+
+@pytest.mark.parametrize(
+    ("ban", "text"),
+    [
+        ("running code from data", "model.eval(); np.load(f, allow_pickle=False)"),
+        ("pickling between processes", "asyncio.Queue()"),
+        ("global generators", "np.random.default_rng(0).normal(); torch.randn(3, generator=g)"),
+    ],
+)
+def test_no_ban_finds_more(ban: str, text: str) -> None:
+    assert not list(BANS[ban][0](ast.parse(text)))
+
+
+def test_tests_never_sleep() -> None:
+    found = [f"{path.relative_to(ROOT)}:{line}" for path in TESTS for line in _calls(path, "time.sleep")]
+    assert not found, "wait for an event, or use virtual time"
+
+
+def test_every_expected_error_is_expected_with_its_text() -> None:
+    found = [f"{path.relative_to(ROOT)}:{line}" for path in TESTS for line in _raises_without_match(path)]
+    assert not found, "give pytest.raises a match="
+
+
+def _calls(path: Path, dotted: str) -> Iterator[int]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and _dotted(node.func) == dotted:
+            yield node.lineno
+
+
+def _raises_without_match(path: Path) -> Iterator[int]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        expects = isinstance(node, ast.Call) and _dotted(node.func) in ("pytest.raises", "pytest.warns")
+        if isinstance(node, ast.Call) and expects and not any(keyword.arg == "match" for keyword in node.keywords):
+            yield node.lineno

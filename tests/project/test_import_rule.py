@@ -1,0 +1,94 @@
+"""The import rule of ARCHITECTURE.md: which room may know which, and which libraries are loaded when."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from sources import Import, imports, modules
+
+ANY = None
+# room -> rooms it may import, at the top of a file, inside a function or for type checkers. A room may always import itself.
+ROOMS: dict[str, set[str] | None] = {
+    "core": set(),
+    "engines": {"core"},
+    "devices": {"core"},
+    "data": {"core"},
+    "stages": {"core"},
+    "privacy": {"core"},
+    "secure": {"core", "stages", "privacy"},
+    "learn": {"core", "data", "stages", "privacy", "devices"},
+    "torch": {"core", "data", "learn", "stages"},
+    "atoll": ANY,
+    "cli": ANY,
+    "models": ANY,
+    "report": ANY,
+    "reproduce": ANY,
+    "runs": ANY,
+    "simulation": ANY,
+    "testing": ANY,
+}
+# Libraries that a room may load as soon as it is loaded itself; every other library waits inside a function.
+EAGER: dict[str, set[str]] = {
+    "torch": {"torch"},
+    "testing": {"hypothesis", "pytest"},
+    "cli": {"typer", "click", "rich"},
+    "runs": {"pydantic", "yaml"},
+    "report": {"jinja2"},
+}
+NEVER: dict[str, set[str]] = {"core": {"torch"}, "learn": {"torch"}, "engines": {"torch"}}
+
+EVERY_IMPORT = [item for module in modules() for item in imports(module)]
+
+
+def _library(item: Import) -> str:
+    return item.target.split(".")[0]
+
+
+def _room(item: Import) -> str:
+    """The room of Atoll that an import reaches."""
+    return [*item.target.split("."), "atoll"][1]
+
+
+def test_every_room_has_a_rule() -> None:
+    assert {module.room for module in modules()} <= set(ROOMS)
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_a_room_imports_only_the_rooms_it_may(room: str) -> None:
+    allowed = ROOMS[room]
+    if allowed is ANY:
+        return
+    own = [item for item in EVERY_IMPORT if item.module.room == room and _library(item) == "atoll"]
+    wrong = [f"{i.where} imports {i.target}" for i in own if _room(i) not in {room, *allowed}]
+    assert not wrong, f"{room} may import {sorted({room, *allowed})} only"
+
+
+def test_libraries_wait_until_they_are_used() -> None:
+    ready = {"numpy", "atoll", *sys.stdlib_module_names}
+    wrong = [
+        f"{item.where} loads {_library(item)} at once"
+        for item in EVERY_IMPORT
+        if item.eager and _library(item) not in ready | EAGER.get(item.module.room, set())
+    ]
+    assert not wrong, "import it inside the function that needs it"
+
+
+@pytest.mark.parametrize("room", sorted(NEVER))
+def test_some_rooms_never_name_pytorch(room: str) -> None:
+    wrong = [i.where for i in EVERY_IMPORT if i.module.room == room and _library(i) in NEVER[room]]
+    assert not wrong
+
+
+def test_only_the_torch_room_loads_pytorch_at_once() -> None:
+    loads = {item.module.room for item in EVERY_IMPORT if item.eager and _library(item) == "torch"}
+    assert loads <= {"torch"}
+
+
+def test_the_scanner_sees_what_it_must_see() -> None:
+    """The guard itself: lazy, typed, relative and dynamic imports of this very package are found."""
+    found = {(item.module.name, item.target): item for item in EVERY_IMPORT}
+    assert found["atoll.models", "torch.nn"].typing or not found["atoll.models", "torch.nn"].eager
+    assert found["atoll.learn.training", "atoll.learn.algorithms.FedAvg"].eager
+    assert not found["atoll.learn.training", "atoll.learn.rounds.train"].eager
+    assert found["atoll.core.federation", "atoll.core.world.World"].typing
