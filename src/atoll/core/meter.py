@@ -46,7 +46,7 @@ class Meter:
     def _add(self, key: tuple[str, str], positions: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
         columns = self._columns[key]
         columns.append((np.asarray(positions), nbytes))
-        if len(columns) > 256:
+        if len(columns) > 1024:
             columns[:] = [_compact(columns)]
 
     def links(self, hub: str = "server", direction: str = "down") -> dict[int, int]:

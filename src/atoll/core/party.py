@@ -180,6 +180,8 @@ class Parties(Sequence[Party]):
 
     def without(self, others: Parties) -> Parties:
         """Those that are not in ``others``, order kept."""
+        if np.array_equal(self.positions, others.positions):  # the common case: everyone answered
+            return Parties(self.roster, self.positions[:0])
         return Parties(self.roster, self.positions[~np.isin(self.positions, others.positions)])
 
     def named(self, *names: str) -> Parties:

@@ -45,9 +45,17 @@ def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return np.asarray(z ^ (z >> np.uint64(31)), dtype=np.uint64)
 
 
+def _mix(value: int) -> int:
+    """``mix64`` of one number, in plain integers: much cheaper than an array of one."""
+    z = (value + 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
 def mix_keys(base: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Derive one key per entry of ``keys`` under the parent key ``base``."""
-    return mix64(keys ^ mix64(np.array([base & _MASK], dtype=np.uint64)))
+    return mix64(keys ^ np.uint64(_mix(base & _MASK)))
 
 
 def shuffles(keys: NDArray[np.uint64], epochs: int, n: int) -> NDArray[np.int64]:
@@ -93,7 +101,7 @@ class Rng:
         """Return the stream further down a path."""
         key = self.key
         for part in path:
-            key = int(mix_keys(key, np.array([hash64(part)], dtype=np.uint64))[0])
+            key = _mix(hash64(part) ^ _mix(key))
         return Rng(key)
 
     def children(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
