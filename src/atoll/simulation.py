@@ -89,6 +89,7 @@ def simulate(
     errors: str = "raise",
     secret_seed: int | None = None,
     on_record: Callable[[dict[str, Any]], None] | None = None,
+    on_restore: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> Any:
     """Run a job on this machine.
 
@@ -104,6 +105,7 @@ def simulate(
         errors: a task that raises stops the run (``"raise"``) or counts as a silent party (``"drop"``).
         secret_seed: makes the islands' secrets reproducible and every privacy guarantee void.
         on_record: called with every record of metrics.
+        on_restore: called with the records of the checkpoint that a resumed run continues from.
     """
     from .learn.training import Training
 
@@ -112,7 +114,7 @@ def simulate(
     where = None if folder is None else Path(folder)
     world = World(
         islands, chosen, seed=seed, clock=Clock(), cost=devices or Free(), folder=where, resume=resume,
-        errors=errors, secret_seed=secret_seed, on_record=on_record,
+        errors=errors, secret_seed=secret_seed, on_record=on_record, on_restore=on_restore,
     )  # fmt: skip
     if not isinstance(job, Training):
         return run_in(world, job)[0]

@@ -31,6 +31,7 @@ class CheckpointStore:
         self.slots: dict[str, dict[str, Any]] = {}
         self.segments: dict[str, list[str]] = {}
         self.choices: dict[str, Any] = {}
+        self._old: set[str] = set()
 
     def open(self, *, resume: bool) -> None:
         """Read the newest generation, or make sure that there is none to overwrite.
@@ -88,18 +89,25 @@ class CheckpointStore:
         named = {n for names in self.segments.values() for n in names}
         for path in newest[:-1]:
             named |= {n for names in read_message(path)["segments"].values() for n in names}
-        for path in self.folder.glob("state-*.msg"):
+        for path in [*self.folder.glob("state-*.msg"), *self.folder.glob("records-*.msg")]:
             if path.name not in named:
                 path.unlink()
 
     def write(self, slot: str, content: dict[str, Any], segments: list[str], choices: dict[str, Any]) -> None:
         """Make the next generation: one slot changes, the others stay as they were.
 
+        Args:
+            slot: the scope.
+            content: its state and all that belongs to it.
+            segments: every segment that belongs to the slot now, oldest first.
+            choices: what the engine decided.
+
         Raises:
             CheckpointError: it cannot be written; the previous generation is untouched.
         """
+        before = set(self._named())
         slots = {**self.slots, slot: content}
-        named = {**self.segments, slot: [*self.segments.get(slot, []), *segments]}
+        named = {**self.segments, slot: segments}
         manifest = {
             "format": FORMAT,
             "generation": self.generation + 1,
@@ -113,6 +121,14 @@ class CheckpointStore:
             old.unlink(missing_ok=True)
         self.generation += 1
         self.slots, self.segments, self.choices = slots, named, dict(choices)
+        # What the generation before last named and neither kept one names is garbage.
+        for name in self._old - before - set(self._named()):
+            if self.folder is not None:
+                (self.folder / name).unlink(missing_ok=True)
+        self._old = before
+
+    def _named(self) -> list[str]:
+        return [name for names in self.segments.values() for name in names]
 
     def drop(self, slot: str) -> None:
         """Forget a slot that ended; takes effect with the next generation."""

@@ -44,8 +44,8 @@ class Engine(Protocol):
         """Run the roles of a session; for each role its result and the time at which it ended."""
         ...
 
-    async def commit(self, slot: str, generation: int) -> list[str]:
-        """Write the private state of a slot; return the names of new segments."""
+    async def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
+        """Write what changed (or all) of a slot's private state; return the names of new segments."""
         ...
 
     async def settle(self, slot: str) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from . import message as M
 from .aggregate import Totals, in_order, merge_totals, sign_parts
 from .errors import ConfigError, QuorumError
+from .files import read_message, write_message
 from .flight import Arrivals, Flight, Handle
 from .meter import Meter
 from .party import Parties, Party
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from .world import World
 
 __all__ = ["Federation", "Program", "run_program"]
+
+MOST_SEGMENTS = 64
 
 Program = Callable[["Federation"], Awaitable[Any]]
 
@@ -56,6 +59,7 @@ class Federation:
         self.hub = hub
         self.meter = Meter()
         self.records: list[dict[str, Any]] = []
+        self._recorded = 0
         self._traffic = Traffic(world, hub, self.meter)
         self._counts: Counter[str] = Counter()
         self._children: list[Federation] = []
@@ -410,12 +414,15 @@ class Federation:
         """The state of this scope's last checkpoint, or ``initial`` at the very beginning."""
         saved = self.world.checkpoints.slots.get(self.slot)
         segments = self.world.checkpoints.segments.get(self.slot, [])
-        await self.world.engine.load(self.slot, segments)
+        await self.world.engine.load(self.slot, [name for name in segments if name.startswith("state-")])
         if saved is None:
             return initial
         self.meter = self._traffic.meter = Meter.load(saved["meter"])
         self._counts = Counter(saved["counts"])
-        self.records = list(saved["records"])
+        self.records = self._read_records(saved["records"], segments)
+        self._recorded = len(self.records)
+        if self.world.on_restore is not None:
+            self.world.on_restore(self.records)
         self._traffic.load(saved["flights"], self.slot, lambda name: resolve(name, self.world.registry))
         if self.slot == "main":
             self.clock.set(saved["clock"])
@@ -430,17 +437,41 @@ class Federation:
             CheckpointError: it cannot be written; the previous generation is untouched.
         """
         checkpoints = self.world.checkpoints
-        segments = await self.world.engine.commit(self.slot, checkpoints.generation + 1)
+        number = checkpoints.generation + 1
+        old = checkpoints.segments.get(self.slot, [])
+        # Many small segments are now and then written anew as one, so that their number stays bounded.
+        full = len(old) >= MOST_SEGMENTS
+        kept = [] if full else old
+        states = await self.world.engine.commit(self.slot, number, full=full)
+        rows = self._write_records(number, full=full)
+        segments = [*kept, *states, *rows]
         content = {
             "state": state,
             "clock": float(self.clock.now()),
             "meter": self.meter.save(),
             "counts": dict(self._counts),
-            "records": list(self.records),
+            "records": None if self.world.folder is not None else list(self.records),
             "flights": self._traffic.save(),
         }
         checkpoints.write(self.slot, content, segments, dict(self.world.engine.choices))
         await self.world.engine.settle(self.slot)
+        self._recorded = len(self.records)
+
+    def _write_records(self, number: int, *, full: bool) -> list[str]:
+        folder = self.world.folder
+        fresh = self.records if full else self.records[self._recorded :]
+        if folder is None or not fresh:
+            return []
+        name = f"records-{number:08d}.msg"
+        write_message(folder / name, {"records": fresh})
+        return [name]
+
+    def _read_records(self, kept: Any, segments: list[str]) -> list[dict[str, Any]]:
+        folder = self.world.folder
+        if folder is None:
+            return list(kept)
+        names = [name for name in segments if name.startswith("records-")]
+        return [row for name in names for row in read_message(folder / name)["records"]]
 
 
 def _why(combined: Combined) -> str:

@@ -43,21 +43,28 @@ class StateStore:
         """Positions that have state in a slot."""
         return sorted(self._live[slot])
 
-    def commit(self, slot: str, generation: int) -> list[str]:
+    def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
         """Write what changed in a slot; return the names of the new segments (none when nothing changed).
+
+        Args:
+            slot: the scope.
+            generation: number of the generation that will name the segments.
+            full: write everything, so that older segments can be forgotten.
 
         Raises:
             CheckpointError: the segment cannot be written; the previous generation is untouched.
         """
-        dirty = sorted(self._dirty[slot])
+        dirty = sorted(self._live[slot] if full else self._dirty[slot])
         if self.folder is None or not dirty:
-            self._dirty[slot].clear()
             return []
         name = f"state-{generation:08d}.msg"
         content = {"slot": slot, "positions": dirty, "states": [self._live[slot][p] for p in dirty]}
         write_message(self.folder / name, content)
-        self._dirty[slot].clear()
         return [name]
+
+    def settle(self, slot: str) -> None:
+        """The generation is safe: what was committed is no longer new."""
+        self._dirty[slot].clear()
 
     def load(self, slot: str, segments: list[str]) -> None:
         """Go back to the generation whose segments are named, oldest first."""

@@ -42,6 +42,7 @@ class World:
         secret_seed: makes the islands' secrets reproducible, which voids every guarantee.
         registry: tasks and other objects that a program registered by name.
         on_record: called with every record of metrics.
+        on_restore: called with the records of the checkpoint that a resumed run continues from; later ones never happened.
     """
 
     population: Population
@@ -57,6 +58,7 @@ class World:
     secret_seed: int | None = None
     registry: dict[str, Any] = field(default_factory=dict)
     on_record: Callable[[dict[str, Any]], None] | None = None
+    on_restore: Callable[[list[dict[str, Any]]], None] | None = None
 
     def __post_init__(self) -> None:
         if self.roster is None:

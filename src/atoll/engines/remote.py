@@ -285,12 +285,13 @@ class Remote:
 
     # ------------------------------------------------------------------ memory and end
 
-    async def commit(self, slot: str, generation: int) -> list[str]:
+    async def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
         """Write the private state of a slot."""
-        return self.host.store.commit(slot, generation)
+        return self.host.store.commit(slot, generation, full=full)
 
     async def settle(self, slot: str) -> None:
-        """Let the journal forget."""
+        """Let the journal forget, and the store count as clean."""
+        self.host.store.settle(slot)
         self.host.journal.forget(slot)
 
     async def load(self, slot: str, segments: list[str]) -> None:

@@ -36,22 +36,15 @@ async def train(fed: Federation, job: Training, learner: Learner, data: Any) -> 
     from .training import Trained
 
     state = await fed.restore(_initial(fed, job, learner))
-    history = History(state["history"])
-    while True:
-        reason = _reason(job, history)
-        if reason is not None:
-            break
-        number = len(history) + 1
-        state = await _round(fed, job, learner, data, state, number)
-        history = History(state["history"])
-        stopped = _report(fed, job, history[-1])
-        if stopped:
-            state = {**state, "stopped": stopped}
-        if stopped or number % job.checkpoint_every == 0 or _reason(job, history) is not None:
+    reason = _reason(job, History(fed.records))
+    while reason is None:
+        number = len(fed.records) + 1
+        state, row = await _round(fed, job, learner, data, state, number)
+        # A callback's wish to stop is not part of the state: a resumed run goes on.
+        reason = _report(fed, job, row) or _reason(job, History(fed.records))
+        if reason is not None or number % job.checkpoint_every == 0:
             await fed.checkpoint(state)
-        if stopped:
-            reason = stopped
-            break
+    history = History(fed.records)
     best = state["best"] if job.keep_best else None
     params, number = (best["params"], best["round"]) if best else (state["server"]["params"], len(history))
     return Trained(params, history, str(reason), number)
@@ -62,7 +55,6 @@ def _initial(fed: Federation, job: Training, learner: Learner) -> Tree:
     return {
         "server": job.algorithm.init(params),
         "selection": job.selection.init(fed.parties),
-        "history": [],
         "best": None,
     }
 
@@ -85,7 +77,9 @@ def _report(fed: Federation, job: Training, row: dict[str, Any]) -> str | None:
     return None
 
 
-async def _round(fed: Federation, job: Training, learner: Learner, data: Any, state: Tree, number: int) -> Tree:
+async def _round(
+    fed: Federation, job: Training, learner: Learner, data: Any, state: Tree, number: int
+) -> tuple[Tree, dict[str, Any]]:
     start = fed.clock.now()
     size = job.selection.cohort_size(len(fed.parties))
     candidates = Candidates(fed.parties, number, fed.rng.child("selection", number), getattr(data, "sizes", None))
@@ -99,7 +93,7 @@ async def _round(fed: Federation, job: Training, learner: Learner, data: Any, st
         row.update(await job.evaluation.at_clients(fed, learner, server["params"], number))
     selection = job.selection.accept(invited, replied, row, state["selection"])
     best = _best(job, state["best"], row, server["params"], number)
-    return {"server": server, "selection": selection, "history": [*state["history"], row], "best": best}
+    return {"server": server, "selection": selection, "best": best}, row
 
 
 async def _phases(
