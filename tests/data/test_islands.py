@@ -120,6 +120,26 @@ def test_clients_that_do_not_exist_are_refused(wrong):
         look(wrong)
 
 
+def test_names_compare_and_show_themselves():
+    names = kinds()["pooled"].names
+    assert names == [f"client-{i}" for i in range(12)]
+    assert names != ["client-0"]
+    assert repr(names) == "['client-0', 'client-1', 'client-2', ... 12 names]"
+    assert repr(names[:2]) == "['client-0', 'client-1']"
+
+
+def test_a_corruption_of_held_out_rows_knows_the_ranges():
+    held = kinds()["held out"]
+    clipped = atoll.data.corrupt(held, {atoll.data.Noise(sigma=9.0, clip=True): 1.0})
+    assert clipped.pooled().x.max() == 59.0
+
+
+def test_sizes_are_a_constant():
+    sizes = kinds()["corrupted"].sizes
+    with pytest.raises(ValueError, match="read-only"):
+        sizes[0] = 1
+
+
 def test_a_subset_keeps_rows_names_and_tags():
     noisy = kinds()["corrupted"]
     part = noisy.subset(np.arange(12) % 2 == 1).subset([2, 0])

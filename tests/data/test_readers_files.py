@@ -170,6 +170,8 @@ def test_missing_values_are_named_by_line_and_column(tmp_path, hole):
         ("", {}, "the header is"),
         ("a,a\n1,2\n", {}, "the header is"),
         ("a,b\n", {}, "no rows below the header"),
+        ("a,b\n\n\n", {}, "no rows below the header"),
+        ("a,b\n?,1\n,2\n", {}, "row 2 column 'a', row 3 column 'a'"),
         ("a,b\n1,2\n3\n", {}, "line 3 has 1 values where the header has 2"),
         ("a,b\n1,2\n", {"target": "c"}, "no column 'c'"),
         ("age,b\n1,2\n", {"target": "b", "drop": ["agee"]}, "Did you mean 'age'"),

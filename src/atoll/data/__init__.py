@@ -12,6 +12,7 @@ print(islands.describe().table())
 Importing this package imports NumPy only.
 """
 
+from .about import About
 from .bundled import breast_cancer, diabetes, digits, iris, linnerud, wine
 from .corruption import (
     Blur,
@@ -26,7 +27,7 @@ from .corruption import (
     Scope,
     corrupt,
 )
-from .dataset import About, Dataset, concatenate
+from .dataset import Dataset
 from .describe import Description
 from .folder import (
     airfoil,
@@ -41,12 +42,15 @@ from .folder import (
     kddcup99_tcp,
     mnist,
     movielens_100k,
-    open,  # noqa: A004 - read as atoll.data.open("mnist")
     qmnist_writers,
     sentiment140,
 )
+from .folder import (
+    open as open,  # noqa: A004 - read as atoll.data.open("mnist"); not in __all__, to leave the builtin alone
+)
 from .generation import linear, synthetic, synthetic_iid
 from .islands import Islands
+from .join import concatenate
 from .names import Names, Tags
 from .partition import (
     classes_per_client,
@@ -122,7 +126,6 @@ __all__ = [
     "mnist",
     "movielens_100k",
     "natural",
-    "open",
     "qmnist_writers",
     "quantity_skew",
     "read_csv",

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._checks import Array
-from .dataset import Dataset, Rows, concatenate
+from .dataset import Dataset, Rows
+from .join import concatenate
 
 Ids = NDArray[np.int64]
 

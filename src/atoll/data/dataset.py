@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,31 +13,11 @@ from atoll.core.errors import DataError, nearest
 from atoll.core.rng import Rng
 
 from ._checks import Array, as_columns, check_labels, resolve_task
+from .about import About
 
-__all__ = ["About", "Dataset", "Rows", "concatenate"]
+__all__ = ["Dataset", "Rows", "root"]
 
 Rows = slice | NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class About:
-    """What is known of a data set besides its rows.
-
-    Attributes:
-        name: short name.
-        task: "classification", "binary", "regression", "multilabel" or "unlabelled".
-        classes: number of classes (of labels, if multilabel); ``None`` for a regression.
-        citation: who made the data, and where it was published.
-        labels: the classes' names, in code order, if known.
-        features: names of the features in ``x``, if known.
-    """
-
-    name: str = "data"
-    task: str = "unlabelled"
-    classes: int | None = None
-    citation: str = ""
-    labels: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()
 
 
 class Dataset:
@@ -307,33 +287,3 @@ def _row_numbers(rows: ArrayLike, length: int, name: str) -> NDArray[np.int64]:
 def root(seed: int | Rng) -> Rng:
     """Return the random stream of a seed; a stream is taken as it is."""
     return seed if isinstance(seed, Rng) else Rng.of(int(seed))
-
-
-def concatenate(parts: Sequence[Dataset]) -> Dataset:
-    """Put data sets of the same columns one after the other; `About` and ``test`` are the first one's.
-
-    Raises:
-        DataError: nothing to join, or columns whose names, shapes or kinds differ; the part is named.
-    """
-    if not parts:
-        raise DataError("no data sets to join", remedy="pass at least one")
-    first = parts[0]
-    for k, part in enumerate(parts[1:], start=1):
-        for name in {*first.columns, *part.columns}:
-            _check_same(first, part, name, k)
-    base = {name: np.concatenate([p[name] for p in parts]) for name in first.columns}
-    for array in base.values():
-        array.flags.writeable = False
-    return Dataset._of(base, None, sum(map(len, parts)), first.about, first.test)
-
-
-def _check_same(first: Dataset, part: Dataset, name: str, position: int) -> None:
-    a = first._base.get(name)
-    b = part._base.get(name)
-    if a is None or b is None or a.shape[1:] != b.shape[1:] or a.dtype.kind != b.dtype.kind:
-        shown = ["missing" if c is None else f"{c.dtype}{list(c.shape[1:])}" for c in (a, b)]
-        raise DataError(
-            f"column {name!r} is {shown[0]} in part 0 and {shown[1]} in part {position}",
-            where=f"data set {part.name!r}",
-            remedy="give every part the same columns",
-        )

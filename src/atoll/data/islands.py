@@ -16,7 +16,9 @@ from ._checks import Array
 from ._generated import Generated, Make, Sizes
 from ._holdout import hold_out
 from ._supply import Pooled, Supply, offsets_of
-from .dataset import About, Dataset, concatenate, root
+from .about import About
+from .dataset import Dataset, root
+from .join import concatenate
 from .names import Names, Tags
 from .shard import Shard
 
@@ -67,6 +69,7 @@ class Islands:
         self._supply = supply
         self._ids = np.arange(supply.count) if ids is None else ids
         self._keys = keys
+        self._sizes: NDArray[np.int64] | None = None
         self.about = about
         self.names = Names(self._ids, keys)
         self.tags = Tags(np.zeros(len(self._ids), np.uint8)) if tags is None else tags
@@ -190,7 +193,10 @@ class Islands:
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Rows of each client, ``(clients,)``."""
-        return self._supply.sizes()[self._ids]
+        if self._sizes is None:
+            self._sizes = self._supply.sizes()[self._ids]
+            self._sizes.flags.writeable = False
+        return self._sizes
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ import numpy as np
 
 from atoll.core.errors import DataError
 
-from ..dataset import Dataset, concatenate
+from ..dataset import Dataset
+from ..join import concatenate
 from ..readers.csv import read_csv
 from ..readers.npz import arrays_of
 from ._place import Folder, divided, locate

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from atoll.core.errors import DataError
 from atoll.core.rng import Rng
 
-from ..dataset import About, Dataset, root
+from ..about import About
+from ..dataset import Dataset, root
 from ..islands import Islands
 
 _CITATION = (

@@ -11,8 +11,9 @@ import numpy as np
 from atoll.core.errors import DataError
 
 from .._checks import Array
-from ..dataset import Dataset, concatenate
+from ..dataset import Dataset
 from ..islands import Islands
+from ..join import concatenate
 
 __all__ = ["read_leaf"]
 

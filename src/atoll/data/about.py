@@ -1,0 +1,28 @@
+"""`About`: what is known of a data set besides its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["About"]
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of a data set besides its rows.
+
+    Attributes:
+        name: short name.
+        task: "classification", "binary", "regression", "multilabel" or "unlabelled".
+        classes: number of classes (of labels, if multilabel); ``None`` for a regression.
+        citation: who made the data, and where it was published.
+        labels: the classes' names, in code order, if known.
+        features: names of the features in ``x``, if known.
+    """
+
+    name: str = "data"
+    task: str = "unlabelled"
+    classes: int | None = None
+    citation: str = ""
+    labels: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()

@@ -1,0 +1,43 @@
+"""Putting data sets one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from atoll.core.errors import DataError
+
+from .dataset import Dataset
+
+__all__ = ["concatenate"]
+
+
+def concatenate(parts: Sequence[Dataset]) -> Dataset:
+    """Put data sets of the same columns one after the other; `About` and ``test`` are the first one's.
+
+    Raises:
+        DataError: nothing to join, or columns whose names, shapes or kinds differ; the part is named.
+    """
+    if not parts:
+        raise DataError("no data sets to join", remedy="pass at least one")
+    first = parts[0]
+    for k, part in enumerate(parts[1:], start=1):
+        for name in {*first.columns, *part.columns}:
+            _check_same(first, part, name, k)
+    base = {name: np.concatenate([p[name] for p in parts]) for name in first.columns}
+    for array in base.values():
+        array.flags.writeable = False
+    return Dataset._of(base, None, sum(map(len, parts)), first.about, first.test)
+
+
+def _check_same(first: Dataset, part: Dataset, name: str, position: int) -> None:
+    a = first._base.get(name)
+    b = part._base.get(name)
+    if a is None or b is None or a.shape[1:] != b.shape[1:] or a.dtype.kind != b.dtype.kind:
+        shown = ["missing" if c is None else f"{c.dtype}{list(c.shape[1:])}" for c in (a, b)]
+        raise DataError(
+            f"column {name!r} is {shown[0]} in part 0 and {shown[1]} in part {position}",
+            where=f"data set {part.name!r}",
+            remedy="give every part the same columns",
+        )
