@@ -125,6 +125,7 @@ def test_generated_clients_can_be_spoiled():
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
+        ({Noise(sigma=1.0 + k): 0.001 for k in range(256)}, "256 groups"),
         ({"blurr": 0.1}, "unknown corruption 'blurr'. Did you mean 'blur'"),
         ({"noise": 0.6, "fake": 0.6}, "add up to 1.2"),
         ({"noise": -0.1}, "add up to"),

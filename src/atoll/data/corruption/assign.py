@@ -26,6 +26,7 @@ __all__ = ["corrupt"]
 _KINDS: tuple[type[Corruption], ...] = (Blur, Fake, GradedNoise, Irrelevant, Mislabel, Noise, Rotate, SaltAndPepper)
 _BY_NAME = {kind.name: kind for kind in _KINDS}
 _CACHE_BYTES = 64 << 20
+_MOST = 255  # the codes are bytes
 
 
 def corrupt(
@@ -139,6 +140,8 @@ def _resolve(kind: str | Corruption) -> Corruption:
 
 def _counts(fractions: Sequence[float], clients: int) -> list[int]:
     total = sum(fractions)
+    if len(fractions) > _MOST:
+        raise DataError(f"{len(fractions)} groups", where="corrupt", remedy=f"use at most {_MOST} (see GradedNoise)")
     if any(not 0.0 <= f <= 1.0 for f in fractions) or total > 1.0 + 1e-9:
         raise DataError(
             f"fractions {list(fractions)} add up to {total:g}",
