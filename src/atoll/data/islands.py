@@ -51,7 +51,7 @@ class Islands:
         >>> len(islands), int(islands.sizes.sum())
         (10, 1000)
         >>> x, y, offsets = islands.gather([3, 7], "x", "y")
-        >>> len(x) == len(y) == offsets[-1] == len(islands.shard(3)) + len(islands.shard(7))
+        >>> len(x) == len(y) == int(offsets[-1]) == len(islands.shard(3)) + len(islands.shard(7))
         True
     """
 
