@@ -10,6 +10,7 @@ import numpy as np
 from . import message as M
 from . import tree as T
 from .aggregate import Aggregate, Total, Totals, merge_totals
+from .errors import TaskError
 from .request import Folded, Request, not_finite
 from .rng import Rng
 from .task import Batch
@@ -23,7 +24,9 @@ __all__ = ["fold_batches"]
 
 
 def fold_batches(request: Request, cohort: Cohort) -> Folded:
-    """Run a task's ``many`` and add up its blocks in the order they come."""
+    """Run a task's ``sums``, or its ``many`` and add up the blocks in the order they come."""
+    if request.task.sums is not None and not request.uplink:
+        return _fold_sums(request, cohort)
     positions = cohort.positions
     folded = Folded({}, positions[:0], positions[:0])
     kept = np.zeros(len(positions), dtype=bool)
@@ -56,6 +59,23 @@ def _cohort_order(total: Total, order: list[int]) -> Total:
     if total.kind != "parts" or len(total.value) != len(order):
         return total
     return replace(total, value=[total.value[i] for i in np.argsort(order, kind="stable")])
+
+
+def _fold_sums(request: Request, cohort: Cohort) -> Folded:
+    """The task has added up by itself: only the bookkeeping is left."""
+    positions = cohort.positions
+    if request.task.sums is None:
+        raise TaskError(f"task {request.task.name!r} offers no `sums`", remedy="use its `many`")
+    made = request.task.sums(cohort, request.message, **request.task.args)
+    senders = positions[made.kept]
+    rejected = {int(positions[place]): why for place, why in made.rejected.items()}
+    states: dict[int, Any] = {}
+    for places, stacked in made.states:
+        for i, place in enumerate(places.tolist()):
+            if place not in made.rejected:
+                states[int(positions[place])] = T.map(lambda leaf, i=i: leaf[i], stacked)
+    nbytes = np.full(len(senders), made.reply_bytes, dtype=np.int64)
+    return Folded(made.totals, senders, nbytes, rejected, {}, states)
 
 
 def _sum_finite(

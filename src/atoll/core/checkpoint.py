@@ -42,6 +42,8 @@ class CheckpointStore:
         if self.folder is None:
             return
         found = sorted(self.folder.glob("generation-*.msg"), reverse=True)
+        if resume and (self.folder / "choices.msg").exists():
+            self.choices = read_message(self.folder / "choices.msg")
         if found and not resume:
             raise CheckpointError(
                 f"the folder already holds {len(found)} generation(s) of a run",
@@ -70,7 +72,7 @@ class CheckpointStore:
         self.generation = manifest["generation"]
         self.slots = manifest["slots"]
         self.segments = {slot: list(names) for slot, names in manifest["segments"].items()}
-        self.choices = manifest["choices"]
+        self.choices = {**manifest["choices"], **self.choices}
         missing = [n for names in self.segments.values() for n in names if not (path.parent / n).exists()]
         if missing:
             raise CheckpointError(
@@ -129,6 +131,12 @@ class CheckpointStore:
 
     def _named(self) -> list[str]:
         return [name for names in self.segments.values() for name in names]
+
+    def remember(self, choices: dict[str, Any]) -> None:
+        """Write down what the engine decided, before any result depends on it."""
+        self.choices = dict(choices)
+        if self.folder is not None:
+            write_message(self.folder / "choices.msg", self.choices)
 
     def drop(self, slot: str) -> None:
         """Forget a slot that ended; takes effect with the next generation."""

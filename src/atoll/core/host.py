@@ -71,21 +71,22 @@ class Host:
     async def _one(self, request: Request, position: int, key: int) -> Reply:
         ran = self.replay(request, position)
         if ran is None:
-            ran = await self.executor.one(request, position, key, self._states(request), self.spend)
+            ran = await self.executor.one(request, position, key, self.states(request), self.spend)
         return self.absorb(request, ran)
 
-    def _states(self, request: Request) -> Any:
+    def states(self, request: Request) -> Any:
+        """Reads private state for a request: position -> state."""
         return lambda position: self.store.get(request.slot, position)
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
         """Run the task at each party and add up the replies."""
         replay = (lambda position: self.replay(request, position)) if self.journal else None
-        folded = await self.executor.fold(request, positions, self._states(request), replay, self.spend)
+        folded = await self.executor.fold(request, positions, self.states(request), replay, self.spend)
         return self.absorb_fold(request, folded)
 
     async def role(self, request: Request, position: int, peers: Any) -> Any:
         """Run one role of a session."""
         ran = self.replay(request, position)
         if ran is None:
-            ran = await self.executor.role(request, position, peers, self._states(request), self.spend)
+            ran = await self.executor.role(request, position, peers, self.states(request), self.spend)
         return self.absorb(request, ran).value

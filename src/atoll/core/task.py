@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .aggregate import Aggregate
+from .aggregate import Aggregate, Totals
 from .errors import ConfigError, TaskError, nearest
 from .tree import Tree
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .cohort import Cohort
     from .island import Island
 
-__all__ = ["Batch", "Task", "Work", "resolve", "task"]
+__all__ = ["Batch", "Summed", "Task", "Tuning", "Work", "resolve", "task"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,42 @@ class Batch:
     rejected: dict[int, str] = field(default_factory=dict)
 
 
+@dataclass
+class Summed:
+    """A cohort's replies as sums, for a task that can add up without ever writing single replies.
+
+    Attributes:
+        totals: named sums over the clients that were kept.
+        kept: places in the cohort of those in the sums, in order.
+        rejected: place -> why a client was kept out.
+        states: ``(places, stacked new states)`` of blocks; empty when the task keeps none.
+        reply_bytes: encoded size of one client's reply.
+    """
+
+    totals: Totals
+    kept: NDArray[np.int64]
+    rejected: dict[int, str] = field(default_factory=dict)
+    states: list[tuple[NDArray[np.int64], Tree]] = field(default_factory=list)
+    reply_bytes: int = 0
+
+
+class Tuning(Protocol):
+    """How a task's fast path decides how to run (blocks, compilation), so that the decision can be recorded and repeated."""
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """What was decided, as a plain dict; empty before the first cohort."""
+        ...
+
+    def recall(self, choices: dict[str, Any]) -> None:
+        """Repeat an earlier decision."""
+        ...
+
+    def prepare(self, cohort: Cohort, message: Tree) -> float:
+        """Decide and compile for cohorts like this one, before workers are started; return the expected seconds on one core."""
+        ...
+
+
 def _no_work(_data: Any, _args: Mapping[str, Any]) -> Work:
     return Work()
 
@@ -74,7 +110,8 @@ class Task:
         work: ``(data, args) -> Work``, declared before the task runs.
         reply_bytes: size of the encoded reply if known beforehand.
         args: plain arguments, passed to ``run`` as keywords.
-        heavy: a cohort's work is worth a worker process (milliseconds and more).
+        sums: ``(cohort, message) -> Summed``, optional: like ``many`` when no stage needs single replies.
+        tuning: records and repeats how ``many`` and ``sums`` run.
     """
 
     name: str
@@ -83,7 +120,8 @@ class Task:
     work: Callable[[Any, Mapping[str, Any]], Work] = _no_work
     reply_bytes: int | None = None
     args: Mapping[str, Any] = field(default_factory=dict)
-    heavy: bool = False
+    sums: Callable[..., Summed] | None = None
+    tuning: Tuning | None = None
 
     def with_args(self, **args: Any) -> Task:
         """The same task with plain keyword arguments bound."""

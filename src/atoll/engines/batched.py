@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from atoll.core.cohort import Cohort
+from atoll.core.party import Parties
 from atoll.core.request import Folded, Reply, Request
 
 from .inline import converse_here
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["Batched"]
 
 
+WORTH_A_PROCESS = 1e-3  # seconds of work a cohort; below, a message to a worker costs more than it saves
+
+
 class Batched(Processes):
     """Uses a task's ``many``: blocks of clients that fit the cache, spread over worker processes where the work is worth it.
 
@@ -28,23 +33,51 @@ class Batched(Processes):
     name: ClassVar[str] = "batched"
     vectorised: ClassVar[bool] = True
 
+    def __init__(self, workers: int | None = None) -> None:
+        super().__init__(workers)
+        self._plans: dict[str, int] = {}
+
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
         """Single replies: one by one, here."""
-        if self._alone(request):
-            return await self.host.run(request, positions)
-        return await super().run(request, positions)
+        return await self.host.run(request, positions)
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
         """Sums: in blocks, here or at the workers."""
-        if self._alone(request):
+        if request.task.many is None or len(positions) == 0:
+            return await self.host.fold(request, positions)
+        if request.task.name not in self._plans:
+            self._plans[request.task.name] = self._plan(request, positions)
+        workers = self._plans[request.task.name]
+        if workers == 1 or len(positions) < 2 * workers:
             return await self.host.fold(request, positions)
         return await super().fold(request, positions)
+
+    def _plan(self, request: Request, positions: NDArray[np.int64]) -> int:
+        """Decide once per task how it runs: repeat what the run recorded, or tune and record it.
+
+        Tuning comes before the workers are started, so that they inherit what it compiled.
+        """
+        tuning = request.task.tuning
+        recorded = self.choices.get("tasks", {}).get(request.task.name)
+        if tuning is None:
+            return 1
+        if recorded is not None:
+            tuning.recall(recorded["tuning"])
+        executor = self.host.executor
+        part = positions[: -(-len(positions) // self.choices["workers"])]
+        states = self.host.states(request)
+        cohort = Cohort(Parties(executor.roster, part), executor.keys(request, part), executor.population, states)
+        seconds = tuning.prepare(cohort, request.message) * len(positions) / max(1, len(part))
+        workers = self.choices["workers"] if seconds > WORTH_A_PROCESS else 1
+        if recorded is not None:
+            workers = int(recorded["workers"])
+        tasks = self.choices.get("tasks", {})
+        self.choices["tasks"] = {**tasks, request.task.name: {"workers": workers, "tuning": tuning.choices}}
+        self.remember()
+        return workers
 
     async def converse(
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
     ) -> dict[str, tuple[Any, float]]:
         """Conversations: here."""
         return await converse_here(self.host, roles, switch, start)
-
-    def _alone(self, request: Request) -> bool:
-        return self.choices["workers"] == 1 or request.task.many is None or not request.task.heavy
