@@ -1,5 +1,6 @@
 """Horizontal learning: algorithms, selection, pacing, evaluation and the training job that composes them."""
 
+from .aggregation import Aggregation, EqualWeights, KeepGlobal, KeepLocal, Renormalised, Rescaled
 from .algorithm import Algorithm, LocalWork, RoundInfo
 from .algorithms import FedAvg, FedSGD
 from .evaluation import Evaluation
@@ -7,24 +8,31 @@ from .history import History
 from .linear import Linear
 from .pacing import Synchronous
 from .rounds import StopTraining
-from .selection import Everyone, Schedule, Selection, Uniform
+from .selection import Everyone, Schedule, Selection, SizeProportional, Uniform
 from .stop import MaxTime, Patience, StopRule, Target
 from .training import Trained, Training
 
 __all__ = [
+    "Aggregation",
     "Algorithm",
+    "EqualWeights",
     "Evaluation",
     "Everyone",
     "FedAvg",
     "FedSGD",
     "History",
+    "KeepGlobal",
+    "KeepLocal",
     "Linear",
     "LocalWork",
     "MaxTime",
     "Patience",
+    "Renormalised",
+    "Rescaled",
     "RoundInfo",
     "Schedule",
     "Selection",
+    "SizeProportional",
     "StopRule",
     "StopTraining",
     "Synchronous",

@@ -80,7 +80,7 @@ class History(Sequence[dict[str, Any]]):
         if row is None:
             return None
         spent = [r for r in self.rows if r["round"] <= row["round"]]
-        return sum(r["bytes_up"] + r["bytes_down"] for r in spent)
+        return sum(int(r["bytes_up"] + r["bytes_down"]) for r in spent)
 
     def _first(self, name: str, target: float) -> dict[str, Any] | None:
         self.column(name)
@@ -96,7 +96,7 @@ class History(Sequence[dict[str, Any]]):
         """Mean seconds from selection to aggregation, Eq. 1.6."""
         if not self.rows:
             return 0.0
-        return sum(row["t_end"] - row["t_start"] for row in self.rows) / len(self.rows)
+        return sum(float(row["t_end"] - row["t_start"]) for row in self.rows) / len(self.rows)
 
     @property
     def bytes_up(self) -> int:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.aggregate import Aggregate, Sum
 from atoll.core.errors import AtollError, QuorumError
 from atoll.core.stage import Chain
+from atoll.core.task import task
 from atoll.core.tree import Tree
 
 from .algorithm import RoundInfo
@@ -18,6 +20,7 @@ from .selection import Candidates
 
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
+    from atoll.core.island import Island
     from atoll.core.party import Parties
     from atoll.core.results import Combined
 
@@ -36,6 +39,8 @@ async def train(fed: Federation, job: Training, learner: Learner, data: Any) -> 
     from .training import Trained
 
     state = await fed.restore(_initial(fed, job, learner))
+    if job.aggregation.weighs_population and state["weight"] is None:
+        state = {**state, "weight": await _count(fed, data)}
     reason = _reason(job, History(fed.records))
     while reason is None:
         number = len(fed.records) + 1
@@ -52,11 +57,29 @@ async def train(fed: Federation, job: Training, learner: Learner, data: Any) -> 
 
 def _initial(fed: Federation, job: Training, learner: Learner) -> Tree:
     params = learner.init(fed.rng.child("init"))
+    job.aggregation.check(job.algorithm, params)
     return {
         "server": job.algorithm.init(params),
+        "aggregation": job.aggregation.init(params),
+        "weight": None,
         "selection": job.selection.init(fed.parties),
         "best": None,
     }
+
+
+async def _count(fed: Federation, data: Any) -> float:
+    """Examples of the population: known beforehand in a simulation, else every client is asked once."""
+    sizes = getattr(data, "sizes", None)
+    if sizes is not None:
+        return float(np.sum(sizes))
+    return float((await fed.sum(fed.parties, count_examples, at="count"))["examples"])
+
+
+@task
+def count_examples(island: Island, message: Tree) -> dict[str, Aggregate]:
+    """How many examples a client has."""
+    del message
+    return {"examples": Sum(np.float64(len(island.data)), metric=True)}
 
 
 def _reason(job: Training, history: History) -> str | None:
@@ -82,9 +105,12 @@ async def _round(
 ) -> tuple[Tree, dict[str, Any]]:
     start = fed.clock.now()
     size = job.selection.cohort_size(len(fed.parties))
-    candidates = Candidates(fed.parties, number, fed.rng.child("selection", number), getattr(data, "sizes", None))
+    candidates = Candidates(
+        fed.parties, number, fed.rng.child("selection", number), lambda: getattr(data, "sizes", None)
+    )
     invited = fed.parties[job.selection.invite(candidates, job.pacing.invited(size), state["selection"])]
-    server, row, replied = await _phases(fed, job, learner, state["server"], invited, min(size, len(invited)), number)
+    state, row, replied = await _phases(fed, job, learner, state, invited, min(size, len(invited)), number)
+    server = state["server"]
     row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row}
     last = number >= job.rounds
     if job.evaluation.due(number, last):
@@ -93,16 +119,16 @@ async def _round(
         row.update(await job.evaluation.at_clients(fed, learner, server["params"], number))
     selection = job.selection.accept(invited, replied, row, state["selection"])
     best = _best(job, state["best"], row, server["params"], number)
-    return {"server": server, "selection": selection, "best": best}, row
+    return {**state, "selection": selection, "best": best}, row
 
 
 async def _phases(
-    fed: Federation, job: Training, learner: Learner, server: Tree, invited: Parties, size: int, number: int
+    fed: Federation, job: Training, learner: Learner, state: Tree, invited: Parties, size: int, number: int
 ) -> tuple[Tree, dict[str, Any], Parties]:
     row: dict[str, Any] = {"selected": len(invited), "bytes_up": 0, "bytes_down": 0}
     replied = invited
     chain = Chain(job.uplink)
-    before = server
+    server, memory = state["server"], state["aggregation"]
     for phase in job.algorithm.phases:
         message = {"broadcast": job.algorithm.broadcast(server, phase), "phase": phase}
         try:
@@ -118,15 +144,16 @@ async def _phases(
         except QuorumError as error:
             if job.pacing.on_failure == "stop":
                 raise type(error)(error.what, where=f"round {number}, {error.where}", remedy=error.remedy) from error
-            return before, {**row, "replied": 0, "failed": str(error.what)}, invited[:0]
+            return state, {**row, "replied": 0, "failed": str(error.what)}, invited[:0]
         _account(row, combined)
         replied = combined.senders
-        sums = {k: v for k, v in combined.value.items() if not k.startswith("metric/")}
         row.update({k.removeprefix("metric/"): float(v) for k, v in combined.value.items() if k.startswith("metric/")})
-        info = RoundInfo(number, len(invited), combined.n, len(fed.parties))
+        info = RoundInfo(number, len(invited), combined.n, len(fed.parties), state["weight"])
+        sums, memory = job.aggregation.combine(combined, server["params"], memory, info)
+        sums = {k: v for k, v in sums.items() if not k.startswith("metric/")}
         server = job.algorithm.fold(server, sums, info, phase)
         _require_finite(server["params"], number)
-    return server, row, replied
+    return {**state, "server": server, "aggregation": memory}, row, replied
 
 
 def _account(row: dict[str, Any], combined: Combined) -> None:

@@ -11,6 +11,7 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.reducer import Plain, Reducer
 from atoll.core.stage import Chain, Stage
 
+from .aggregation import Aggregation, Renormalised
 from .algorithm import Algorithm
 from .algorithms import FedAvg
 from .evaluation import Evaluation
@@ -55,6 +56,7 @@ class Training:
         model: a ``torch.nn.Module``, a scikit-learn estimator, any object with ``learner(settings, data)``, or a callable that makes one.
         algorithm: what clients and server compute.
         selection: who is invited.
+        aggregation: how the replies stand for the whole population.
         pacing: when a round ends.
         uplink: stages on the way up; value stages first.
         reducer: how replies become one.
@@ -73,6 +75,7 @@ class Training:
     model: Any
     algorithm: Algorithm = field(default_factory=FedAvg)
     selection: Selection = field(default_factory=Uniform)
+    aggregation: Aggregation = field(default_factory=Renormalised)
     pacing: Synchronous = field(default_factory=Synchronous)
     uplink: Sequence[Stage] = ()
     reducer: Reducer = field(default_factory=Plain)
@@ -92,13 +95,28 @@ class Training:
             raise ConfigError(f"rounds={self.rounds}", remedy="use at least 1 round")
         if self.checkpoint_every < 1:
             raise ConfigError(f"checkpoint_every={self.checkpoint_every}", remedy="use at least 1 round")
-        if self.reducer.secure and any(not stage.summable for stage in self.uplink):
-            Chain(self.uplink).require_summable(type(self.reducer).__name__)
+        if self.reducer.secure:
+            self._check_secure(type(self.reducer).__name__)
         if not isinstance(self.algorithm, Algorithm):
             raise CompositionError(
                 f"{self.algorithm!r} is not an algorithm",
                 where="Training.algorithm",
                 remedy="use for example atoll.FedAvg()",
+            )
+
+    def _check_secure(self, reducer: str) -> None:
+        Chain(self.uplink).require_summable(reducer)
+        if not self.aggregation.summable:
+            raise CompositionError(
+                f"{type(self.aggregation).__name__} sees single replies, and {reducer} reveals sums only",
+                where="Training.aggregation",
+                remedy="use Renormalised, Rescaled or KeepGlobal, or a plain reducer",
+            )
+        if self.selection.repeats:
+            raise CompositionError(
+                f"{type(self.selection).__name__} may draw a client twice, and {reducer} takes one reply of each",
+                where="Training.selection",
+                remedy="draw without replacement",
             )
 
     def replace(self, **changes: Any) -> Training:
@@ -112,7 +130,11 @@ class Training:
             DataError: the model does not fit the data.
         """
         settings = LearnerSettings(
-            algorithm=self.algorithm, loss=self.loss, device=self.device, compile=self.compile, buffers=self.buffers
+            algorithm=self.aggregation.algorithm(self.algorithm),
+            loss=self.loss,
+            device=self.device,
+            compile=self.compile,
+            buffers=self.buffers,
         )
         return adapt(self.model, settings, data)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +24,13 @@ class Candidates:
         parties: the population.
         round: 1-based number of the round.
         rng: the stream of this round's selection.
-        sizes: called for the number of examples of each candidate, when the rule wants it.
+        sizes: called for the number of examples of each candidate, shape ``(population,)``, when the rule wants it; ``None`` when unknown.
     """
 
     parties: Parties
     round: int
     rng: Rng
-    sizes: Any = None
+    sizes: Callable[[], Any] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Selection:
 
     ``invite`` runs before the round, ``accept`` after the replies are in.
     """
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a client may be drawn twice in a round; its reply then counts twice."""
+        return False
 
     def init(self, parties: Parties) -> Tree:
         """The rule's memory at the start."""
@@ -49,7 +55,7 @@ class Selection:
         return population
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
-        """Indices into ``candidates.parties`` of ``count`` clients to ask, without repetition."""
+        """Indices into ``candidates.parties`` of ``count`` clients to ask, without repetition unless ``repeats``."""
         raise NotImplementedError
 
     def accept(self, invited: Parties, replied: Parties, metrics: dict[str, Any], state: Tree) -> Tree:

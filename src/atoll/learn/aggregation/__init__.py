@@ -1,0 +1,25 @@
+"""Aggregation operators: how the replies of a cohort stand for the whole population.
+
+With ``w(t-1)`` the model at the start of the round, ``S`` the clients that replied, ``U`` the population and ``n_k`` examples at client k
+(W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, section 2.3):
+
+==================  ===========================================================  ==================
+operator            next model                                                   source
+==================  ===========================================================  ==================
+``Renormalised``    ``sum_{k in S} n_k / (sum_{j in S} n_j) w_k``                Eq. 2.47
+``EqualWeights``    ``sum_{k in S} 1/|S| w_k``                                   Eq. 2.47
+``Rescaled``        ``sum_{k in S} (n_k/n) |U|/|S| w_k``                         Eq. 2.47
+``KeepGlobal``      ``sum_{k in S} (n_k/n) w_k + sum_{k not in S} (n_k/n) w(t-1)``  Eq. 2.46
+``KeepLocal``       ``sum_{k in U} (n_k/n) (k's newest model)``                  Eq. 2.45
+==================  ===========================================================  ==================
+
+An operator acts on the replies that an algorithm averages, whatever they are, so that it composes with every algorithm.
+"""
+
+from .base import Aggregation, Renormalised
+from .equal import EqualWeights
+from .keep_global import KeepGlobal
+from .keep_local import KeepLocal
+from .rescaled import Rescaled
+
+__all__ = ["Aggregation", "EqualWeights", "KeepGlobal", "KeepLocal", "Renormalised", "Rescaled"]

@@ -1,0 +1,85 @@
+"""The contract of an aggregation operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.errors import ConfigError
+from atoll.core.results import Combined
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import Algorithm, RoundInfo
+
+__all__ = ["Aggregation", "Renormalised", "population_weight", "scale_means"]
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """Base of operators; the base itself takes the mean over the clients that replied.
+
+    Attributes:
+        summable: works on sums alone; a secure reducer refuses an operator that sees single replies.
+        weighs_population: wants the examples of the whole population, ``RoundInfo.weight``.
+    """
+
+    summable: ClassVar[bool] = True
+    weighs_population: ClassVar[bool] = False
+
+    def algorithm(self, base: Algorithm) -> Algorithm:
+        """The algorithm that clients run: the base, or the base with other replies."""
+        return base
+
+    def check(self, base: Algorithm, params: Tree) -> None:
+        """Refuse an algorithm that this operator cannot carry, before anyone is contacted."""
+
+    def init(self, params: Tree) -> Tree:
+        """The operator's memory before the first round."""
+        del params
+        return None
+
+    def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
+        """What the algorithm's fold gets.
+
+        Args:
+            combined: the replies of a phase, as results, weights and kinds.
+            params: the model that was sent, ``w(t-1)``.
+            memory: the operator's memory.
+            info: the round.
+
+        Returns:
+            name -> combined value, and the new memory.
+        """
+        del params, info
+        return combined.value, memory
+
+
+@dataclass(frozen=True)
+class Renormalised(Aggregation):
+    """Partial aggregation with ``a_k = n_k / sum_{j in S} n_j``: the mean over those that replied, by examples.
+
+    This is what FedAvg's text does in practice; the weights sum to 1 in every round.
+    """
+
+
+def population_weight(info: RoundInfo) -> float:
+    """The examples of the whole population.
+
+    Raises:
+        ConfigError: unknown, or none.
+    """
+    if info.weight is None or not info.weight > 0:
+        raise ConfigError(
+            f"the population has {info.weight} examples",
+            where="RoundInfo.weight",
+            remedy="give the training the federated data set, or use the operator Renormalised",
+        )
+    return info.weight
+
+
+def scale_means(combined: Combined, factor: float) -> dict[str, Any]:
+    """Turn every mean ``sum_S n_k v_k / sum_S n_k`` into ``factor * sum_S n_k v_k``; other replies stay."""
+    return {
+        name: T.scale(value, factor * combined.weight[name]) if combined.kinds[name] == "mean" else value
+        for name, value in combined.value.items()
+    }

@@ -1,0 +1,37 @@
+"""Equal weights: for clients that were drawn in proportion to their examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import Algorithm, LocalWork
+from atoll.learn.wrapped import Wrapped
+
+from .base import Aggregation
+
+__all__ = ["EqualWeights"]
+
+
+@dataclass(frozen=True)
+class EqualWeights(Aggregation):
+    """Partial aggregation with ``a_k = 1/|S|``.
+
+    With clients drawn with probability ``n_k / n`` with replacement (``SizeProportional``) it is unbiased for
+    ``sum_k (n_k / n) w_k``. Li et al. 2020, "Federated Optimization in Heterogeneous Networks", Algorithms 1 and 2.
+    """
+
+    def algorithm(self, base: Algorithm) -> Algorithm:
+        """The base with every mean weighted by 1."""
+        return _Equal(base=base)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Equal(Wrapped):
+    """Replies with weight 1."""
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """The base's reply with equal weights."""
+        reply, state = self.base.finish(local, broadcast, client, work)
+        return {name: replace(a, examples=1.0) if isinstance(a, Mean) else a for name, a in reply.items()}, state

@@ -1,0 +1,29 @@
+"""Keep-global full aggregation: the current global model stands in for every absent client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from atoll.core.results import Combined
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import RoundInfo
+
+from .base import Aggregation, population_weight, scale_means
+
+__all__ = ["KeepGlobal"]
+
+
+@dataclass(frozen=True)
+class KeepGlobal(Aggregation):
+    """``w(t) = sum_{k in S} (n_k/n) w_k + sum_{k not in S} (n_k/n) w(t-1) = w(t-1) + sum_{k in S} (n_k/n) (w_k - w(t-1))``.
+
+    The step shrinks with the share of the examples that replied. Wu 2021, Eq. 2.46.
+    """
+
+    weighs_population: ClassVar[bool] = True
+
+    def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
+        """Means over the population, with nothing from the absent."""
+        del params
+        return scale_means(combined, 1.0 / population_weight(info)), memory

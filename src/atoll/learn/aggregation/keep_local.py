@@ -1,0 +1,74 @@
+"""Keep-local full aggregation: an absent client's last model stands in for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate, Mean, Part, Parts
+from atoll.core.errors import CompositionError
+from atoll.core.results import Combined
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import Algorithm, LocalWork, RoundInfo
+from atoll.learn.wrapped import Wrapped, dry_reply
+
+from .base import Aggregation, population_weight
+
+__all__ = ["KeepLocal"]
+
+
+@dataclass(frozen=True)
+class KeepLocal(Aggregation):
+    """``w(t) = sum_{k in U} (n_k/n) c_k`` with ``c_k`` the newest local model of client k, ``w(0)`` before its first (Wu 2021, Eq. 2.45).
+
+    The server keeps one model for every client that ever replied, in memory and in checkpoints, and updates the mean by what changed:
+    a round costs the cohort, not the population. It has to see single replies, of rounds that differ: masks of one round do not
+    cancel in the next, so that a secure reducer refuses it.
+    """
+
+    summable: ClassVar[bool] = False
+    weighs_population: ClassVar[bool] = True
+
+    def algorithm(self, base: Algorithm) -> Algorithm:
+        """The base with its update as a single reply."""
+        return _Single(base=base)
+
+    def check(self, base: Algorithm, params: Tree) -> None:
+        """Refuse an algorithm without a mean update of the model."""
+        if not isinstance(dry_reply(base, params).get("update"), Mean):
+            raise CompositionError(
+                f"{type(base).__name__} does not reply with the mean update of a model, and there is no local model to keep",
+                where="aggregation=KeepLocal",
+                remedy="use KeepGlobal, or an algorithm such as FedAvg",
+            )
+
+    def init(self, params: Tree) -> Tree:
+        """Every client starts from ``w(0)``."""
+        return {"start": params, "mean": params, "models": {}}
+
+    def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
+        """Put the new models into the cache; the update is the way from ``w(t-1)`` to the cache's mean."""
+        if combined.kinds.get("update") != "parts":
+            return combined.value, memory
+        total, models, mean = population_weight(info), dict(memory["models"]), memory["mean"]
+        parts: list[Part] = combined.value["update"]
+        for part in parts:
+            name = str(part.sender)
+            fresh = T.add(params, part.value)
+            mean = T.add(mean, T.scale(T.sub(fresh, models.get(name, memory["start"])), part.weight / total))
+            models[name] = fresh
+        return {**combined.value, "update": T.sub(mean, params)}, {**memory, "mean": mean, "models": models}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Single(Wrapped):
+    """Replies with its own update, not to be summed."""
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """The base's reply, its update as parts."""
+        reply, state = self.base.finish(local, broadcast, client, work)
+        update = reply.get("update")
+        if isinstance(update, Mean):
+            reply = {**reply, "update": Parts(update.value, examples=update.examples)}
+        return reply, state

@@ -1,0 +1,60 @@
+"""Selection in proportion to the clients' examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import ConfigError, DataError
+from atoll.core.tree import Tree
+
+from .base import Candidates
+from .uniform import Uniform
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["SizeProportional"]
+
+
+@dataclass(frozen=True)
+class SizeProportional(Uniform):
+    """Draws client k with probability ``n_k / n``, its share of the examples.
+
+    With replacement a client may be drawn several times: it is asked as often, replies the same each time, and counts as often. With
+    ``EqualWeights`` the mean over the draws is then unbiased for ``sum_k (n_k/n) w_k`` (Li et al. 2020, "On the Convergence of FedAvg on
+    Non-IID Data", scheme I). Without replacement, each draw is proportional among the clients that are left, which is slightly biased.
+
+    Attributes:
+        count: draws a round, as in ``Uniform``.
+        replace: whether a client may be drawn again.
+    """
+
+    replace: bool = True
+
+    @property
+    def repeats(self) -> bool:
+        """With replacement."""
+        return self.replace
+
+    def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
+        """Draw ``count`` indices.
+
+        Raises:
+            ConfigError: the sizes are not known.
+            DataError: nobody has an example.
+        """
+        del state
+        found = candidates.sizes()
+        if found is None:
+            raise ConfigError(
+                "the clients' sizes are not known", where="SizeProportional", remedy="use data with `sizes`, or Uniform"
+            )
+        sizes = np.asarray(found, dtype=np.float64)
+        able = int((sizes > 0).sum())
+        if able == 0:
+            raise DataError("no client has an example", where="SizeProportional", remedy="look at the partition")
+        count = count if self.replace else min(count, able)
+        return candidates.rng.generator().choice(len(sizes), size=count, replace=self.replace, p=sizes / sizes.sum())
