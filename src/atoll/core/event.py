@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from .errors import CheckpointError, ConfigError
+from .files import append_bytes
 
 __all__ = ["Event", "Gaussian", "Laplace", "Ledger", "NonPrivate", "SeededSecret", "register_event", "unpack_event"]
 
@@ -116,6 +116,9 @@ def unpack_event(packed: dict[str, Any]) -> Event:
 class Ledger:
     """An append-only list of events, on disk when a path is given.
 
+    A task that a crash cut off after its spending runs again, and its one release is written once: an entry is known by party, request
+    and content, and requests number their spendings.
+
     Args:
         path: a JSON-lines file; every entry is flushed to disk before ``append`` returns.
     """
@@ -125,19 +128,21 @@ class Ledger:
         self._entries: list[dict[str, Any]] = []
         if path is not None and path.exists():
             self._entries = self._read(path)
+        self._known = {(e["party"], e["request"]): e for e in self._entries}
 
     @staticmethod
     def _read(path: Path) -> list[dict[str, Any]]:
-        lines = path.read_bytes().split(b"\n")
+        content = path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):  # a torn last line: its release never happened
+            append_bytes(path, b"", at=len(whole))
         entries = []
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(whole.split(b"\n"), 1):
             if not line.strip():
                 continue
             try:
                 entries.append(json.loads(line))
             except ValueError as error:
-                if number == len(lines):  # a torn last line: its release never happened
-                    break
                 raise CheckpointError(
                     f"line {number} of the privacy ledger is not JSON",
                     where=str(path),
@@ -146,22 +151,23 @@ class Ledger:
         return entries
 
     def append(self, event: Event, party: str, request: str = "") -> None:
-        """Write an event. It is durable when this returns; only then may anything be released."""
-        entry = {"party": party, "request": request, "kind": event.kind, **asdict(event)}
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab") as file:
-                if file.tell() and not self._ends_with_newline():
-                    file.write(b"\n")
-                file.write(json.dumps(entry, sort_keys=True).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-        self._entries.append(entry)
+        """Write an event. It is durable when this returns; only then may anything be released.
 
-    def _ends_with_newline(self) -> bool:
-        with Path(self.path or "").open("rb") as file:
-            file.seek(-1, os.SEEK_END)
-            return file.read(1) == b"\n"
+        Args:
+            event: what will be released.
+            party: by whom.
+            request: in answer to what; a repeat of the same request, party and event is written once.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        entry = {"party": party, "request": request, "kind": event.kind, **asdict(event)}
+        if request and self._known.get((party, request)) == entry:
+            return
+        if self.path is not None:
+            append_bytes(self.path, json.dumps(entry, sort_keys=True).encode() + b"\n")
+        self._entries.append(entry)
+        self._known[party, request] = entry
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._entries)

@@ -7,8 +7,9 @@ state, the journal and the ledger stay with their owner.
 from __future__ import annotations
 
 import inspect
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +18,13 @@ from . import message as M
 from .aggregate import Aggregate, merge_totals
 from .blocks import fold_batches
 from .cohort import Cohort, Population
-from .errors import AtollError, MessageError, PolicyError, TaskError
+from .errors import AtollError, MessageError, TaskError
 from .event import Event
 from .island import AllowAll, Island, Policy
 from .party import Parties, Roster
 from .request import Folded, Ran, Reply, Request, not_finite, sketch, wire_form
 from .rng import Rng
+from .session import GuardedPeers
 from .tree import Tree
 
 if TYPE_CHECKING:
@@ -83,7 +85,8 @@ class Executor:
             value = request.task(island, request.message)
             if inspect.isawaitable(value):
                 value = await value
-            self.policy.release(island.party, request.task.name, value)
+            for leaving in (value, *island.outbox.values(), *island.notes):
+                self.policy.release(island.party, request.task.name, leaving)
             nbytes = M.nbytes(wire_form(value)) + sum(M.nbytes(p) for p in island.outbox.values())
         except Exception as error:
             return Ran(Reply(position, error=self.explain(error, request, position)), None, False, island.sealed)
@@ -100,7 +103,9 @@ class Executor:
     ) -> Folded:
         """Run the task at each party and add up the replies, in cohort order or in the blocks of the task's ``many``."""
         keys = self.keys(request, positions)
-        if self.vectorised and request.task.many is not None and request.mail is None:
+        # A policy looks at single replies, which a block never has.
+        fast = self.vectorised and request.task.many is not None and isinstance(self.policy, AllowAll)
+        if fast and request.mail is None:
             cohort = Cohort(Parties(self.roster, positions), keys, self.population, states)
             try:
                 return fold_batches(request, cohort)
@@ -151,22 +156,24 @@ class Executor:
     ) -> Ran:
         """Run one role of a session: ``async (island, peers) -> result``."""
         key = int(self.keys(request, np.array([position], dtype=np.int64))[0])
-        island = self.island(request, position, key, states, spend)
+        # A session that a crash cut off has already spoken: running it again is another release, with fresh secrets.
+        attempt = "" if self.secret_seed is not None else "~" + secrets.token_hex(8)
+        island = self.island(replace(request, id=request.id + attempt), position, key, states, spend)
+        guarded = GuardedPeers(peers, lambda message: self.policy.release(island.party, request.task.name, message))
         try:
-            value = await request.task.run(island, peers, **request.task.args)
+            value = await request.task.run(island, guarded, **request.task.args)
             self.policy.release(island.party, request.task.name, value)
         except Exception as error:
             raise self.explain(error, request, position) from error
-        return Ran(Reply(position, value), island.new_state, island.state_changed, island.sealed)
+        return Ran(Reply(position, value), island.new_state, island.state_changed, island.sealed, peers.time)
 
     def explain(self, error: Exception, request: Request, position: int | None) -> Exception:
         """Say which request, party, task and arguments an error belongs to; Atoll's own errors keep their kind."""
         at = "the cohort" if position is None else self.roster.name(position)
         where = f"{request.id} at {at}"
-        if isinstance(error, PolicyError) or (isinstance(error, AtollError) and error.where is not None):
-            return error
         if isinstance(error, AtollError):
-            return type(error)(error.what, where=where, remedy=error.remedy)
+            inner = where if error.where is None else f"{error.where}; {where}"
+            return type(error)(error.what, where=inner, remedy=error.remedy)
         shown = ", ".join(f"{k}={v!r}" for k, v in request.task.args.items())
         wrapped = TaskError(
             f"{type(error).__name__}: {error}",

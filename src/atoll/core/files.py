@@ -11,7 +11,7 @@ from . import message as M
 from .errors import CheckpointError, MessageError
 from .tree import Tree
 
-__all__ = ["read_message", "write_bytes", "write_message"]
+__all__ = ["append_bytes", "read_message", "write_bytes", "write_message"]
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -36,6 +36,38 @@ def write_bytes(path: Path, content: bytes) -> None:
             f"could not write {len(content)} bytes: {error.strerror or error}",
             where=str(path),
             remedy="free space or fix the permissions, then resume; the previous checkpoint is intact",
+        ) from error
+
+
+def append_bytes(path: Path, content: bytes, *, at: int | None = None) -> None:
+    """Append to a file durably; a failed append leaves the file as it was.
+
+    Args:
+        path: the file, made if it is missing.
+        content: what to append.
+        at: cut the file to this length first: what lies behind was torn by a crash.
+
+    Raises:
+        CheckpointError: the disk is full or the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as file:
+            end = file.truncate(at) if at is not None else file.seek(0, os.SEEK_END)
+            try:
+                rest = memoryview(content)
+                while len(rest):
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    file.truncate(end)
+                raise
+    except OSError as error:
+        raise CheckpointError(
+            f"could not append {len(content)} bytes: {error.strerror or error}",
+            where=str(path),
+            remedy="free space or fix the permissions, then resume; nothing was released",
         ) from error
 
 

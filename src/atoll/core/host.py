@@ -6,7 +6,8 @@ to the ledger before anything is released. Every engine and transport ends here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from .store import StateStore
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from .session import Switch
 
 __all__ = ["Host"]
 
@@ -45,16 +48,15 @@ class Host:
 
     def absorb(self, request: Request, ran: Ran) -> Reply:
         """Keep what a task left behind, then release its reply."""
-        if ran.sealed and ran.reply.error is None:
-            self.journal.put(request.id, ran.reply, ran.state, ran.changed)
+        if ran.sealed and ran.reply.error is None and self.replay(request, ran.reply.party) is None:
+            self.journal.put([(request, ran)])
         if ran.changed:
             self.store.put(request.slot, ran.reply.party, ran.state)
         return ran.reply
 
     def absorb_fold(self, request: Request, folded: Folded) -> Folded:
         """Keep what a cohort left behind, then release its sums."""
-        for ran in folded.kept:
-            self.journal.put(request.id, ran.reply, ran.state, ran.changed)
+        self.journal.put((request, ran) for ran in folded.kept)
         for position, state in folded.states.items():
             self.store.put(request.slot, position, state)
         return folded
@@ -84,9 +86,29 @@ class Host:
         folded = await self.executor.fold(request, positions, self.states(request), replay, self.spend)
         return self.absorb_fold(request, folded)
 
-    async def role(self, request: Request, position: int, peers: Any) -> Any:
-        """Run one role of a session."""
-        ran = self.replay(request, position)
-        if ran is None:
-            ran = await self.executor.role(request, position, peers, self.states(request), self.spend)
-        return self.absorb(request, ran).value
+    async def role(self, request: Request, position: int, peers: Any) -> Ran:
+        """Run one role of a session; what it left behind is kept when all roles have ended."""
+        return await self.executor.role(request, position, peers, self.states(request), self.spend)
+
+    def replay_session(self, roles: Mapping[str, tuple[Request, int]], switch: Switch) -> dict[str, Any] | None:
+        """The results of a session whose every role is in the journal; a session is never repeated in part."""
+        known = {role: self.replay(request, position) for role, (request, position) in roles.items()}
+        rans = {role: ran for role, ran in known.items() if ran is not None}
+        if len(rans) < len(roles):
+            return None
+        for role, ran in rans.items():
+            switch.repeat(role, ran.said)
+            self.absorb(roles[role][0], ran)
+        return {role: (ran.reply.value, ran.time) for role, ran in rans.items()}
+
+    def absorb_session(
+        self, roles: Mapping[str, tuple[Request, int]], rans: Mapping[str, Ran], switch: Switch
+    ) -> dict[str, Any]:
+        """Keep what all roles of a session left behind, then release its results."""
+        ended = {role: replace(ran, said=switch.said[role]) for role, ran in rans.items()}
+        if any(ran.sealed for ran in ended.values()):
+            self.journal.put((roles[role][0], ran) for role, ran in ended.items())
+        for role, ran in ended.items():
+            if ran.changed:
+                self.store.put(roles[role][0].slot, ran.reply.party, ran.state)
+        return {role: (ran.reply.value, ran.time) for role, ran in ended.items()}

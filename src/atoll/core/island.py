@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from . import tree as T
 from .errors import ConfigError, PolicyError
 from .event import Event
 from .rng import Rng
@@ -100,7 +101,7 @@ class Island:
     """
 
     __slots__ = (
-        "_data", "_key", "_ledger", "_notes", "_outbox", "_request", "_secret", "_secret_seed", "_spent", "_state",
+        "_data", "_key", "_ledger", "_notes", "_outbox", "_request", "_secret", "_secret_seed", "_spendings", "_state",
         "_state_assigned", "_state_loaded", "_store", "inbox", "party",
     )  # fmt: skip
 
@@ -129,7 +130,7 @@ class Island:
         self._secret_seed = secret_seed
         self._outbox: dict[str, Tree] = {}
         self._notes: list[Tree] = []
-        self._spent = False
+        self._spendings = 0
         self.inbox = inbox or {}
 
     @property
@@ -159,7 +160,8 @@ class Island:
     def state(self) -> Tree:
         """The party's private state, ``None`` before it is first assigned."""
         if not self._state_loaded and self._store is not None:
-            self._state = self._store()
+            # Fresh containers: a task that changes what it got has changed nothing until it assigns.
+            self._state = T.map(lambda leaf: leaf, self._store())
             self._state_loaded = True
         return self._state
 
@@ -174,8 +176,8 @@ class Island:
             raise PolicyError(
                 f"{self.name} has no privacy ledger", where=self._request, remedy="run the task through a federation"
             )
-        self._ledger(event, self.name, self._request)
-        self._spent = True
+        self._ledger(event, self.name, f"{self._request}#{self._spendings}")
+        self._spendings += 1
 
     def post(self, to: str, payload: Tree) -> None:
         """Put a sealed envelope for another party into the reply; the relay holds it until the senders are fixed."""
@@ -210,4 +212,4 @@ class Island:
     @property
     def sealed(self) -> bool:
         """Whether the reply depends on secrets or spent budget: running it again would not give the same."""
-        return self._spent or (self._secret is not None and self._secret.drawn)
+        return self._spendings > 0 or (self._secret is not None and self._secret.drawn)

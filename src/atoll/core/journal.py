@@ -2,23 +2,33 @@
 
 A task that drew on its island's secret or spent privacy budget would answer differently if it ran again, so its reply (and the state it left)
 is written down durably before it is released. Everything else is a function of its request and is simply run again after a crash.
+
+A checkpoint makes the replies before it superfluous. They are kept for one more, because a resume may have to fall back one generation.
 """
 
 from __future__ import annotations
 
-import os
 import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from . import message as M
 from .errors import CheckpointError, MessageError
-from .request import Ran, Reply
-from .tree import Tree
-from .wire import pack_value, unpack_value
+from .files import append_bytes, write_bytes
+from .request import Ran, Request
+from .wire import pack_ran, unpack_ran
 
 __all__ = ["Journal"]
 
 _LENGTH = struct.Struct("<Q")
+
+
+@dataclass
+class _Entry:
+    slot: str
+    ran: Ran
+    old: bool = False
 
 
 class Journal:
@@ -26,15 +36,14 @@ class Journal:
 
     Args:
         path: the file they are appended to; ``None`` keeps them in memory.
-        others: journals of earlier hosts to read as well.
     """
 
-    def __init__(self, path: Path | None = None, others: list[Path] | None = None) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         self.path = path
-        self._kept: dict[tuple[str, int], Ran] = {}
-        for file in [*(others or []), *([path] if path is not None else [])]:
-            if file.exists():
-                self._read(file)
+        self._kept: dict[tuple[str, int], _Entry] = {}
+        self._dropped = 0
+        if path is not None and path.exists():
+            self._read(path)
 
     def _read(self, path: Path) -> None:
         content = path.read_bytes()
@@ -42,7 +51,7 @@ class Journal:
         while at + _LENGTH.size <= len(content):
             (length,) = _LENGTH.unpack_from(content, at)
             frame = content[at + _LENGTH.size : at + _LENGTH.size + length]
-            if len(frame) < length:  # torn by a crash: that reply was never released
+            if len(frame) < length:
                 break
             try:
                 entry = M.decode(frame)
@@ -50,49 +59,50 @@ class Journal:
                 raise CheckpointError(
                     f"the journal is damaged at byte {at}: {error.what}", where=str(path), remedy="start a new run"
                 ) from error
-            reply = Reply(entry["party"], unpack_value(entry["value"]), entry["mail"], [], entry["nbytes"])
-            self._kept[entry["request"], entry["party"]] = Ran(reply, entry["state"], entry["changed"])
+            ran = unpack_ran(entry["ran"])
+            self._kept[entry["request"], ran.reply.party] = _Entry(entry["slot"], ran)
             at += _LENGTH.size + length
+        if at < len(content):  # torn by a crash: that reply was never released
+            append_bytes(path, b"", at=at)
 
     def __bool__(self) -> bool:
         return bool(self._kept)
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def get(self, request: str, party: int) -> Ran | None:
         """The reply that was already given, if any."""
-        return self._kept.get((request, party)) if self._kept else None
+        entry = self._kept.get((request, party)) if self._kept else None
+        return None if entry is None else entry.ran
 
-    def put(self, request: str, reply: Reply, state: Tree, changed: bool) -> None:
-        """Write a reply down; durable when this returns."""
-        kept = Ran(reply, state if changed else None, changed)
-        if self.path is not None:
-            entry = {
-                "request": request,
-                "party": reply.party,
-                "value": pack_value(reply.value),
-                "mail": reply.mail,
-                "nbytes": reply.nbytes,
-                "state": kept.state,
-                "changed": changed,
-            }
-            frame = M.encode(entry)
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                with self.path.open("ab") as file:
-                    file.write(_LENGTH.pack(len(frame)) + frame)
-                    file.flush()
-                    os.fsync(file.fileno())
-            except OSError as error:
-                raise CheckpointError(
-                    f"could not write a reply down: {error.strerror or error}",
-                    where=str(self.path),
-                    remedy="free space, then resume; the reply was not released",
-                ) from error
-        self._kept[request, reply.party] = kept
+    def put(self, rows: Iterable[tuple[Request, Ran]]) -> None:
+        """Write replies down; durable when this returns.
+
+        Raises:
+            CheckpointError: they cannot be written; nothing may be released.
+        """
+        entries = {(request.id, ran.reply.party): _Entry(request.slot, ran) for request, ran in rows}
+        if self.path is not None and entries:
+            append_bytes(self.path, _frames(entries))
+        self._kept.update(entries)
 
     def forget(self, slot: str) -> None:
-        """Drop what a checkpoint made superfluous: the requests of a slot before it."""
-        prefix = slot + "/"
-        remaining = {k: v for k, v in self._kept.items() if not k[0].startswith(prefix)}
+        """A checkpoint of a slot is safe: drop what came before the checkpoint before it."""
+        remaining = {k: e for k, e in self._kept.items() if not (e.slot == slot and e.old)}
+        self._dropped += len(self._kept) - len(remaining)
         self._kept = remaining
-        if self.path is not None and not remaining and self.path.exists():
-            self.path.unlink()
+        for entry in remaining.values():
+            entry.old = entry.old or entry.slot == slot
+        # Written anew only when it has shrunk by half or more, so that forgetting costs as much as remembering.
+        if self.path is not None and self._dropped and self._dropped >= len(remaining):
+            write_bytes(self.path, _frames(remaining))
+            self._dropped = 0
+
+
+def _frames(entries: Mapping[tuple[str, int], _Entry]) -> bytes:
+    frames = [
+        M.encode({"request": request, "slot": entry.slot, "ran": pack_ran(entry.ran)})
+        for (request, _), entry in entries.items()
+    ]
+    return b"".join(_LENGTH.pack(len(frame)) + frame for frame in frames)

@@ -105,12 +105,16 @@ class Ran:
         state: the party's private state afterwards.
         changed: whether the state changed.
         sealed: it drew on secrets or spent privacy budget, so running it again would not give the same.
+        time: clock time at which it ended, for a role of a session.
+        said: bytes that it sent to its peers, for a role of a session.
     """
 
     reply: Reply
     state: Tree = None
     changed: bool = False
     sealed: bool = False
+    time: float = 0.0
+    said: int = 0
 
 
 @dataclass

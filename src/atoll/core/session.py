@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from . import message as M
-from .errors import ConfigError, nearest
+from .errors import ConfigError, TaskError, nearest
 from .tree import Tree
 
-__all__ = ["LocalPeers", "Peers", "Switch"]
+__all__ = ["GuardedPeers", "LocalPeers", "Peers", "Switch"]
 
 Deliver = Callable[[str, Tree, float], Awaitable[None]]
+Put = Callable[[str, Tree, float], None]
 
 
 class Peers(Protocol):
@@ -71,8 +72,12 @@ class LocalPeers:
         """Wait for the next message of another role."""
         self._known(role)
         message, arrival = await self._boxes[role].get()
-        if isinstance(message, _Gone):
-            raise message.error
+        if message is _GONE:
+            self._boxes[role].put_nowait((_GONE, arrival))
+            raise TaskError(
+                f"role {role!r} has ended and will not send what role {self.me!r} waits for",
+                remedy="let the roles agree on the number of messages",
+            )
         self.time = max(self.time, arrival)
         return message
 
@@ -80,12 +85,39 @@ class LocalPeers:
         """Hand over a message that arrived."""
         self._boxes[source].put_nowait((message, arrival))
 
+    def gone(self, source: str) -> None:
+        """Another role has ended: after its last message there is nothing to wait for."""
+        self._boxes[source].put_nowait((_GONE, 0.0))
 
-class _Gone:
-    """Stands in for a message of a role that failed."""
 
-    def __init__(self, error: Exception) -> None:
-        self.error = error
+_GONE: Any = object()
+
+
+class GuardedPeers:
+    """Peers behind the island's policy: every message passes it before it is sent.
+
+    Args:
+        peers: the peers.
+        release: raises to keep a message in.
+    """
+
+    def __init__(self, peers: Peers, release: Callable[[Tree], None]) -> None:
+        self._peers = peers
+        self._release = release
+
+    @property
+    def names(self) -> list[str]:
+        """The other roles."""
+        return self._peers.names
+
+    async def send(self, role: str, message: Tree) -> None:
+        """Send a message to another role."""
+        self._release(message)
+        await self._peers.send(role, message)
+
+    async def recv(self, role: str) -> Any:
+        """Wait for the next message of another role."""
+        return await self._peers.recv(role)
 
 
 class Switch:
@@ -103,15 +135,30 @@ class Switch:
         self.parties = parties
         self._transfer = transfer
         self._meter = meter
-        self._targets: dict[str, Callable[[str, Tree, float], None]] = {}
+        self._targets: dict[str, Put] = {}
+        self._ends: dict[str, Callable[[str], None]] = {}
+        self.said = dict.fromkeys(parties, 0)
 
-    def attach(self, role: str, put: Callable[[str, Tree, float], None]) -> None:
-        """Say where messages for a role go."""
+    def attach(self, role: str, put: Put, gone: Callable[[str], None]) -> None:
+        """Say where messages for a role go, and whom to tell that another has ended."""
         self._targets[role] = put
+        self._ends[role] = gone
+
+    def ended(self, role: str) -> None:
+        """A role has ended: tell the others, who may be waiting for it."""
+        for other, gone in self._ends.items():
+            if other != role:
+                gone(role)
+
+    def repeat(self, role: str, nbytes: int) -> None:
+        """Count what a role said when the session ran: it is answered from the journal."""
+        self.said[role] += nbytes
+        self._meter(nbytes)
 
     def carry(self, source: str, target: str, message: Tree, sent: float) -> None:
         """Carry one message."""
         nbytes = M.nbytes(message)
+        self.said[source] += nbytes
         self._meter(nbytes)
         seconds = self._transfer(self.parties[source], self.parties[target], nbytes)
         self._targets[target](source, message, sent + seconds)
@@ -123,5 +170,5 @@ class Switch:
             self.carry(role, target, message, sent)
 
         peers = LocalPeers(role, [r for r in self.parties if r != role], carry, start)
-        self.attach(role, peers.put)
+        self.attach(role, peers.put, peers.gone)
         return peers

@@ -113,6 +113,8 @@ def pack_ran(ran: Ran) -> Tree:
         "state": ran.state if ran.changed else None,
         "changed": ran.changed,
         "sealed": ran.sealed,
+        "time": float(ran.time),
+        "said": ran.said,
     }
 
 
@@ -122,7 +124,7 @@ def unpack_ran(packed: Any) -> Ran:
         packed["party"], unpack_value(packed["value"]), packed["mail"], packed["notes"], packed["nbytes"],
         unpack_error(packed["error"]),
     )  # fmt: skip
-    return Ran(reply, packed["state"], packed["changed"], packed["sealed"])
+    return Ran(reply, packed["state"], packed["changed"], packed["sealed"], packed["time"], packed["said"])
 
 
 def _pack_total(total: Total) -> Tree:

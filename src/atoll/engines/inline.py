@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.host import Host
-    from atoll.core.request import Folded, Reply, Request
+    from atoll.core.request import Folded, Ran, Reply, Request
     from atoll.core.session import Switch
     from atoll.core.world import World
 
@@ -21,19 +21,25 @@ async def converse_here(
     host: Host, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
 ) -> dict[str, tuple[Any, float]]:
     """Run the roles of a session side by side in this process; one that fails ends them all."""
+    known = host.replay_session(roles, switch)
+    if known is not None:
+        return known
     peers = {role: switch.peers(role, start) for role in roles}
-    tasks = {
-        role: asyncio.create_task(host.role(request, position, peers[role]))
-        for role, (request, position) in roles.items()
-    }
+
+    async def play(role: str) -> Ran:
+        ran = await host.role(*roles[role], peers[role])
+        switch.ended(role)
+        return ran
+
+    tasks = {role: asyncio.create_task(play(role)) for role in roles}
     try:
-        values = await asyncio.gather(*tasks.values())
+        rans = await asyncio.gather(*tasks.values())
     except BaseException:
         for task in tasks.values():
             task.cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
         raise
-    return {role: (value, peers[role].time) for role, value in zip(roles, values, strict=True)}
+    return host.absorb_session(roles, dict(zip(roles, rans, strict=True)), switch)
 
 
 class Inline:

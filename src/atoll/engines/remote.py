@@ -7,6 +7,7 @@ keep nothing: the private state a request needs rides along, and comes back with
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -56,10 +57,7 @@ class Channel:
                 where="engine",
                 remedy="look for lack of memory or a crash in native code; engine='inline' runs the task in this process",
             )
-            for future in self._answers.values():
-                if not future.done():
-                    future.set_exception(error)
-            self._answers.clear()
+            self._fail(error)
 
     async def call(self, number: int, frame: dict[str, Any]) -> Any:
         """Send a question and wait for its answer."""
@@ -75,7 +73,20 @@ class Channel:
         """Close the link; the worker ends by itself."""
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
+        self._fail(TaskError("the engine was closed while a worker was working", where="engine"))
         self.link.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the other end is still there."""
+        return not self._reader.done()
+
+    def _fail(self, error: TaskError) -> None:
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # whoever asked may be gone already
+        self._answers.clear()
 
 
 class Remote:
@@ -96,7 +107,6 @@ class Remote:
         self._channels: list[Channel] = []
         self._numbers = itertools.count()
         self._switches: dict[int, Switch] = {}
-        self._pumps: list[asyncio.Task[None]] = []
 
     # ------------------------------------------------------------------ to be given by a transport
 
@@ -228,52 +238,63 @@ class Remote:
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
     ) -> dict[str, tuple[Any, float]]:
         """Run each role at a worker; what they say passes through here."""
+        known = self.host.replay_session(roles, switch)
+        if known is not None:
+            return known
         session = next(self._numbers)
         self._switches[session] = switch
         channels = await self.channels(next(iter(roles.values()))[0])
         at = {role: channels[position % len(channels)] for role, (_, position) in roles.items()}
-        for role, channel in at.items():
-            switch.attach(role, self._hand(session, role, channel))
-        calls = {
-            role: asyncio.create_task(self._role(at[role], session, role, list(roles), request, position, start))
-            for role, (request, position) in roles.items()
-        }
+        pumps = [asyncio.create_task(self._hand(session, role, channel, switch)) for role, channel in at.items()]
+        calls = [asyncio.create_task(self._role(at[role], session, role, roles, start, switch)) for role in roles]
         try:
             with self._busy():
-                outcomes = await asyncio.gather(*calls.values())
+                rans = await asyncio.gather(*calls)
         except BaseException:
-            for call in calls.values():
-                call.cancel()
-            await asyncio.gather(*calls.values(), return_exceptions=True)
-            await self._abandon()
+            await self._stop(session, at, calls)
             raise
         finally:
+            for pump in pumps:
+                pump.cancel()
             del self._switches[session]
-        return dict(zip(roles, outcomes, strict=True))
+        return self.host.absorb_session(roles, dict(zip(roles, rans, strict=True)), switch)
 
-    def _hand(self, session: int, role: str, channel: Channel) -> Callable[[str, Any, float], None]:
-        queue: asyncio.Queue[Any] = asyncio.Queue()
+    async def _hand(self, session: int, role: str, channel: Channel, switch: Switch) -> None:
+        """Take what the switch has for a role to its worker, in order."""
+        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        base = {"session": session, "role": role}
 
-        async def pump() -> None:
+        def put(source: str, message: Any, arrival: float) -> None:
+            queue.put_nowait({**base, "op": "hand", "source": source, "message": message, "time": arrival})
+
+        def gone(source: str) -> None:
+            queue.put_nowait({**base, "op": "gone", "source": source})
+
+        switch.attach(role, put, gone)
+        with contextlib.suppress(LinkClosed):
             while True:
                 await channel.link.send(await queue.get())
 
-        pumping = asyncio.create_task(pump())
-        self._pumps.append(pumping)
-
-        def put(source: str, message: Any, arrival: float) -> None:
-            queue.put_nowait(
-                {"op": "hand", "session": session, "role": role, "source": source, "message": message, "time": arrival}
-            )
-
-        return put
+    async def _stop(self, session: int, at: dict[str, Channel], calls: list[asyncio.Task[Ran]]) -> None:
+        """One role failed: end the others. A worker that went away takes all links with it; they are made again when needed."""
+        with contextlib.suppress(LinkClosed):
+            for channel in dict.fromkeys(at.values()):
+                await channel.link.send({"op": "stop", "session": session})
+        if all(channel.alive for channel in at.values()):
+            await asyncio.gather(*calls, return_exceptions=True)
+        else:
+            await self._abandon()
 
     async def _role(
-        self, channel: Channel, session: int, role: str, roles: list[str], request: Request, position: int, start: float
-    ) -> tuple[Any, float]:
-        known = self.host.replay(request, position)
-        if known is not None:
-            return self.host.absorb(request, known).value, start
+        self,
+        channel: Channel,
+        session: int,
+        role: str,
+        roles: dict[str, tuple[Request, int]],
+        start: float,
+        switch: Switch,
+    ) -> Ran:
+        request, position = roles[role]
         state = self.host.store.get(request.slot, position)
         frame = await channel.call(
             next(self._numbers),
@@ -286,7 +307,8 @@ class Remote:
         self._note_events(frame)
         if frame.get("error") is not None:
             raise unpack_error(frame["error"]) or TaskError("unknown")
-        return self.host.absorb(request, unpack_ran(frame["ran"][0])).value, frame["time"]
+        switch.ended(role)
+        return unpack_ran(frame["ran"][0])
 
     # ------------------------------------------------------------------ memory and end
 
@@ -312,10 +334,6 @@ class Remote:
         await self._abandon()
 
     async def _abandon(self) -> None:
-        for pumping in self._pumps:
-            pumping.cancel()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
-        self._pumps.clear()
         for channel in self._channels:
             await channel.close()
         self._channels = []

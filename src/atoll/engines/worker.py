@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.errors import TaskError
 from atoll.core.event import Event
 from atoll.core.executor import Executor
 from atoll.core.request import Request
@@ -37,17 +38,18 @@ class Worker:
         self.executor = executor
         self.registry = registry
         self._peers: dict[tuple[int, str], LocalPeers] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[int, set[asyncio.Task[None]]] = {}
 
     async def serve(self) -> None:
         """Answer until the other end goes away."""
         with contextlib.suppress(LinkClosed):
             while True:
                 frame = await self.link.recv()
-                if frame["op"] == "hand":
-                    peers = self._peers.get((frame["session"], frame["role"]))
-                    if peers is not None:
-                        peers.put(frame["source"], frame["message"], frame["time"])
+                if frame["op"] in ("hand", "gone"):
+                    self._hand(frame)
+                elif frame["op"] == "stop":
+                    for role in self._running.get(frame["session"], ()):
+                        role.cancel()
                 elif frame["op"] == "role":
                     self._start_role(frame)
                 else:
@@ -76,6 +78,15 @@ class Worker:
         ]
         return {"ran": ran}
 
+    def _hand(self, frame: Any) -> None:
+        peers = self._peers.get((frame["session"], frame["role"]))
+        if peers is None:
+            return
+        if frame["op"] == "gone":
+            peers.gone(frame["source"])
+        else:
+            peers.put(frame["source"], frame["message"], frame["time"])
+
     def _start_role(self, frame: Any) -> None:
         session, role = frame["session"], frame["role"]
 
@@ -87,8 +98,7 @@ class Worker:
         peers = LocalPeers(role, list(frame["others"]), carry, frame["start"])
         self._peers[session, role] = peers
         task = asyncio.create_task(self._role(frame, peers))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._running.setdefault(session, set()).add(task)
 
     async def _role(self, frame: Any, peers: LocalPeers) -> None:
         events: list[Any] = []
@@ -96,10 +106,14 @@ class Worker:
         try:
             request = unpack_request(frame["request"], self.registry)
             ran = await self.executor.role(request, frame["position"], peers, states.get, _collector(events))
-            answer: dict[str, Any] = {"ran": [pack_ran(ran)], "time": peers.time}
+            answer: dict[str, Any] = {"ran": [pack_ran(ran)]}
+        except asyncio.CancelledError:
+            answer = {"error": pack_error(TaskError("stopped because another role of the session failed"))}
         except Exception as error:
             answer = {"error": pack_error(error)}
         self._peers.pop((frame["session"], frame["role"]), None)
+        if not any(session == frame["session"] for session, _ in self._peers):
+            self._running.pop(frame["session"], None)
         await self.link.send({"id": frame["id"], "events": events, **answer})
 
 
