@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.core.errors import ConfigError
@@ -29,7 +29,8 @@ class LearnerSettings:
         device: cpu, cuda, mps or auto.
         compile: auto, always or never.
         buffers: of normalisation layers: ``"averaged"`` or ``"local"``.
-        seed: of the model's initial weights.
+        factory: makes the model; its initial weights then follow the run's seed.
+        volume: client updates expected in the whole run: whether compiling pays.
     """
 
     algorithm: Algorithm
@@ -37,6 +38,8 @@ class LearnerSettings:
     device: str = "cpu"
     compile: str = "auto"
     buffers: str = "averaged"
+    factory: Callable[[], Any] | None = None
+    volume: int | None = None
 
 
 class Learner(Protocol):
@@ -52,6 +55,10 @@ class Learner(Protocol):
 
     def init(self, rng: Rng) -> Tree:
         """The initial parameters, a dict of arrays."""
+        ...
+
+    def buffers(self) -> Tree:
+        """Running statistics that travel beside the parameters and are averaged; empty for most models."""
         ...
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
@@ -103,7 +110,7 @@ def adapt(model: Any, settings: LearnerSettings, data: Any, adapters: Mapping[st
             adapter: Adapter = getattr(importlib.import_module(module), name)
             return adapter(model, settings, data)
     if callable(model):
-        return adapt(model(), settings, data, known)
+        return adapt(model(), replace(settings, factory=model), data, known)
     raise ConfigError(
         f"a model of type {type(model).__name__} cannot be trained",
         remedy=f"give a model of one of {sorted(known)}, or an object with a `learner(settings, data)` method",

@@ -65,6 +65,10 @@ class LinearLearner:
         shape = (self.model.features, self.model.outputs)
         return {"weight": np.zeros(shape), "bias": np.zeros(self.model.outputs)}
 
+    def buffers(self) -> Tree:
+        """None."""
+        return {}
+
     def check(self, data: Any) -> None:
         """Refuse labels or features that do not fit."""
         test = getattr(data, "test", None)

@@ -51,7 +51,7 @@ async def train(fed: Federation, job: Training, learner: Learner, data: Any) -> 
             await fed.checkpoint(state)
     history = History(fed.records)
     best = state["best"] if job.keep_best else None
-    params, number = (best["params"], best["round"]) if best else (state["server"]["params"], len(history))
+    params, number = (best["params"], best["round"]) if best else (_model(state), len(history))
     return Trained(params, history, str(reason), number)
 
 
@@ -64,7 +64,14 @@ def _initial(fed: Federation, job: Training, learner: Learner) -> Tree:
         "weight": None,
         "selection": job.selection.init(fed.parties),
         "best": None,
+        "buffers": learner.buffers(),
     }
+
+
+def _model(state: Tree) -> Tree:
+    """The global model: its parameters, and the running statistics that clients average."""
+    params = state["server"]["params"]
+    return {**params, **state["buffers"]} if state["buffers"] else params
 
 
 async def _count(fed: Federation, data: Any) -> float:
@@ -110,15 +117,15 @@ async def _round(
     )
     invited = fed.parties[job.selection.invite(candidates, job.pacing.invited(size), state["selection"])]
     state, row, replied = await _phases(fed, job, learner, state, invited, min(size, len(invited)), number)
-    server = state["server"]
+    model = _model(state)
     row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row}
     last = number >= job.rounds
     if job.evaluation.due(number, last):
-        row.update(_evaluate_server(job, learner, data, server["params"]))
+        row.update(_evaluate_server(job, learner, data, model))
     if job.evaluation.clients_due(number, last):
-        row.update(await job.evaluation.at_clients(fed, learner, server["params"], number))
+        row.update(await job.evaluation.at_clients(fed, learner, model, number))
     selection = job.selection.accept(invited, replied, row, state["selection"])
-    best = _best(job, state["best"], row, server["params"], number)
+    best = _best(job, state["best"], row, model, number)
     return {**state, "selection": selection, "best": best}, row
 
 
@@ -130,7 +137,10 @@ async def _phases(
     chain = Chain(job.uplink)
     server, memory = state["server"], state["aggregation"]
     for phase in job.algorithm.phases:
-        message = {"broadcast": job.algorithm.broadcast(server, phase), "phase": phase}
+        broadcast = job.algorithm.broadcast(server, phase)
+        if state["buffers"]:
+            broadcast = {**broadcast, "buffers": state["buffers"]}
+        message = {"broadcast": broadcast, "phase": phase}
         try:
             combined = await fed.sum(
                 invited,
@@ -151,6 +161,7 @@ async def _phases(
         info = RoundInfo(number, len(invited), combined.n, len(fed.parties), state["weight"])
         sums, memory = job.aggregation.combine(combined, server["params"], memory, info)
         sums = {k: v for k, v in sums.items() if not k.startswith("metric/")}
+        state = {**state, "buffers": sums.pop("buffers", state["buffers"])}
         server = job.algorithm.fold(server, sums, info, phase)
         _require_finite(server["params"], number)
     return {**state, "server": server, "aggregation": memory}, row, replied

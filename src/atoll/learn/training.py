@@ -135,6 +135,7 @@ class Training:
             device=self.device,
             compile=self.compile,
             buffers=self.buffers,
+            volume=self.rounds * self.selection.cohort_size(len(data)),
         )
         return adapt(self.model, settings, data)
 

@@ -74,6 +74,11 @@ class Schedule(Selection):
     def __post_init__(self) -> None:
         if not len(self.rounds) or any(len(row) == 0 for row in self.rounds):
             raise ConfigError("the schedule has an empty round", remedy="name at least one client in every round")
+        for number, row in enumerate(self.rounds, 1):
+            if len(set(row)) < len(row):
+                raise ConfigError(
+                    f"round {number} of the schedule names a client twice", remedy="name every client of a round once"
+                )
 
     def cohort_size(self, population: int) -> int:
         """The largest round."""
@@ -85,8 +90,9 @@ class Schedule(Selection):
         del count, state
         row = np.asarray(self.rounds[(candidates.round - 1) % len(self.rounds)])
         if row.max() >= len(candidates.parties) or row.min() < 0:
+            wrong = int(row.min()) if row.min() < 0 else int(row.max())
             raise ConfigError(
-                f"round {candidates.round} names client {int(row.max())} of {len(candidates.parties)}",
-                remedy="use positions below the population's size",
+                f"round {candidates.round} names client {wrong} of {len(candidates.parties)}",
+                remedy="use positions from 0 to the population's size less 1",
             )
         return row
