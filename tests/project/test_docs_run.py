@@ -1,0 +1,144 @@
+"""Every Python block of the documentation runs: the blocks of a page, in order, are one script in an empty folder.
+
+A block that cannot run says why in a comment above it: ``<!-- no-run: needs a cluster -->``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sources import ROOT
+
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+_FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^\n`]*)$")
+_SKIP = re.compile(r"<!-- *no-run: *(?P<why>.*?) *-->")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block.
+
+    Attributes:
+        info: what follows the backticks.
+        line: of the first line of text, 1-based.
+        text: without the page's indentation.
+        skip: why it is not run, or nothing.
+    """
+
+    info: str
+    line: int
+    text: str
+    skip: str | None
+
+
+def blocks(page: str) -> list[Block]:
+    """The fenced blocks of a page."""
+    found: list[Block] = []
+    lines = page.split("\n")
+    number, above = 0, ""
+    while number < len(lines):
+        opening = _FENCE.match(lines[number])
+        if opening is None:
+            above = lines[number] if lines[number].strip() else above
+            number += 1
+            continue
+        first, indent = number + 1, opening["indent"]
+        number = first
+        while lines[number] != indent + opening["ticks"]:
+            number += 1
+        text = "\n".join(line.removeprefix(indent) for line in lines[first:number])
+        reason = _SKIP.search(above)
+        found.append(Block(opening["info"].strip(), first + 1, text, reason["why"] if reason else None))
+        above = ""
+        number += 1
+    return found
+
+
+def script(page: str) -> str:
+    """The Python blocks as one script whose line numbers are the page's."""
+    lines: list[str] = []
+    for block in blocks(page):
+        if block.info.split(" ")[0] == "python" and block.skip is None:
+            lines += [""] * (block.line - 1 - len(lines))
+            lines += block.text.split("\n")
+    return "\n".join(lines)
+
+
+def _run(text: str, name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    file = folder / f"{name}.py"
+    file.write_text(text + "\n", encoding="utf-8")
+    command = [sys.executable, "-W", "error", file.name]
+    return subprocess.run(command, cwd=folder, env=os.environ, capture_output=True, text=True, check=False, timeout=300)
+
+
+WITH_CODE = [page for page in PAGES if script(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    done = _run(script(page.read_text(encoding="utf-8")), page.stem.replace("-", "_"), tmp_path)
+    assert done.returncode == 0, f"{page.relative_to(ROOT)}:\n{done.stderr}"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_runs(example: Path, tmp_path: Path) -> None:
+    done = _run(example.read_text(encoding="utf-8"), example.stem, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_block_that_does_not_run_says_why(page: Path) -> None:
+    for block in blocks(page.read_text(encoding="utf-8")):
+        assert block.info.split(" ")[0] != "py", f"line {block.line}: write ```python, so that it is run"
+        if block.info.startswith("python"):
+            assert block.info == "python", f"line {block.line}: put <!-- no-run: why --> above the block instead"
+            assert block.skip is None or len(block.skip) > 5, f"line {block.line}: give a reason"
+
+
+def test_the_documentation_has_code() -> None:
+    assert len(WITH_CODE) >= 8
+
+
+PAGE = """# Title
+
+```python
+x = 1
+```
+
+<!-- no-run: it never ends -->
+
+```python
+while True: ...
+```
+
+1. A list
+
+    ```python
+    assert x == 1
+    ```
+
+```sh
+false
+```
+"""
+
+
+def test_blocks_are_collected_in_place() -> None:
+    assert [block.skip for block in blocks(PAGE)] == [None, "it never ends", None, None]
+    lines = script(PAGE).split("\n")
+    assert lines[3] == "x = 1"
+    assert lines[15] == "assert x == 1"
+    assert [line for line in lines if line] == ["x = 1", "assert x == 1"]
+
+
+def test_a_wrong_page_fails(tmp_path: Path) -> None:
+    done = _run(script("# T\n\n```python\nx = 1\nassert x == 2\n```"), "wrong", tmp_path)
+    assert done.returncode == 1
+    assert 'File "wrong.py", line 5' in done.stderr or 'wrong.py", line 5' in done.stderr
