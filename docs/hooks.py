@@ -13,7 +13,9 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "atoll"
-ELSEWHERE = re.compile(r"""<(?:script|img|iframe|source)[^>]*\ssrc=["'](?:https?:)?//|<link[^>]*\srel=["']stylesheet["'][^>]*href=["'](?:https?:)?//""")
+ELSEWHERE = re.compile(
+    r"""<(?:script|img|iframe|source)[^>]*\ssrc=["'](?:https?:)?//|<link[^>]*\srel=["']stylesheet["'][^>]*href=["'](?:https?:)?//"""
+)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -29,7 +31,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made, not written."""
-    made: dict[str, str] = {"changelog.md": (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")}
+    made = {f"{name.lower()}.md": _from_root(f"{name}.md") for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING")}
     made |= {f"reference/{room}.md": _reference(room) for room in _rooms()}
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))
@@ -42,6 +44,13 @@ def on_post_build(config: MkDocsConfig) -> None:
     outside = [page.name for page in pages if ELSEWHERE.search(page.read_text(encoding="utf-8"))]
     if outside:
         raise PluginError(f"these pages load something over the network: {', '.join(outside)}")
+
+
+def _from_root(name: str) -> str:
+    """A page that lies at the root of the repository, with its links as seen from the site."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    text = re.sub(r"\]\(docs/", "](", text)
+    return re.sub(r"\]\((ARCHITECTURE|CHANGELOG|CONTRIBUTING)\.md", lambda m: f"]({m[1].lower()}.md", text)
 
 
 def _title(page: Path) -> str:

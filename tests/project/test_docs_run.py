@@ -83,7 +83,7 @@ WITH_CODE = [page for page in PAGES if script(page.read_text(encoding="utf-8"))]
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    done = _run(script(page.read_text(encoding="utf-8")), page.stem.replace("-", "_"), tmp_path)
+    done = _run(script(page.read_text(encoding="utf-8")), "page_" + page.stem.replace("-", "_"), tmp_path)
     assert done.returncode == 0, f"{page.relative_to(ROOT)}:\n{done.stderr}"
 
 
