@@ -1,0 +1,40 @@
+"""Metrics of a model's scores, as commutative monoids: clients' sums add up to the metric of the pooled data.
+
+======================  ==================================================================  =======================
+metric                  results                                                             scores, targets
+======================  ==================================================================  =======================
+``Accuracy``            accuracy                                                            classes
+``TopK(k)``             top_k_accuracy                                                      classes
+``Confusion(classes)``  precision, recall, f1 (``_macro``, ``_weighted``), the matrix       classes
+``LogLoss``             log_loss                                                            classes
+``Calibration(bins)``   calibration_error                                                   classes
+``SquaredError``        mse, rmse                                                           numbers
+``AbsoluteError``       mae                                                                 numbers
+``R2``                  r2                                                                  numbers
+``RelativeAccuracy``    relative_accuracy                                                   numbers > 0
+``HingeLoss``           hinge_loss                                                          one score, -1/+1
+``SignAccuracy``        sign_accuracy                                                       one score, -1/+1
+======================  ==================================================================  =======================
+"""
+
+from .base import ScoreMetric, pack_metric, unpack_metric
+from .classification import Accuracy, Calibration, Confusion, LogLoss, TopK
+from .hinge import HingeLoss, SignAccuracy
+from .regression import R2, AbsoluteError, RelativeAccuracy, SquaredError
+
+__all__ = [
+    "R2",
+    "AbsoluteError",
+    "Accuracy",
+    "Calibration",
+    "Confusion",
+    "HingeLoss",
+    "LogLoss",
+    "RelativeAccuracy",
+    "ScoreMetric",
+    "SignAccuracy",
+    "SquaredError",
+    "TopK",
+    "pack_metric",
+    "unpack_metric",
+]
