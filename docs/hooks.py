@@ -86,7 +86,9 @@ def _module(name: str, file: Path, *, heading: bool) -> str:
 
 
 def _docstring(file: Path) -> str:
-    return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    # A table drawn with "=" is shown as it is drawn.
+    return re.sub(r"^(=+(?: +=+)+\n.*\n=+(?: +=+)+)$", r"```text\n\1\n```", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def _public(file: Path) -> list[str]:
