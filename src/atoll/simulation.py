@@ -107,6 +107,7 @@ def simulate(
         on_record: called with every record of metrics.
         on_restore: called with the records of the checkpoint that a resumed run continues from.
     """
+    from .learn.scoring import scoring_task
     from .learn.training import Training
 
     begin = time.perf_counter()
@@ -121,7 +122,8 @@ def simulate(
     if len(islands) == 0:
         raise ConfigError("the federation has no clients", where="islands", remedy="partition the data first")
     learner = job.learner(islands)
-    world.registry.update({task.name: task for task in (learner.train, learner.measure)})
+    tasks = (learner.train, learner.measure, scoring_task(learner))
+    world.registry.update({task.name: task for task in tasks})
     trained, fed = run_in(world, job.program(islands, learner))
     return Result(
         learner.export(trained.params),

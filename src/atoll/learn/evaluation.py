@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core.aggregate import Parts
-from atoll.core.errors import ConfigError
+from atoll.core.errors import CompositionError, ConfigError
+
+from .metrics import ScoreMetric, pack_metric
+from .scoring import SPREAD, merged_results, scoring_task, summarise
 
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
+    from atoll.core.reducer import Reducer
+    from atoll.core.results import Combined
     from atoll.core.tree import Tree
 
     from .learner import Learner
@@ -29,18 +34,39 @@ class Evaluation:
         server: evaluate the global model on the server's own test set.
         clients: evaluate it at this many clients too (all with ``-1``, none with 0), for the distribution over clients.
         clients_every: rounds between evaluations at clients; by default as often as ``every``.
+        metrics: measured besides the loss and what the task suggests, such as ``Confusion(10)``; see ``atoll.learn.metrics``.
     """
 
     every: int = 1
     server: bool = True
     clients: int = 0
     clients_every: int | None = None
+    metrics: Sequence[ScoreMetric] = ()
 
     def __post_init__(self) -> None:
         if self.every < 1 or (self.clients_every is not None and self.clients_every < 1):
             raise ConfigError(f"every={self.every}, clients_every={self.clients_every}", remedy="use at least 1 round")
         if self.clients < -1:
             raise ConfigError(f"clients={self.clients}", remedy="use a number of clients, 0 for none, -1 for all")
+        for metric in self.metrics:
+            if not isinstance(metric, ScoreMetric):
+                raise ConfigError(
+                    f"{metric!r} is not a metric of scores", where="metrics", remedy="use for example Confusion(10)"
+                )
+
+    def require_sums(self, why: str) -> None:
+        """Refuse metrics that do not add up.
+
+        Raises:
+            CompositionError: one of them needs single summaries.
+        """
+        for metric in self.metrics:
+            if self.clients and not metric.additive:
+                raise CompositionError(
+                    f"{type(metric).__name__} is not additive, and {why} reveals sums only",
+                    where="Evaluation.metrics",
+                    remedy="measure it on the server's test set, with clients=0",
+                )
 
     def due(self, number: int, last: bool) -> bool:
         """Whether the server evaluates after this round."""
@@ -50,18 +76,65 @@ class Evaluation:
         """Whether clients evaluate after this round."""
         return self.clients != 0 and (last or number % (self.clients_every or self.every) == 0)
 
-    async def at_clients(self, fed: Federation, learner: Learner, params: Tree, number: int) -> dict[str, Any]:
-        """Scores at clients: their mean by examples, and the distribution over clients."""
+    def at_server(self, learner: Learner, params: Tree, test: Any) -> dict[str, float]:
+        """Scores on the server's test set."""
+        if not self.server or test is None:
+            return {}
+        found = scores(learner.evaluate(params, test))
+        if self.metrics:
+            found.update(merged_results(self.metrics, [summarise(self.metrics, learner, params, test)]))
+        return {f"test/{name}": value for name, value in found.items()}
+
+    async def at_clients(
+        self, fed: Federation, learner: Learner, params: Tree, number: int, reducer: Reducer | None = None
+    ) -> dict[str, Any]:
+        """Scores at clients: over all their rows together, and the distribution over clients.
+
+        A secure reducer reveals sums only: there the distribution is that of shares such as accuracy, to a bin's width.
+        """
         parties = fed.parties
         if 0 < self.clients < len(parties):
             drawn = fed.rng.child("evaluation", number).generator().choice(len(parties), self.clients, replace=False)
             parties = parties[np.sort(drawn)]
+        packed = [pack_metric(metric) for metric in self.metrics]
+        if reducer is not None and reducer.secure:
+            message = {"params": params, "metrics": packed, "sums": True}
+            combined = await fed.sum(
+                parties, scoring_task(learner), message, reducer=reducer, at=("score", number), quorum=0
+            )
+            return self._of_sums(combined)
         combined = await fed.sum(parties, learner.measure, {"params": params}, at=("measure", number), quorum=0)
         if "measure" not in combined.value:
             return {}
         per_client = [scores(part.value) for part in combined["measure"]]
         weights = [float(part.value["n"]) for part in combined["measure"]]
-        return distribution(per_client, weights)
+        result = distribution(per_client, weights)
+        if self.metrics:
+            message = {"params": params, "metrics": packed, "sums": False}
+            combined = await fed.sum(parties, scoring_task(learner), message, at=("score", number), quorum=0)
+            result.update(self._of_parts(combined))
+        return result
+
+    def _of_parts(self, combined: Combined) -> dict[str, Any]:
+        parts = combined.value.get("metrics", [])
+        result = distribution([merged_results(self.metrics, [part.value]) for part in parts], [p.weight for p in parts])
+        pooled = merged_results(self.metrics, [part.value for part in parts])
+        return {**result, **{f"clients/{name}": value for name, value in pooled.items()}}
+
+    def _of_sums(self, combined: Combined) -> dict[str, Any]:
+        if "measure" not in combined.value:
+            return {}
+        pooled = {**scores(combined["measure"]), **merged_results(self.metrics, [combined["metrics"]])}
+        result: dict[str, Any] = {f"clients/{name}": value for name, value in pooled.items()}
+        for name, counts in combined["spread"].items():
+            summary = {"counts": counts}
+            if not np.sum(counts) > 0:
+                continue
+            result[f"clients/{name}/worst_decile"] = SPREAD.tail_mean(summary, 0.1)
+            result[f"clients/{name}/best_decile"] = SPREAD.tail_mean(summary, 0.1, highest=True)
+            result[f"clients/{name}/median"] = SPREAD.quantile(summary, 0.5)
+            result[f"clients/{name}/histogram"] = [float(c) for c in counts]
+        return result
 
 
 def as_parts(sums: Mapping[str, float]) -> dict[str, Parts]:
@@ -86,7 +159,9 @@ def distribution(per_client: list[dict[str, float]], weights: list[float]) -> di
     """Mean by examples, and the spread over clients: standard deviation, median, worst and best decile means."""
     result: dict[str, Any] = {}
     for name in sorted({key for row in per_client for key in row}):
-        pairs = [(row[name], w) for row, w in zip(per_client, weights, strict=True) if name in row]
+        pairs = [(row[name], w) for row, w in zip(per_client, weights, strict=True) if name in row and w > 0]
+        if not pairs:
+            continue
         values = np.array([v for v, _ in pairs])
         result[f"clients/{name}"] = float(np.average(values, weights=[w for _, w in pairs]))
         tenth = max(1, round(len(values) / 10))

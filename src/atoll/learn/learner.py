@@ -48,6 +48,9 @@ class Learner(Protocol):
     ``train`` receives ``{"broadcast": tree, "phase": str}`` and replies with the algorithm's aggregates plus metrics ``loss``
     (mean of the local losses) under names that begin with ``"metric/"``. ``measure`` receives ``{"params": tree}`` and replies with ``Sum``
     aggregates of the evaluation (see ``evaluate``) for the party's own data.
+
+    A learner may also offer ``scores(params, x)``, the outputs of the model, ``(n, outputs)``, which ``Evaluation(metrics=...)`` needs, and
+    ``loss_gradient(params, x, y) -> (mean loss, its gradient)``, which the gradient-divergence analysis needs.
     """
 
     train: Task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from atoll.core.task import task
 from atoll.core.tree import Tree
 
 from .algorithm import RoundInfo
-from .evaluation import scores
 from .history import History, _lower_is_better
 from .selection import Candidates
 
@@ -121,9 +121,9 @@ async def _round(
     row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row}
     last = number >= job.rounds
     if job.evaluation.due(number, last):
-        row.update(_evaluate_server(job, learner, data, model))
+        row.update(job.evaluation.at_server(learner, model, getattr(data, "test", None)))
     if job.evaluation.clients_due(number, last):
-        row.update(await job.evaluation.at_clients(fed, learner, model, number))
+        row.update(await job.evaluation.at_clients(fed, learner, model, number, job.reducer))
     selection = job.selection.accept(invited, replied, row, state["selection"])
     best = _best(job, state["best"], row, model, number)
     return {**state, "selection": selection, "best": best}, row
@@ -159,9 +159,10 @@ async def _phases(
         replied = combined.senders
         row.update({k.removeprefix("metric/"): float(v) for k, v in combined.value.items() if k.startswith("metric/")})
         info = RoundInfo(number, len(invited), combined.n, len(fed.parties), state["weight"])
-        sums, memory = job.aggregation.combine(combined, server["params"], memory, info)
-        sums = {k: v for k, v in sums.items() if not k.startswith("metric/")}
-        state = {**state, "buffers": sums.pop("buffers", state["buffers"])}
+        # Operators and algorithms see updates; running statistics are averaged as they are.
+        state = {**state, "buffers": combined.value.get("buffers", state["buffers"])}
+        updates = {k: v for k, v in combined.value.items() if k != "buffers" and not k.startswith("metric/")}
+        sums, memory = job.aggregation.combine(replace(combined, value=updates), server["params"], memory, info)
         server = job.algorithm.fold(server, sums, info, phase)
         _require_finite(server["params"], number)
     return {**state, "server": server, "aggregation": memory}, row, replied
@@ -189,13 +190,6 @@ def _require_finite(params: Tree, number: int) -> None:
                 where=f"round {number}",
                 remedy="lower the server's learning rate; the last checkpoint is intact",
             )
-
-
-def _evaluate_server(job: Training, learner: Learner, data: Any, params: Tree) -> dict[str, Any]:
-    test = getattr(data, "test", None)
-    if not job.evaluation.server or test is None:
-        return {}
-    return {f"test/{name}": value for name, value in scores(learner.evaluate(params, test)).items()}
 
 
 def _best(job: Training, best: Any, row: dict[str, Any], params: Tree, number: int) -> Any:

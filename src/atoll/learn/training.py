@@ -106,6 +106,7 @@ class Training:
 
     def _check_secure(self, reducer: str) -> None:
         Chain(self.uplink).require_summable(reducer)
+        self.evaluation.require_sums(reducer)
         if not self.aggregation.summable:
             raise CompositionError(
                 f"{type(self.aggregation).__name__} sees single replies, and {reducer} reveals sums only",
