@@ -7,6 +7,8 @@ the old generation counts, after it the new one. Two generations are kept.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +25,24 @@ class CheckpointStore:
 
     Args:
         folder: where they go; ``None`` keeps the newest in memory, which serves tests and notebooks.
+
+    Attributes:
+        generation: number of the newest.
+        slots: scope -> what its last checkpoint holds.
+        chains: for the private state of each scope, the segments that make it up now, oldest first.
+        choices: what the engine decided.
+        lock: one checkpoint at a time.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
         self.generation = 0
         self.slots: dict[str, dict[str, Any]] = {}
-        self.segments: dict[str, list[str]] = {}
+        self.chains: dict[str, list[str]] = {}
         self.choices: dict[str, Any] = {}
+        self.lock = asyncio.Lock()
         self._old: set[str] = set()
+        self._ended: dict[str, set[str]] = {}
 
     def open(self, *, resume: bool) -> None:
         """Read the newest generation, or make sure that there is none to overwrite.
@@ -40,11 +51,14 @@ class CheckpointStore:
             CheckpointError: the folder holds a run and ``resume`` is false, or the newest generation is damaged and no older one is whole.
         """
         if self.folder is None:
+            if resume:
+                raise CheckpointError("a run in memory cannot be resumed", remedy="give the run a folder")
             return
         found = sorted(self.folder.glob("generation-*.msg"), reverse=True)
         if resume and (self.folder / "choices.msg").exists():
             self.choices = read_message(self.folder / "choices.msg")
-        if found and not resume:
+        begun = [name for name in ("journal.log", "ledger.jsonl") if (self.folder / name).exists()]
+        if (found or begun) and not resume:
             raise CheckpointError(
                 f"the folder already holds {len(found)} generation(s) of a run",
                 where=str(self.folder),
@@ -71,9 +85,8 @@ class CheckpointStore:
             )
         self.generation = manifest["generation"]
         self.slots = manifest["slots"]
-        self.segments = {slot: list(names) for slot, names in manifest["segments"].items()}
         self.choices = {**manifest["choices"], **self.choices}
-        missing = [n for names in self.segments.values() for n in names if not (path.parent / n).exists()]
+        missing = sorted(name for name in _named(self.slots) if not (path.parent / name).exists())
         if missing:
             raise CheckpointError(
                 f"the generation names missing segment {missing[0]!r}", where=str(path), remedy="restore the folder"
@@ -88,49 +101,46 @@ class CheckpointStore:
         for path in manifests:
             if path not in newest:
                 path.unlink()
-        named = {n for names in self.segments.values() for n in names}
+        named = _named(self.slots)
         for path in newest[:-1]:
-            named |= {n for names in read_message(path)["segments"].values() for n in names}
+            named |= _named(read_message(path)["slots"])
         for path in [*self.folder.glob("state-*.msg"), *self.folder.glob("records-*.msg")]:
             if path.name not in named:
                 path.unlink()
 
-    def write(self, slot: str, content: dict[str, Any], segments: list[str], choices: dict[str, Any]) -> None:
+    def write(self, slot: str, content: dict[str, Any], choices: dict[str, Any], covered: Iterable[str] = ()) -> None:
         """Make the next generation: one slot changes, the others stay as they were.
 
         Args:
             slot: the scope.
             content: its state and all that belongs to it.
-            segments: every segment that belongs to the slot now, oldest first.
             choices: what the engine decided.
+            covered: further scopes whose ended programs this checkpoint outlives.
 
         Raises:
             CheckpointError: it cannot be written; the previous generation is untouched.
         """
-        before = set(self._named())
-        slots = {**self.slots, slot: content}
-        named = {**self.segments, slot: segments}
-        manifest = {
-            "format": FORMAT,
-            "generation": self.generation + 1,
-            "slots": slots,
-            "segments": named,
-            "choices": choices,
-        }
+        before = _named(self.slots)
+        over = {name for parent in (slot, *covered) for name in self._ended.get(parent, ())}
+        slots = {k: v for k, v in self.slots.items() if not any(_within(k, name) for name in over)}
+        slots[slot] = {**content, "generation": self.generation + 1}
+        manifest = {"format": FORMAT, "generation": self.generation + 1, "slots": slots, "choices": choices}
         if self.folder is not None:
             write_message(self.folder / f"generation-{self.generation + 1:08d}.msg", manifest)
-            old = self.folder / f"generation-{self.generation - 1:08d}.msg"
-            old.unlink(missing_ok=True)
+            (self.folder / f"generation-{self.generation - 1:08d}.msg").unlink(missing_ok=True)
         self.generation += 1
-        self.slots, self.segments, self.choices = slots, named, dict(choices)
+        self.slots, self.choices = slots, dict(choices)
+        for parent in (slot, *covered):
+            self._ended.pop(parent, None)
         # What the generation before last named and neither kept one names is garbage.
-        for name in self._old - before - set(self._named()):
+        for name in self._old - before - _named(slots):
             if self.folder is not None:
                 (self.folder / name).unlink(missing_ok=True)
         self._old = before
 
-    def _named(self) -> list[str]:
-        return [name for names in self.segments.values() for name in names]
+    def end(self, parent: str, slot: str) -> None:
+        """A scope is over: its slot goes with its parent's next checkpoint, not before, because until then it may run again."""
+        self._ended.setdefault(parent, set()).add(slot)
 
     def remember(self, choices: dict[str, Any]) -> None:
         """Write down what the engine decided, before any result depends on it."""
@@ -138,7 +148,17 @@ class CheckpointStore:
         if self.folder is not None:
             write_message(self.folder / "choices.msg", self.choices)
 
-    def drop(self, slot: str) -> None:
-        """Forget a slot that ended; takes effect with the next generation."""
-        self.slots = {k: v for k, v in self.slots.items() if k != slot and not k.startswith(slot + "/")}
-        self.segments = {k: v for k, v in self.segments.items() if k != slot and not k.startswith(slot + "/")}
+
+def _within(slot: str, other: str) -> bool:
+    """Whether a slot is another one or below it."""
+    return slot == other or slot.startswith(other + "/")
+
+
+def _named(slots: dict[str, dict[str, Any]]) -> set[str]:
+    """The segment files that these contents name."""
+    found: set[str] = set()
+    for content in slots.values():
+        found.update(name for names in content["homes"].values() for name in names)
+        for book in (content["book"], *content["below"].values()):
+            found.update(book["segments"])
+    return found

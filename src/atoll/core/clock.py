@@ -35,7 +35,7 @@ class Plan:
 
     Attributes:
         request: path of the request.
-        down: bytes sent to each party.
+        down: bytes sent to each party: one number for all, or, where they have mail, one each.
         up: bytes of each reply, 0 when unknown beforehand.
         now: seconds on the clock.
         key: random key of the request, for crash draws that depend on nothing else.
@@ -43,7 +43,7 @@ class Plan:
     """
 
     request: str
-    down: int
+    down: int | NDArray[np.int64]
     up: int
     now: float
     key: int

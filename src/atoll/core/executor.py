@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import inspect
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import message as M
-from .aggregate import Aggregate, merge_totals
+from .aggregate import Aggregate, Totals, merge_totals
 from .blocks import fold_batches
 from .cohort import Cohort, Population
-from .errors import AtollError, MessageError, TaskError
+from .errors import AtollError, CompositionError, DataError, MessageError, TaskError
 from .event import Event
 from .island import AllowAll, Island, Policy
 from .party import Parties, Roster
@@ -76,7 +76,34 @@ class Executor:
             ledger=spend,
             inbox=request.mail.box(self.roster.name(position)) if request.mail else None,
             secret_seed=self.secret_seed,
+            totals=None if request.task.wraps is None else self._wrapped(request, key),
         )
+
+    def _wrapped(self, request: Request, key: int) -> Callable[[Island, Tree], Awaitable[Totals]]:
+        """Runs the task that the request's task wraps, and puts its reply through the uplink."""
+        inner = request.task.wraps
+
+        async def totals(island: Island, message: Tree) -> Totals:
+            if inner is None:
+                return {}
+            value = inner(island, message)
+            if inspect.isawaitable(value):
+                value = await value
+            aggregates = _aggregates(value, inner.name, island.name)
+            found: Totals = {}
+            for name, aggregate in aggregates.items():
+                if not aggregate.summable:
+                    raise CompositionError(
+                        f"{name!r} is a single reply, and {request.task.name} lets nobody see one",
+                        remedy="use a plain reducer, or an algorithm whose replies are sums",
+                    )
+                bad = not_finite(aggregate.value, aggregate.weight)
+                if bad:
+                    raise DataError(f"{_path(name, bad)} is not finite", remedy="lower the learning rate")
+                found[name] = request.uplink.encode(aggregate, request.public, Rng(key).child(name))[0]
+            return found
+
+        return totals
 
     async def one(self, request: Request, position: int, key: int, states: States, spend: Spend | None = None) -> Ran:
         """Run the task at one party."""
@@ -136,7 +163,7 @@ class Executor:
             folded.errors[reply.party] = reply.error
             return None
         try:
-            aggregates = _aggregates(reply.value, request, self.roster.name(reply.party))
+            aggregates = _aggregates(reply.value, request.task.name, self.roster.name(reply.party))
         except MessageError as error:
             folded.errors[reply.party] = error
             return None
@@ -144,7 +171,7 @@ class Executor:
         for name, aggregate in aggregates.items():
             bad = not_finite(aggregate.value, aggregate.weight)
             if bad:
-                folded.rejected[reply.party] = f"{name}{'' if bad == '.' else '/' + bad} is not finite"
+                folded.rejected[reply.party] = f"{_path(name, bad)} is not finite"
                 return None
             part[name], wire = request.uplink.encode(aggregate, request.public, Rng(key).child(name))
             sent[name] = {"kind": aggregate.kind, "value": wire, "weight": float(aggregate.weight)}
@@ -184,12 +211,16 @@ class Executor:
         return wrapped
 
 
-def _aggregates(value: Any, request: Request, party: str) -> dict[str, Aggregate]:
+def _path(name: str, leaf: str) -> str:
+    return name if leaf == "." else f"{name}/{leaf}"
+
+
+def _aggregates(value: Any, task: str, party: str) -> dict[str, Aggregate]:
     if isinstance(value, dict) and value and all(isinstance(v, Aggregate) for v in value.values()):
         return value
     shown = {k: type(v).__name__ for k, v in value.items()} if isinstance(value, dict) else type(value).__name__
     raise MessageError(
         f"the reply to a sum must be a dict of aggregates, not {shown}",
-        where=f"task {request.task.name} at {party}",
+        where=f"task {task} at {party}",
         remedy='return for example {"update": Mean(value, examples=n)}',
     )

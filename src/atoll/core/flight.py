@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .errors import ConfigError
 from .party import Parties
 from .request import Reply, Request
 
@@ -32,12 +33,12 @@ class Flight:
         fraction: share of the work each party will have done.
         version: number given by the program, such as the round of the base model.
         sent: clock time of sending.
+        down: bytes sent, all parties together.
         open: replies still under way.
+        waiting: replies that have arrived and were not touched, combined or cancelled.
         lost: clock time at which the link noticed a crash, ``inf`` where there is none.
         cancelled: indices given up when the round closed.
         replies: what has been worked out, by index.
-        waiting: indices that arrived and have not been touched.
-        hub: whose link it is.
     """
 
     request: Request
@@ -46,28 +47,30 @@ class Flight:
     fraction: NDArray[np.float64]
     version: int
     sent: float
-    hub: str
-    open: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    lost: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    down: int
+    open: NDArray[np.bool_]
+    waiting: NDArray[np.bool_]
+    lost: NDArray[np.float64]
     cancelled: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     replies: dict[int, Reply] = field(default_factory=dict)
-    waiting: set[int] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
-        if len(self.open) != len(self.parties):
-            self.open = np.isfinite(self.arrives)
+    @property
+    def alive(self) -> bool:
+        """Whether anything of it can still be used."""
+        return bool(self.open.any() or self.waiting.any())
 
     def due(self) -> NDArray[np.float64]:
         """Arrival times of what is still under way."""
         return self.arrives[self.open]
 
     def cancel(self, which: NDArray[np.int64] | None = None) -> int:
-        """Give up replies under way; return how many. Their work is never done."""
+        """Give up replies under way; return how many. Their work is never done.
+
+        Args:
+            which: indices into ``parties``; by default everything that is under way.
+        """
         before = int(self.open.sum())
-        if which is None:
-            self.open[:] = False
-        else:
-            self.open[which] = False
+        self.open[slice(None) if which is None else which] = False
         return before - int(self.open.sum())
 
 
@@ -89,9 +92,34 @@ class Handle:
         """The version that the program gave when it sent."""
         return self.flight.version
 
+    def cancel(self) -> bool:
+        """Give up an arrival that nobody touched; return whether there was one. Its work is never done."""
+        was = bool(self.flight.waiting[self.index])
+        self.flight.waiting[self.index] = False
+        return was
+
+    def require_fresh(self) -> None:
+        """Refuse an arrival that was used.
+
+        Raises:
+            ConfigError: it was touched, combined or cancelled.
+        """
+        if not self.flight.waiting[self.index]:
+            raise ConfigError(
+                f"the reply of {self.party.name} to {self.flight.request.id} was touched, combined or cancelled before",
+                remedy="use every arrival once",
+            )
+
     async def result(self) -> Any:
-        """The reply; the first touch runs all arrived work of the same request in one block."""
+        """The reply; the first touch runs all arrived work of the same request in one block.
+
+        Raises:
+            TaskError: the task raised.
+            ConfigError: the arrival was combined or cancelled.
+        """
         reply = (await self.touch([self]))[0]
+        if reply.error is not None:
+            raise reply.error
         return reply.value
 
 
@@ -103,7 +131,9 @@ class Arrivals:
         positions: who.
         time: when, seconds on the clock.
         version: the version of each request.
-        handles: one per arrival; cheap until touched.
+        flights: the sends they belong to.
+        flight_of: index into ``flights`` of each arrival.
+        index: index into the flight's parties of each arrival.
     """
 
     positions: NDArray[np.int64]
@@ -125,5 +155,5 @@ class Arrivals:
         return [self[i] for i in range(len(self))]
 
     async def results(self) -> list[Any]:
-        """All replies, in order of arrival."""
+        """All replies, in order of arrival; ``None`` for a task that raised, where the world drops errors."""
         return [reply.value for reply in await self.touch(self.handles())]

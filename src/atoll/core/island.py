@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from .tree import Tree
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .aggregate import Totals
     from .party import Party
 
 __all__ = ["AllowAll", "Island", "Policy", "Secret"]
@@ -102,7 +103,7 @@ class Island:
 
     __slots__ = (
         "_data", "_key", "_ledger", "_notes", "_outbox", "_request", "_secret", "_secret_seed", "_spendings", "_state",
-        "_state_assigned", "_state_loaded", "_store", "inbox", "party",
+        "_state_assigned", "_state_loaded", "_store", "_totals", "inbox", "party",
     )  # fmt: skip
 
     def __init__(
@@ -116,6 +117,7 @@ class Island:
         ledger: Callable[[Event, str, str], None] | None = None,
         inbox: dict[str, Tree] | None = None,
         secret_seed: int | None = None,
+        totals: Callable[[Island, Tree], Awaitable[Totals]] | None = None,
     ) -> None:
         self.party = party
         self._data = data
@@ -130,6 +132,7 @@ class Island:
         self._secret_seed = secret_seed
         self._outbox: dict[str, Tree] = {}
         self._notes: list[Tree] = []
+        self._totals = totals
         self._spendings = 0
         self.inbox = inbox or {}
 
@@ -184,6 +187,20 @@ class Island:
         if to in self._outbox:
             raise ConfigError(f"{self.name} posted two envelopes to {to!r}", remedy="put everything into one payload")
         self._outbox[to] = payload
+
+    async def totals(self, message: Tree) -> Totals:
+        """Run the task that this one wraps, through the request's uplink: the named totals of this one party.
+
+        That is what the party half of a secure reducer masks or encrypts.
+
+        Raises:
+            ConfigError: this task wraps none.
+            CompositionError: the wrapped task replied with ``Parts``, which cannot be summed.
+            DataError: its reply is not finite.
+        """
+        if self._totals is None:
+            raise ConfigError("this task wraps no other", where=self._request, remedy="send half.wrapping(task)")
+        return await self._totals(self, message)
 
     def note(self, progress: Tree) -> None:
         """Report progress of a running task."""

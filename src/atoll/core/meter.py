@@ -27,11 +27,12 @@ class Meter:
         self.bytes_between = 0
         self._columns: dict[tuple[str, str], list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = defaultdict(list)
 
-    def down(self, hub: str, positions: NDArray[np.int64], nbytes: int) -> None:
-        """The same message went to each of these parties."""
-        self.bytes_down += nbytes * len(positions)
+    def down(self, hub: str, positions: NDArray[np.int64], nbytes: int | NDArray[np.int64]) -> None:
+        """A message went to each of these parties: the same, or of one size each."""
+        each = np.broadcast_to(np.asarray(nbytes, dtype=np.int64), positions.shape)
+        self.bytes_down += int(each.sum())
         self.messages_down += len(positions)
-        self._add((hub, "down"), positions, np.full(len(positions), nbytes, dtype=np.int64))
+        self._add((hub, "down"), positions, each)
 
     def up(self, hub: str, positions: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
         """A reply came from each of these parties."""
@@ -40,8 +41,15 @@ class Meter:
         self._add((hub, "up"), positions, nbytes)
 
     def between(self, nbytes: int) -> None:
-        """A sealed envelope or a message of a session passed from party to party."""
+        """A message of a session passed from party to party."""
         self.bytes_between += nbytes
+
+    def absorb(self, other: Meter) -> None:
+        """Add another meter to this one: a nested program is over."""
+        for name, value in other.totals().items():
+            setattr(self, name, getattr(self, name) + value)
+        for key, columns in other._columns.items():
+            self._columns[key].extend(columns)
 
     def _add(self, key: tuple[str, str], positions: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
         columns = self._columns[key]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import message as M
 from . import tree as T
 from .aggregate import Aggregate, Totals
 from .stage import Chain
@@ -40,6 +41,10 @@ class Mail:
         """The envelopes of a fixed set of senders."""
         return Mail({to: {s: p for s, p in box.items() if s in senders} for to, box in self._envelopes.items()})
 
+    def nbytes(self, to: str) -> int:
+        """Encoded size of what waits for one party."""
+        return sum(M.nbytes(payload) for payload in self._envelopes.get(to, {}).values())
+
     @property
     def routes(self) -> list[tuple[str, str]]:
         """``(sender, recipient)`` pairs, sorted."""
@@ -58,7 +63,7 @@ class Request:
         id: the path of the request; with a party it names one execution, and is never run twice.
         task: what to do.
         message: the same for every party.
-        slot: the program's scope, for private state.
+        slot: where the parties keep their private state for this program.
         key: the random key of the request; each party's is derived from it and its name.
         uplink: stages for the replies of a sum.
         public: round parameters of the stages.

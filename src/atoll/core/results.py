@@ -9,6 +9,7 @@ from typing import Any, Literal
 from .errors import ConfigError
 from .party import Parties
 from .request import Mail
+from .tree import Tree
 
 __all__ = ["Combined", "Exchanged", "Late", "Replies", "Terms"]
 
@@ -80,9 +81,11 @@ class Exchanged(Replies):
 
     Attributes:
         mail: hand it to the next superstep; ``mail.only_from(names)`` fixes the senders.
+        public: round parameters of the uplink's stages, which undo them.
     """
 
     mail: Mail = field(default_factory=Mail)
+    public: tuple[Tree, ...] = ()
 
 
 @dataclass(frozen=True)

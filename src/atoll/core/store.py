@@ -13,6 +13,7 @@ from typing import Any
 
 from .errors import CheckpointError
 from .files import read_message, write_message
+from .rng import hash64
 from .tree import Tree
 
 __all__ = ["StateStore"]
@@ -57,7 +58,7 @@ class StateStore:
         dirty = sorted(self._live[slot] if full else self._dirty[slot])
         if self.folder is None or not dirty:
             return []
-        name = f"state-{generation:08d}.msg"
+        name = f"state-{generation:08d}-{hash64(slot):016x}.msg"
         content = {"slot": slot, "positions": dirty, "states": [self._live[slot][p] for p in dirty]}
         write_message(self.folder / name, content)
         return [name]

@@ -112,6 +112,7 @@ class Task:
         args: plain arguments, passed to ``run`` as keywords.
         sums: ``(cohort, message) -> Summed``, optional: like ``many`` when no stage needs single replies.
         tuning: records and repeats how ``many`` and ``sums`` run.
+        wraps: another task whose totals this one asks its island for; see ``Task.wrapping``.
     """
 
     name: str
@@ -122,10 +123,33 @@ class Task:
     args: Mapping[str, Any] = field(default_factory=dict)
     sums: Callable[..., Summed] | None = None
     tuning: Tuning | None = None
+    wraps: Task | None = None
 
     def with_args(self, **args: Any) -> Task:
         """The same task with plain keyword arguments bound."""
         return replace(self, args={**self.args, **args}) if args else self
+
+    def wrapping(self, inner: Task) -> Task:
+        """The same task around another: the party half of a reducer, which asks ``island.totals(message)`` for the inner task's totals."""
+        return replace(self, wraps=inner)
+
+    def declared(self, data: Any) -> Work:
+        """The work it will be at a party with this data, with that of the task it wraps."""
+        own = self.work(data, self.args)
+        if self.wraps is None:
+            return own
+        inner = self.wraps.declared(data)
+        return Work(own.examples + inner.examples, own.batches + inner.batches, own.epochs + inner.epochs)
+
+    def spec(self) -> dict[str, Any]:
+        """The task as it travels: names and plain arguments."""
+        return {"name": self.name, "args": dict(self.args), "wraps": None if self.wraps is None else self.wraps.spec()}
+
+    @staticmethod
+    def of(spec: Mapping[str, Any], find: Callable[[str], Task]) -> Task:
+        """The inverse of ``spec``; ``find`` looks names up."""
+        inner = None if spec["wraps"] is None else Task.of(spec["wraps"], find)
+        return replace(find(spec["name"]).with_args(**spec["args"]), wraps=inner)
 
     def __call__(self, island: Island, message: Tree) -> Any:
         """Run at one party."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from .meter import Meter
 from .party import Parties
 from .request import Folded, Mail, Reply, Request
 from .results import Terms
+from .task import Task
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,18 +39,15 @@ class Traffic:
         self.hub = hub
         self.meter = meter
         self.flights: list[Flight] = []
-        self._arrived = asyncio.Event()
 
     def send(self, request: Request, parties: Parties, version: int = 0) -> Flight:
         """Put a request on its way to each party."""
         now = self.world.clock.now()
         n = len(parties)
-        down = M.nbytes(request.message)
-        self.meter.down(self.hub, parties.positions, down)
+        down: Any = M.nbytes(request.message)
         if request.mail is not None:
-            self.meter.between(
-                sum(M.nbytes(payload) for name in parties.names for payload in request.mail.box(name).values())
-            )
+            down = down + np.array([request.mail.nbytes(name) for name in parties.names], dtype=np.int64)
+        self.meter.down(self.hub, parties.positions, down)
         if isinstance(self.world.cost, Free):
             arrives, fraction = np.full(n, now), np.ones(n)
             lost = np.full(n, np.inf)
@@ -58,15 +56,14 @@ class Traffic:
             arrives = np.where(outcomes.done, now + outcomes.seconds, np.inf)
             lost = np.where(outcomes.done, np.inf, now + outcomes.seconds)
             fraction = outcomes.fraction
-        flight = Flight(request, parties, arrives, fraction, version, now, self.hub)
-        flight.lost = lost
-        return flight
+        total = int(down.sum()) if isinstance(down, np.ndarray) else down * n
+        open_, waiting = np.isfinite(arrives), np.zeros(n, dtype=bool)
+        return Flight(request, parties, arrives, fraction, version, now, total, open_, waiting, lost)
 
-    def _plan(self, request: Request, parties: Parties, down: int, now: float) -> Plan:
+    def _plan(self, request: Request, parties: Parties, down: int | NDArray[np.int64], now: float) -> Plan:
         def work() -> list[Any]:
             shard = self.world.population.shard
-            task = request.task
-            return [task.work(shard(int(p)), task.args) for p in parties.positions]
+            return [request.task.declared(shard(int(p))) for p in parties.positions]
 
         return Plan(request.id, down, request.task.reply_bytes or 0, now, request.key, work)
 
@@ -134,12 +131,12 @@ class Traffic:
         positions = (
             np.concatenate([f.parties.positions[ix] for _, f, ix in rows]) if rows else np.zeros(0, dtype=np.int64)
         )
-        version = np.array([flights[int(k)].version for k in flight_of], dtype=np.int64)
+        version = np.array([f.version for f in flights], dtype=np.int64)[flight_of]
         order = np.lexsort((positions, times))
         for _, flight, taken in rows:
             flight.open[taken] = False
-            flight.waiting.update(taken.tolist())
-        self.flights = [f for f in self.flights if f.open.any()]
+            flight.waiting[taken] = True
+        self.flights = [f for f in self.flights if f.alive]
         return Arrivals(
             positions[order], times[order], version[order], flights, flight_of[order], index[order], self.touch
         )
@@ -147,12 +144,14 @@ class Traffic:
     async def touch(self, handles: list[Handle]) -> list[Reply]:
         """Do the work behind these arrivals, with all arrived work of the same requests."""
         for flight in dict.fromkeys(h.flight for h in handles):
-            wanted = {h.index for h in handles if h.flight is flight}
-            missing = sorted((wanted | flight.waiting) - flight.replies.keys())
-            if missing:
-                for i, reply in zip(missing, await self.run(flight, np.array(missing)), strict=True):
-                    flight.replies[i] = reply
-                flight.waiting.clear()
+            wanted = [h for h in handles if h.flight is flight and h.index not in flight.replies]
+            for handle in wanted:
+                handle.require_fresh()
+            if wanted:
+                pending = np.flatnonzero(flight.waiting)
+                flight.waiting[:] = False
+                replies = await self.run(flight, pending)
+                flight.replies.update(zip(pending.tolist(), replies, strict=True))
         return [self._checked(h.flight.replies[h.index]) for h in handles]
 
     def _checked(self, reply: Reply) -> Reply:
@@ -175,40 +174,46 @@ class Traffic:
         self.meter.up(self.hub, folded.senders, folded.nbytes)
         return folded
 
-    def save(self) -> list[dict[str, Any]]:
-        """The requests under way, for a checkpoint; equal messages are kept once by the caller's tree."""
-        rows = []
-        for f in self.flights:
-            rows.append(
-                {
-                    "task": f.request.task.name,
-                    "args": dict(f.request.task.args),
-                    "message": f.request.message,
-                    "id": f.request.id,
-                    "key": f.request.key,
-                    "mail": f.request.mail.sealed() if f.request.mail else {},
-                    "positions": f.parties.positions,
-                    "arrives": f.arrives,
-                    "lost": f.lost,
-                    "fraction": f.fraction,
-                    "version": f.version,
-                    "sent": f.sent,
-                    "open": f.open.copy(),
-                }
-            )
-        return rows
+    def save(self) -> dict[str, Any]:
+        """The requests under way, for a checkpoint. What arrived and was not touched is still under way: it arrives again."""
+        self.flights = [f for f in self.flights if f.alive]
+        messages = {
+            id(f.request.message): f.request.message for f in self.flights
+        }  # a model sent many times is kept once
+        places = {key: i for i, key in enumerate(messages)}
+        rows = [
+            {
+                "task": f.request.task.spec(),
+                "message": places[id(f.request.message)],
+                "id": f.request.id,
+                "key": f.request.key,
+                "mail": f.request.mail.sealed() if f.request.mail else {},
+                "positions": f.parties.positions,
+                "arrives": f.arrives,
+                "lost": f.lost,
+                "fraction": f.fraction,
+                "version": f.version,
+                "sent": f.sent,
+                "down": f.down,
+                "open": f.open | f.waiting,
+            }
+            for f in self.flights
+        ]
+        return {"messages": list(messages.values()), "rows": rows}
 
-    def load(self, rows: list[dict[str, Any]], slot: str, resolve: Any) -> None:
+    def load(self, saved: dict[str, Any], slot: str, find: Callable[[str], Task]) -> None:
         """Put the requests of a checkpoint back on their way."""
         self.flights = []
-        for row in rows:
-            task = resolve(row["task"]).with_args(**row["args"])
+        for row in saved["rows"]:
             mail = Mail(row["mail"]) if row["mail"] else None
-            request = Request(row["id"], task, row["message"], slot, row["key"], mail=mail)
+            message = saved["messages"][row["message"]]
+            request = Request(row["id"], Task.of(row["task"], find), message, slot, row["key"], mail=mail)
             parties = Parties(self.world.roster, np.array(row["positions"]))
-            flight = Flight(
-                request, parties, np.array(row["arrives"]), np.array(row["fraction"]), row["version"], row["sent"],
-                self.hub, np.array(row["open"], dtype=bool),
-            )  # fmt: skip
-            flight.lost = np.array(row["lost"])
-            self.flights.append(flight)
+            columns = [np.array(row[name]) for name in ("arrives", "fraction", "open", "lost")]
+            arrives, fraction, open_, lost = columns
+            waiting = np.zeros(len(parties), dtype=bool)
+            self.flights.append(
+                Flight(
+                    request, parties, arrives, fraction, row["version"], row["sent"], row["down"], open_, waiting, lost
+                )
+            )

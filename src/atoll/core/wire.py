@@ -14,7 +14,7 @@ from . import errors as E
 from .aggregate import Aggregate, Mean, Part, Parts, Sum, Total, Totals, Vote
 from .request import Folded, Mail, Ran, Reply, Request
 from .stage import Chain, Stage
-from .task import resolve
+from .task import Task, resolve
 from .tree import Tree
 
 __all__ = [
@@ -59,8 +59,7 @@ def pack_request(request: Request, names: list[str]) -> Tree:
     """A request for the parties of these names, with their mail only."""
     return {
         "id": request.id,
-        "task": request.task.name,
-        "args": dict(request.task.args),
+        "task": request.task.spec(),
         "message": request.message,
         "slot": request.slot,
         "key": request.key,
@@ -72,11 +71,11 @@ def pack_request(request: Request, names: list[str]) -> Tree:
 
 def unpack_request(packed: Any, registry: Mapping[str, Any]) -> Request:
     """The inverse of ``pack_request``; names are looked up in the registry first, then as ``module:name``."""
-    task = resolve(packed["task"], registry)
+    task = Task.of(packed["task"], lambda name: resolve(name, registry))
     stages = [resolve(s["stage"], registry, Stage)(**s["settings"]) for s in packed["uplink"]]
     mail = None if packed["mail"] is None else Mail(packed["mail"])
     return Request(
-        packed["id"], task.with_args(**packed["args"]), packed["message"], packed["slot"], packed["key"],
+        packed["id"], task, packed["message"], packed["slot"], packed["key"],
         Chain(stages), tuple(packed["public"]), mail,
     )  # fmt: skip
 
