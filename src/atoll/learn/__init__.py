@@ -3,6 +3,7 @@
 from .aggregation import Aggregation, EqualWeights, KeepGlobal, KeepLocal, Renormalised, Rescaled
 from .algorithm import Algorithm, LocalWork, RoundInfo
 from .algorithms import FedAvg, FedSGD
+from .divergence import Divergence, GradientDivergence
 from .evaluation import Evaluation
 from .history import History
 from .linear import Linear
@@ -15,12 +16,14 @@ from .training import Trained, Training
 __all__ = [
     "Aggregation",
     "Algorithm",
+    "Divergence",
     "EqualWeights",
     "Evaluation",
     "Everyone",
     "FedAvg",
     "FedSGD",
     "History",
+    "GradientDivergence",
     "KeepGlobal",
     "KeepLocal",
     "Linear",
