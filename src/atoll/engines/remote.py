@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from atoll.core.session import Switch
     from atoll.core.world import World
 
-__all__ = ["Channel", "Remote"]
+__all__ = ["Channel", "Remote", "merge_folded", "spread"]
 
 
 class Channel:
@@ -59,15 +59,19 @@ class Channel:
             )
             self._fail(error)
 
-    async def call(self, number: int, frame: dict[str, Any]) -> Any:
-        """Send a question and wait for its answer."""
-        future = asyncio.get_running_loop().create_future()
+    async def post(self, number: int, frame: dict[str, Any]) -> asyncio.Future[Any]:
+        """Send a question; its answer comes in the future."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._answers[number] = future
         try:
             await self.link.send({**frame, "id": number})
         except LinkClosed:
             await asyncio.wait([self._reader])
-        return await future
+        return future
+
+    async def call(self, number: int, frame: dict[str, Any]) -> Any:
+        """Send a question and wait for its answer."""
+        return await (await self.post(number, frame))
 
     async def close(self) -> None:
         """Close the link; the worker ends by itself."""
@@ -156,7 +160,7 @@ class Remote:
         open_positions = np.array([p for p in positions.tolist() if known.get(p) is None], dtype=np.int64)
         ran: dict[int, Ran] = {p: r for p, r in known.items() if r is not None}
         channels = await self.channels(request)
-        parts = _spread(open_positions, len(channels))
+        parts = spread(open_positions, len(channels))
         frames = await self._ask(channels, "run", request, parts)
         for frame in frames:
             for item in frame["ran"]:
@@ -169,9 +173,9 @@ class Remote:
         if self.host.journal and any(self.host.replay(request, int(p)) for p in positions):
             return await self._fold_with_journal(request, positions)
         channels = await self.channels(request)
-        parts = _spread(positions, len(channels))
+        parts = spread(positions, len(channels))
         frames = await self._ask(channels, "fold", request, parts)
-        folded = _merge([unpack_folded(frame["folded"]) for frame in frames], positions)
+        folded = merge_folded([unpack_folded(frame["folded"]) for frame in frames], positions)
         return self.host.absorb_fold(request, folded)
 
     async def _fold_with_journal(self, request: Request, positions: NDArray[np.int64]) -> Folded:
@@ -179,28 +183,36 @@ class Remote:
         ran = {int(p): self.host.replay(request, int(p)) for p in positions}
         missing = np.array([p for p, known in ran.items() if known is None], dtype=np.int64)
         channels = await self.channels(request)
-        for frame in await self._ask(channels, "run", request, _spread(missing, len(channels))):
+        for frame in await self._ask(channels, "run", request, spread(missing, len(channels))):
             for item in frame["ran"]:
                 one = unpack_ran(item)
                 ran[one.reply.party] = one
                 self.host.absorb(request, one)
         folds = [
             await self.host.executor.fold(request, part, lambda p: None, ran.get)
-            for part in _spread(positions, len(channels))
+            for part in spread(positions, len(channels))
             if len(part)
         ]
-        return self.host.absorb_fold(request, _merge(folds, positions))
+        return self.host.absorb_fold(request, merge_folded(folds, positions))
 
     async def _ask(
         self, channels: list[Channel], op: str, request: Request, parts: list[NDArray[np.int64]]
     ) -> list[Any]:
-        calls = [
-            channel.call(next(self._numbers), self._frame(op, request, part))
+        with self._busy():
+            return await self._collect(await self._post(channels, op, request, parts))
+
+    async def _post(
+        self, channels: list[Channel], op: str, request: Request, parts: list[NDArray[np.int64]]
+    ) -> list[asyncio.Future[Any]]:
+        """Send each worker its part, whole, so that it can begin."""
+        return [
+            await channel.post(next(self._numbers), self._frame(op, request, part))
             for channel, part in zip(channels, parts, strict=True)
             if len(part)
         ]
-        with self._busy():
-            frames = await asyncio.gather(*calls)
+
+    async def _collect(self, answers: list[asyncio.Future[Any]]) -> list[Any]:
+        frames = await asyncio.gather(*answers)
         for frame in frames:
             self._note_events(frame)
             if frame.get("error") is not None:
@@ -343,12 +355,13 @@ class Remote:
         """Wait for the workers to end."""
 
 
-def _spread(positions: NDArray[np.int64], parts: int) -> list[NDArray[np.int64]]:
+def spread(positions: NDArray[np.int64], parts: int) -> list[NDArray[np.int64]]:
     """Cut a cohort into contiguous parts of nearly equal length, so that merging them in order keeps the cohort's order."""
     return [np.asarray(part, dtype=np.int64) for part in np.array_split(positions, parts)]
 
 
-def _merge(parts: list[Folded], positions: NDArray[np.int64]) -> Folded:
+def merge_folded(parts: list[Folded], positions: NDArray[np.int64]) -> Folded:
+    """Put the parts of a cohort together, in order."""
     merged = Folded({}, positions[:0], positions[:0])
     merged.totals = merge_totals(part.totals for part in parts)
     if parts:
