@@ -31,8 +31,8 @@ class Workload:
     """One federated job: FedAvg with plain SGD and equal client weights.
 
     `model` is "lr" (one linear layer), "mlp" (one hidden layer of `hidden`) or "cnn" (conv 3x3-32,
-    conv 3x3-64, max-pool 2, dense 128, output; valid padding, ReLU). `rounds` is what a run times;
-    `rounds_slow` is used by peers that need more than about a minute for `rounds`. The gate compares
+    conv 3x3-64, max-pool 2, dense 128, output; valid padding, ReLU). `rounds` is what a run times,
+    `rounds_slow` where a peer needs minutes for that, `rounds_fast` where it needs milliseconds. The gate compares
     final weights with the bare PyTorch loop: largest difference over largest weight below `tolerance`.
     """
 
@@ -49,9 +49,15 @@ class Workload:
     lr: float
     rounds: int
     rounds_slow: int
+    rounds_fast: int
     tolerance: float
     hidden: int = 0
     dropout: bool = False
+
+    @property
+    def planned(self) -> int:
+        """Rounds that the plan covers."""
+        return max(self.rounds, self.rounds_slow, self.rounds_fast)
 
     @property
     def steps(self) -> int:
@@ -74,8 +80,9 @@ WORKLOADS = {
             epochs=5,
             batch=10,
             lr=0.1,
-            rounds=200,
+            rounds=60,
             rounds_slow=20,
+            rounds_fast=200,
             tolerance=1e-5,
         ),
         Workload(
@@ -91,8 +98,9 @@ WORKLOADS = {
             epochs=2,
             batch=10,
             lr=0.1,
-            rounds=100,
+            rounds=40,
             rounds_slow=10,
+            rounds_fast=100,
             tolerance=1e-4,
         ),
         Workload(
@@ -107,8 +115,9 @@ WORKLOADS = {
             epochs=1,
             batch=10,
             lr=0.05,
-            rounds=20,
+            rounds=10,
             rounds_slow=10,
+            rounds_fast=20,
             tolerance=1e-3,
         ),
         Workload(
@@ -123,8 +132,9 @@ WORKLOADS = {
             epochs=1,
             batch=10,
             lr=0.1,
-            rounds=8,
+            rounds=4,
             rounds_slow=4,
+            rounds_fast=8,
             tolerance=1e-3,
         ),
         Workload(
@@ -141,6 +151,7 @@ WORKLOADS = {
             lr=0.03,
             rounds=20,
             rounds_slow=20,
+            rounds_fast=20,
             tolerance=1e-5,
         ),
     )
@@ -210,10 +221,10 @@ def _make(w: Workload, folder: Path) -> None:
     x, y = _examples(w, TEST_EXAMPLES, prototypes, rng)
     np.save(folder / "x_test.npy", x)
     np.save(folder / "y_test.npy", y)
-    clients = np.tile(np.arange(w.clients), (w.rounds, 1))
+    clients = np.tile(np.arange(w.clients), (w.planned, 1))
     np.save(folder / "schedule.npy", rng.permuted(clients, axis=1)[:, : w.cohort].copy())
     order = np.arange(w.examples, dtype=np.int16)
-    order = np.tile(order, (w.rounds, w.cohort, w.epochs, 1))
+    order = np.tile(order, (w.planned, w.cohort, w.epochs, 1))
     np.save(folder / "order.npy", rng.permuted(order, axis=-1))
     np.savez(folder / "initial.npz", *_initial(w, rng))
 

@@ -59,10 +59,11 @@ def report(
     laps: list[float],
     weights: Iterable[NDArray[np.float32]],
     out: Path,
+    rounds: int = 0,
     compile_seconds: float = 0.0,
     notes: str = "",
 ) -> None:
-    """Save the final weights and print the peer's JSON line."""
+    """Save the final weights and print the peer's JSON line (`rounds`: if not every one has a lap)."""
     np.savez(out, *weights)
     steady = float(np.mean(laps[1:])) if len(laps) > 1 else float("nan")
     line = {
@@ -70,7 +71,7 @@ def report(
         "version": version,
         "workload": workload.name,
         "processes": processes,
-        "rounds": len(laps),
+        "rounds": rounds or len(laps),
         "seconds_first_round": laps[0],
         "seconds_steady": steady,
         "clients_per_second": workload.cohort / steady,

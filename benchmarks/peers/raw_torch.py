@@ -12,6 +12,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from multiprocessing.connection import Connection
 
 import torch
@@ -46,7 +47,7 @@ class Trainer:
         """Make every parameter and gradient a view of one vector."""
         self.vector = torch.zeros(sum(self.sizes))
         self.gradient = torch.zeros_like(self.vector)
-        views = zip(self.parameters, self.views(self.vector), self.views(self.gradient))
+        views = zip(self.parameters, self.views(self.vector), self.views(self.gradient), strict=True)
         for parameter, value, gradient in views:
             parameter.data = value
             parameter.grad = gradient
@@ -125,7 +126,7 @@ def train(plan: Plan, rounds: int, processes: int, update: str) -> tuple[list[fl
     source = flat.clone().share_memory_()
     totals = [torch.zeros_like(flat).share_memory_() for _ in range(processes)]
     bounds = [w.cohort * i // processes for i in range(processes + 1)]
-    slots = [range(a, b) for a, b in zip(bounds, bounds[1:])]
+    slots = [range(a, b) for a, b in pairwise(bounds)]
     context = mp.get_context("fork")
     workers, pipes = [], []
     for i in range(1, processes):

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+import workloads
 from workloads import Workload
 
 
@@ -45,3 +46,12 @@ def load(model: nn.Module, weights: Iterable[NDArray[np.float32]]) -> None:
 def dump(model: nn.Module) -> list[NDArray[np.float32]]:
     """The model's parameters as NumPy arrays (copies)."""
     return [parameter.detach().numpy().copy() for parameter in model.parameters()]
+
+
+class Initial(nn.Sequential):
+    """A workload's model with its initial weights, for peers that build models by class name."""
+
+    def __init__(self, workload: str) -> None:
+        plan = workloads.load(workload)
+        super().__init__(*build(plan.workload))
+        load(self, plan.initial)
