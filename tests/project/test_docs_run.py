@@ -1,12 +1,14 @@
 """Every Python block of the documentation runs: the blocks of a page, in order, are one script in an empty folder.
 
-A block that cannot run says why in a comment above it: ``<!-- no-run: needs a cluster -->``.
+A block that cannot run says why in a comment above it: ``<!-- no-run: needs a cluster -->``. A ```sh block runs if ``<!-- run -->``
+stands above it; a ```yaml block that begins with ``# name.yaml`` is written to that file first.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -36,6 +38,7 @@ class Block:
     line: int
     text: str
     skip: str | None
+    run: bool = False
 
 
 def blocks(page: str) -> list[Block]:
@@ -55,7 +58,8 @@ def blocks(page: str) -> list[Block]:
             number += 1
         text = "\n".join(line.removeprefix(indent) for line in lines[first:number])
         reason = _SKIP.search(above)
-        found.append(Block(opening["info"].strip(), first + 1, text, reason["why"] if reason else None))
+        wanted = above.strip() == "<!-- run -->"
+        found.append(Block(opening["info"].strip(), first + 1, text, reason["why"] if reason else None, wanted))
         above = ""
         number += 1
     return found
@@ -102,6 +106,32 @@ def test_a_block_that_does_not_run_says_why(page: Path) -> None:
             assert block.skip is None or len(block.skip) > 5, f"line {block.line}: give a reason"
 
 
+def commands(page: str) -> str:
+    """The files and commands of a page as one shell script."""
+    lines = ["set -eu"]
+    for block in blocks(page):
+        file = re.match(r"# ([\w-]+\.yaml)\n", block.text)
+        if block.info == "yaml" and file:
+            lines.append(f"cat > {file[1]} <<'END OF FILE'\n{block.text}\nEND OF FILE")
+        if block.info == "sh" and block.run:
+            lines.append(block.text)
+    return "\n".join(lines)
+
+
+WITH_COMMANDS = [page for page in PAGES if any(block.run for block in blocks(page.read_text(encoding="utf-8")))]
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="there is no shell")
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", commands(page.read_text(encoding="utf-8"))],
+        cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{page.relative_to(ROOT)}:\n{done.stdout}\n{done.stderr}"
+
+
 def test_the_documentation_has_code() -> None:
     assert len(WITH_CODE) >= 8
 
@@ -136,6 +166,29 @@ def test_blocks_are_collected_in_place() -> None:
     assert lines[3] == "x = 1"
     assert lines[15] == "assert x == 1"
     assert [line for line in lines if line] == ["x = 1", "assert x == 1"]
+
+
+COMMANDS = """
+```yaml
+# tiny.yaml
+rounds: 3
+```
+
+<!-- run -->
+
+```sh
+cat tiny.yaml
+```
+
+```sh
+false
+```
+"""
+
+
+def test_commands_are_collected_with_their_files(tmp_path: Path) -> None:
+    done = subprocess.run(["sh", "-c", commands(COMMANDS)], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "# tiny.yaml\nrounds: 3\n"
 
 
 def test_a_wrong_page_fails(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ EAGER: dict[str, set[str]] = {
     "torch": {"torch"},
     "testing": {"hypothesis", "pytest"},
     "cli": {"typer", "click", "rich"},
-    "runs": {"pydantic", "yaml"},
+    "runs": {"pydantic", "pydantic_core", "yaml"},
     "report": {"jinja2"},
 }
 NEVER: dict[str, set[str]] = {"core": {"torch"}, "learn": {"torch"}, "engines": {"torch"}}
