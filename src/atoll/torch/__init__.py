@@ -1,6 +1,35 @@
-"""The PyTorch side: models, local training of cohorts, evaluation. The only room that imports PyTorch."""
+"""The PyTorch side: models as trees, local training of whole cohorts (vectorised, compiled), evaluation.
 
-from .learner import TorchLearner, adapt
-from .local import LocalTraining
+The only room, beside those that build on PyTorch models, that imports PyTorch.
+"""
 
-__all__ = ["LocalTraining", "TorchLearner", "adapt"]
+from .backend import cache_folder, device_of, prepare_worker
+from .custom import CustomLoop
+from .evaluate import evaluate, evaluate_many
+from .learner import TorchLearner, adapt, seeded
+from .local import LocalTraining, Summed, TrainedBatch
+from .losses import LOSSES, Loss
+from .models import buffers_of, init, load, params_of
+from .network import Network
+
+__all__ = [
+    "LOSSES",
+    "CustomLoop",
+    "LocalTraining",
+    "Loss",
+    "Network",
+    "Summed",
+    "TorchLearner",
+    "TrainedBatch",
+    "adapt",
+    "buffers_of",
+    "cache_folder",
+    "device_of",
+    "evaluate",
+    "evaluate_many",
+    "init",
+    "load",
+    "params_of",
+    "prepare_worker",
+    "seeded",
+]

@@ -1,0 +1,73 @@
+"""The machine under PyTorch: devices, threads, the C++ compiler and the folder of compiled kernels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from atoll.core.errors import ConfigError, nearest
+
+__all__ = ["cache_folder", "cpp_compiler", "device_of", "prepare_worker"]
+
+_DEVICES = ("cpu", "cuda", "mps", "auto")
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device of a name.
+
+    Args:
+        name: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"auto"`` (the first of cuda, mps and cpu that is there).
+
+    Raises:
+        ConfigError: no such device, or it is not there.
+    """
+    kind, _, number = name.partition(":")
+    if kind not in _DEVICES or (number and not number.isdigit()):
+        raise ConfigError(
+            f"device={name!r} is not known.{nearest(kind, _DEVICES)}",
+            remedy="use 'cpu', 'cuda', 'cuda:1', 'mps' or 'auto'",
+        )
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if kind == "auto":
+        return torch.device(next(d for d in ("cuda", "mps", "cpu") if present[d]))
+    if not present[kind]:
+        raise ConfigError(
+            f"device={name!r} is not available to PyTorch {torch.__version__} on this machine",
+            remedy="use device='cpu' or 'auto', or install a PyTorch build and a driver for it",
+        )
+    if kind == "cuda" and number and int(number) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device={name!r}: this machine has {torch.cuda.device_count()} CUDA device(s)",
+            remedy="use a smaller number",
+        )
+    return torch.device(name)
+
+
+def prepare_worker(threads: int = 1) -> None:
+    """Set up a worker process: one thread each, since the workers already share the cores.
+
+    Call it first thing in every forked or spawned worker. PyTorch's thread pool does not survive a fork; with one
+    thread it is never entered.
+    """
+    torch.set_num_threads(threads)
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept between runs.
+
+    ``ATOLL_CACHE``, else ``XDG_CACHE_HOME/atoll``, else ``~/.cache/atoll``; in it the folder ``torch``.
+    """
+    given = os.environ.get("ATOLL_CACHE")
+    if given:
+        return Path(given) / "torch"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "atoll" / "torch"
+
+
+def cpp_compiler() -> str | None:
+    """The C++ compiler that PyTorch's code generator would call, or ``None``."""
+    named = os.environ.get("CXX")
+    candidates = [named] if named else ["g++", "clang++", "c++"]
+    return next((found for name in candidates if (found := shutil.which(name))), None)

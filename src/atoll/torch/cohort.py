@@ -1,0 +1,312 @@
+"""Cohorts in blocks: decides once how to run them, keeps the programs, and turns blocks into replies or sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import torch
+from atoll.core import tree as T
+from atoll.core.aggregate import Mean, Total, Totals
+from atoll.core.tree import Tree
+
+from .block import Block, Trained
+from .choose import Choices
+from .decide import decide
+from .leaves import Layout, flatten, join_reply, to_tensor
+from .local import Summed, TrainedBatch
+from .schedule import cut_blocks, schedule
+from .sums import Accumulator
+from .update import Update
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .local import LocalTraining
+    from .pool import Pool
+
+__all__ = ["Runner"]
+
+Tensor = torch.Tensor
+_GROUP = 16  # clients of one batch where they are trained one after another
+
+
+class Runner:
+    """Runs cohorts for one `LocalTraining`."""
+
+    def __init__(self, training: LocalTraining) -> None:
+        self.training = training
+        self.network = training.network
+        self.algorithm = training.algorithm
+        self._blocks: dict[Any, Block] = {}
+        self.seconds_a_client = 0.1  # by arithmetic; until a model is counted, worth a worker process
+        self.trial_seconds: dict[str, float] = {"trace": 0.0, "compile": 0.0}
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Time spent on tracing and compiling."""
+        made = [self.trial_seconds, *(block.seconds for block in self._blocks.values())]
+        return {what: sum(m[what] for m in made) for what in ("trace", "compile")}
+
+    def choices(self, pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64]) -> Choices:
+        """The recorded decision, or one made now on these clients."""
+        if self.training._choices is None:
+            self.training._choices = decide(self, pool, broadcast, states, keys)
+        return self.training._choices
+
+    def blocks(
+        self, positions: NDArray[np.int64], pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64]
+    ) -> Iterator[TrainedBatch]:
+        """Train some clients and yield their replies in blocks."""
+        chosen = self.choices(pool, broadcast, states, keys)
+        if chosen.mode == "each":
+            yield from self._one_by_one(positions, pool, broadcast, states, keys)
+            return
+        waiting: list[TrainedBatch] = []
+        for members, block, trained, sent, private in self._train(chosen, pool, broadcast, states, keys):
+            waiting.append(self._replies(positions[members], block, trained, sent, private))
+            if sum(len(batch.positions) for batch in waiting) >= _GROUP:
+                yield _join(waiting)
+                waiting = []
+        if waiting:
+            yield _join(waiting)
+
+    def add_up(
+        self,
+        made: Summed,
+        positions: NDArray[np.int64],
+        pool: Pool,
+        broadcast: Tree,
+        states: list[Tree],
+        keys: NDArray[np.uint64],
+    ) -> None:
+        """Train some clients and add them to the sums."""
+        chosen = self.choices(pool, broadcast, states, keys)
+        if chosen.mode == "each":
+            for batch in self._one_by_one(positions, pool, broadcast, states, keys):
+                _add_batch(made, batch)
+            return
+        sums: dict[int, Accumulator] = {}
+        for members, block, trained, sent, private in self._train(chosen, pool, broadcast, states, keys):
+            acc = sums.setdefault(id(block), Accumulator(block))
+            result = acc.add(trained, sent, private, len(members))
+            at = positions[members]
+            made.steps[at] = result.steps
+            made.losses[at] = result.losses
+            made.rejected.update({int(at[i]): why for i, why in result.rejected.items()})
+            if result.states is not None:
+                made.states.append((at, result.states))
+        for acc in sums.values():
+            merge(made.totals, acc.totals())
+        if self.training.loss_metric:
+            weights = pool.sizes.astype(np.float64)
+            keep = np.array([p not in made.rejected for p in positions.tolist()])
+            value = np.float64((made.losses[positions] * weights)[keep].sum())
+            merge(
+                made.totals,
+                {self.training.loss_metric: Total("mean", value, float(weights[keep].sum()), int(keep.sum()), True)},
+            )
+
+    def sent(self, broadcast: Tree, channels_last: bool) -> tuple[list[Tensor], Layout]:
+        """The broadcast as tensors."""
+        leaves, layout = flatten({k: v for k, v in broadcast.items() if k != "buffers"})
+        return [self.place(leaf, channels_last) for leaf in leaves], layout
+
+    def place(self, leaf: Any, channels_last: bool) -> Tensor:
+        """A leaf as a tensor where the programs want it."""
+        tensor = to_tensor(leaf, self.network.device, self.network.dtype)
+        if channels_last and tensor.dim() == 4:
+            return tensor.contiguous(memory_format=torch.channels_last)
+        return tensor
+
+    def privates(
+        self, states: Sequence[Tree], params: Tree, slots: int, chosen: Choices
+    ) -> tuple[list[Tensor], Layout]:
+        """The private states of a block, stacked; empty slots repeat the first."""
+        given = [self.algorithm.client_init(params) if state is None else state for state in states]
+        flat = [flatten(state) for state in given]
+        layout = flat[0][1]
+        if not layout.count:
+            return [], layout
+        rows = [leaves for leaves, _ in flat]
+        rows += [rows[0]] * (slots - len(rows))
+        if chosen.mode == "single":
+            return [self.place(leaf, chosen.channels_last) for leaf in rows[0]], layout
+        stacked = [np.stack([np.asarray(row[i]) for row in rows]) for i in range(layout.count)]
+        return [self.place(leaf, False) for leaf in stacked], layout
+
+    def block(self, chosen: Choices, sent: Layout, private: Layout, pool: Pool, width: int) -> Block:
+        """The programs for blocks of one shape."""
+        clients = chosen.block if chosen.mode == "vector" else 0
+        shape = (pool.x.shape[1:], pool.x.dtype, pool.y.shape[1:], pool.y.dtype, width)
+        how = (clients, chosen.unroll, chosen.compiled, chosen.channels_last)
+        key = (how, shape, sent.key, private.key)
+        found = self._blocks.get(key)
+        if found is None:
+            update = Update(self.network, self.algorithm, sent, private, clients)
+            found = Block(update, chosen.unroll, chosen.compiled, chosen.channels_last)
+            self._blocks[key] = found
+        return found
+
+    def _train(
+        self, chosen: Choices, pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64]
+    ) -> Iterator[tuple[NDArray[np.int64], Block, Trained, list[Tensor], list[Tensor]]]:
+        if chosen.channels_last and pool.x.dim() == 4:
+            pool.x = pool.x.contiguous(memory_format=torch.channels_last)
+        sent, sent_layout = self.sent(broadcast, chosen.channels_last)
+        slots = chosen.block if chosen.mode == "vector" else 1
+        exact = self.network.loss.each is None
+        for members in cut_blocks(pool.sizes, self.algorithm, slots):
+            plan = schedule(members, pool.offsets, keys, self.algorithm, slots=slots, exact=exact)
+            private, layout = self.privates([states[m] for m in members], broadcast["params"], slots, chosen)
+            block = self.block(chosen, sent_layout, layout, pool, plan.rows.shape[2])
+            sizes = np.zeros(slots, dtype=np.int64)
+            sizes[: len(members)] = pool.sizes[members]
+            slot_keys = np.zeros(slots, dtype=np.uint64)
+            slot_keys[: len(members)] = keys[members]
+            yield members, block, block.train(pool, plan, slot_keys, sent, private, sizes), sent, private
+
+    def _replies(
+        self,
+        positions: NDArray[np.int64],
+        block: Block,
+        trained: Trained,
+        sent: list[Tensor],
+        private: list[Tensor],
+    ) -> TrainedBatch:
+        update = block.update
+        inputs = [*trained.local, *sent, *private, trained.examples, trained.steps]
+
+        def finish(*flat: Tensor) -> list[Tensor]:
+            made = update.finish(*flat)
+            assert update.reply is not None  # noqa: S101 - set by tracing
+            return [*made, *update.finite(made[: update.reply.count])]
+
+        made = list(block.program("finish", finish, inputs)(inputs))
+        assert update.reply is not None  # noqa: S101
+        assert update.state is not None  # noqa: S101
+        count = len(positions)
+
+        def lead(leaf: Tensor) -> Any:
+            return _array(leaf if update.clients else leaf.unsqueeze(0), count)
+
+        replies = [lead(leaf) for leaf in made[: update.reply.count]]
+        states = [lead(leaf) for leaf in made[update.reply.count : update.reply.count + update.state.count]]
+        flags = np.stack([lead(flag) for flag in made[update.reply.count + update.state.count :]])
+        losses = lead(trained.losses).astype(np.float64)
+        reply = join_reply(update.reply.build(replies), update.kinds)
+        if self.training.loss_metric:
+            reply[self.training.loss_metric] = Mean(losses, examples=lead(trained.examples), metric=True)
+        return TrainedBatch(
+            positions,
+            reply,
+            update.state.build(states) if update.state.count else None,
+            rejections(positions, list(update.kinds), flags, losses),
+            steps=lead(trained.steps).astype(np.int64),
+            losses=losses,
+        )
+
+    def _one_by_one(
+        self, positions: NDArray[np.int64], pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64]
+    ) -> Iterator[TrainedBatch]:
+        for begin in range(0, len(positions), _GROUP):
+            rows = range(begin, min(begin + _GROUP, len(positions)))
+            yield _join([self._single(positions[i], i, pool, broadcast, states[i], int(keys[i])) for i in rows])
+
+    def _single(self, position: Any, at: int, pool: Pool, broadcast: Tree, state: Tree, key: int) -> TrainedBatch:
+        made = self.training._train_one(pool, at, broadcast, state, key)
+        positions = np.array([position], dtype=np.int64)
+        reply = {
+            name: type(a)(**{f: T.map(_with_axis, getattr(a, f)) for f in _data_fields(a)}, metric=a.metric)
+            for name, a in made.reply.items()
+        }
+        flags = np.array([[_all_finite(a)] for a in made.reply.values()])
+        losses = np.array([float(np.mean(made.losses)) if made.losses else 0.0])
+        empty = made.state is None or not flatten(made.state)[1].count
+        return TrainedBatch(
+            positions,
+            reply,
+            None if empty else T.map(_with_axis, made.state),
+            rejections(positions, list(made.reply), flags, losses),
+            steps=np.array([len(made.losses)]),
+            losses=losses,
+        )
+
+
+def rejections(
+    positions: NDArray[np.int64], names: list[str], flags: NDArray[Any], losses: NDArray[np.float64]
+) -> dict[int, str]:
+    """Position -> what was not finite: the training loss, or an aggregate of the reply."""
+    bad: dict[int, str] = {}
+    if flags.all() and np.isfinite(losses).all():
+        return bad
+    for i, position in enumerate(positions.tolist()):
+        wrong = [name for name, row in zip(names, flags, strict=True) if not row[i]]
+        if not np.isfinite(losses[i]):
+            wrong.insert(0, f"training loss ({losses[i]})")
+        if wrong:
+            bad[position] = f"{', '.join(wrong)} not finite"
+    return bad
+
+
+def merge(totals: Totals, more: Totals) -> None:
+    """Add totals to totals."""
+    for name, total in more.items():
+        totals[name] = totals[name].merge(total) if name in totals else total
+
+
+def _add_batch(made: Summed, batch: TrainedBatch) -> None:
+    keep = np.array([int(p) not in batch.rejected for p in batch.positions], dtype=np.float64)
+    mask = None if keep.all() else keep
+    merge(made.totals, {name: aggregate.block_sum(mask) for name, aggregate in batch.reply.items()})
+    made.steps[batch.positions] = batch.steps
+    made.losses[batch.positions] = batch.losses
+    made.rejected.update(batch.rejected)
+    if batch.states is not None:
+        made.states.append((batch.positions, batch.states))
+
+
+def _join(batches: list[TrainedBatch]) -> TrainedBatch:
+    """Blocks one after the other as one block."""
+    if len(batches) == 1:
+        return batches[0]
+    first = batches[0]
+
+    def cat(*leaves: Any) -> Any:
+        return np.concatenate(leaves)
+
+    reply = {
+        name: type(a)(
+            **{f: T.map(cat, *[getattr(b.reply[name], f) for b in batches]) for f in _data_fields(a)}, metric=a.metric
+        )
+        for name, a in first.reply.items()
+    }
+    return TrainedBatch(
+        np.concatenate([b.positions for b in batches]),
+        reply,
+        None if first.states is None else T.map(cat, *[b.states for b in batches]),
+        {p: why for b in batches for p, why in b.rejected.items()},
+        steps=np.concatenate([b.steps for b in batches]),
+        losses=np.concatenate([b.losses for b in batches]),
+    )
+
+
+def _data_fields(aggregate: Any) -> list[str]:
+    return [name for name in aggregate.__dataclass_fields__ if name not in ("metric", "kind", "summable")]
+
+
+def _all_finite(aggregate: Any) -> bool:
+    leaves = [leaf for name in _data_fields(aggregate) for leaf in T.leaves(getattr(aggregate, name))]
+    return all(bool(np.isfinite(leaf).all()) for leaf in leaves if isinstance(leaf, np.ndarray | float))
+
+
+def _with_axis(leaf: Any) -> Any:
+    """A leaf with a client axis of one."""
+    return np.asarray(leaf)[None] if isinstance(leaf, np.ndarray | np.generic | int | float) else leaf
+
+
+def _array(tensor: Tensor, count: int) -> NDArray[Any]:
+    """The first rows as a NumPy array with memory of its own."""
+    return np.array(tensor[:count].detach().contiguous().cpu().numpy(), copy=True)

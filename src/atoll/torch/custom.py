@@ -1,0 +1,128 @@
+"""A user's own training loop, per client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import torch
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.errors import DataError
+from atoll.core.rng import Rng
+from atoll.core.task import Task, Work
+from atoll.core.tree import Tree
+from atoll.learn.evaluation import as_parts
+from torch import nn
+
+from .backend import device_of
+from .evaluate import evaluate
+from .models import buffers_of, init, load, params_of
+from .network import Network
+
+if TYPE_CHECKING:
+    from atoll.core.island import Island
+    from atoll.learn.learner import LearnerSettings
+
+__all__ = ["CustomLoop"]
+
+Loop = Callable[[nn.Module, Any, dict[str, Any], np.random.Generator], Any]
+
+
+@dataclass
+class CustomLoop:
+    """Trains with the user's own function instead of an algorithm's steps; the client's update is the difference of parameters.
+
+    Args:
+        model: a module, or a callable that makes one; each client gets a fresh copy with the global parameters.
+        fn: ``(model, shard, config, rng) -> metrics or None``: trains the module in place. ``shard`` is the client's data,
+            ``config`` a copy of the plain settings below, ``rng`` a NumPy generator keyed by client and round. Inside it
+            PyTorch's global generator is seeded from the same key and put back afterwards, so that an ordinary loop with
+            shuffling and dropout is reproducible. Returned numbers become metrics.
+        config: plain settings handed to ``fn``.
+        loss: for evaluation.
+    """
+
+    model: nn.Module | Callable[[], nn.Module]
+    fn: Loop
+    config: dict[str, Any] = field(default_factory=dict)
+    loss: Any = "cross_entropy"
+
+    def learner(self, settings: LearnerSettings, data: Any) -> _CustomLearner:
+        """A learner for a training; the algorithm's server side folds the updates."""
+        del data
+        return _CustomLearner(self, settings)
+
+    def run(self, module: nn.Module, shard: Any, key: int) -> tuple[nn.Module, dict[str, float]]:
+        """Train a copy of a module on one client's data."""
+        rng = Rng(key).child("custom-loop")
+        made = load(module, {})
+        made.train()
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(rng.key >> 1)
+            metrics = self.fn(made, shard, dict(self.config), rng.generator())
+        if metrics is not None and not isinstance(metrics, dict):
+            raise DataError(
+                f"the training loop returned {type(metrics).__name__}",
+                where=getattr(self.fn, "__name__", "custom loop"),
+                remedy="return a dict of numbers, or nothing",
+            )
+        return made, {name: float(value) for name, value in (metrics or {}).items()}
+
+
+class _CustomLearner:
+    """A custom loop as a learner."""
+
+    def __init__(self, loop: CustomLoop, settings: LearnerSettings) -> None:
+        self.loop = loop
+        self.model = loop.model if isinstance(loop.model, nn.Module) else init(loop.model, Rng.of(0))
+        self.factory = None if isinstance(loop.model, nn.Module) else loop.model
+        self.device = device_of(settings.device)
+        loss = loop.loss if settings.loss == "auto" else settings.loss
+        self.network = Network(self.model, loss, self.device, torch.float32)
+        self.train = Task("atoll.torch:custom", self._train, work=_one_pass)
+        self.measure = Task("atoll.torch:measure", self._measure)
+
+    def init(self, rng: Rng) -> Tree:
+        """The initial parameters."""
+        return params_of(self.model if self.factory is None else init(self.factory, rng))
+
+    def buffers(self) -> Tree:
+        """Running statistics, averaged like the parameters."""
+        return buffers_of(self.model) if self.network.normalises() else {}
+
+    def check(self, data: Any) -> None:
+        """Nothing to check: the loop decides what it reads."""
+
+    def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
+        """Sums over a data set."""
+        return evaluate(self.network, params, data)
+
+    def export(self, params: Tree) -> nn.Module:
+        """A copy of the module with these parameters, in evaluation mode."""
+        return load(self.model, params).eval()
+
+    def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
+        broadcast = message["broadcast"]
+        given = {**broadcast["params"], **broadcast.get("buffers", {})}
+        trained, metrics = self.loop.run(load(self.model, given).to(self.device), island.data, island.rng.key)
+        n = float(len(island.data))
+        reply: dict[str, Aggregate] = {
+            "update": Mean(T.sub(params_of(trained), dict(broadcast["params"])), examples=n),
+        }
+        if "buffers" in broadcast:
+            reply["buffers"] = Mean(buffers_of(trained), examples=n)
+        for name, value in metrics.items():
+            reply[f"metric/{name}"] = Mean(np.float64(value), examples=n, metric=True)
+        return reply
+
+    def _measure(self, island: Island, message: Tree) -> Any:
+        return as_parts(self.evaluate(message["params"], island.data))
+
+
+def _one_pass(data: Any, args: Any) -> Work:
+    del args
+    return Work(examples=float(len(data)), epochs=1.0)

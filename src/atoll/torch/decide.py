@@ -1,0 +1,196 @@
+"""The decision how to run a cohort: look at the model, count one step, try what counting cannot settle, verify."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import torch
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate
+from atoll.core.tree import Tree
+
+from .choose import Choices, Cost, best_of, block_size, favoured, step_cost, unroll_of
+from .compiler import can_compile, notice
+from .schedule import schedule
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .cohort import Runner
+    from .pool import Pool
+
+__all__ = ["decide"]
+
+_CALL = 4e-6  # seconds of one uncompiled operation on a CPU
+_RATE = 6e10  # floating-point operations a second of one core
+_COMPILE = 15.0  # seconds to compile a set of programs
+
+
+def decide(runner: Runner, pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64]) -> Choices:
+    """Choose mode, block, unrolling and compilation for cohorts like this one."""
+    biggest = int(np.argmax(pool.sizes)) if len(pool.sizes) else 0
+    if not len(pool.sizes) or pool.sizes[biggest] == 0:
+        return Choices("each", reason="no examples")
+    stateful = runner.training.stateful(pool.x)
+    if stateful:
+        return _each(runner, stateful)
+    try:
+        cost, calls = _look(runner, pool, broadcast, states, keys, biggest)
+    except Exception as error:
+        return _each(runner, f"it cannot be traced ({_short(error)})")
+    device = runner.network.device
+    mode = favoured(cost, device)
+    reason = f"{cost.flops / 1e6:.2f} MFLOP a step"
+    if runner.network.loss.each is None:
+        mode, reason = "single", "the loss gives means only, so batches cannot be padded"
+    block = block_size(cost, len(pool.sizes), device)
+    if mode != "single":
+        mode, reason = _vectorise(runner, pool, broadcast, states, keys, mode, block, reason)
+    if mode == "single":
+        block = 1
+    steps = int(schedule(np.array([biggest]), pool.offsets, keys, runner.algorithm).steps[0])
+    runner.seconds_a_client = steps * (calls * _CALL / block + cost.flops / _RATE)
+    compiled = _compile(runner, steps * (calls * _CALL / block + cost.flops / _RATE))
+    chosen = Choices(
+        mode,
+        block,
+        unroll_of(cost, mode, block, steps, compiled),
+        compiled,
+        channels_last=mode == "single" and cost.convolves and device.type == "cpu",
+        reason=reason,
+    )
+    return _verified(runner, chosen, pool, broadcast, states, keys)
+
+
+def _each(runner: Runner, why: str) -> Choices:
+    notice(f"each:{runner.network.title}:{why}", f"{runner.network.title} is trained client by client: {why}")
+    return Choices("each", reason=why)
+
+
+def _short(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:200]
+
+
+def _look(
+    runner: Runner, pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64], at: int
+) -> tuple[Cost, int]:
+    """Trace one client's step and count it: ``(cost, operations)``."""
+    chosen = Choices("single")
+    _run(runner, chosen, pool, broadcast, states, keys, np.array([at]))
+    programs = [
+        program
+        for block in runner._blocks.values()
+        for name, program in block.programs.items()
+        if not isinstance(name, str) and name[0] != "sum"
+    ]
+    graph = programs[-1].graph
+    return step_cost(graph), sum(1 for node in graph.graph.nodes if node.op == "call_function")
+
+
+def _run(
+    runner: Runner,
+    chosen: Choices,
+    pool: Pool,
+    broadcast: Tree,
+    states: list[Tree],
+    keys: NDArray[np.uint64],
+    members: NDArray[np.int64],
+) -> Any:
+    """Train some clients of the pool in a given way and return their batches."""
+    part = _subset(pool, members)
+    before, runner.training._choices = runner.training._choices, chosen
+    try:
+        made = list(runner.blocks(members, part, broadcast, [states[m] for m in members], keys[members]))
+    finally:
+        runner.training._choices = before
+    return made
+
+
+def _subset(pool: Pool, members: NDArray[np.int64]) -> Pool:
+    from .pool import Pool
+
+    rows = np.concatenate([np.arange(pool.offsets[m], pool.offsets[m + 1]) for m in members])
+    index = torch.from_numpy(rows).to(pool.x.device)
+    offsets = np.zeros(len(members) + 1, dtype=np.int64)
+    np.cumsum(pool.sizes[members], out=offsets[1:])
+    return Pool(pool.x[index], pool.y[index], pool.labels[rows], offsets)
+
+
+def _vectorise(
+    runner: Runner,
+    pool: Pool,
+    broadcast: Tree,
+    states: list[Tree],
+    keys: NDArray[np.uint64],
+    mode: str,
+    block: int,
+    reason: str,
+) -> tuple[str, str]:
+    """Check that a block of clients can be run at once; where counting settles nothing, time it against single clients."""
+    order = np.argsort(-pool.sizes, kind="stable")[:block]
+    vector, single = Choices("vector", block), Choices("single")
+
+    def run(chosen: Choices) -> Any:
+        return _run(runner, chosen, pool, broadcast, states, keys, order)
+
+    try:
+        with warnings.catch_warnings():
+            # vmap tells of operations without a batching rule by a warning: those loop over the clients, slowly.
+            warnings.filterwarnings("error", message=".*batching rule.*")
+            run(vector)
+    except Exception as error:
+        why = f"it cannot be run on several clients at once ({_short(error)})"
+        notice(f"single:{runner.network.title}:{why}", f"{runner.network.title} is run one client at a time: {why}")
+        return "single", why
+    if mode:
+        return mode, reason
+    best, times = best_of({"vector": lambda: run(vector), "single": lambda: run(single)})
+    shown = ", ".join(f"{name} {1e3 * seconds / len(order):.3g} ms" for name, seconds in times.items())
+    return best, f"measured a client: {shown}"
+
+
+def _compile(runner: Runner, seconds: float) -> bool:
+    """Whether to compile, given the seconds that one client's update takes uncompiled."""
+    wish, device = runner.training.compile, runner.network.device
+    if wish == "never":
+        return False
+    if wish == "auto" and runner.training.volume * seconds < 2 * _COMPILE:
+        return False
+    if not can_compile(device):
+        need = "C++ compiler (g++ or clang++)" if device.type == "cpu" else "triton"
+        notice("compiler", f"no {need} was found, so the local update runs uncompiled and slower")
+        return False
+    return True
+
+
+def _verified(
+    runner: Runner, chosen: Choices, pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64]
+) -> Choices:
+    """Compare one client with the reference; a model whose examples look at each other within a batch fails here."""
+    sizes = pool.sizes
+    # A client with a partial batch shows whether padding leaks, one of another size whether masking does.
+    members = np.unique(np.concatenate([np.argsort(sizes, kind="stable")[[0, -1]], [0]]))
+    members = members[sizes[members] > 0][:2]
+    batches = _run(runner, chosen, pool, broadcast, states, keys, members)
+    for batch in batches:
+        for place, at in enumerate(int(p) for p in batch.positions):
+            want = runner.training._train_one(pool, at, broadcast, states[at], int(keys[at])).reply
+            wrong = _differs(want, batch.reply, place)
+            if wrong:
+                return _each(runner, f"in a block its {wrong!r} differs from that of a single client")
+    return chosen
+
+
+def _differs(want: dict[str, Aggregate], got: dict[str, Aggregate], place: int) -> str:
+    """The first aggregate whose value is not that of the reference, or ``""``; non-finite values are not compared."""
+    for name, aggregate in want.items():
+        ours = [leaf[place] for leaf in T.leaves(got[name].value)]
+        for leaf, reference in zip(ours, T.leaves(aggregate.value), strict=True):
+            scale = float(np.abs(reference).max(initial=0.0))
+            if np.isfinite(scale) and float(np.abs(leaf - reference).max(initial=0.0)) > 1e-3 * scale + 1e-6:
+                return name
+    return ""

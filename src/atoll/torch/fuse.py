@@ -1,0 +1,188 @@
+"""Graph passes on traced programs: the weight update of a linear layer as one matrix product in place.
+
+A step of gradient descent on a linear layer is ``W <- W - lr * (a @ b)``. Done as written it writes the product to memory, reads it back,
+scales it, and writes a new ``W``: on a CPU that traffic costs more than the product. `fuse_updates` turns it into one
+``addmm_`` (``baddbmm_`` for a block of clients) that accumulates into ``W``.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from torch.fx import Graph, GraphModule, Node
+
+import torch
+
+__all__ = ["fuse_updates", "mutated", "tidy"]
+
+aten = torch.ops.aten
+_SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default}
+_VIEWS = {
+    aten.t.default,
+    aten.transpose.int,
+    aten.permute.default,
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.expand.default,
+    aten.select.int,
+    aten.slice.Tensor,
+    aten.as_strided.default,
+    *_SAME,
+}
+_PRODUCTS = {aten.mm.default, aten.bmm.default}
+_IN_PLACE = {
+    (aten.mm.default, True): aten.addmm_.default,
+    (aten.mm.default, False): aten.addmm.default,
+    (aten.bmm.default, True): aten.baddbmm_.default,
+    (aten.bmm.default, False): aten.baddbmm.default,
+}
+
+
+def tidy(gm: GraphModule) -> None:
+    """Drop detaches and operations that nobody uses."""
+    for node in list(gm.graph.nodes):
+        if node.target in (aten.detach.default, aten.alias.default):
+            node.replace_all_uses_with(node.args[0])
+            gm.graph.erase_node(node)
+    for node in reversed(list(gm.graph.nodes)):
+        if node.op in ("call_function", "get_attr") and not node.users and not _mutates(node):
+            gm.graph.erase_node(node)
+    gm.recompile()
+
+
+def fuse_updates(gm: GraphModule, owned: set[int]) -> int:
+    """Fuse ``W ± lr * product`` into an accumulating product; return how many were fused.
+
+    Args:
+        gm: a traced program, ATen operations only.
+        owned: numbers of the inputs that the program may overwrite.
+    """
+    graph = gm.graph
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    free = {inputs[i] for i in owned}
+    fused = 0
+    for node in list(graph.nodes):
+        found = _match(node)
+        if found is None:
+            continue
+        weight, product, factor, flip = found
+        in_place = weight in free and all(order[u] <= order[node] for u in _readers(weight) if u is not node)
+        made = _emit(graph, node, weight, product, factor, flip, in_place)
+        order[made] = order[node]
+        free.add(made)
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
+        fused += 1
+    tidy(gm)
+    return fused
+
+
+def mutated(gm: GraphModule) -> set[int]:
+    """Numbers of the inputs that a program overwrites."""
+    inputs = {node: i for i, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder")}
+    return {inputs[n.args[0]] for n in gm.graph.nodes if _mutates(n) and n.args[0] in inputs}
+
+
+def _mutates(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return bool(schema is not None and schema.is_mutable)
+
+
+def _readers(node: Node) -> set[Node]:
+    """Everything that reads the node's memory, through views too."""
+    readers: set[Node] = set()
+    for user in node.users:
+        readers.add(user)
+        if user.target in _VIEWS or user.target is operator.getitem:
+            readers |= _readers(user)
+    return readers
+
+
+def _match(node: Node) -> tuple[Node, Node, tuple[Any, float], bool] | None:
+    """Recognise ``W - lr * P`` and ``W + lr * P`` where ``P`` is a product seen through views, used nowhere else.
+
+    Returns:
+        ``(W, product, (lr, sign), whether W matches the transposed product)``.
+    """
+    if node.target not in (aten.sub.Tensor, aten.add.Tensor) or len(node.args) < 2 or node.kwargs:
+        return None
+    weight, scaled = node.args[:2]
+    if not isinstance(weight, Node) or not isinstance(scaled, Node):
+        return None
+    if scaled.target is not aten.mul.Tensor or len(scaled.users) != 1:
+        return None
+    sign = -1.0 if node.target is aten.sub.Tensor else 1.0
+    for gradient, factor in (scaled.args, reversed(scaled.args)):
+        if not isinstance(gradient, Node) or not _is_scalar(factor):
+            continue
+        product, views = _through_views(gradient)
+        if product.target in _PRODUCTS and len(product.users) == 1:
+            flip = _orientation(product, views, weight)
+            if flip is not None:
+                return weight, product, (factor, sign), flip
+    return None
+
+
+def _is_scalar(value: Any) -> bool:
+    if isinstance(value, Node):
+        return bool(value.meta["val"].dim() == 0)
+    return isinstance(value, int | float)
+
+
+def _through_views(node: Node) -> tuple[Node, list[Node]]:
+    views: list[Node] = []
+    while node.target in _VIEWS and len(node.users) == 1 and isinstance(node.args[0], Node):
+        views.append(node)
+        node = node.args[0]
+    return node, views[::-1]
+
+
+def _orientation(product: Node, views: list[Node], weight: Node) -> bool | None:
+    """Follow the entries of the product through the views: are they in the weight's order, or transposed?"""
+    shape = product.meta["val"].shape
+    if weight.meta["val"].dim() != len(shape):
+        return None
+    entries = torch.arange(product.meta["val"].numel()).reshape(shape)
+    seen = entries
+    for view in views:
+        seen = view.target(seen, *view.args[1:], **view.kwargs)  # type: ignore[operator]
+    if seen.shape != weight.meta["val"].shape:
+        return None
+    if seen.shape == entries.shape and torch.equal(seen, entries):
+        return False
+    turned = entries.transpose(-2, -1)
+    return True if seen.shape == turned.shape and torch.equal(seen, turned) else None
+
+
+def _emit(
+    graph: Graph, node: Node, weight: Node, product: Node, factor: tuple[Any, float], flip: bool, in_place: bool
+) -> Node:
+    """Write ``addmm(W, ±lr * a, b)``; the factor goes onto the smaller operand."""
+    a, b = product.args[:2]
+    lr, sign = factor
+    with graph.inserting_before(node):
+        if isinstance(lr, Node) and sign < 0:
+            lr = _call(graph, aten.neg.default, lr)
+        elif not isinstance(lr, Node):
+            lr = sign * lr
+        left_smaller = a.meta["val"].numel() <= b.meta["val"].numel()  # type: ignore[union-attr]
+        scaled = _call(graph, aten.mul.Tensor, a if left_smaller else b, lr)
+        a, b = (scaled, b) if left_smaller else (a, scaled)
+        if flip:
+            a, b = (_call(graph, aten.transpose.int, side, -2, -1) for side in (b, a))
+        made = graph.call_function(_IN_PLACE[product.target, in_place], (weight, a, b))  # type: ignore[index]
+    made.meta = dict(node.meta)
+    return made
+
+
+def _call(graph: Graph, target: Any, *args: Any) -> Node:
+    """Add an operation and note what it gives."""
+    made = graph.call_function(target, args)
+    made.meta["val"] = target(*[a.meta["val"] if isinstance(a, Node) else a for a in args])
+    return made

@@ -1,0 +1,255 @@
+"""Dropout whose masks depend on a key, never on a generator's state, and recurrent layers in plain tensor operations.
+
+A mask is a function of (client key, step, number of the call within the step, position in the tensor), computed with tensor
+operations. So it is the same one client at a time, in a block of any size and in a compiled program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+import torch
+
+from .recurrent import RECURRENT
+
+__all__ = ["ForeignRandomnessError", "Keyed", "key_halves", "uniform"]
+
+Tensor = torch.Tensor
+_MASK = 0xFFFFFFFF
+_MUL = 0x45D9F3B  # T. Mueller's 32-bit mixer; below 2^27, so that products stay inside int64
+
+
+class ForeignRandomnessError(RuntimeError):
+    """The model draws random numbers that cannot be keyed by client."""
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (((x >> 16) ^ x) * _MUL) & _MASK
+    x = (((x >> 16) ^ x) * _MUL) & _MASK
+    return (x >> 16) ^ x
+
+
+def key_halves(keys: Any, device: torch.device) -> Tensor:
+    """Split 64-bit keys into two 32-bit halves, int64, shape ``(..., 2)``."""
+    import numpy as np
+
+    wide = np.asarray(keys, dtype=np.uint64)
+    halves = np.stack([wide >> np.uint64(32), wide & np.uint64(_MASK)], axis=-1).astype(np.int64)
+    return torch.from_numpy(halves).to(device)
+
+
+def uniform(key: Tensor, step: Tensor | int, call: int, shape: tuple[int, ...]) -> Tensor:
+    """Uniform whole numbers in ``[0, 2^32)``, a function of (key, step, call, position).
+
+    Args:
+        key: two 32-bit halves, shape ``(2,)``.
+        step: number of the local step.
+        call: number of the draw within the step.
+        shape: of the result.
+    """
+    count = 1
+    for size in shape:
+        count *= size
+    first = _mix((_mix(key[0]) ^ step) & _MASK)
+    seed_a = _mix(first ^ key[1])
+    seed_b = _mix((seed_a + 0x9E3779B9 * (call + 1)) & _MASK)
+    position = torch.arange(count, device=key.device, dtype=torch.int64).reshape(shape)
+    return _mix((_mix(position ^ seed_a) + seed_b) & _MASK)
+
+
+class Keyed(TorchFunctionMode):
+    """While active, dropout draws keyed masks and recurrent layers run as plain tensor operations.
+
+    Args:
+        key: the client's key as two 32-bit halves, shape ``(2,)``.
+        step: number of the local step, an int or a scalar tensor.
+        strict: refuse other random functions of PyTorch (they cannot be keyed) instead of letting them through.
+    """
+
+    def __init__(self, key: Tensor, step: Tensor | int, *, strict: bool) -> None:
+        super().__init__()
+        self.key = key
+        self.step = step
+        self.strict = strict
+        self.calls = 0
+
+    def keep(self, shape: tuple[int, ...], p: float) -> Tensor:
+        """The next mask: true where an entry is kept, with probability ``1 - p``."""
+        drawn = uniform(self.key, self.step, self.calls, shape)
+        self.calls += 1
+        return drawn >= int(p * (_MASK + 1))
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Replace what must be keyed; everything else passes."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _DROPOUTS and func in _KNOWN:
+            return _DROPOUTS[name](self, *args, **kwargs)
+        if name in RECURRENT and func in _KNOWN:
+            return RECURRENT[name](self, *args, **kwargs)
+        if name == "one_hot" and _classes(args, kwargs) > 0:
+            # PyTorch's own looks at the values, which a traced program cannot do.
+            x = args[0] if args else kwargs["tensor"]
+            return (x.unsqueeze(-1) == torch.arange(_classes(args, kwargs), device=x.device)).to(torch.int64)
+        if name == "scaled_dot_product_attention":
+            return _attention(self, *args, **kwargs)
+        if name == "multi_head_attention_forward" and self.strict and _attention_drops(args, kwargs):
+            raise ForeignRandomnessError(
+                "nn.MultiheadAttention with dropout draws masks that cannot be keyed by client"
+            )
+        if self.strict and name in _RANDOM:
+            raise ForeignRandomnessError(f"the model calls torch's {name}, whose numbers cannot be keyed by client")
+        return func(*args, **kwargs)
+
+
+def _dropout(mode: Keyed, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
+    return _drop(mode, input, p, training, tuple(input.shape))
+
+
+def _channels(mode: Keyed, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
+    """Whole channels are dropped: one draw for each (row, channel)."""
+    shape = tuple(input.shape[:2]) + (1,) * (input.dim() - 2)
+    return _drop(mode, input, p, training, shape)
+
+
+def _drop(mode: Keyed, input: Tensor, p: float, training: bool, shape: tuple[int, ...]) -> Tensor:  # noqa: A002
+    if not training or p == 0.0:
+        return input
+    if p >= 1.0:
+        return input * 0.0
+    return torch.where(mode.keep(shape, p), input * (1.0 / (1.0 - p)), torch.zeros_like(input))
+
+
+_ALPHA = -1.7580993408473766  # -scale * alpha of SELU (Klambauer et al. 2017, section 3)
+
+
+def _alpha_dropout(mode: Keyed, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:  # noqa: A002
+    return _alpha(mode, input, p, training, tuple(input.shape))
+
+
+def _alpha_channels(
+    mode: Keyed,
+    input: Tensor,  # noqa: A002
+    p: float = 0.5,
+    training: bool = False,
+    inplace: bool = False,
+) -> Tensor:
+    return _alpha(mode, input, p, training, tuple(input.shape[:2]) + (1,) * (input.dim() - 2))
+
+
+def _alpha(mode: Keyed, input: Tensor, p: float, training: bool, shape: tuple[int, ...]) -> Tensor:  # noqa: A002
+    if not training or p == 0.0:
+        return input
+    if p >= 1.0:
+        return input * 0.0
+    a = ((1.0 - p) * (1.0 + p * _ALPHA**2)) ** -0.5
+    kept = torch.where(mode.keep(shape, p), input, torch.full_like(input, _ALPHA))
+    made: Tensor = a * kept - a * p * _ALPHA
+    return made
+
+
+def _attention(
+    mode: Keyed,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """``softmax(q k' * scale + mask) v`` with keyed dropout on the weights."""
+    if dropout_p == 0.0:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    if enable_gqa:
+        raise ForeignRandomnessError("grouped-query attention with dropout is not keyed by client")
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query @ key.transpose(-2, -1)) * factor
+    if is_causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = torch.where(allowed, scores, torch.full_like(scores, -torch.inf))
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            scores = torch.where(attn_mask, scores, torch.full_like(scores, -torch.inf))
+        else:
+            scores = scores + attn_mask
+    weights = torch.softmax(scores, -1)
+    return _drop(mode, weights, dropout_p, True, tuple(weights.shape)) @ value
+
+
+def _classes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    return int(args[1] if len(args) > 1 else kwargs.get("num_classes", -1))
+
+
+def _attention_drops(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of ``multi_head_attention_forward`` drops weights: arguments 10 (dropout_p) and 13 (training)."""
+    p = args[10] if len(args) > 10 else kwargs.get("dropout_p", 0.0)
+    training = args[13] if len(args) > 13 else kwargs.get("training", True)
+    return bool(training) and p > 0.0
+
+
+def _train_last(drop: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The functions in ``torch`` name their last argument ``train``."""
+
+    def call(mode: Keyed, input: Tensor, p: float = 0.5, train: bool = True, **rest: Any) -> Tensor:  # noqa: A002
+        return drop(mode, input, p, rest.get("training", train))
+
+    return call
+
+
+_DROPOUTS: dict[str, Callable[..., Tensor]] = {
+    "dropout": _train_last(_dropout),
+    "dropout_": _train_last(_dropout),
+    "dropout1d": _train_last(_channels),
+    "dropout2d": _train_last(_channels),
+    "dropout3d": _train_last(_channels),
+    "feature_dropout": _train_last(_channels),
+    "alpha_dropout": _alpha_dropout,
+    "feature_alpha_dropout": _alpha_channels,
+}
+_KNOWN: set[Any] = {
+    found
+    for space in (F, torch)
+    for name in [*_DROPOUTS, *RECURRENT]
+    if (found := getattr(space, name, None)) is not None
+}
+_RANDOM = frozenset(
+    [
+        "rand",
+        "randn",
+        "rand_like",
+        "randn_like",
+        "randint",
+        "randint_like",
+        "randperm",
+        "bernoulli",
+        "bernoulli_",
+        "multinomial",
+        "normal",
+        "normal_",
+        "uniform_",
+        "random_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "cauchy_",
+        "poisson",
+        "binomial",
+        "rrelu",
+        "rrelu_",
+        "gumbel_softmax",
+        "fractional_max_pool2d",
+        "fractional_max_pool3d",
+        "_sample_dirichlet",
+        "_standard_gamma",
+    ]
+)

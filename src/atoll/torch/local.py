@@ -1,0 +1,310 @@
+"""`LocalTraining`: the local update of a learning algorithm on a PyTorch model, for one client or a cohort."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import torch
+from atoll.core.aggregate import Aggregate, Mean, Totals
+from atoll.core.errors import ConfigError, nearest
+from atoll.core.task import Batch
+from atoll.core.tree import Tree
+
+from .backend import device_of
+from .choose import Choices
+from .network import Network
+from .pool import Pool, columns_of, pool_of
+from .reference import Outcome, train_one
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.learn.algorithm import Algorithm
+    from torch import nn
+
+    from .cohort import Runner
+
+__all__ = ["LocalTraining", "Source", "Summed", "TrainedBatch"]
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_CHUNK = 512  # clients whose rows are held at once
+
+
+@dataclass
+class TrainedBatch(Batch):
+    """A block of trained clients.
+
+    Attributes:
+        steps: local steps of each client, ``(clients,)``.
+        losses: mean training loss of each client, ``(clients,)``.
+    """
+
+    steps: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    losses: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+
+
+@dataclass
+class Summed:
+    """A cohort as sums.
+
+    Attributes:
+        totals: named sums over the clients that were kept.
+        kept: positions in the sums, in order.
+        rejected: position -> why a client was kept out.
+        states: ``(positions, stacked states)`` of each block; empty when the algorithm keeps none.
+        steps: local steps, one a client of the cohort.
+        losses: mean training losses, one a client of the cohort.
+    """
+
+    totals: Totals
+    kept: NDArray[np.int64]
+    rejected: dict[int, str]
+    states: list[tuple[NDArray[np.int64], Tree]]
+    steps: NDArray[np.int64]
+    losses: NDArray[np.float64]
+
+
+class Source:
+    """Where a cohort's rows come from.
+
+    Args:
+        shards: one a client, or a function ``positions -> (x, y, offsets)`` that stacks many at once.
+        count: clients.
+    """
+
+    def __init__(self, shards: Any, count: int) -> None:
+        self._shards = shards
+        self.count = count
+
+    def pool(self, positions: NDArray[np.int64], network: Network) -> Pool:
+        """The rows of some clients."""
+        if callable(self._shards):
+            x, y, offsets = self._shards(positions)
+            return pool_of(x, y, np.asarray(offsets, dtype=np.int64), network.device, network.dtype)
+        columns = [columns_of(self._shards[int(p)]) for p in positions]
+        offsets = np.zeros(len(columns) + 1, dtype=np.int64)
+        np.cumsum([len(x) for x, _ in columns], out=offsets[1:])
+        return pool_of([x for x, _ in columns], [y for _, y in columns], offsets, network.device, network.dtype)
+
+
+class LocalTraining:
+    """Runs an algorithm's local update on a model.
+
+    ``one`` is the readable reference; ``many`` gives the same to 1e-5 relative, for a cohort, in blocks; ``many_sum`` gives the sums
+    only, which is faster when nothing needs a single client's reply.
+
+    Args:
+        model: any ``torch.nn.Module``; it is copied, never changed.
+        algorithm: the local update, with its epochs (or steps) and batch size.
+        loss: a name (see `LOSSES`) or a callable ``(outputs, targets) -> mean``.
+        device: cpu, cuda, mps or auto.
+        dtype: ``"float32"`` or ``"float64"``.
+        compile: "auto" compiles where the expected work repays it, "always", "never".
+        buffers: running statistics of normalisation layers: "averaged" (they travel in the broadcast and the reply
+            under ``"buffers"``) or "local" (they stay in the client's private state).
+        volume: client updates expected in the whole run, for "auto"; ``None`` assumes 2,000.
+        choices: a record of earlier decisions, to repeat them.
+        loss_metric: name of the metric that carries each client's mean training loss; ``""`` for none.
+
+    Raises:
+        ConfigError: a setting that is not known, or a device that is not there.
+        DataError: a model without trainable parameters.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        algorithm: Algorithm,
+        *,
+        loss: Any = "cross_entropy",
+        device: str = "cpu",
+        dtype: str = "float32",
+        compile: str = "auto",  # noqa: A002 - the word that PyTorch uses
+        buffers: str = "averaged",
+        volume: int | None = None,
+        choices: dict[str, Any] | None = None,
+        loss_metric: str = "metric/loss",
+    ) -> None:
+        _one_of("compile", compile, ("auto", "always", "never"))
+        _one_of("buffers", buffers, ("averaged", "local"))
+        _one_of("dtype", dtype, tuple(_DTYPES))
+        self.network = Network(model, loss, device_of(device), _DTYPES[dtype])
+        self.algorithm = algorithm
+        self.compile = compile
+        self.buffers = buffers
+        self.volume = 2000 if volume is None else volume
+        self.loss_metric = loss_metric
+        self._choices = None if choices is None else Choices.of(choices)
+        self._runner: Runner | None = None
+        self._shape: tuple[int, ...] | None = None
+        self._stateful: str | None = None
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """What was decided, as a plain dict; empty before the first cohort."""
+        return {} if self._choices is None else self._choices.record()
+
+    @choices.setter
+    def choices(self, record: dict[str, Any]) -> None:
+        self._choices = Choices.of(record) if record else None
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Time spent on tracing and compiling so far."""
+        return {"trace": 0.0, "compile": 0.0} if self._runner is None else dict(self._runner.seconds)
+
+    def one(self, shard: Any, broadcast: Tree, client: Tree, key: int) -> tuple[dict[str, Aggregate], Tree]:
+        """Train one client.
+
+        Args:
+            shard: columns ``x`` and ``y``.
+            broadcast: what the server sent: ``"params"`` and what else the algorithm needs.
+            client: the private state, ``None`` before the first round.
+            key: the client's random key.
+
+        Returns:
+            The reply (with the training loss as a metric) and the new private state.
+
+        Raises:
+            DataError: the data do not fit the model.
+        """
+        pool = Source([shard], 1).pool(np.zeros(1, np.int64), self.network)
+        self.check(pool, "the client's data")
+        outcome = self._train_one(pool, 0, broadcast, client, key)
+        return outcome.reply, outcome.state
+
+    def _train_one(self, pool: Pool, at: int, broadcast: Tree, client: Tree, key: int) -> Outcome:
+        rows = slice(int(pool.offsets[at]), int(pool.offsets[at + 1]))
+        sent, given, private, own = self._open(pool, broadcast, client)
+        made = train_one(self.network, self.algorithm, pool.x[rows], pool.y[rows], sent, private, key, own or given)
+        n = float(rows.stop - rows.start)
+        if self.loss_metric:
+            mean = float(np.mean(made.losses)) if made.losses else 0.0
+            made.reply[self.loss_metric] = Mean(np.float64(mean), examples=n, metric=True)
+        if self.stateful(pool.x) and self.network.buffer_names:
+            kept = {name: value.cpu().numpy() for name, value in made.buffers.items()}
+            if self.buffers == "local":
+                made.state = {"algorithm": made.state, "buffers": kept}
+            else:
+                made.reply["buffers"] = Mean(kept, examples=n)
+        return made
+
+    def _open(self, pool: Pool, broadcast: Tree, client: Tree) -> tuple[Tree, Any, Tree, Any]:
+        """Take buffers out of the broadcast and the private state."""
+        given = broadcast.get("buffers") if isinstance(broadcast, dict) else None
+        sent = {k: v for k, v in broadcast.items() if k != "buffers"}
+        own = None
+        if self.buffers == "local" and client is not None and self.stateful(pool.x) and self.network.buffer_names:
+            own, client = client["buffers"], client["algorithm"]
+        if client is None:
+            client = self.algorithm.client_init(sent["params"])
+        return sent, self._tensors(given), client, self._tensors(own)
+
+    def _tensors(self, buffers: Any) -> dict[str, torch.Tensor] | None:
+        if buffers is None:
+            return None
+        device, dtype = self.network.device, self.network.dtype
+        return {name: torch.as_tensor(np.array(value)).to(device, dtype) for name, value in buffers.items()}
+
+    def stateful(self, x: torch.Tensor) -> str:
+        """Why clients must be trained one by one in full batches of their own, or ``""``."""
+        if self._stateful is None:
+            self._stateful = self.network.keeps_statistics(x[:2]) if len(x) else ""
+        return self._stateful
+
+    def expected_seconds(self, clients: int) -> float:
+        """Seconds of one core for a cohort like the last one prepared, by arithmetic alone."""
+        return 0.0 if self._runner is None else self._runner.seconds_a_client * clients
+
+    def check_shard(self, shard: Any, where: str = "the model") -> None:
+        """Refuse a client's or a server's data that the model does not fit; see `check`."""
+        self.check(Source([shard], 1).pool(np.zeros(1, np.int64), self.network), where)
+
+    def check(self, pool: Pool, where: str) -> None:
+        """Refuse data that the model does not fit.
+
+        Raises:
+            DataError: labels outside the model's outputs, or a wrong shape.
+        """
+        if len(pool.labels) == 0:
+            return
+        if self._shape is None:
+            self.network.settle(pool.x[:2], pool.labels, where)
+            self._shape = self.network.output_shape(pool.x[:2], where)
+        self.network.loss.check(self._shape, pool.labels, where)
+
+    def many(
+        self,
+        shards: Any,
+        broadcast: Tree,
+        clients: Sequence[Tree] | None,
+        keys: NDArray[np.uint64],
+    ) -> Iterator[TrainedBatch]:
+        """Train a cohort in blocks.
+
+        Args:
+            shards: one a client, or ``positions -> (x, y, offsets)`` for fetching many at once.
+            broadcast: what the server sent.
+            clients: private states, ``None`` entries before a client's first round; ``None`` for no state at all.
+            keys: one random key a client.
+
+        Yields:
+            Blocks whose values have a leading client axis, as NumPy arrays. Clients with a non-finite loss or update
+            are in ``rejected``.
+        """
+        runner = self._open_runner()
+        for positions, pool, states in self._chunks(shards, broadcast, clients, keys):
+            yield from runner.blocks(positions, pool, broadcast, states, keys[positions])
+
+    def many_sum(
+        self,
+        shards: Any,
+        broadcast: Tree,
+        clients: Sequence[Tree] | None,
+        keys: NDArray[np.uint64],
+    ) -> Summed:
+        """Train a cohort and give its weighted sums only; see `many` for the arguments."""
+        runner = self._open_runner()
+        totals: Totals = {}
+        made = Summed(totals, np.zeros(0, np.int64), {}, [], np.zeros(len(keys), np.int64), np.zeros(len(keys)))
+        for positions, pool, states in self._chunks(shards, broadcast, clients, keys):
+            runner.add_up(made, positions, pool, broadcast, states, keys[positions])
+        kept = np.ones(len(keys), dtype=bool)
+        kept[list(made.rejected)] = False
+        made.kept = np.flatnonzero(kept)
+        return made
+
+    def prepare(self, shards: Any, broadcast: Tree, clients: Sequence[Tree] | None, keys: NDArray[np.uint64]) -> None:
+        """Decide, trace and compile on a sample of the cohort that one worker will get, before workers are forked."""
+        self.many_sum(shards, broadcast, clients, keys)
+
+    def _chunks(
+        self, shards: Any, broadcast: Tree, clients: Sequence[Tree] | None, keys: NDArray[np.uint64]
+    ) -> Iterator[tuple[NDArray[np.int64], Pool, list[Tree]]]:
+        source = Source(shards, len(keys))
+        for begin in range(0, len(keys), _CHUNK):
+            positions = np.arange(begin, min(begin + _CHUNK, len(keys)))
+            pool = source.pool(positions, self.network)
+            self.check(pool, "the cohort's data")
+            states = [None] * len(positions) if clients is None else [clients[int(p)] for p in positions]
+            yield positions, pool, states
+
+    def _open_runner(self) -> Runner:
+        if self._runner is None:
+            from .cohort import Runner
+
+            self._runner = Runner(self)
+        return self._runner
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(
+            f"{name}={value!r} is not known.{nearest(str(value), known)}",
+            where="LocalTraining",
+            remedy=f"use one of {', '.join(known)}",
+        )

@@ -1,0 +1,91 @@
+"""Between a ``torch.nn.Module`` and a tree of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+
+import numpy as np
+
+import torch
+from atoll.core.errors import DataError, nearest
+from atoll.core.rng import Rng
+from torch import nn
+
+__all__ = ["buffers_of", "init", "load", "params_of"]
+
+
+def params_of(module: nn.Module) -> dict[str, np.ndarray]:
+    """Return copies of the trainable parameters, by name.
+
+    Parameters with ``requires_grad=False`` stay with the model and do not travel. A tied parameter appears once, under its
+    first name.
+    """
+    return {name: _array(p) for name, p in module.named_parameters() if p.requires_grad}
+
+
+def buffers_of(module: nn.Module) -> dict[str, np.ndarray]:
+    """Return copies of the floating-point buffers that belong to the model's state, by name (BatchNorm's running statistics)."""
+    kept = module.state_dict(keep_vars=True)
+    return {name: _array(b) for name, b in module.named_buffers() if name in kept and b.is_floating_point()}
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().to("cpu", copy=True).numpy()
+
+
+def load(module: nn.Module, tree: Mapping[str, np.ndarray]) -> nn.Module:
+    """Return a copy of the module with parameters (or buffers) from a tree; the given module is not changed.
+
+    Raises:
+        DataError: a name that the module does not have, a missing parameter, or another shape.
+    """
+    made = deepcopy(module)
+    named = dict(made.named_parameters()) | dict(made.named_buffers())
+    for name, value in tree.items():
+        if name not in named:
+            raise DataError(
+                f"the model has no parameter {name!r}.{nearest(name, named)}",
+                where=type(module).__name__,
+                remedy="load parameters of the same model",
+            )
+        if tuple(named[name].shape) != np.shape(value):
+            raise DataError(
+                f"parameter {name!r} has shape {np.shape(value)}, the model wants {tuple(named[name].shape)}",
+                where=type(module).__name__,
+                remedy="load parameters of the same model",
+            )
+    own = dict(made.named_parameters())
+    missing = [name for name, p in own.items() if p.requires_grad and name not in tree]
+    if missing and any(name in own for name in tree):
+        raise DataError(
+            f"parameters {missing} are missing",
+            where=type(module).__name__,
+            remedy="load all parameters of the model",
+        )
+    with torch.no_grad():
+        for name, value in tree.items():
+            named[name].copy_(torch.as_tensor(np.array(value)))
+    return made
+
+
+def init(model: nn.Module | Callable[[], nn.Module], rng: Rng) -> nn.Module:
+    """Return a model with initial weights that depend on ``rng`` alone.
+
+    Args:
+        model: a factory, called under the stream; or a module, of which a copy is made and every layer that has
+            ``reset_parameters`` is reset (layers without it keep their values).
+        rng: the stream.
+
+    Torch's global generators are left as they were.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(rng.key >> 1)
+        if not isinstance(model, nn.Module):
+            return model()
+        made = deepcopy(model)
+        for layer in made.modules():
+            reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
+            if callable(reset):
+                reset()
+        return made

@@ -1,0 +1,145 @@
+"""A model, its loss and its state as pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+from torch.func import functional_call
+
+import torch
+from atoll.core.errors import DataError
+from torch import nn
+
+from .keyed import Keyed
+from .losses import Loss, loss_of
+from .models import buffers_of, params_of
+
+__all__ = ["Network"]
+
+Tensor = torch.Tensor
+Named = dict[str, Tensor]
+
+
+class Network:
+    """A user's module as pure functions of its parameters; the module itself is copied and never changed.
+
+    Args:
+        module: any ``torch.nn.Module`` that maps a batch of inputs to a batch of outputs.
+        loss: a name, a `Loss` or a callable ``(outputs, targets) -> mean``.
+        device: where it runs.
+        dtype: of parameters and floating-point inputs.
+
+    Attributes:
+        names: the trainable parameters, in order.
+        frozen: parameters with ``requires_grad=False`` and all buffers, by name.
+    """
+
+    def __init__(self, module: nn.Module, loss: Any, device: torch.device, dtype: torch.dtype) -> None:
+        self.training = _copy(module, device, dtype)
+        if not self.training.training:
+            self.training.train()
+        self.evaluation = _copy(module, device, dtype).eval()
+        self.device = device
+        self.dtype = dtype
+        self.title = type(module).__name__
+        self.names = list(params_of(module))
+        if not self.names:
+            raise DataError(
+                f"the model {self.title} has no trainable parameters",
+                remedy="set requires_grad=True on the parameters to train",
+            )
+        self.buffer_names = list(buffers_of(module))
+        self.frozen: Named = {
+            **{n: p.detach() for n, p in self.training.named_parameters() if not p.requires_grad},
+            **dict(self.training.named_buffers()),
+        }
+        self._given_loss = loss
+        self.loss: Loss = loss_of(loss)
+
+    def outputs(self, params: Mapping[str, Tensor], frozen: Mapping[str, Tensor], x: Any, *, training: bool) -> Any:
+        """Run the model: ``outputs = f(params; x)``."""
+        module = self.training if training else self.evaluation
+        return functional_call(module, {**frozen, **params}, (x,))
+
+    def batch_loss(
+        self,
+        params: Mapping[str, Tensor],
+        frozen: Mapping[str, Tensor],
+        x: Any,
+        y: Tensor,
+        weights: Tensor | None,
+    ) -> Tensor:
+        """The mean loss of a mini-batch in training mode; with weights, over the real rows of a padded batch."""
+        return self.loss(self.outputs(params, frozen, x, training=True), y, weights)
+
+    def settle(self, x: Tensor, labels: np.ndarray, where: str) -> None:
+        """Look at the model's output once: choose the form of the hinge loss, refuse labels that do not fit.
+
+        Args:
+            x: one or two rows of input.
+            labels: targets of the whole party or pool.
+            where: for the message.
+
+        Raises:
+            DataError: the model cannot take the inputs, or its output does not fit the labels.
+        """
+        shape = self.output_shape(x, where)
+        self.loss = loss_of(self._given_loss, shape[1] if len(shape) > 1 else 1)
+        self.loss.check(shape, labels, where)
+
+    def output_shape(self, x: Tensor, where: str) -> tuple[int, ...]:
+        """Shape of the output for the given rows."""
+        params = dict(self.evaluation.named_parameters())
+        try:
+            with torch.no_grad():
+                made = self.outputs(params, dict(self.evaluation.named_buffers()), x, training=False)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise DataError(
+                f"the model {self.title} cannot take inputs of shape {tuple(x.shape)} and type {x.dtype}: "
+                f"{str(error).splitlines()[0]}",
+                where=where,
+                remedy="reshape the column 'x', or give the model a first layer that fits",
+            ) from error
+        if not isinstance(made, torch.Tensor):
+            raise DataError(
+                f"the model {self.title} returns {type(made).__name__}, not a tensor",
+                where=where,
+                remedy="wrap the model so that it returns the tensor that the loss takes",
+            )
+        return tuple(made.shape)
+
+    def normalises(self) -> bool:
+        """Whether a layer keeps running statistics of what it saw in training."""
+        layers = (nn.modules.batchnorm._NormBase,)
+        return any(isinstance(m, layers) and m.track_running_stats for m in self.training.modules())
+
+    def keeps_statistics(self, x: Tensor) -> str:
+        """Why clients cannot share a batch of this model, or ``""``: batch statistics, or buffers that a pass changes."""
+        for name, layer in self.training.named_modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training:
+                return f"{type(layer).__name__} {name!r} takes statistics over the batch"
+        before = {n: b.clone() for n, b in self.frozen.items()}
+        params = {n: p.detach() for n, p in self.training.named_parameters() if p.requires_grad}
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), Keyed(_zero_key(self.device), 0, strict=False):
+            self.outputs(params, before, x, training=True)
+        changed = [n for n, b in before.items() if not torch.equal(b, self.frozen[n])]
+        return f"a training pass changes the buffer {changed[0]!r}" if changed else ""
+
+
+def _zero_key(device: torch.device) -> Tensor:
+    return torch.zeros(2, dtype=torch.int64, device=device)
+
+
+def _copy(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    try:
+        made = deepcopy(module)
+    except Exception as error:
+        raise DataError(
+            f"the model {type(module).__name__} cannot be copied: {error}",
+            remedy="give a model whose attributes can be deep-copied",
+        ) from error
+    made.zero_grad(set_to_none=True)
+    return made.to(device=device, dtype=dtype)

@@ -1,0 +1,99 @@
+"""The rows of many clients as one pool of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import torch
+from atoll.core.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Pool", "columns_of", "pool_of"]
+
+
+@dataclass
+class Pool:
+    """Rows of several clients, client after client.
+
+    Attributes:
+        x: inputs, ``(rows, ...)``; floating point in the model's dtype, whole numbers (token ids) in int64.
+        y: targets, ``(rows, ...)``.
+        labels: the targets as NumPy, for checks.
+        offsets: client ``c`` has the rows ``offsets[c]:offsets[c + 1]``.
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    labels: NDArray[Any]
+    offsets: NDArray[np.int64]
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Rows of each client."""
+        return np.diff(self.offsets)
+
+
+def columns_of(shard: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The inputs and targets of one client.
+
+    Args:
+        shard: anything with columns ``x`` and ``y`` (a `Shard`, a `Dataset`, a dict), or a pair ``(x, y)``.
+
+    Raises:
+        DataError: no such columns, or columns of different lengths.
+    """
+    try:
+        x, y = (shard[0], shard[1]) if isinstance(shard, tuple | list) else (shard["x"], shard["y"])
+    except (KeyError, TypeError, IndexError) as error:
+        raise DataError(
+            f"a shard of type {type(shard).__name__} has no columns 'x' and 'y'",
+            remedy="give a data set with the columns x (inputs) and y (targets), or a pair (x, y)",
+        ) from error
+    x, y = np.asarray(x), np.asarray(y)
+    if len(x) != len(y):
+        raise DataError(f"{len(x)} inputs and {len(y)} targets", remedy="give every example one target")
+    return x, y
+
+
+def pool_of(
+    x: Sequence[NDArray[Any]] | NDArray[Any],
+    y: Sequence[NDArray[Any]] | NDArray[Any],
+    offsets: NDArray[np.int64],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Pool:
+    """Make a pool of stacked columns, or of one pair of columns a client."""
+    inputs = x if isinstance(x, np.ndarray) else np.concatenate(list(x))
+    labels = y if isinstance(y, np.ndarray) else np.concatenate(list(y))
+    return Pool(_input(inputs, device, dtype), _target(labels, device, dtype), labels, offsets)
+
+
+def _input(array: NDArray[Any], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Inputs: bytes and booleans are measurements (pixels), wider integers are ids."""
+    tensor = _shared(array)
+    ids = not tensor.is_floating_point() and tensor.dtype not in (torch.uint8, torch.bool)
+    return tensor.to(device=device, dtype=torch.int64 if ids else dtype)
+
+
+def _target(array: NDArray[Any], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    tensor = _shared(array)
+    return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else torch.int64)
+
+
+def _shared(array: NDArray[Any]) -> torch.Tensor:
+    if array.dtype.kind not in "fiub":
+        raise DataError(
+            f"a column of type {array.dtype} cannot become a tensor",
+            remedy="encode it as numbers first",
+        )
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    if array.dtype.byteorder not in "=|" or not array.flags.writeable:
+        array = array.astype(array.dtype.newbyteorder("="), copy=True)
+    return torch.from_numpy(np.ascontiguousarray(array))

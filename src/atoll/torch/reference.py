@@ -1,0 +1,131 @@
+"""The local update of one client, step by step: slow, readable, and the reference for every faster path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import torch
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import LocalWork
+from atoll.learn.local import batch_rows
+
+from .keyed import Keyed, key_halves
+from .leaves import flatten, join_reply, split_reply, to_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.learn.algorithm import Algorithm
+
+    from .network import Network
+
+__all__ = ["Outcome", "as_arrays", "as_tensors", "train_one"]
+
+Tensor = torch.Tensor
+
+
+@dataclass
+class Outcome:
+    """What one client's training gave.
+
+    Attributes:
+        reply: named aggregates of NumPy arrays.
+        state: the client's new private state.
+        losses: the mini-batch loss of every step.
+        buffers: buffers after the last step.
+    """
+
+    reply: dict[str, Aggregate]
+    state: Tree
+    losses: list[float]
+    buffers: dict[str, Tensor]
+
+
+def train_one(
+    network: Network,
+    algorithm: Algorithm,
+    x: Tensor,
+    y: Tensor,
+    broadcast: Tree,
+    client: Tree,
+    key: int,
+    buffers: Mapping[str, Tensor] | None = None,
+) -> Outcome:
+    """Train one client: ``start``, one ``step`` a mini-batch, ``finish``.
+
+    Args:
+        network: model and loss.
+        algorithm: pure functions over trees.
+        x: inputs, one row an example.
+        y: targets.
+        broadcast: what the server sent, NumPy leaves.
+        client: the private state, NumPy leaves.
+        key: the client's random key; it orders the batches and draws the dropout masks.
+        buffers: of the model (running statistics); the model's own by default.
+    """
+    frozen = {**network.frozen, **(buffers or {})}
+    frozen = {name: value.clone() for name, value in frozen.items()}
+    sent, private = as_tensors(broadcast, network), as_tensors(client, network)
+    halves = key_halves(np.uint64(key), network.device)
+    local = algorithm.start(sent, private)
+    losses: list[float] = []
+    # Whatever else the model draws comes from a generator at a keyed place, and the global one is put back.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(key >> 1)
+        for number, rows in enumerate(batch_rows(algorithm, len(y), key)):
+            mode = Keyed(halves, number, strict=False)
+            index = torch.from_numpy(rows).to(network.device)
+            oracle = _Oracle(network, frozen, x[index], y[index], mode)
+            local = algorithm.step(local, oracle, sent)
+            losses.append(oracle.losses[0] if oracle.losses else 0.0)
+    work = LocalWork(float(len(y)), float(len(losses)))
+    reply, state = algorithm.finish(local, sent, private, work)
+    tree, kinds = split_reply(reply)
+    kept = {name: frozen[name] for name in network.buffer_names}
+    return Outcome(join_reply(as_arrays(tree), kinds), as_arrays(state), losses, kept)
+
+
+class _Oracle:
+    """``grad(params)``: the gradient of the mean loss over the current mini-batch, by automatic differentiation."""
+
+    def __init__(self, network: Network, frozen: dict[str, Tensor], x: Tensor, y: Tensor, mode: Keyed) -> None:
+        self.network = network
+        self.frozen = frozen
+        self.x = x
+        self.y = y
+        self.mode = mode
+        self.losses: list[float] = []
+
+    def __call__(self, params: Tree) -> Tree:
+        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+        with torch.enable_grad(), self.mode:
+            loss = self.network.batch_loss(leaves, self.frozen, self.x, self.y, None)
+        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        self.losses.append(float(loss.detach()))
+        return {
+            name: torch.zeros_like(leaf) if g is None else g
+            for (name, leaf), g in zip(leaves.items(), found, strict=True)
+        }
+
+
+def as_tensors(tree: Tree, network: Network) -> Tree:
+    """The same tree with tensors for numbers."""
+    leaves, layout = flatten(tree)
+    return layout.build([to_tensor(leaf, network.device, network.dtype) for leaf in leaves])
+
+
+def as_arrays(tree: Tree) -> Tree:
+    """The same tree with NumPy arrays for tensors, in memory of their own; a scalar weight becomes a float."""
+
+    def convert(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        array = leaf.detach().contiguous().cpu().numpy()
+        return float(array) if array.ndim == 0 else array.copy()
+
+    return T.map(convert, tree)

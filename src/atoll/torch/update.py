@@ -1,0 +1,206 @@
+"""The local update of an algorithm as functions of flat tensors: start, a few steps, finish, and finish-and-add.
+
+Each is written for one client; ``clients`` turns it into the same for a block with a leading client axis (``vmap``). They are what
+gets traced and compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch.func import grad_and_value, vmap
+
+import torch
+from atoll.core import tree as T
+from atoll.core.errors import CompositionError
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import LocalWork
+
+from .keyed import Keyed
+from .leaves import Layout, ReplyKind, flatten, split_reply
+
+if TYPE_CHECKING:
+    from atoll.learn.algorithm import Algorithm
+
+    from .network import Network
+
+__all__ = ["StepForm", "Update"]
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class StepForm:
+    """The shape of a program of local steps.
+
+    Attributes:
+        unroll: steps in one call.
+        weighted: whether batches are padded and rows carry weights.
+        masked: whether some clients sit some steps out.
+    """
+
+    unroll: int
+    weighted: bool = False
+    masked: bool = False
+
+
+class Update:
+    """An algorithm on a network, for one structure of broadcast and client state.
+
+    Args:
+        network: model and loss.
+        algorithm: pure functions over trees.
+        broadcast: structure of what the server sends.
+        client: structure of the private state.
+        clients: clients in a block; 0 is one client without a client axis.
+    """
+
+    def __init__(self, network: Network, algorithm: Algorithm, broadcast: Layout, client: Layout, clients: int) -> None:
+        self.network = network
+        self.algorithm = algorithm
+        self.broadcast = broadcast
+        self.client = client
+        self.clients = clients
+        self.frozen_names = list(network.frozen)
+        self.local: Layout | None = None
+        self.reply: Layout | None = None
+        self.kinds: dict[str, ReplyKind] = {}
+        self.state: Layout | None = None
+
+    def _each(self, fn: Callable[..., Any], in_dims: tuple[Any, ...]) -> Callable[..., Any]:
+        """The function over a block of clients, or itself for one client."""
+        return vmap(fn, in_dims=in_dims) if self.clients else fn
+
+    def _tensors(self, leaves: Sequence[Any]) -> list[Tensor]:
+        return _tensors(leaves, self.network.device, self.network.dtype)
+
+    def start(self, *flat: Tensor) -> list[Tensor]:
+        """``broadcast, client -> local``."""
+        n = self.broadcast.count
+
+        def one(sent: list[Tensor], private: list[Tensor]) -> list[Tensor]:
+            local = self.algorithm.start(self.broadcast.build(sent), self.client.build(private))
+            leaves, self.local = flatten(local)
+            return self._tensors(leaves)
+
+        # A block whose start depends on nothing private has no batched input: the client axis is added here.
+        sent, private = list(flat[:n]), list(flat[n:])
+        if self.clients and not private:
+            return [leaf.expand(self.clients, *leaf.shape) for leaf in one(sent, private)]
+        made: list[Tensor] = self._each(one, (None, 0))(sent, private)
+        return made
+
+    def steps(self, form: StepForm) -> Callable[..., list[Tensor]]:
+        """``local, broadcast, frozen, x, y, [weights], [active], key, first -> local, sum of losses``."""
+        assert self.local is not None  # noqa: S101 - set by tracing `start`
+        counts = (self.local.count, self.broadcast.count, len(self.frozen_names))
+
+        def one(
+            local: list[Tensor], sent: list[Tensor], fixed: list[Tensor], data: list[Tensor], key: Tensor, first: Tensor
+        ) -> list[Tensor]:
+            frozen = dict(zip(self.frozen_names, fixed, strict=True))
+            broadcast = self.broadcast.build(sent)
+            total = torch.zeros((), dtype=self.network.dtype, device=key.device)
+            for s in range(form.unroll):
+                batch = [column[s] for column in data]
+                weights = batch[2] if form.weighted else None
+                active = batch[-1] if form.masked else None
+                local, loss = self._step(local, broadcast, frozen, batch[0], batch[1], weights, key, first + s, active)
+                total = total + loss
+            return [*local, total]
+
+        def call(*flat: Tensor) -> list[Tensor]:
+            a, b, c = counts
+            local, sent, fixed = list(flat[:a]), list(flat[a : a + b]), list(flat[a + b : a + b + c])
+            *data, key, first = flat[a + b + c :]
+            made: list[Tensor] = self._each(one, (0, None, None, 0, 0, None))(local, sent, fixed, data, key, first)
+            return made
+
+        return call
+
+    def _step(
+        self,
+        local: list[Tensor],
+        broadcast: Tree,
+        frozen: dict[str, Tensor],
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor | None,
+        key: Tensor,
+        number: Tensor,
+        active: Tensor | None,
+    ) -> tuple[list[Tensor], Tensor]:
+        mode = Keyed(key, number, strict=True)
+        losses: list[Tensor] = []
+
+        def loss_at(params: Tree) -> Tensor:
+            with mode:
+                return self.network.batch_loss(params, frozen, x, y, weights)
+
+        def grad(params: Tree) -> Tree:
+            gradient, loss = grad_and_value(loss_at)(params)
+            losses.append(loss.detach())
+            return gradient
+
+        assert self.local is not None  # noqa: S101
+        after, layout = flatten(self.algorithm.step(self.local.build(local), grad, broadcast))
+        if layout.key != self.local.key:
+            raise CompositionError(
+                f"{type(self.algorithm).__name__}.step returns another structure than start",
+                remedy="return a local state with the same keys from start and from every step",
+            )
+        after = self._tensors(after)
+        loss = losses[0] if losses else torch.zeros((), dtype=self.network.dtype, device=key.device)
+        if active is not None:
+            after = [torch.where(active, new, old) for new, old in zip(after, local, strict=True)]
+            loss = torch.where(active, loss, torch.zeros_like(loss))
+        return after, loss
+
+    def finish(self, *flat: Tensor) -> list[Tensor]:
+        """``local, broadcast, client, examples, steps -> reply leaves, state leaves``."""
+        assert self.local is not None  # noqa: S101
+        counts = (self.local.count, self.broadcast.count, self.client.count)
+
+        def one(
+            local: list[Tensor], sent: list[Tensor], private: list[Tensor], examples: Tensor, steps: Tensor
+        ) -> list[Tensor]:
+            assert self.local is not None  # noqa: S101
+            work = LocalWork(examples, steps)
+            reply, state = self.algorithm.finish(
+                self.local.build(local), self.broadcast.build(sent), self.client.build(private), work
+            )
+            tree, self.kinds = split_reply(reply)
+            leaves, self.reply = flatten(tree)
+            kept, self.state = flatten(state)
+            return self._tensors([*leaves, *kept])
+
+        a, b, c = counts
+        parts = (list(flat[:a]), list(flat[a : a + b]), list(flat[a + b : a + b + c]), flat[-2], flat[-1])
+        made: list[Tensor] = self._each(one, (0, None, 0, 0, 0))(*parts)
+        return made
+
+    def finite(self, leaves: Sequence[Tensor]) -> list[Tensor]:
+        """For each aggregate of the reply, whether it is finite, one flag a client."""
+        assert self.reply is not None  # noqa: S101
+        flags: list[Tensor] = []
+        for fields in self.reply.build(list(leaves)).values():
+            # A sum is finite only if every term is (barring overflow, which is no result either).
+            sums = [self._total(leaf) for leaf in T.leaves(fields) if isinstance(leaf, torch.Tensor)]
+            flags.append(torch.isfinite(torch.stack([s for s in sums if s.is_floating_point()]).sum(0)))
+        return flags
+
+    def _total(self, leaf: Tensor) -> Tensor:
+        return leaf.reshape(self.clients, -1).sum(1) if self.clients else leaf.sum()
+
+
+def _tensors(leaves: Sequence[Any], device: torch.device, dtype: torch.dtype) -> list[Tensor]:
+    """Plain numbers among the leaves become tensors."""
+
+    def tensor(leaf: Any) -> Tensor:
+        if isinstance(leaf, torch.Tensor):
+            return leaf
+        return torch.full((), leaf, device=device, dtype=torch.int64 if isinstance(leaf, int) else dtype)
+
+    return [tensor(leaf) for leaf in leaves]

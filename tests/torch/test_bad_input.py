@@ -1,0 +1,123 @@
+"""What a user gets wrong is refused before training, with the numbers and the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from torch_toys import broadcast_of, keys_of, seeded, shards_of
+
+import torch
+from atoll.core.errors import ConfigError, DataError
+from atoll.learn.algorithms import FedAvg
+from atoll.torch import LocalTraining
+from torch import nn
+
+
+def _train(model: nn.Module, shards: list[Any], **settings: Any) -> Any:
+    training = LocalTraining(model, FedAvg(batch_size=4), compile="never", **settings)
+    return training.many_sum(shards, broadcast_of(model), None, keys_of(len(shards)))
+
+
+def test_labels_beyond_the_outputs() -> None:
+    shards = shards_of([8, 8], (6,))
+    shards[1][1][3] = 6
+    with pytest.raises(DataError, match=r"label 6 does not fit a model with 4 outputs.*at least 7 outputs"):
+        _train(seeded(lambda: nn.Linear(6, 4)), shards)
+
+
+def test_negative_labels() -> None:
+    with pytest.raises(DataError, match="label -1 does not fit"):
+        _train(seeded(lambda: nn.Linear(6, 4)), [(np.zeros((2, 6), "f4"), np.array([0, -1]))])
+
+
+def test_inputs_of_the_wrong_width() -> None:
+    with pytest.raises(DataError, match=r"Linear cannot take inputs of shape \(2, 5\).*reshape the column 'x'"):
+        _train(seeded(lambda: nn.Linear(6, 4)), shards_of([8], (5,)))
+
+
+def test_float_labels_for_classes() -> None:
+    with pytest.raises(DataError, match="needs whole-number labels, not float64"):
+        _train(seeded(lambda: nn.Linear(6, 4)), [(np.zeros((2, 6), "f4"), np.zeros(2))])
+
+
+def test_one_output_for_two_targets() -> None:
+    with pytest.raises(DataError, match=r"the model must return 2 value\(s\) an example"):
+        _train(seeded(lambda: nn.Linear(6, 1)), [(np.zeros((3, 6), "f4"), np.zeros((3, 2)))], loss="mse")
+
+
+def test_signs_for_hinge() -> None:
+    with pytest.raises(DataError, match=r"label 0 with loss 'hinge'.*encode the two classes as -1 and 1"):
+        _train(seeded(lambda: nn.Linear(6, 1)), [(np.zeros((3, 6), "f4"), np.array([1, -1, 0]))], loss="hinge")
+
+
+def test_a_model_that_returns_no_tensor() -> None:
+    class Pair(nn.Linear):
+        def forward(self, x: torch.Tensor) -> Any:
+            return super().forward(x), x
+
+    with pytest.raises(DataError, match="Pair returns tuple, not a tensor"):
+        _train(seeded(lambda: Pair(6, 4)), shards_of([8], (6,)))
+
+
+def test_a_model_without_trainable_parameters() -> None:
+    with pytest.raises(DataError, match="Flatten has no trainable parameters"):
+        LocalTraining(nn.Flatten(), FedAvg())
+
+
+def test_more_targets_than_inputs() -> None:
+    with pytest.raises(DataError, match="3 inputs and 4 targets"):
+        _train(seeded(lambda: nn.Linear(6, 4)), [(np.zeros((3, 6), "f4"), np.zeros(4, int))])
+
+
+def test_a_shard_without_columns() -> None:
+    with pytest.raises(DataError, match="a shard of type dict has no columns 'x' and 'y'"):
+        _train(seeded(lambda: nn.Linear(6, 4)), [{"features": np.zeros(3)}])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loss": "cross_entrpy"}, "loss='cross_entrpy' is not known. Did you mean 'cross_entropy'"),
+        ({"device": "gpu"}, "device='gpu' is not known"),
+        ({"device": "cuda:99"}, "device='cuda:99'"),
+        ({"compile": "sometimes"}, "compile='sometimes' is not known"),
+        ({"buffers": "shared"}, "buffers='shared' is not known"),
+        ({"dtype": "bfloat16"}, "dtype='bfloat16' is not known"),
+        ({"choices": {"mode": "warp"}}, "are not of this version"),
+    ],
+)
+def test_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LocalTraining(seeded(lambda: nn.Linear(2, 2)), FedAvg(), **settings)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there")
+def test_a_device_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match=r"device='cuda' is not available.*use device='cpu' or 'auto'"):
+        LocalTraining(seeded(lambda: nn.Linear(2, 2)), FedAvg(), device="cuda")
+    assert LocalTraining(seeded(lambda: nn.Linear(2, 2)), FedAvg(), device="auto").network.device.type in ("cpu", "mps")
+
+
+@pytest.mark.parametrize("mode", ["vector", "single"])
+def test_a_client_whose_update_is_not_finite_is_left_out_and_named(mode: str) -> None:
+    model = seeded(lambda: nn.Linear(6, 4))
+    shards, keys = shards_of([8, 8, 8], (6,)), keys_of(3)
+    choices = {"mode": mode, "block": 3 if mode == "vector" else 1}
+    training = LocalTraining(model, FedAvg(batch_size=4), compile="never", choices=choices)
+    clean = training.many_sum([shards[0], shards[2]], broadcast_of(model), None, keys[[0, 2]])
+    shards[1][0][2, 3] = np.nan
+    summed = training.many_sum(shards, broadcast_of(model), None, keys)
+    assert summed.rejected == {1: "training loss (nan), update not finite"}
+    assert summed.kept.tolist() == [0, 2]
+    assert summed.totals["update"].n == 2
+    assert summed.totals["update"].weight == 16.0
+    np.testing.assert_allclose(
+        summed.totals["update"].value["weight"], clean.totals["update"].value["weight"], rtol=1e-5, atol=1e-6
+    )
+    assert summed.totals["metric/loss"].value == pytest.approx(clean.totals["metric/loss"].value, rel=1e-5)
+    rejected = {
+        p: why for batch in training.many(shards, broadcast_of(model), None, keys) for p, why in batch.rejected.items()
+    }
+    assert rejected == summed.rejected
