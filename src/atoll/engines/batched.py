@@ -4,49 +4,58 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from atoll.core.cohort import Cohort
+from atoll.core.errors import TaskError
+from atoll.core.event import unpack_event
 from atoll.core.party import Parties
-from atoll.core.request import Folded, Reply, Request
-from atoll.core.wire import unpack_folded
+from atoll.core.request import Folded, Request
+from atoll.core.wire import pack_request, unpack_error, unpack_folded
 
-from .inline import converse_here
-from .processes import Processes
-from .remote import Channel, merge_folded, spread
+from .crew import Crew
+from .forking import check_workers, cores
+from .inline import Inline
+from .remote import merge_folded, spread
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
-    from atoll.core.session import Switch
     from atoll.core.world import World
 
 __all__ = ["Batched"]
 
-
 WORTH_A_PROCESS = 1e-3  # seconds of work a cohort; below, a message to a worker costs more than it saves
 
 
-class Batched(Processes):
-    """Uses a task's ``many``: blocks of clients that fit the cache, spread over worker processes where the work is worth it.
+class Batched(Inline):
+    """Uses a task's ``many`` or ``sums``: blocks of clients that fit the cache, spread over processes where the work is worth it.
 
-    Tasks without ``many``, and work too small to be worth a process, run in this process one by one.
+    Everything else (single replies, conversations, tasks without a fast path, work too small for a process) runs in this process.
+
+    Args:
+        workers: processes that share a cohort, this one included; by default one a core.
     """
 
     name: ClassVar[str] = "batched"
     vectorised: ClassVar[bool] = True
 
     def __init__(self, workers: int | None = None) -> None:
-        super().__init__(workers)
+        super().__init__()
+        self._wanted = check_workers(workers, self.name)
+        self._world: World | None = None
+        self._crew: Crew | None = None
         self._plans: dict[str, int] = {}
 
-    async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
-        """Single replies: one by one, here."""
-        return await self.host.run(request, positions)
+    async def open(self, world: World) -> None:
+        """Make the host; workers start when a cohort is worth them."""
+        await super().open(world)
+        self._world = world
+        self._plans = {}
+        self.choices["workers"] = int(self._wanted or self.choices.get("workers") or cores())
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
-        """Sums: in blocks, here or at the workers."""
-        if request.task.many is None or len(positions) == 0:
+        """Add up a cohort, here or together with the workers."""
+        if request.task.many is None or request.mail is not None or len(positions) == 0:
             return await self.host.fold(request, positions)
         if request.task.name not in self._plans:
             self._plans[request.task.name] = self._plan(request, positions)
@@ -56,19 +65,38 @@ class Batched(Processes):
         return await self._fold_together(request, positions)
 
     async def _fold_together(self, request: Request, positions: NDArray[np.int64]) -> Folded:
-        """Each worker adds up its part, and this process the first: one message less, and no idle core."""
-        channels = await self.channels(request)
-        mine, *theirs = spread(positions, len(channels) + 1)
-        answers = await self._post(channels, "fold", request, theirs)
+        """Send the workers their parts, add up the first part here, and merge all in cohort order."""
+        crew = self._open_crew(request)
+        mine, *theirs = spread(positions, len(crew) + 1)
+        for i, part in enumerate(theirs):
+            crew.post(i, self._frame(request, part))
         first = await self.host.executor.fold(request, mine, self.host.states(request), None, self.host.spend)
-        with self._busy():
-            frames = await self._collect(answers)
-        parts = [first, *(unpack_folded(frame["folded"]) for frame in frames)]
-        return self.host.absorb_fold(request, merge_folded(parts, positions))
+        rest = [self._unpack(crew.collect(i)) for i in range(len(theirs))]
+        return self.host.absorb_fold(request, merge_folded([first, *rest], positions))
 
-    async def connect(self, world: World, workers: int) -> list[Channel]:
-        """Start the workers beside this process."""
-        return await super().connect(world, workers - 1)
+    def _frame(self, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:
+        store = self.host.store
+        states = ((p, store.get(request.slot, p)) for p in positions.tolist()) if store.touched(request.slot) else ()
+        return {
+            "request": pack_request(request, []),
+            "positions": positions,
+            "states": [[p, state] for p, state in states if state is not None],
+        }
+
+    def _unpack(self, frame: Any) -> Folded:
+        for item in frame["events"]:
+            self.host.spend(unpack_event(item["event"]), item["party"], item["request"])
+        if frame.get("error") is not None:
+            raise unpack_error(frame["error"]) or TaskError("unknown")
+        return unpack_folded(frame["folded"])
+
+    def _open_crew(self, request: Request) -> Crew:
+        if self._crew is None:
+            if self._world is None:
+                raise RuntimeError("the engine is not open")
+            self._world.registry.setdefault(request.task.name, request.task)
+            self._crew = Crew(self.choices["workers"] - 1, self.host.executor, self._world.registry)
+        return self._crew
 
     def _plan(self, request: Request, positions: NDArray[np.int64]) -> int:
         """Decide once per task how it runs: repeat what the run recorded, or tune and record it.
@@ -91,11 +119,12 @@ class Batched(Processes):
             workers = int(recorded["workers"])
         tasks = self.choices.get("tasks", {})
         self.choices["tasks"] = {**tasks, request.task.name: {"workers": workers, "tuning": tuning.choices}}
-        self.remember()
+        if self._world is not None:
+            self._world.checkpoints.remember(self.choices)
         return workers
 
-    async def converse(
-        self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
-    ) -> dict[str, tuple[Any, float]]:
-        """Conversations: here."""
-        return await converse_here(self.host, roles, switch, start)
+    async def close(self) -> None:
+        """End the workers."""
+        if self._crew is not None:
+            self._crew.stop()
+            self._crew = None

@@ -138,11 +138,6 @@ class Remote:
         recorded = self.choices.get("workers")
         self.choices["workers"] = int(self._wanted or recorded or self.default_workers())
 
-    def remember(self) -> None:
-        """Write the choices down, so that a resumed run repeats them."""
-        if self._world is not None:
-            self._world.checkpoints.remember(self.choices)
-
     async def channels(self, request: Request) -> list[Channel]:
         """The channels, connected at first use; tasks seen before that are known to the workers by name."""
         if not self._channels:

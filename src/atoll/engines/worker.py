@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,7 +19,7 @@ from atoll.core.wire import pack_error, pack_folded, pack_ran, unpack_request
 
 from .link import Link, LinkClosed
 
-__all__ = ["Worker", "serve"]
+__all__ = ["Worker", "collector", "serve"]
 
 
 class Worker:
@@ -67,7 +65,7 @@ class Worker:
     async def _work(self, frame: Any, request: Request, events: list[Any]) -> dict[str, Any]:
         positions = np.asarray(frame["positions"])
         states = dict(frame["states"])
-        spend = _collector(events)
+        spend = collector(events)
         if frame["op"] == "fold":
             folded = await self.executor.fold(request, positions, states.get, None, spend)
             return {"folded": pack_folded(folded)}
@@ -105,7 +103,7 @@ class Worker:
         states = dict(frame["states"])
         try:
             request = unpack_request(frame["request"], self.registry)
-            ran = await self.executor.role(request, frame["position"], peers, states.get, _collector(events))
+            ran = await self.executor.role(request, frame["position"], peers, states.get, collector(events))
             answer: dict[str, Any] = {"ran": [pack_ran(ran)]}
         except asyncio.CancelledError:
             answer = {"error": pack_error(TaskError("stopped because another role of the session failed"))}
@@ -117,7 +115,7 @@ class Worker:
         await self.link.send({"id": frame["id"], "events": events, **answer})
 
 
-def _collector(events: list[Any]) -> Callable[[Event, str, str], None]:
+def collector(events: list[Any]) -> Callable[[Event, str, str], None]:
     """Carries privacy events home with the reply: they are in the ledger before the program sees it."""
 
     def spend(event: Event, party: str, request: str) -> None:
@@ -126,11 +124,8 @@ def _collector(events: list[Any]) -> Callable[[Event, str, str], None]:
     return spend
 
 
-def serve(sock: socket.socket, executor: Executor, registry: Mapping[str, Any], quiet: bool = True) -> None:
+def serve(sock: socket.socket, executor: Executor, registry: Mapping[str, Any]) -> None:
     """Serve one link to its end; the body of a worker process."""
-    # Ctrl-C goes to the whole group: the engine decides, workers end when their link closes.
-    if quiet:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     async def main() -> None:
         link = Link(sock)
@@ -139,5 +134,4 @@ def serve(sock: socket.socket, executor: Executor, registry: Mapping[str, Any], 
         finally:
             link.close()
 
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     asyncio.run(main())

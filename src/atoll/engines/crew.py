@@ -1,0 +1,129 @@
+"""A crew: worker processes in lock step, for cohorts that take milliseconds.
+
+An event loop costs more than such a cohort's message, so both ends read and write plainly: send every worker its part, do one's own, collect.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.errors import TaskError
+from atoll.core.executor import Executor
+from atoll.core.wire import pack_error, pack_folded, unpack_request
+
+from .forking import Workers
+from .worker import collector
+
+__all__ = ["Crew", "drive"]
+
+_LENGTH = struct.Struct("<Q")
+_SMALL = 1 << 18
+
+
+class Crew:
+    """Workers that fold parts of cohorts."""
+
+    def __init__(self, count: int, executor: Executor, registry: Mapping[str, Any]) -> None:
+        self._workers = Workers()
+        self._sockets = self._workers.start(count, _work, executor, registry)
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    def post(self, i: int, frame: Any) -> None:
+        """Send worker ``i`` its part."""
+        try:
+            _send(self._sockets[i], frame)
+        except OSError as error:
+            raise self._gone(i) from error
+
+    def collect(self, i: int) -> Any:
+        """Wait for worker ``i``."""
+        try:
+            frame = _recv(self._sockets[i])
+        except OSError as error:
+            raise self._gone(i) from error
+        if frame is None:
+            raise self._gone(i)
+        return frame
+
+    def _gone(self, i: int) -> TaskError:
+        return TaskError(
+            f"a worker went away while it was working ({self._workers.describe(i)()})",
+            where="engine",
+            remedy="look for lack of memory or a crash in native code; engine='inline' runs the task in this process",
+        )
+
+    def stop(self) -> None:
+        """End the workers."""
+        self._workers.stop()
+
+
+def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    coroutine.close()
+    raise TaskError("a task's fast path waited for something", remedy="make `many` and `sums` plain functions")
+
+
+def _work(sock: socket.socket, executor: Executor, registry: Mapping[str, Any]) -> None:
+    """The body of a worker."""
+    while True:
+        try:
+            frame = _recv(sock)
+        except OSError:
+            return
+        if frame is None:
+            return
+        events: list[Any] = []
+        try:
+            request = unpack_request(frame["request"], registry)
+            states = dict(frame["states"])
+            fold = executor.fold(request, np.asarray(frame["positions"]), states.get, None, collector(events))
+            answer = {"folded": pack_folded(drive(fold)), "events": events}
+        except Exception as error:
+            answer = {"error": pack_error(error), "events": events}
+        try:
+            _send(sock, answer)
+        except OSError:
+            return
+
+
+def _send(sock: socket.socket, tree: Any) -> None:
+    size = M.nbytes(tree)
+    if size < _SMALL:
+        sock.sendall(_LENGTH.pack(size) + M.encode(tree))
+        return
+    sock.sendall(_LENGTH.pack(size))
+    for chunk in M.encode_chunks(tree, 1 << 20):
+        sock.sendall(chunk)
+
+
+def _recv(sock: socket.socket) -> Any:
+    header = _exactly(sock, _LENGTH.size)
+    if header is None:
+        return None
+    content = _exactly(sock, _LENGTH.unpack(header)[0])
+    return None if content is None else M.decode(content)
+
+
+def _exactly(sock: socket.socket, size: int) -> bytearray | None:
+    """Read ``size`` bytes; ``None`` when the other end is gone."""
+    buffer = bytearray(size)
+    view = memoryview(buffer)
+    done = 0
+    while done < size:
+        count = sock.recv_into(view[done:], size - done, socket.MSG_WAITALL)
+        if count == 0:
+            return None
+        done += count
+    return buffer
