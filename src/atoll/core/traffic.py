@@ -48,7 +48,7 @@ class Traffic:
         if request.mail is not None:
             down = down + np.array([request.mail.nbytes(name) for name in parties.names], dtype=np.int64)
         self.meter.down(self.hub, parties.positions, down)
-        if isinstance(self.world.cost, Free):
+        if type(self.world.cost) is Free:
             arrives, fraction = np.full(n, now), np.ones(n)
             lost = np.full(n, np.inf)
         else:

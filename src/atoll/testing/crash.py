@@ -1,0 +1,221 @@
+"""Crashes on purpose: run a program, kill it at every step, resume it, and compare with a run that was left alone.
+
+A crash is an exception that nothing catches, raised before or after a call of the engine and before or after a flush of a file to the disk;
+an append that had not been flushed loses its last bytes, as it may on a real disk. After a crash nothing of the process is used again: the
+resumed run gets a new world, a new engine, and the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.clock import run
+from atoll.core.federation import Federation, Program, run_program
+from atoll.core.request import Reply
+from atoll.core.wire import pack_value
+from atoll.core.world import World
+
+__all__ = ["Killed", "Life", "killed_and_resumed", "live"]
+
+MakeWorld = Callable[[Path, bool], World]
+_VERBS = ("run", "fold", "converse", "commit", "settle", "load", "drop")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class _Fuse:
+    """Counts steps and blows at one of them; once blown, every further step fails too."""
+
+    def __init__(self, at: int | None) -> None:
+        self.at = at
+        self.steps: list[str] = []
+
+    def step(self, name: str) -> None:
+        self.steps.append(name)
+        if self.at is not None and len(self.steps) > self.at:
+            raise Killed(f"at step {self.at}: {self.steps[self.at]}")
+
+
+class _Mortal:
+    """An engine behind a fuse, which also writes down what every party answered."""
+
+    def __init__(self, engine: Any, fuse: _Fuse, answers: dict[tuple[str, Any], bytes]) -> None:
+        self._engine = engine
+        self._fuse = fuse
+        self._answers = answers
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._engine, name)
+        if name not in _VERBS:
+            return found
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self._fuse.step(f"before {name}")
+            result = await found(*args, **kwargs)
+            self._fuse.step(f"after {name}")
+            if name == "run":
+                self._note(args[0].id, result)
+            return result
+
+        return call
+
+    def _note(self, request: str, replies: list[Reply]) -> None:
+        for reply in replies:
+            said = b"" if reply.error else M.encode({"value": pack_value(reply.value), "mail": reply.mail})
+            before = self._answers.setdefault((request, reply.party), said)
+            if before != said:
+                raise AssertionError(f"party {reply.party} gave two different answers to {request}")
+
+
+@contextlib.contextmanager
+def _fragile_disk(fuse: _Fuse) -> Iterator[None]:
+    """Every flush is a step; what is not yet flushed at a crash loses its tail. Nothing waits for a real disk."""
+
+    def fsync(handle: int) -> None:
+        try:
+            fuse.step("before flush")
+        except Killed:
+            with contextlib.suppress(OSError):  # a folder cannot be cut
+                os.ftruncate(handle, max(0, os.fstat(handle).st_size - 3))
+            raise
+        fuse.step("after flush")
+
+    with mock.patch("os.fsync", fsync):
+        yield
+
+
+@dataclass(frozen=True)
+class Life:
+    """What one run left behind.
+
+    Attributes:
+        result: what the program returned.
+        clock: seconds on its clock at the end.
+        bytes: meters, of the program and everything below it.
+        links: bytes by hub, direction and party.
+        records: what it recorded, with every scope's.
+        spent: privacy events, sorted.
+        steps: names of the steps at which it could have been killed.
+    """
+
+    result: Any
+    clock: float
+    bytes: dict[str, int]
+    links: dict[str, Any]
+    records: dict[str, list[dict[str, Any]]]
+    spent: list[tuple[Any, ...]]
+    steps: list[str] = field(default_factory=list, compare=False)
+
+
+def live(
+    world: World,
+    program: Program,
+    *,
+    kill_at: int | None = None,
+    answers: dict[tuple[str, Any], bytes] | None = None,
+) -> Life:
+    """Run a program to its end, or to its death at a step.
+
+    Args:
+        world: what it runs in.
+        program: the program.
+        kill_at: the step at which it is killed, counted from 0.
+        answers: what parties said in earlier lives; a party that says something else to the same request fails the run.
+
+    Raises:
+        Killed: it was.
+    """
+    fuse = _Fuse(kill_at)
+    world.engine = _Mortal(world.engine, fuse, {} if answers is None else answers)  # type: ignore[assignment]
+
+    async def main() -> tuple[Any, Federation, float]:
+        result, fed = await run_program(world, program)
+        return result, fed, world.clock.now() if world.clock.virtual else 0.0
+
+    with _fragile_disk(fuse):
+        result, fed, clock = run(main(), virtual=world.clock.virtual)
+    family = [fed, *fed.below()]
+    links = {f"{m.slot}:{link['hub']}:{link['direction']}": link for m in family for link in m.meter.save()["links"]}
+    spent = sorted((e["party"], e["request"].partition("~")[0], e["kind"]) for e in world.ledger)
+    return Life(result, clock, fed.bytes(), links, {m.slot: m.records for m in family if m.records}, spent, fuse.steps)
+
+
+def killed_and_resumed(
+    make_world: MakeWorld,
+    program: Program,
+    folder: Path,
+    *,
+    points: int | None = None,
+    exact_spending: bool = True,
+) -> Life:
+    """Kill a program at its steps, one life each, resume it, and require what the undisturbed run gave, to the bit.
+
+    Required of every resumed run: the same result, clock, meters and records; no party gives two different answers to one request; the
+    privacy ledger holds everything that it held at the crash, and (``exact_spending``) nothing twice.
+
+    Args:
+        make_world: ``(folder, resume) -> World``, with a fresh engine.
+        program: the program; module-level tasks, so that every engine can run it.
+        folder: an empty folder for the runs.
+        points: how many steps to kill at, spread evenly, first and last among them; ``None`` is every step.
+        exact_spending: a conversation that is cut off and held again releases twice and is booked twice; say False for those.
+
+    Returns:
+        The undisturbed run.
+
+    Raises:
+        AssertionError: a resumed run differs.
+    """
+    whole = live(make_world(folder / "undisturbed", False), program)
+    for step in _spread(len(whole.steps), points):
+        answers: dict[tuple[str, Any], bytes] = {}
+        place = folder / f"killed-{step}"
+        first = make_world(place, False)
+        try:
+            # The folder's writes differ with the secrets' sizes, so a late step may not exist in this life.
+            again = live(first, program, kill_at=step, answers=answers)
+        except Killed as killed:
+            booked = list(make_world(place, True).ledger)
+            second = make_world(place, True)
+            again = live(second, program, answers=answers)
+            entries = list(second.ledger)
+            _require(entries[: len(booked)] == booked, "the privacy ledger shrank", killed)
+            _compare(whole, again, exact_spending, killed)
+        else:
+            _compare(whole, again, exact_spending, None)
+    return whole
+
+
+def _spread(steps: int, points: int | None) -> Sequence[int]:
+    if points is None or points >= steps:
+        return range(steps)
+    return sorted({int(i) for i in np.linspace(0, steps - 1, points)})
+
+
+def _compare(whole: Life, again: Life, exact_spending: bool, killed: Killed | None) -> None:
+    for name in ("result", "clock", "bytes", "links", "records"):
+        _same(getattr(whole, name), getattr(again, name), name, killed)
+    if exact_spending:
+        _require(whole.spent == again.spent, f"spent {again.spent}, not {whole.spent}", killed)
+    else:
+        _require(set(whole.spent) == set(again.spent), f"spent {again.spent}, not {whole.spent}", killed)
+
+
+def _same(whole: Any, again: Any, name: str, killed: Killed | None) -> None:
+    _require(M.equal(whole, again), f"{name} is {again!r}, not {whole!r}", killed)
+
+
+def _require(holds: bool, what: str, killed: Killed | None) -> None:
+    if not holds:
+        raise AssertionError(f"after a crash {killed or 'that never came'} and a resume, {what}")

@@ -1,0 +1,39 @@
+"""Every miniature runs on every engine, and is killed and resumed at its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.core.clock import Free
+from atoll.core.world import World
+from atoll.engines import ENGINES
+from atoll.testing import Life, killed_and_resumed
+
+# Engines that start processes are killed at fewer steps: the journal, the store and the checkpoints are the same code for all.
+POINTS = {"inline": 40, "batched": 6}
+
+
+@pytest.fixture(params=sorted(ENGINES))
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def survive(engine: str, tmp_path: Path) -> Callable[..., Life]:
+    """``survive(program, population, cost=, ...)``: the undisturbed life, after all the killed ones gave the same."""
+
+    def check(
+        program: Any, population: Any, *, cost: Any = None, exact_spending: bool = True, points: int = 1000, **more: Any
+    ) -> Life:
+        def make_world(folder: Path, resume: bool) -> World:
+            made = ENGINES[engine](2)
+            return World(population, made, cost=cost or Free(), folder=folder, resume=resume, **more)
+
+        most = min(points, POINTS.get(engine, 3))
+        return killed_and_resumed(make_world, program, tmp_path, points=most, exact_spending=exact_spending)
+
+    return check

@@ -1,0 +1,95 @@
+"""Split learning: a thousand steps of one conversation in ten sittings; the client has the features, the host the labels.
+
+It is the same arithmetic as training the two layers in one place, so it gives the same weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from atoll.core.cohort import Community
+from atoll.core.rng import Rng
+from atoll.core.task import task
+from atoll.testing import Timetable
+
+STEPS, BATCH, LR, SITTINGS = 1000, 8, 0.1, 10
+
+
+def rows(step, n):
+    return Rng.of(7).child("rows", step).generator().integers(n, size=BATCH)
+
+
+def start(shape, name):
+    return Rng.of(7).child(name).generator().normal(size=shape) * 0.5
+
+
+def bottom(w, x):
+    return np.tanh(x @ w)
+
+
+def top(v, h, y):
+    """The loss's slope in ``v`` and in ``h``, for squared error."""
+    slope = (h @ v - y) / len(y)
+    return h.T @ slope, slope @ v.T
+
+
+@task
+async def client(island, peers, first):
+    x = island.data
+    w = island.state if island.state is not None else start((x.shape[1], 4), "bottom")
+    for step in range(first, first + STEPS // SITTINGS):
+        mine = x[rows(step, len(x))]
+        h = bottom(w, mine)
+        await peers.send("host", h)
+        w = w - LR * mine.T @ ((1 - h**2) * await peers.recv("host"))
+    island.state = w
+    return float(np.abs(w).sum())
+
+
+@task
+async def host(island, peers, first):
+    y = island.data
+    v = island.state if island.state is not None else start((4, 1), "top")
+    for step in range(first, first + STEPS // SITTINGS):
+        h = await peers.recv("client")
+        for_v, for_h = top(v, h, y[rows(step, len(y))])
+        await peers.send("client", for_h)
+        v = v - LR * for_v
+    island.state = v
+    return float(np.abs(v).sum())
+
+
+@task
+def weights(island, message):
+    return island.state
+
+
+async def split_learning(fed):
+    state = await fed.restore({"sitting": 0})
+    while state["sitting"] < SITTINGS:
+        first = state["sitting"] * STEPS // SITTINGS
+        roles = {
+            "client": ("client-0", client.with_args(first=first)),
+            "host": ("client-1", host.with_args(first=first)),
+        }
+        fed.record(await fed.session(roles))
+        state = {"sitting": state["sitting"] + 1}
+        await fed.checkpoint(state)
+    return (await fed.ask_all(fed.parties, weights)).values
+
+
+def test_it_equals_training_in_one_place(survive):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 3))
+    y = np.tanh(x @ rng.normal(size=(3, 1)))
+    life = survive(split_learning, Community([x, y]), cost=Timetable(default=0.0, latency=0.25))
+    w, v = start((3, 4), "bottom"), start((4, 1), "top")
+    for step in range(STEPS):
+        mine = rows(step, len(x))
+        h = bottom(w, x[mine])
+        for_v, for_h = top(v, h, y[mine])
+        w, v = w - LR * x[mine].T @ ((1 - h**2) * for_h), v - LR * for_v
+    np.testing.assert_array_equal(life.result[0], w)
+    np.testing.assert_array_equal(life.result[1], v)
+    assert float(((bottom(w, x) @ v - y) ** 2).mean()) < 0.02 < float(y.var())
+    assert life.clock == 0.5 * STEPS  # every step is one message there and one back
