@@ -2,7 +2,8 @@
 
 from .aggregation import Aggregation, EqualWeights, KeepGlobal, KeepLocal, Renormalised, Rescaled
 from .algorithm import Algorithm, LocalWork, RoundInfo
-from .algorithms import FedAvg, FedSGD
+from .algorithms import FedAvg, FedSGD, SufficientStatistics
+from .custom import CustomLearner
 from .divergence import Divergence, GradientDivergence
 from .evaluation import Evaluation
 from .history import History
@@ -16,6 +17,7 @@ from .training import Trained, Training
 __all__ = [
     "Aggregation",
     "Algorithm",
+    "CustomLearner",
     "Divergence",
     "EqualWeights",
     "Evaluation",
@@ -38,6 +40,7 @@ __all__ = [
     "SizeProportional",
     "StopRule",
     "StopTraining",
+    "SufficientStatistics",
     "Synchronous",
     "Target",
     "Trained",

@@ -2,5 +2,6 @@
 
 from .fedavg import FedAvg
 from .fedsgd import FedSGD
+from .statistics import SufficientStatistics
 
-__all__ = ["FedAvg", "FedSGD"]
+__all__ = ["FedAvg", "FedSGD", "SufficientStatistics"]

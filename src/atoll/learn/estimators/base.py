@@ -1,0 +1,187 @@
+"""What all estimators share: classes known beforehand, parameters in and out, evaluation."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.errors import AtollError, ConfigError, DataError
+from atoll.core.rng import Rng
+from atoll.core.tree import Tree
+from atoll.learn.learner import LearnerSettings
+from atoll.learn.opaque import OpaqueLearner
+
+__all__ = ["EstimatorLearner", "flat", "fresh", "quietly", "seeded"]
+
+
+def flat(x: Any) -> NDArray[np.float64]:
+    """Inputs as float64 rows, ``(n, features)``."""
+    array = np.asarray(x, dtype=np.float64)
+    return array.reshape(len(array), -1)
+
+
+def fresh(model: Any) -> Any:
+    """An unfitted estimator with the same settings."""
+    return importlib.import_module("sklearn.base").clone(model)
+
+
+def seeded(model: Any, rng: Rng) -> Any:
+    """The same estimator with its random state from a stream, if it has one."""
+    if "random_state" in model.get_params():
+        model.set_params(random_state=rng.key % (1 << 31))
+    return model
+
+
+def quietly(call: Callable[[], Any]) -> Any:
+    """Call without warnings of convergence, which a few local steps are not meant to reach, and of clients smaller than a batch."""
+    exceptions = importlib.import_module("sklearn.exceptions")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
+        warnings.filterwarnings("ignore", "Got `batch_size` less than 1", UserWarning)
+        return call()
+
+
+class EstimatorLearner(OpaqueLearner):
+    """An estimator as a learner.
+
+    Args:
+        model: the estimator; never changed.
+        settings: what the training wants.
+        data: the federated data set, for its classes and features.
+    """
+
+    def __init__(self, model: Any, settings: LearnerSettings, data: Any) -> None:
+        super().__init__(f"{__name__}:{type(model).__name__}", settings)
+        self.classifier = bool(importlib.import_module("sklearn.base").is_classifier(model))
+        self.check(data)
+        self.classes = _classes(data) if self.classifier else None
+        sample = _sample(data)
+        self.features = flat(sample.x[:1]).shape[1]
+        self.outputs = int(np.prod(np.shape(sample.y)[1:], dtype=int))
+        try:
+            self.template = quietly(lambda: self.prime(fresh(model)))
+        except AtollError:
+            raise
+        except ValueError as error:
+            raise ConfigError(
+                f"{type(model).__name__} cannot be used here: {error}", where="model", remedy="change its settings"
+            ) from error
+
+    def check(self, data: Any) -> None:
+        """Refuse a classifier for numbers and a regressor for classes."""
+        task = getattr(data, "task", None)
+        if task is not None and self.classifier != (task in ("classification", "binary")):
+            kind = "classifier" if self.classifier else "regressor"
+            raise DataError(f"a {kind} for a {task} task", where="model", remedy="choose an estimator for this task")
+
+    def prime(self, model: Any) -> Any:
+        """A fitted clone, to give parameters to: with classes, shapes and everything else that ``predict`` needs."""
+        raise NotImplementedError
+
+    def read(self, model: Any) -> Tree:
+        """The parameters of a fitted estimator, fresh arrays of at least one dimension."""
+        raise NotImplementedError
+
+    def write(self, model: Any, params: Tree) -> Any:
+        """Give parameters to a primed estimator; return it."""
+        raise NotImplementedError
+
+    def rows(self) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        """Made-up rows that name every class, to prime an estimator with."""
+        count = 2 * len(self.classes) if self.classes is not None else 4
+        x = np.random.Generator(np.random.Philox(0)).normal(size=(count, self.features))
+        if self.classes is not None:
+            return x, np.tile(self.classes, 2)
+        shape = (count,) if self.outputs == 1 else (count, self.outputs)
+        return x, np.zeros(shape)
+
+    def target(self, y: Any) -> NDArray[Any]:
+        """Labels or target values as the estimator wants them."""
+        values = np.asarray(y)
+        if self.classes is not None:
+            return values.reshape(-1)
+        return values.reshape(-1) if self.outputs == 1 else values.reshape(len(values), -1)
+
+    def made(self, params: Tree) -> Any:
+        """A fresh estimator with these parameters."""
+        return self.write(copy.deepcopy(self.template), params)
+
+    def init(self, rng: Rng) -> Tree:
+        """Zeros."""
+        del rng
+        return {name: np.zeros_like(value) for name, value in self.read(self.template).items()}
+
+    def export(self, params: Tree) -> Any:
+        """A fitted estimator of the user's own class."""
+        return self.made(params)
+
+    def scores(self, params: Tree, x: Any) -> NDArray[np.float64]:
+        """Predictions ``(n, outputs)`` of a regressor; log-probabilities or margins ``(n, classes)`` of a classifier.
+
+        Two classes have one column: the log-odds or margin of the second.
+        """
+        model, rows = self.made(params), flat(x)
+        if self.classes is None:
+            return np.asarray(model.predict(rows), dtype=np.float64).reshape(len(rows), -1)
+        if len(self.classes) == 2 and hasattr(model, "decision_function"):
+            return np.asarray(model.decision_function(rows), dtype=np.float64).reshape(-1, 1)
+        if not hasattr(model, "predict_proba"):
+            return np.asarray(model.decision_function(rows), dtype=np.float64)
+        logs: NDArray[np.float64] = np.log(np.clip(model.predict_proba(rows), 1e-300, 1.0))
+        return logs[:, 1:] - logs[:, :1] if len(self.classes) == 2 else logs
+
+    def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
+        """Sums over a data set.
+
+        The loss is the squared error of a regressor, the log-loss of a classifier with probabilities, else the hinge loss (for more than
+        two classes, its mean over one-against-all margins).
+        """
+        if len(data) == 0:
+            return {"n": 0.0, "loss_sum": 0.0}
+        z = self.scores(params, data.x)
+        if self.classes is None:
+            error = z - np.asarray(data.y, dtype=np.float64).reshape(len(z), -1)
+            squared = float((error**2).mean(axis=1).sum())
+            absolute = float(np.abs(error).mean(axis=1).sum())
+            return {"n": float(len(z)), "loss_sum": squared, "squared_error": squared, "absolute_error": absolute}
+        label = np.searchsorted(self.classes, self.target(data.y))
+        guess = (z[:, 0] > 0).astype(int) if z.shape[1] == 1 else z.argmax(axis=1)
+        loss = _losses(z, label, hasattr(self.template, "predict_proba")).sum()
+        return {"n": float(len(z)), "loss_sum": float(loss), "correct": float((guess == label).sum())}
+
+
+def _losses(z: NDArray[np.float64], label: NDArray[Any], probabilities: bool) -> NDArray[np.float64]:
+    if z.shape[1] == 1:
+        margin = np.where(label == 1, 1.0, -1.0) * z[:, 0]
+        return np.logaddexp(0.0, -margin) if probabilities else np.maximum(0.0, 1.0 - margin)
+    if probabilities:
+        return np.asarray(-z[np.arange(len(z)), label])
+    signs = np.where(np.arange(z.shape[1]) == label[:, None], 1.0, -1.0)
+    return np.asarray(np.maximum(0.0, 1.0 - signs * z).mean(axis=1))
+
+
+def _classes(data: Any) -> NDArray[np.int64]:
+    """Every class of the federation, also where no single client has them all."""
+    if getattr(data, "task", None) == "binary":
+        return np.array([-1, 1])
+    count = getattr(data, "classes", None)
+    if count is None:
+        raise ConfigError(
+            "the classes of the data are not known beforehand",
+            where="data",
+            remedy="give the data set `classes` (atoll.data.Dataset(..., classes=...))",
+        )
+    return np.arange(int(count))
+
+
+def _sample(data: Any) -> Any:
+    test = getattr(data, "test", None)
+    if test is not None and len(test):
+        return test
+    return next((data.shard(i) for i in range(len(data)) if len(data.shard(i))), data.shard(0))

@@ -1,0 +1,88 @@
+"""Naive Bayes: the statistics of all clients' rows are the sum of theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.rng import Rng
+from atoll.core.tree import Tree
+
+from .base import EstimatorLearner, flat, fresh
+
+__all__ = ["BayesLearner", "is_bayes"]
+
+_COUNTING = ("BernoulliNB", "ComplementNB", "MultinomialNB")
+
+
+def is_bayes(model: Any) -> bool:
+    """Whether an estimator is a naive Bayes model with sums for statistics."""
+    return type(model).__module__.startswith("sklearn.naive_bayes") and (
+        type(model).__name__ in _COUNTING or type(model).__name__ == "GaussianNB"
+    )
+
+
+class BayesLearner(EstimatorLearner):
+    """GaussianNB, MultinomialNB, BernoulliNB, ComplementNB, with ``SufficientStatistics``: the model of the pooled rows.
+
+    Statistics of a class: its rows, and for counting models the sum of (binarised) features, for the Gaussian model the sums of features and of
+    their squares; its variances are ``E[x^2] - E[x]^2``, so scale features whose mean is large against their spread.
+    """
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether features are numbers, not counts."""
+        return hasattr(self.template, "var_")
+
+    def prime(self, model: Any) -> Any:
+        """One pass over made-up rows; its statistics are overwritten."""
+        x, y = self.rows()
+        return model.partial_fit(np.abs(x), y, classes=self.classes)
+
+    def read(self, model: Any) -> Tree:
+        """Zero statistics of the right shapes."""
+        shape = (len(model.classes_), model.n_features_in_)
+        names = ("sum", "square") if hasattr(model, "var_") else ("features",)
+        return {"rows": np.zeros(shape[0]), **{name: np.zeros(shape) for name in names}}
+
+    def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
+        """The statistics of these rows."""
+        del params, rng
+        x, y = flat(data.x), self.target(data.y)
+        if self.gaussian:
+            member = (y[:, None] == self.classes).astype(np.float64)
+            return {"rows": member.sum(axis=0), "sum": member.T @ x, "square": member.T @ (x * x)}, memory
+        model = fresh(self.template).partial_fit(x, y, classes=self.classes)
+        return {"rows": np.array(model.class_count_), "features": np.array(model.feature_count_)}, memory
+
+    def write(self, model: Any, params: Tree) -> Any:
+        """Give statistics to a primed model."""
+        rows = np.asarray(params["rows"], dtype=np.float64)
+        if hasattr(model, "var_"):
+            return _gaussian(model, rows, np.asarray(params["sum"]), np.asarray(params["square"]))
+        # A row of zeros adds nothing but itself: it makes the model compute its probabilities from the counts.
+        place = int(rows.argmax())
+        model.class_count_ = rows - np.eye(len(rows))[place]
+        model.feature_count_ = np.array(params["features"], dtype=np.float64)
+        return model.partial_fit(np.zeros((1, model.n_features_in_)), model.classes_[place : place + 1])
+
+    def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
+        """Sums over a data set; nothing but the rows before any statistics are there."""
+        if not np.sum(params["rows"]) > 0:
+            return {"n": float(len(data))}
+        return super().evaluate(params, data)
+
+
+def _gaussian(model: Any, rows: NDArray[Any], sums: NDArray[Any], squares: NDArray[Any]) -> Any:
+    """Means and variances by class; a class that nobody has keeps prior ~0 and the smallest variance."""
+    n = rows.sum()
+    spread = squares.sum(axis=0) / n - (sums.sum(axis=0) / n) ** 2
+    count = np.maximum(rows, 1.0)[:, None]
+    model.epsilon_ = max(model.var_smoothing * float(spread.max()), 1e-300)
+    model.theta_ = sums / count
+    model.var_ = np.maximum(squares / count - model.theta_**2, 0.0) + model.epsilon_
+    model.class_count_ = rows
+    model.class_prior_ = np.maximum(rows / n, 1e-300) if model.priors is None else np.asarray(model.priors)
+    return model

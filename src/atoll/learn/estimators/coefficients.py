@@ -1,0 +1,90 @@
+"""Estimators with ``fit`` and coefficients: every client fits, the coefficients are averaged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+from atoll.core.rng import Rng
+from atoll.core.tree import Tree
+
+from .base import EstimatorLearner, flat, fresh, quietly, seeded
+
+__all__ = ["FittedLearner"]
+
+
+class FittedLearner(EstimatorLearner):
+    """Linear models with ``fit``: LogisticRegression, LinearRegression, Ridge, LinearSVC, ...
+
+    A fit that converges does not depend on where it starts: one round is all there is (one-shot averaging; McDonald et al. 2009). With
+    ``warm_start=True`` and few iterations (``max_iter``), rounds go on from the global model, as in FedAvg. A client that lacks some
+    classes leaves their coefficients as they are; a client with one class alone cannot fit and counts for nothing.
+    """
+
+    def prime(self, model: Any) -> Any:
+        """A fit on made-up rows; its coefficients are overwritten."""
+        model.fit(*self.rows())
+        if not hasattr(model, "coef_") or not hasattr(model, "intercept_"):
+            raise ConfigError(
+                f"{type(model).__name__} has no coefficients to average",
+                where="model",
+                remedy="use a linear model, or one with partial_fit",
+            )
+        return model
+
+    def read(self, model: Any) -> Tree:
+        """``coef`` and ``intercept``."""
+        return {"coef": np.array(model.coef_, ndmin=1), "intercept": np.array(model.intercept_, ndmin=1)}
+
+    def write(self, model: Any, params: Tree) -> Any:
+        """Set both, in the shapes that the estimator uses."""
+        coef, intercept = np.array(params["coef"]), np.array(params["intercept"])
+        model.coef_ = coef.reshape(np.shape(model.coef_))
+        model.intercept_ = intercept.reshape(np.shape(model.intercept_))[()]
+        return model
+
+    def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
+        """A whole fit on the client's rows."""
+        y = self.target(data.y)
+        places = np.zeros(0, np.int64) if self.classes is None else np.searchsorted(self.classes, np.unique(y))
+        if len(places) == 1:
+            return None, memory
+        model = seeded(fresh(self.template), rng)
+        whole = self.classes is None or len(places) == len(self.classes)
+        if model.get_params().get("warm_start"):
+            self._start(model, params, whole, places)
+        quietly(lambda: model.fit(flat(data.x), y))
+        return (self.read(model) if whole else self._fill(model, params, places)), memory
+
+    def _start(self, model: Any, params: Tree, whole: bool, places: Any) -> None:
+        """Begin at the global model, or at its rows for the classes that are here."""
+        coef, intercept = np.array(params["coef"]), np.array(params["intercept"])
+        if whole:
+            coef = coef.reshape(np.shape(self.template.coef_))
+            intercept = intercept.reshape(np.shape(self.template.intercept_))[()]
+        else:
+            coef, intercept = coef[places], intercept[places]
+            if len(places) == 2:
+                factor = 0.5 / self._row_share
+                coef, intercept = factor * (coef[1:] - coef[:1]), factor * (intercept[1:] - intercept[:1])
+        model.coef_, model.intercept_ = coef, intercept
+        if self.classes is not None:
+            model.classes_ = self.classes if whole else self.classes[places]
+
+    def _fill(self, model: Any, params: Tree, places: Any) -> Tree:
+        """The fitted rows of the classes that are here, the global ones of the others."""
+        found = self.read(model)
+        if len(places) == 2:  # one row for two classes: the second against the first
+            factors = self._row_share * np.array([-1.0, 1.0])
+            found = {"coef": factors[:, None] * found["coef"], "intercept": factors * found["intercept"]}
+        filled = {name: np.array(value) for name, value in params.items()}
+        for name, value in found.items():
+            filled[name][places] = value
+        return filled
+
+    @property
+    def _row_share(self) -> float:
+        """Of two classes' margin, the part in each one's row: softmax rows differ by it, one-against-all rows are it."""
+        return 0.5 if hasattr(self.template, "predict_proba") else 1.0

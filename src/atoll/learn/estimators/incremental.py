@@ -1,0 +1,108 @@
+"""Estimators with ``partial_fit``: local passes from the global model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+from atoll.core.rng import Rng
+from atoll.core.tree import Tree
+
+from .base import EstimatorLearner, flat, fresh, quietly, seeded
+
+__all__ = ["IncrementalLearner", "NetworkLearner"]
+
+
+class IncrementalLearner(EstimatorLearner):
+    """Linear models with ``partial_fit``: SGDClassifier, SGDRegressor, Perceptron.
+
+    A client remembers the number of its own steps ``t_``, so that a decreasing learning rate goes on from round to round.
+    """
+
+    def prime(self, model: Any) -> Any:
+        """One pass over made-up rows; its coefficients are overwritten."""
+        if model.get_params().get("average") or model.get_params().get("early_stopping"):
+            raise ConfigError(
+                "average and early_stopping keep weights beside the model's, which averaging would not see",
+                where=type(model).__name__,
+                remedy="set average=False, early_stopping=False",
+            )
+        x, y = self.rows()
+        self._pass(model, x, y)
+        if not hasattr(model, "coef_"):
+            raise ConfigError(
+                f"{type(model).__name__} has no coefficients to average", where="model", remedy="use a linear model"
+            )
+        return model
+
+    def _pass(self, model: Any, x: Any, y: Any) -> None:
+        if self.classes is None:
+            model.partial_fit(x, y)
+        else:
+            model.partial_fit(x, y, classes=self.classes)
+
+    def read(self, model: Any) -> Tree:
+        """``coef`` and ``intercept``."""
+        return {"coef": np.array(model.coef_, ndmin=1), "intercept": np.array(model.intercept_, ndmin=1)}
+
+    def write(self, model: Any, params: Tree) -> Any:
+        """Set both; fresh arrays, for ``partial_fit`` writes into them."""
+        model.coef_ = np.array(params["coef"], order="C").reshape(np.shape(model.coef_))
+        model.intercept_ = np.array(params["intercept"], order="C").reshape(np.shape(model.intercept_))
+        return model
+
+    def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
+        """``epochs`` passes, each in an order of its own."""
+        model, x, y = self.made(params), flat(data.x), self.target(data.y)
+        if hasattr(model, "t_"):
+            model.t_ = 1.0 if memory is None else float(memory["t"])
+        for epoch in range(self.algorithm.epochs):
+            seeded(model, rng.child("epoch", epoch))
+            quietly(lambda: self._pass(model, x, y))
+        return self.read(model), {"t": float(model.t_)} if hasattr(model, "t_") else None
+
+
+class NetworkLearner(IncrementalLearner):
+    """MLPClassifier and MLPRegressor. The optimiser starts afresh in every round, as FedAvg's local training does."""
+
+    def prime(self, model: Any) -> Any:
+        """A pass over made-up rows with steps of no size: all attributes are there, the initial weights are untouched."""
+        settings = model.get_params()
+        if settings["solver"] not in ("sgd", "adam") or settings["early_stopping"]:
+            raise ConfigError(
+                f"solver={settings['solver']!r}, early_stopping={settings['early_stopping']}",
+                where=type(model).__name__,
+                remedy="use solver='sgd' or 'adam' without early stopping",
+            )
+        wanted = {name: settings[name] for name in ("solver", "learning_rate_init", "alpha")}
+        model.set_params(solver="sgd", learning_rate_init=1e-300, alpha=0.0)
+        self._pass(model, *self.rows())
+        model.set_params(**wanted)
+        del model._optimizer  # made anew by the next partial_fit
+        model.t_ = 0
+        return model
+
+    def init(self, rng: Rng) -> Tree:
+        """The estimator's own random weights, from the run's seed unless it has a ``random_state``."""
+        model = fresh(self.template)
+        if model.random_state is None:
+            seeded(model, rng.child("weights"))
+        return self.read(quietly(lambda: self.prime(model)))
+
+    def read(self, model: Any) -> Tree:
+        """``coef_i`` and ``intercept_i`` of every layer."""
+        layers = {f"coef_{i}": np.array(w) for i, w in enumerate(model.coefs_)}
+        return {**layers, **{f"intercept_{i}": np.array(b) for i, b in enumerate(model.intercepts_)}}
+
+    def write(self, model: Any, params: Tree) -> Any:
+        """Set every layer."""
+        model.coefs_ = [np.array(params[f"coef_{i}"]) for i in range(len(model.coefs_))]
+        model.intercepts_ = [np.array(params[f"intercept_{i}"]) for i in range(len(model.intercepts_))]
+        return model
+
+    def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
+        """``epochs`` passes."""
+        trained, _ = super().fit(params, data, rng, None)
+        return trained, memory

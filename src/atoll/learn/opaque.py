@@ -1,0 +1,120 @@
+"""Learners whose local training is a black box: an estimator's own fit, or a user's own loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.errors import CompositionError, DataError
+from atoll.core.rng import Rng
+from atoll.core.task import Task, Work
+from atoll.core.tree import Tree, items
+
+from .algorithm import Algorithm, LocalWork
+from .algorithms.statistics import SufficientStatistics
+from .evaluation import as_parts
+from .learner import LearnerSettings
+from .wrapped import Wrapped
+
+if TYPE_CHECKING:
+    from atoll.core.island import Island
+
+__all__ = ["OpaqueLearner", "has_plain_steps"]
+
+
+def has_plain_steps(algorithm: Algorithm) -> bool:
+    """Whether an algorithm leaves the local step as it is, so that any training may stand in for it."""
+    if isinstance(algorithm, Wrapped) and type(algorithm).step is Wrapped.step:
+        return has_plain_steps(algorithm.base)
+    return isinstance(algorithm, SufficientStatistics) or type(algorithm).step is Algorithm.step
+
+
+class OpaqueLearner:
+    """Base of such learners. The algorithm's ``start`` and ``finish`` run as ever, with ``fit`` in place of its steps.
+
+    So the algorithm decides what is sent and how it is combined, and the training itself (learning rate, batches) belongs to the model:
+    the algorithm's ``lr`` and ``batch_size`` are not used.
+
+    Args:
+        name: of the tasks.
+        settings: what the training wants.
+
+    Raises:
+        CompositionError: the algorithm changes the local step, which cannot be done here.
+    """
+
+    def __init__(self, name: str, settings: LearnerSettings) -> None:
+        self.algorithm = settings.algorithm
+        if not has_plain_steps(settings.algorithm):
+            raise CompositionError(
+                f"{type(settings.algorithm).__name__} changes the local step, and this model trains by itself",
+                where="Training.algorithm",
+                remedy="use FedAvg, or a model whose gradients Atoll takes (atoll.models, PyTorch)",
+            )
+        self.train = Task(f"{name}:train", self._train, work=self._work)
+        self.measure = Task(f"{name}:measure", self._measure)
+
+    def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
+        """Train on a client's data.
+
+        Args:
+            params: where to start; must not be changed in place.
+            data: the client's rows.
+            rng: the stream of this client and round.
+            memory: what the last call at this client returned, ``None`` at first.
+
+        Returns:
+            The trained parameters, ``None`` when nothing can be learned from these rows, and the new memory.
+        """
+        raise NotImplementedError
+
+    def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
+        """Sums over a data set."""
+        raise NotImplementedError
+
+    def buffers(self) -> Tree:
+        """None."""
+        return {}
+
+    def _work(self, data: Any, args: Any) -> Work:
+        del args
+        return Work(float(len(data)), float(self.algorithm.epochs), float(self.algorithm.epochs))
+
+    def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
+        data, broadcast = island.data, message["broadcast"]
+        kept = island.state or {"algorithm": None, "memory": None}
+        local = self.algorithm.start(broadcast, kept["algorithm"])
+        found, memory = (None, None)
+        if len(data):
+            found, memory = self.fit(local["params"], data, island.rng, kept["memory"])
+        trained = local["params"] if found is None else _same_shapes(local["params"], found)
+        examples = 0.0 if found is None else float(len(data))
+        work = LocalWork(examples, float(self.algorithm.epochs))
+        reply, client = self.algorithm.finish(
+            {**local, "params": trained}, broadcast, kept["algorithm"], work
+        )  # fmt: skip
+        if client is not None or memory is not None:
+            island.state = {"algorithm": client, "memory": memory}
+        sums = self.evaluate(trained, data)
+        if "loss_sum" in sums or "loss" in sums:
+            loss = sums.get("loss_sum", sums.get("loss", 0.0)) / max(1.0, sums["n"])
+            reply = {**reply, "metric/loss": Mean(np.float64(loss), examples=float(len(data)), metric=True)}
+        return reply
+
+    def _measure(self, island: Island, message: Tree) -> dict[str, Aggregate]:
+        return dict(as_parts(self.evaluate(message["params"], island.data)))
+
+
+def _same_shapes(before: Tree, after: Tree) -> Tree:
+    """Refuse parameters of another structure: NumPy would broadcast some of them in silence."""
+    old = {path: np.shape(leaf) for path, leaf in items(before)}
+    new = {path: np.shape(leaf) for path, leaf in items(after)}
+    if old != new:
+        wrong = next(path for path in [*old, *new] if old.get(path) != new.get(path))
+        raise DataError(
+            f"training returned parameter {wrong!r} of shape {new.get(wrong)}, and it began as {old.get(wrong)}",
+            remedy="return parameters of the same names and shapes as `init` gives",
+        )
+    return after
