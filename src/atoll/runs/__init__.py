@@ -1,0 +1,29 @@
+"""Runs: a configuration, and the folder that keeps what it did."""
+
+from .config import DataConfig, RunConfig, json_schema, load_config, parse_config, to_job
+from .execute import execute
+from .folder import RunFolder, new_folder, runs_in
+from .model import read_model, write_model
+from .registry import KINDS, Registry, register, registry
+from .stopping import INTERRUPTED, Stopping
+
+__all__ = [
+    "INTERRUPTED",
+    "KINDS",
+    "DataConfig",
+    "Registry",
+    "RunConfig",
+    "RunFolder",
+    "Stopping",
+    "execute",
+    "json_schema",
+    "load_config",
+    "new_folder",
+    "parse_config",
+    "read_model",
+    "register",
+    "registry",
+    "runs_in",
+    "to_job",
+    "write_model",
+]

@@ -1,0 +1,282 @@
+"""The configuration of a run: everything that a training needs, as plain text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from atoll.core.errors import ConfigError
+from atoll.learn.evaluation import Evaluation
+
+from . import yaml
+from .parts import (
+    AggregationPart,
+    AlgorithmPart,
+    CorruptionPart,
+    DevicesPart,
+    ModelPart,
+    PacingPart,
+    Part,
+    PartitionPart,
+    ReducerPart,
+    SelectionPart,
+    SourcePart,
+    StagePart,
+    StopPart,
+    TrackerPart,
+)
+from .problems import Loc, Problem, closest, collect, refused
+from .schema import Section, schema_of
+
+if TYPE_CHECKING:
+    from atoll.data import Islands
+    from atoll.learn import Training
+
+__all__ = ["DataConfig", "RunConfig", "json_schema", "load_config", "parse_config", "to_job"]
+
+if TYPE_CHECKING:
+    _EvaluationFields = Section
+else:
+    _EvaluationFields = schema_of(Evaluation).model
+
+
+class EvaluationConfig(_EvaluationFields):
+    """What is measured, and how often: the settings of ``atoll.Evaluation``."""
+
+
+def _default(kind: type[Part], name: str) -> Any:
+    """A part with its own defaults."""
+    return Field(default_factory=lambda: kind.model_validate(name))
+
+
+class DataConfig(Section):
+    """Where the data come from and how they are divided.
+
+    Attributes:
+        source: a data set by name, a reader with its path, a generator, or ``module:factory``.
+        partition: how rows become clients; absent when the source is divided already.
+        corruptions: what is spoiled, each with the ``share`` of the clients.
+        corruption_seed: which clients are spoiled.
+    """
+
+    source: SourcePart
+    partition: PartitionPart | None = None
+    corruptions: list[CorruptionPart] = Field(default_factory=list)
+    corruption_seed: int = 0
+
+    @model_validator(mode="after")
+    def _shares(self) -> DataConfig:
+        for i, part in enumerate(self.corruptions):
+            share = part.args.get("share")
+            if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 <= share <= 1.0:
+                said = "is missing" if share is None else f"={share!r} is no share of the clients"
+                problem = Problem(("corruptions", i, "share"), said, "give a number from 0 to 1, as in share: 0.2")
+                raise PydanticCustomError("part", "share", {"problems": [problem]})
+        return self
+
+    def islands(self) -> Islands:
+        """Load, divide and spoil.
+
+        Raises:
+            DataError: the data cannot be had, or do not divide like this.
+            ConfigError: the source needs a partition, or must not have one.
+        """
+        from atoll.data import Dataset, corrupt
+
+        made = self.source.build("data.source")
+        if isinstance(made, Dataset):
+            if self.partition is None:
+                raise ConfigError(
+                    f"{self.source.name} is one data set, not yet divided among clients",
+                    where="data.partition",
+                    remedy="add for example {name: dirichlet, parties: 100, alpha: 0.3}",
+                )
+            made = self.partition.build("data.partition", made)
+        elif self.partition is not None:
+            raise ConfigError(
+                f"{self.source.name} brings its clients along",
+                where="data.partition",
+                remedy="remove the partition",
+            )
+        if self.corruptions:
+            groups = {p.build(f"data.corruptions[{i}]"): p.args["share"] for i, p in enumerate(self.corruptions)}
+            made = corrupt(made, groups, seed=self.corruption_seed)
+        return made  # type: ignore[no-any-return]
+
+
+class RunConfig(Section):
+    """A whole run.
+
+    Attributes:
+        name: a short word for tables and the run's folder.
+        data: the data.
+        model: the model, by name or as ``module:factory``.
+        algorithm: what clients and server compute.
+        selection: who is invited.
+        aggregation: how the replies of a cohort stand for the population.
+        pacing: when a round ends.
+        uplink: stages on the way up.
+        reducer: how replies become one.
+        rounds: most rounds.
+        stop: further stop rules.
+        evaluation: what is measured.
+        keep_best: a metric: the result is the model of its best round.
+        loss: a name, or ``auto``.
+        compile: auto, always or never.
+        buffers: of normalisation layers.
+        checkpoint_every: rounds between checkpoints.
+        trackers: who else is told of every round.
+        seed: of everything reproducible.
+        devices: the model of devices and links, for simulated time.
+        errors: a task that raises stops the run, or counts as a silent client.
+        engine: what runs it.
+        workers: processes; by default the engine chooses.
+        device: cpu, cuda, mps or auto.
+        folder: the run folder; by default a new one below ``runs``.
+    """
+
+    name: str = "run"
+    data: DataConfig
+    model: ModelPart
+    algorithm: AlgorithmPart = _default(AlgorithmPart, "FedAvg")
+    selection: SelectionPart = _default(SelectionPart, "Uniform")
+    aggregation: AggregationPart = _default(AggregationPart, "Renormalised")
+    pacing: PacingPart = _default(PacingPart, "Synchronous")
+    uplink: list[StagePart] = Field(default_factory=list)
+    reducer: ReducerPart = _default(ReducerPart, "Plain")
+    rounds: int = 50
+    stop: list[StopPart] = Field(default_factory=list)
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
+    keep_best: str | None = None
+    loss: str = "auto"
+    compile: Literal["auto", "always", "never"] = "auto"
+    buffers: Literal["averaged", "local"] = "averaged"
+    checkpoint_every: int = 1
+    trackers: list[TrackerPart] = Field(default_factory=list)
+    seed: int = 0
+    devices: DevicesPart | None = None
+    errors: Literal["raise", "drop"] = "raise"
+    engine: str = "batched"
+    workers: int | None = None
+    device: str = "cpu"
+    folder: str | None = None
+
+    def job(self) -> tuple[Training, Islands]:
+        """The training and the islands it runs on."""
+        from atoll.learn import Training
+
+        islands = self.data.islands()
+        training = Training(
+            model=self.model.build("model"),
+            algorithm=self.algorithm.build("algorithm"),
+            selection=self.selection.build("selection"),
+            aggregation=self.aggregation.build("aggregation"),
+            pacing=self.pacing.build("pacing"),
+            uplink=tuple(part.build(f"uplink[{i}]") for i, part in enumerate(self.uplink)),
+            reducer=self.reducer.build("reducer"),
+            stop=tuple(part.build(f"stop[{i}]") for i, part in enumerate(self.stop)),
+            evaluation=Evaluation(**self.evaluation.model_dump()),
+            **{name: getattr(self, name) for name in _SAME},
+        )
+        return training, islands
+
+    def plain(self) -> dict[str, Any]:
+        """All settings as YAML and JSON have them."""
+        return self.model_dump()
+
+    def to_yaml(self) -> str:
+        """All settings, defaults included, so that a later version's defaults change nothing."""
+        return yaml.dump(self.plain())
+
+    def digest(self) -> str:
+        """Twelve hex digits that two runs share when they compute the same."""
+        said = {k: v for k, v in self.plain().items() if k not in ("name", "folder", "trackers")}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+
+    def differences(self, other: RunConfig) -> list[str]:
+        """Paths of the settings that differ."""
+        return list(_differ(self.plain(), other.plain(), ""))
+
+
+_SAME = ("rounds", "keep_best", "loss", "device", "compile", "buffers", "checkpoint_every")
+
+
+def _differ(a: Any, b: Any, path: str) -> Iterable[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in dict.fromkeys((*a, *b)):
+            yield from _differ(a.get(key), b.get(key), f"{path}.{key}" if path else key)
+    elif a != b:
+        yield path
+
+
+def parse_config(tree: Any, where: str = "configuration") -> RunConfig:
+    """Check a configuration.
+
+    Raises:
+        ConfigError: it names the path, the value and the nearest valid key of everything that is wrong.
+    """
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            f"a configuration is a mapping, not {type(tree).__name__}",
+            where=where,
+            remedy="begin with data:, model: and algorithm:",
+        )
+    try:
+        made = RunConfig.model_validate(tree)
+    except ValidationError as error:
+        raise refused(collect(error, tree, _names_at), where) from error
+    _check_engine(made, where)
+    return made
+
+
+def load_config(path: str | Path, settings: Iterable[str] = ()) -> RunConfig:
+    """Read a configuration file and apply ``a.b=value`` settings.
+
+    Raises:
+        ConfigError: the file, a setting or the whole cannot be used.
+    """
+    tree = yaml.read(path)
+    if isinstance(tree, dict):
+        for setting in settings:
+            yaml.override(tree, setting)
+    return parse_config(tree, str(path))
+
+
+def to_job(config: RunConfig) -> tuple[Training, Islands]:
+    """The training and the islands of a configuration."""
+    return config.job()
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a configuration file, for editors."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **RunConfig.model_json_schema()}
+
+
+def _names_at(loc: Loc) -> list[str]:
+    """The valid keys of the section at a path."""
+    model: type[BaseModel] = RunConfig
+    for step in loc:
+        annotation = model.model_fields[step].annotation if step in model.model_fields else None
+        inner = [a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel)]
+        if inner:
+            model = inner[0]
+    return list(model.model_fields)
+
+
+def _check_engine(config: RunConfig, where: str) -> None:
+    from atoll.engines import ENGINES
+
+    if config.engine not in ENGINES:
+        meant = closest(config.engine, list(ENGINES))
+        hint = f". Did you mean {meant!r}?" if meant else ""
+        raise ConfigError(
+            f"engine={config.engine!r} is no engine{hint}",
+            where=where,
+            remedy=f"use one of {', '.join(sorted(ENGINES))}",
+        )

@@ -1,0 +1,217 @@
+"""A run's folder: what was asked, what happened, what came out.
+
+```
+config.yaml        all settings
+manifest.json      status, versions, seed, engine and its choices, times, citations
+metrics.jsonl      a record a round
+data.json          the partition in numbers
+model.safetensors  the trained parameters
+report.html        the report
+log.jsonl          the structured log
+checkpoints/       generations of the run's state
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import CheckpointError, ConfigError
+from atoll.core.files import write_bytes
+
+from .config import RunConfig, parse_config
+from .records import as_json, read_lines
+from .yaml import read
+
+__all__ = ["RunFolder", "new_folder", "runs_in"]
+
+FORMAT = 1
+
+
+class RunFolder:
+    """The files of one run.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config_file = self.path / "config.yaml"
+        self.manifest_file = self.path / "manifest.json"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.model_file = self.path / "model.safetensors"
+        self.report_file = self.path / "report.html"
+        self.log_file = self.path / "log.jsonl"
+        self.data_file = self.path / "data.json"
+        self.checkpoints = self.path / "checkpoints"
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.path.resolve().name
+
+    @property
+    def begun(self) -> bool:
+        """Whether a run was begun here."""
+        return self.config_file.exists()
+
+    def require(self) -> RunFolder:
+        """The folder, if it holds a run.
+
+        Raises:
+            CheckpointError: it does not exist, or holds no run.
+        """
+        if not self.path.is_dir():
+            raise CheckpointError(
+                "there is no such run folder", where=str(self.path), remedy="list the runs with `atoll runs`"
+            )
+        if not self.begun:
+            raise CheckpointError(
+                "the folder holds no run: config.yaml is missing",
+                where=str(self.config_file),
+                remedy="give a run folder as listed by `atoll runs`, or begin the run again",
+            )
+        return self
+
+    def config(self) -> RunConfig:
+        """The settings of the run.
+
+        Raises:
+            CheckpointError: they cannot be read.
+        """
+        try:
+            return parse_config(read(self.require().config_file), str(self.config_file))
+        except ConfigError as error:
+            raise CheckpointError(
+                f"the run's settings cannot be used: {error.what}",
+                where=error.where,
+                remedy="restore the file, or begin the run again in another folder",
+            ) from error
+
+    def manifest(self) -> dict[str, Any]:
+        """Status, versions and times.
+
+        Raises:
+            CheckpointError: it cannot be read.
+        """
+        path = self.require().manifest_file
+        try:
+            made = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            said = getattr(error, "strerror", None) or str(error)
+            raise CheckpointError(
+                f"the run's manifest cannot be read: {said}",
+                where=str(path),
+                remedy=f"resume the run, which writes it anew: atoll run {self.path} --resume",
+            ) from error
+        if not isinstance(made, dict) or made.get("format") != FORMAT:
+            raise CheckpointError(
+                "the manifest has another format",
+                where=str(path),
+                remedy="read the run with the version of Atoll that wrote it",
+            )
+        return made
+
+    def write_config(self, config: RunConfig) -> None:
+        """Write the settings down, without the folder: a run may be moved."""
+        write_bytes(self.config_file, config.model_copy(update={"folder": None}).to_yaml().encode())
+
+    def write_manifest(self, **changes: Any) -> dict[str, Any]:
+        """Change entries of the manifest, atomically."""
+        before: dict[str, Any] = {"format": FORMAT}
+        with contextlib.suppress(CheckpointError):
+            before = self.manifest()
+        made = {**before, **changes}
+        write_bytes(self.manifest_file, as_json(made, indent=2).encode() + b"\n")
+        return made
+
+    def status(self) -> str:
+        """running, finished, interrupted or failed; a run that nobody runs any more was interrupted."""
+        said = str(self.manifest().get("status"))
+        if said != "running":
+            return said
+        with self.lock() as free:
+            return "interrupted" if free else "running"
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The record of every round.
+
+        Raises:
+            CheckpointError: a line is damaged; one that a crash cut short at the end is passed over.
+        """
+        return read_lines(self.metrics_file) if self.metrics_file.exists() else []
+
+    def write_metrics(self, rows: list[dict[str, Any]]) -> None:
+        """Replace the records by those of the checkpoint that a run resumes from."""
+        write_bytes(self.metrics_file, "".join(f"{as_json(row)}\n" for row in rows).encode())
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """Add a round's record.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        try:
+            with self.metrics_file.open("a", encoding="utf-8") as file:
+                file.write(f"{as_json(row)}\n")
+        except OSError as error:
+            raise CheckpointError(
+                f"could not write round {row.get('round')}: {error.strerror or error}",
+                where=str(self.metrics_file),
+                remedy="free space or fix the permissions, then resume; the last checkpoint is intact",
+            ) from error
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[bool]:
+        """Hold the folder for this process; gives whether it was free. The system lets go of it when a process dies."""
+        try:
+            import fcntl
+        except ImportError:  # not on POSIX: two runs in one folder are the user's own care
+            yield True
+            return
+        with (self.path / ".lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                yield False
+                return
+            yield True
+
+
+def new_folder(root: str | Path, name: str, today: datetime | None = None) -> RunFolder:
+    """Make a folder with a readable name that is not taken: ``2026-03-14-digits-1``.
+
+    Args:
+        root: where runs are kept.
+        name: a short word; anything but letters and digits becomes a hyphen.
+        today: by default now, in UTC.
+    """
+    word = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
+    stem = f"{(today or datetime.now(UTC)):%Y-%m-%d}-{word}"
+    try:
+        Path(root).mkdir(parents=True, exist_ok=True)
+        taken = {path.name for path in Path(root).glob(f"{stem}-*")}
+        number = 1
+        while True:
+            if f"{stem}-{number}" not in taken:
+                with contextlib.suppress(FileExistsError):
+                    (Path(root) / f"{stem}-{number}").mkdir()
+                    return RunFolder(Path(root) / f"{stem}-{number}")
+            number += 1
+    except OSError as error:
+        raise CheckpointError(
+            f"could not make a run folder: {error.strerror or error}", where=str(root), remedy="choose another --folder"
+        ) from error
+
+
+def runs_in(root: str | Path) -> list[RunFolder]:
+    """Every run below a folder, oldest name first."""
+    found = Path(root).glob("*/config.yaml") if Path(root).is_dir() else ()
+    return [RunFolder(path.parent) for path in sorted(found)]

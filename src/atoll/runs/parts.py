@@ -1,0 +1,253 @@
+"""A part in a configuration: ``{name: FedAvg, lr: 0.1}``, or just ``FedAvg``."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NoReturn
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, model_serializer, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from atoll.core.errors import AtollError, ConfigError
+
+from .problems import Problem, collect
+
+__all__ = [
+    "AggregationPart",
+    "AlgorithmPart",
+    "CorruptionPart",
+    "DevicesPart",
+    "ModelPart",
+    "PacingPart",
+    "Part",
+    "PartitionPart",
+    "ReducerPart",
+    "SelectionPart",
+    "SourcePart",
+    "StagePart",
+    "StopPart",
+    "TrackerPart",
+    "part_type",
+    "plain",
+]
+
+
+class Part(BaseModel):
+    """One named part and its settings.
+
+    Attributes:
+        kind: which registry it is from.
+        own: settings that belong to the place and not to the part, such as a corruption's share of the clients.
+        name: the part's name.
+        args: its settings, checked, defaults filled in.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    kind: ClassVar[str] = ""
+    own: ClassVar[tuple[str, ...]] = ()
+    name: str
+    args: dict[str, Any]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check(cls, given: Any) -> Any:
+        from .registry import registry
+
+        if isinstance(given, cls):
+            return {"name": given.name, "args": given.args}
+        said = {"name": given} if isinstance(given, str) else given
+        if not isinstance(said, dict) or not isinstance(said.get("name"), str):
+            _refuse([Problem((), f"names no {cls.kind}", "write it as {name: ..., setting: ...}")])
+        try:
+            name, part = registry(cls.kind).find(said["name"])
+        except ConfigError as error:
+            _refuse([Problem(("name",), _after_name(error.what, said["name"]), str(error.remedy))])
+        settings = {k: v for k, v in said.items() if k != "name" and k not in cls.own}
+        kept = {k: v for k, v in said.items() if k in cls.own}
+        return {"name": name, "args": {**cls._validated(name, registry(cls.kind).schema(part), settings), **kept}}
+
+    @classmethod
+    def _validated(cls, name: str, schema: Any, settings: dict[str, Any]) -> dict[str, Any]:
+        unknown = [k for k in settings if k not in schema.names]
+        if unknown and schema.open:
+            free = {k: settings.pop(k) for k in unknown}
+            return {**cls._validated(name, schema, settings), **free}
+        try:
+            made = schema.model.model_validate(settings)
+        except ValidationError as error:
+            problems = collect(error, settings, lambda loc: [*schema.names, *cls.own])
+            _refuse([p.named(name) for p in problems])
+        return {key: getattr(made, key) for key in schema.names}
+
+    @model_serializer
+    def _dump(self) -> dict[str, Any]:
+        return {"name": self.name, **{k: plain(v) for k, v in self.args.items()}}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """One alternative a part, and the bare name of any that needs no settings."""
+        del core, handler
+        from .registry import registry
+
+        found = registry(cls.kind)
+        options = [_described(name, found.schema(part), cls.own) for name, part in sorted(found.parts().items())]
+        own = {
+            "type": "object",
+            "properties": {"name": {"type": "string", "pattern": ":"}},
+            "required": ["name"],
+            "title": "your own, as module:name",
+        }
+        return {"anyOf": [{"type": "string"}, *options, own], "title": cls.kind}
+
+    def build(self, path: str, *given: Any) -> Any:
+        """Make the part.
+
+        Args:
+            path: where it stands in the configuration, for errors.
+            given: leading arguments from the run.
+
+        Raises:
+            AtollError: the part refuses its settings.
+        """
+        from .registry import registry
+
+        part = registry(self.kind).find(self.name)[1]
+        settings = {k: _built(v, f"{path}.{k}") for k, v in self.args.items() if k not in self.own}
+        try:
+            return part(*given, **settings)
+        except AtollError as error:
+            if error.where is not None:
+                raise
+            raise type(error)(error.what, where=f"{path} ({self.name})", remedy=error.remedy) from error
+        except TypeError as error:
+            raise ConfigError(
+                f"{self.name} cannot be made: {error}", where=path, remedy="give the settings that it needs"
+            ) from error
+
+
+def _refuse(problems: list[Problem]) -> NoReturn:
+    raise PydanticCustomError("part", "a part that cannot be used", {"problems": problems})
+
+
+def _after_name(what: str, name: str) -> str:
+    """The sentence as it follows ``algorithm.name``."""
+    return f"={what}" if what.startswith(repr(name)) else what
+
+
+def _built(value: Any, path: str) -> Any:
+    if isinstance(value, Part):
+        return value.build(path)
+    return tuple(_built(v, path) for v in value) if isinstance(value, list) else value
+
+
+def plain(value: Any) -> Any:
+    """A setting as YAML and JSON have it."""
+    if isinstance(value, Part):
+        return value.model_dump()
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return {k: plain(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _described(name: str, schema: Any, own: tuple[str, ...]) -> dict[str, Any]:
+    inner = schema.model.model_json_schema()
+    properties = {"name": {"const": name}, **inner.get("properties", {}), **{k: {"type": "number"} for k in own}}
+    return {
+        "title": name,
+        "description": schema.text,
+        "type": "object",
+        "properties": properties,
+        "required": ["name", *inner.get("required", []), *own],
+        "additionalProperties": False,
+    }
+
+
+class SourcePart(Part):
+    """Where the data come from."""
+
+    kind = "data source"
+
+
+class PartitionPart(Part):
+    """How rows become clients."""
+
+    kind = "partition"
+
+
+class CorruptionPart(Part):
+    """What spoils the data of a ``share`` of the clients."""
+
+    kind = "corruption"
+    own = ("share",)
+
+
+class ModelPart(Part):
+    """What is trained."""
+
+    kind = "model"
+
+
+class AlgorithmPart(Part):
+    """What clients and server compute."""
+
+    kind = "algorithm"
+
+
+class SelectionPart(Part):
+    """Who is invited."""
+
+    kind = "selection"
+
+
+class AggregationPart(Part):
+    """How the replies of a cohort stand for the whole population."""
+
+    kind = "aggregation"
+
+
+class PacingPart(Part):
+    """When a round ends."""
+
+    kind = "pacing"
+
+
+class StagePart(Part):
+    """What happens to an update on its way up."""
+
+    kind = "uplink stage"
+
+
+class ReducerPart(Part):
+    """How replies become one."""
+
+    kind = "reducer"
+
+
+class StopPart(Part):
+    """When a training has done enough."""
+
+    kind = "stop rule"
+
+
+class DevicesPart(Part):
+    """How fast devices and links are, and when they fail."""
+
+    kind = "device model"
+
+
+class TrackerPart(Part):
+    """Who else is told of every round."""
+
+    kind = "tracker"
+
+
+_HELD: dict[str, type[Part]] = {
+    "Algorithm": AlgorithmPart,
+    "Selection": SelectionPart,
+    "Stage": StagePart,
+    "Reducer": ReducerPart,
+}
+
+
+def part_type(class_name: str) -> type[Part] | None:
+    """The type of a setting that holds an object of a base class, such as the base of a wrapper algorithm."""
+    return _HELD.get(class_name)

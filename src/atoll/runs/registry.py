@@ -1,0 +1,168 @@
+"""Parts by name: what a configuration may say, found where the parts are defined.
+
+A part is configurable because it is there: a class or function that its room lists in ``__all__``. Nothing is written down twice.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from atoll.core.errors import ConfigError, nearest
+
+from .schema import Schema, schema_of
+
+__all__ = ["KINDS", "Registry", "register", "registry"]
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def _is_kind(base: str) -> Callable[[Any], bool]:
+    """Whether something is a class below ``module:Class``."""
+
+    def test(found: Any) -> bool:
+        parent = _load(base)
+        return inspect.isclass(found) and issubclass(found, parent) and found is not parent
+
+    return test
+
+
+def _gives(*names: str, takes: str | None = None) -> Callable[[Any], bool]:
+    """Whether something is a function of ``atoll.data`` that returns one of these types and first takes another."""
+
+    def test(found: Any) -> bool:
+        if not inspect.isfunction(found) or str(found.__annotations__.get("return")) not in names:
+            return False
+        first = next(iter(inspect.signature(found).parameters.values()), None)
+        return takes == (str(first.annotation) if first is not None and takes is not None else None)
+
+    return test
+
+
+def _load(where: str) -> Any:
+    module, _, name = where.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split(".") if name else []:
+        found = getattr(found, part)
+    return found
+
+
+@dataclass
+class Registry:
+    """The parts of one kind.
+
+    Attributes:
+        kind: the field's word for it: algorithm, selection, ...
+        homes: modules whose ``__all__`` is looked through; one that is not installed is passed over.
+        fits: whether an object is a part of this kind.
+        given: first arguments that the run supplies, not the configuration.
+        extra: parts registered from outside, name -> object.
+    """
+
+    kind: str
+    homes: tuple[str, ...]
+    fits: Callable[[Any], bool]
+    given: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+    _known: dict[str, Any] | None = None
+
+    def parts(self) -> dict[str, Any]:
+        """Name -> class or function, those that a configuration can express."""
+        if self._known is None:
+            found: dict[str, Any] = {}
+            for home in self.homes:
+                parent = home.rpartition(".")[0]
+                if importlib.util.find_spec(parent) is None or importlib.util.find_spec(home) is None:
+                    continue
+                module = importlib.import_module(home)
+                members = {name: getattr(module, name) for name in getattr(module, "__all__", ())}
+                found.update({name: part for name, part in members.items() if self.fits(part)})
+            self._known = {n: p for n, p in found.items() if schema_of(p, self.given).configurable}
+        return {**self._known, **self.extra}
+
+    def find(self, name: str) -> tuple[str, Any]:
+        """The canonical name and the part; ``module:attribute`` finds the user's own.
+
+        Raises:
+            ConfigError: no such part.
+        """
+        if ":" in name:
+            return name, self._own(name)
+        parts = self.parts()
+        by_plain = {_plain(n): n for n in parts}
+        if _plain(name) in by_plain:
+            canonical = by_plain[_plain(name)]
+            return canonical, parts[canonical]
+        raise ConfigError(
+            f"{name!r} is no {self.kind}.{nearest(name, parts)}",
+            remedy=f"use one of {', '.join(sorted(parts))}, or your own as module:name",
+        )
+
+    def _own(self, name: str) -> Any:
+        try:
+            found = _load(name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"{name!r} cannot be imported: {error}",
+                remedy=f"name your own {self.kind} as module:name, with the module in the working folder or installed",
+            ) from error
+        if not callable(found):
+            raise ConfigError(f"{name!r} is a {type(found).__name__}", remedy="name a class or a function")
+        return found
+
+    def schema(self, part: Any) -> Schema:
+        """The settings of a part."""
+        return schema_of(part, self.given)
+
+
+_DATASET, _ISLANDS = "Dataset", "Islands"
+
+KINDS: dict[str, Registry] = {
+    made.kind: made
+    for made in (
+        Registry("data source", ("atoll.data",), _gives(_DATASET, _ISLANDS)),
+        Registry("partition", ("atoll.data",), _gives(_ISLANDS, takes=_DATASET), given=1),
+        Registry("corruption", ("atoll.data",), _is_kind("atoll.data:Corruption")),
+        Registry("model", ("atoll.models",), inspect.isfunction),
+        Registry("algorithm", ("atoll.learn.algorithms",), _is_kind("atoll.learn:Algorithm")),
+        Registry("selection", ("atoll.learn.selection",), _is_kind("atoll.learn:Selection")),
+        Registry("aggregation", ("atoll.learn.aggregation",), _is_kind("atoll.learn:Aggregation")),
+        Registry("pacing", ("atoll.learn.pacing",), inspect.isclass),
+        Registry("uplink stage", ("atoll.core.stage", "atoll.stages"), _is_kind("atoll.core.stage:Stage")),
+        Registry("reducer", ("atoll.core.reducer", "atoll.secure"), _is_kind("atoll.core.reducer:Reducer")),
+        Registry("stop rule", ("atoll.learn.stop",), _is_kind("atoll.learn.stop:StopRule")),
+        Registry("device model", ("atoll.devices",), callable),
+        Registry("tracker", ("atoll.report.trackers",), inspect.isclass),
+    )
+}
+"""Every kind of part, by its name."""
+
+
+def registry(kind: str) -> Registry:
+    """The registry of a kind."""
+    return KINDS[kind]
+
+
+def register(kind: str, name: str, part: Any) -> None:
+    """Make a part of your own configurable by a short name.
+
+    Args:
+        kind: one of ``KINDS``.
+        name: what the configuration says.
+        part: a class or function whose annotated arguments are its settings.
+
+    Raises:
+        ConfigError: no such kind, or the name is taken by another part.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"no kind of part {kind!r}.{nearest(kind, KINDS)}", remedy=f"use one of {', '.join(KINDS)}")
+    taken = KINDS[kind].parts().get(name)
+    if taken is not None and taken is not part:
+        raise ConfigError(f"there is already a {kind} {name!r}", remedy="choose another name")
+    KINDS[kind].extra[name] = part

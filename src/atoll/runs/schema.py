@@ -1,0 +1,149 @@
+"""The settings of a part, read from its annotations: one pydantic model a class or function."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, create_model
+
+__all__ = ["Schema", "Section", "schema_of"]
+
+_SCALARS = (bool, int, float, str, types.NoneType)
+_UNKNOWN = object()
+
+
+class Section(BaseModel):
+    """Base of all settings: unknown keys and silent conversions are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a configuration may say about a part.
+
+    Attributes:
+        model: the pydantic model of its settings.
+        configurable: whether every argument without a default can be written down.
+        open: takes any setting (``**options``, or arguments without annotations).
+        text: the first line of its docstring.
+    """
+
+    model: type[BaseModel]
+    configurable: bool
+    open: bool
+    text: str
+
+    @property
+    def names(self) -> list[str]:
+        """The settings' names."""
+        return list(self.model.model_fields)
+
+
+@functools.cache
+def schema_of(part: Any, given: int = 0) -> Schema:
+    """Read the settings of a class or function.
+
+    Args:
+        part: the class or function.
+        given: leading arguments that are no settings.
+    """
+    parameters = list(inspect.signature(part).parameters.values())[given:]
+    fields: dict[str, Any] = {}
+    configurable, anything = True, False
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            anything = anything or parameter.kind is parameter.VAR_KEYWORD
+            continue
+        annotation = _annotation(part, parameter)
+        wanted = _settable(annotation)
+        required = parameter.default is parameter.empty
+        # An argument said to be of any type holds an object; `name` is the part's own word in a configuration.
+        if wanted is _UNKNOWN or parameter.name == "name" or parameter.annotation in ("Any", Any):
+            configurable = configurable and not required
+            continue
+        fields[parameter.name] = (wanted, ... if required else _default(part, parameter))
+    text = (inspect.getdoc(part) or "").partition("\n")[0]
+    made = create_model(_name(part), __base__=Section, __doc__=text, **fields)
+    return Schema(made, configurable, anything, text)
+
+
+def _name(part: Any) -> str:
+    return str(getattr(part, "__name__", type(part).__name__))
+
+
+def _default(part: Any, parameter: inspect.Parameter) -> Any:
+    """The default in the form that a configuration gives it: sequences are lists."""
+    value = parameter.default
+    for found in dataclasses.fields(part) if dataclasses.is_dataclass(part) else ():
+        if found.name == parameter.name and found.default_factory is not dataclasses.MISSING:
+            return Field(default_factory=found.default_factory)
+    return list(value) if isinstance(value, tuple) and not _is_pair(_annotation(part, parameter)) else value
+
+
+def _is_pair(annotation: Any) -> bool:
+    return any(get_origin(a) is tuple for a in (annotation, *get_args(annotation)))
+
+
+def _annotation(part: Any, parameter: inspect.Parameter) -> Any:
+    """The evaluated annotation; ``Any`` where there is none."""
+    if parameter.annotation is parameter.empty:
+        return Any
+    if not isinstance(parameter.annotation, str):
+        return parameter.annotation
+    for scope in _scopes(part, parameter.name):
+        try:
+            return eval(parameter.annotation, scope)  # noqa: S307 - the text stands in the part's own source
+        except NameError:
+            continue
+    return _UNKNOWN
+
+
+def _scopes(part: Any, name: str) -> Iterable[dict[str, Any]]:
+    if inspect.isclass(part):
+        for base in part.__mro__:
+            if name in inspect.get_annotations(base) or base is part:
+                yield vars(sys.modules[base.__module__])
+    else:
+        yield getattr(part, "__globals__", {})
+
+
+def _settable(annotation: Any) -> Any:
+    """The part of an annotation that can be written in YAML, or ``_UNKNOWN``."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if annotation is _UNKNOWN:
+        return _UNKNOWN
+    if annotation is Any or annotation in _SCALARS or annotation is None or origin is Literal:
+        return annotation
+    if origin in (Union, types.UnionType):
+        kept = [k for k in (_settable(a) for a in args) if k is not _UNKNOWN]
+        only_none = all(k in (None, types.NoneType) for k in kept)
+        return _UNKNOWN if only_none else functools.reduce(lambda a, b: Union[a, b], kept)  # noqa: UP007
+    if annotation is Path:
+        return str
+    return _container(annotation, origin, args)
+
+
+def _container(annotation: Any, origin: Any, args: tuple[Any, ...]) -> Any:
+    from .parts import part_type
+
+    if inspect.isclass(annotation) and part_type(annotation.__name__) is not None:
+        return part_type(annotation.__name__)
+    inner = [_settable(a) for a in args if a is not Ellipsis]
+    if _UNKNOWN in inner:
+        return _UNKNOWN
+    if origin is tuple and Ellipsis not in args:
+        return Annotated[types.GenericAlias(tuple, tuple(inner)), Strict(False)]
+    if inspect.isclass(origin) and issubclass(origin, Mapping):
+        return types.GenericAlias(dict, (inner[0], inner[1]))
+    if inspect.isclass(origin) and (origin in (list, tuple) or origin in (Sequence, Iterable)):
+        return types.GenericAlias(list, (inner[0],))
+    return _UNKNOWN

@@ -1,0 +1,59 @@
+"""Stopping in order: Ctrl-C and SIGTERM end a run after the current round, with a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["INTERRUPTED", "Stopping"]
+
+INTERRUPTED = "interrupted"
+
+
+class Stopping:
+    """A callback of a training that stops it once somebody asked.
+
+    Args:
+        tell: called once, with a line for the user, when the first signal comes.
+    """
+
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
+        self.asked = False
+        self._tell = tell
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        """Stop after this round if asked."""
+        from atoll.learn import StopTraining
+
+        del row
+        if self.asked:
+            raise StopTraining(INTERRUPTED)
+
+    def ask(self) -> None:
+        """Stop after the current round."""
+        self.asked = True
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Listen to SIGINT and SIGTERM; a second one stops at once, and the last checkpoint counts."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._heard) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _heard(self, number: int, frame: Any) -> None:
+        del frame
+        if self.asked:
+            raise KeyboardInterrupt
+        self.ask()
+        if self._tell is not None:
+            name = signal.Signals(number).name
+            self._tell(f"{name}: stopping after this round; once more stops at once")

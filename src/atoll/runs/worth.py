@@ -1,0 +1,103 @@
+"""Is federating worth it? Each island alone, federated, and all data in one place, with the same model and the same work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Mean
+from atoll.core.errors import CompositionError, DataError
+from atoll.core.tree import Tree
+from atoll.learn.evaluation import scores
+from atoll.learn.selection import Everyone
+
+if TYPE_CHECKING:
+    from atoll.core.federation import Federation
+    from atoll.data import Islands
+    from atoll.learn import Algorithm, Training
+    from atoll.simulation import Result
+
+__all__ = ["epochs_per_island", "train_alone", "train_pooled"]
+
+
+def epochs_per_island(job: Training, parties: int) -> int:
+    """Local epochs that an island does in the whole federated training, on average; at least one.
+
+    ``rounds * cohort / population * epochs``: the work that the others get as well.
+    """
+    cohort = job.selection.cohort_size(parties)
+    return max(1, math.ceil(job.rounds * cohort / parties * job.algorithm.epochs))
+
+
+def train_alone(job: Training, islands: Islands, **simulation: Any) -> list[float]:
+    """Let every island train by itself, as long as it trains in the federation; test each model on the common test set.
+
+    Args:
+        job: the federated training that is compared with.
+        islands: its data, with a test set.
+        simulation: further arguments of ``simulate``, such as ``engine`` and ``seed``.
+
+    Returns:
+        Each island's accuracy, in the order of the islands.
+
+    Raises:
+        DataError: there is no test set, or no accuracy can be measured on it.
+    """
+    from atoll.simulation import simulate
+
+    epochs = epochs_per_island(job, len(islands))
+    algorithm = replace(job.algorithm, epochs=epochs)
+    solo = job.replace(algorithm=algorithm, uplink=(), callbacks=(), stop=())
+    learner = solo.learner(islands)
+
+    async def program(fed: Federation) -> list[float]:
+        params = learner.init(fed.rng.child("init"))
+        phase = algorithm.phases[0]
+        message = {"broadcast": algorithm.broadcast(algorithm.init(params), phase), "phase": phase}
+        replies = await fed.ask_all(fed.parties, learner.train, message)
+        updates = [_update(reply, algorithm) for reply in replies.values]
+        return [_accuracy(learner.evaluate(T.add(params, update), islands.test)) for update in updates]
+
+    found: list[float] = simulate(program, islands, **simulation)
+    return found
+
+
+def _update(reply: dict[str, Any], algorithm: Algorithm) -> Tree:
+    """How far an island's own model went."""
+    if not isinstance(reply.get("update"), Mean):
+        raise CompositionError(
+            f"{type(algorithm).__name__} does not reply with an update of a local model",
+            where="train_alone",
+            remedy="use an algorithm such as FedAvg",
+        )
+    return reply["update"].value
+
+
+def _accuracy(sums: dict[str, float]) -> float:
+    found = scores(sums)
+    if "accuracy" not in found:
+        raise DataError(
+            f"the test set gives {', '.join(found) or 'nothing'}, and no accuracy",
+            where="islands.test",
+            remedy="use classified data with a test set",
+        )
+    return found["accuracy"]
+
+
+def train_pooled(
+    job: Training, islands: Islands, *, on_record: Callable[[dict[str, Any]], None] | None = None, **simulation: Any
+) -> Result:
+    """Train the same model on everybody's rows in one place, for as many epochs; one round is one epoch."""
+    from atoll.data import Islands
+    from atoll.simulation import simulate
+
+    epochs = epochs_per_island(job, len(islands))
+    one_place = Islands.from_datasets({"everyone": islands.pooled()}, test=islands.test, scheme="pooled")
+    central = job.replace(
+        algorithm=replace(job.algorithm, epochs=1), selection=Everyone(), uplink=(), rounds=epochs, stop=()
+    )
+    made: Result = simulate(central, one_place, on_record=on_record, **simulation)
+    return made

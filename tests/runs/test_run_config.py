@@ -1,0 +1,218 @@
+"""Configurations: strict, with errors that teach, and the same after a round trip."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import atoll
+from atoll.core.errors import ConfigError, DataError
+from atoll.runs import KINDS, RunConfig, json_schema, parse_config, register, to_job, yaml
+
+WRONG = [
+    ({"algorithm": {"name": "FedAvg", "learnig_rate": 0.1}}, r"algorithm\.learnig_rate=0\.1 .* Did you mean 'lr'\?"),
+    ({"algorithm": {"name": "FedAvg", "epoch": 2}}, r"algorithm\.epoch=2 .* Did you mean 'epochs'\?"),
+    ({"algorithm": {"name": "FedAvg", "lr": "fast"}}, r"algorithm\.lr='fast' should be a valid number"),
+    ({"algorithm": {"name": "FedAvg", "epochs": 1.5}}, r"algorithm\.epochs=1\.5 should be a valid integer"),
+    ({"algorithm": {"name": "FedAvg", "epochs": True}}, r"algorithm\.epochs=True should be a valid integer"),
+    ({"algorithm": "FedAvgg"}, r"algorithm\.name='FedAvgg' is no algorithm\. Did you mean 'FedAvg'\?"),
+    ({"algorithm": 3}, r"algorithm names no algorithm"),
+    ({"algorithm": {"name": "nowhere:Thing"}}, r"'nowhere:Thing' cannot be imported: No module named 'nowhere'"),
+    ({"rouns": 3}, r"rouns=3 is not a setting\. Did you mean 'rounds'\?"),
+    ({"rounds": "many"}, r"rounds='many' should be a valid integer"),
+    ({"evaluation": {"evry": 3}}, r"evaluation\.evry=3 .* Did you mean 'every'\?"),
+    ({"data": {"source": "digits", "partitoin": "iid"}}, r"data\.partitoin='iid' .* Did you mean 'partition'\?"),
+    (
+        {"selection": {"name": "Uniform", "count": "x"}},
+        r"selection\.count='x' should be a valid integer, or a valid number",
+    ),
+    ({"model": {"name": "linear", "features": 4}}, r"model\.outputs is missing"),
+    ({"stop": [{"name": "Target", "value": 1.0}]}, r"stop\[0\]\.metric is missing"),
+    ({"pacing": {"name": "Synchronous", "late": "never"}}, r"pacing\.late='never' should be 'cancel'"),
+    ({"engine": "bathed"}, r"engine='bathed' is no engine\. Did you mean 'batched'\?"),
+    ({"compile": "yes"}, r"compile='yes' should be 'auto', 'always' or 'never'"),
+    (
+        {"data": {"source": "iris", "partition": "iid", "corruptions": [{"name": "Noise"}]}},
+        r"data\.corruptions\[0\]\.share is missing",
+    ),
+    (
+        {"data": {"source": "iris", "partition": "iid", "corruptions": [{"name": "Noise", "share": 3}]}},
+        r"data\.corruptions\[0\]\.share=3 is no share of the clients",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), WRONG, ids=[str(i) for i in range(len(WRONG))])
+def test_what_is_wrong_is_named_with_its_path_value_and_nearest_key(
+    settings: dict[str, Any], change: dict[str, Any], said: str
+) -> None:
+    if "partition" in str(change.get("data")) and change["data"].get("partition") == "iid":
+        change["data"]["partition"] = {"name": "iid", "parties": 6}
+    with pytest.raises(ConfigError, match=said) as caught:
+        parse_config({**settings, **change}, "mine.yaml")
+    assert caught.value.where == "mine.yaml"
+    assert caught.value.remedy
+    assert caught.value.exit_code == 2
+
+
+def test_several_problems_are_told_at_once(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"model\.outputs is missing; rounds='x' should be a valid integer"):
+        parse_config({**settings, "model": {"name": "linear", "features": 4}, "rounds": "x"})
+
+
+def test_a_part_that_refuses_its_settings_is_placed(settings: dict[str, Any]) -> None:
+    made = parse_config({**settings, "algorithm": {"name": "FedAvg", "lr": -1.0}})
+    with pytest.raises(
+        ConfigError, match=r"lr=-1\.0 \(in algorithm \(FedAvg\)\)\. Remedy: use a positive learning rate"
+    ):
+        made.job()
+
+
+def test_a_data_set_wants_a_partition_and_a_population_none(settings: dict[str, Any]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"iris is one data set, not yet divided among clients \(in data\.partition\)"
+    ):
+        parse_config({**settings, "data": {"source": "iris"}}).job()
+    data = {"source": {"name": "synthetic_iid"}, "partition": {"name": "iid", "parties": 3}}
+    with pytest.raises(ConfigError, match=r"synthetic_iid brings its clients along \(in data\.partition\)"):
+        parse_config({**settings, "data": data}).job()
+
+
+def test_names_are_forgiving_and_settings_are_those_of_python(settings: dict[str, Any]) -> None:
+    made = parse_config({**settings, "algorithm": {"name": "fed_avg", "lr": 0.3}, "uplink": ["clip"]})
+    job, islands = to_job(made)
+    assert job.algorithm == atoll.FedAvg(lr=0.3)
+    assert list(job.uplink) == [atoll.Clip()]
+    assert len(islands) == 6
+    assert made.algorithm.name == "FedAvg"
+
+
+def test_every_setting_of_a_training_can_be_configured() -> None:
+    fields = {f.name for f in dataclasses.fields(atoll.Training)}
+    assert fields - {"callbacks"} <= set(RunConfig.model_fields)
+
+
+def test_the_defaults_are_those_of_python(settings: dict[str, Any]) -> None:
+    job, _ = parse_config({k: settings[k] for k in ("data", "model")}).job()
+    plain = atoll.Training(model=job.model)
+    for field in dataclasses.fields(atoll.Training):
+        assert getattr(job, field.name) == getattr(plain, field.name), field.name
+
+
+def test_corruptions_spoil_their_share_of_the_clients(settings: dict[str, Any]) -> None:
+    spoil = [{"name": "Noise", "share": 0.5, "sigma": 2.0}, {"name": "Mislabel", "share": 0.34}]
+    made = parse_config({**settings, "data": {**settings["data"], "corruptions": spoil}})
+    assert made.job()[1].tags.counts() == {"noise": 3, "mislabelled": 2}
+
+
+def test_a_round_trip_through_yaml_changes_nothing(settings: dict[str, Any]) -> None:
+    full = {
+        **settings,
+        "uplink": [{"name": "Clip", "bound": 2.5}],
+        "stop": [{"name": "Target", "metric": "test/accuracy", "value": 0.9}, {"name": "Patience", "metric": "loss"}],
+        "evaluation": {"clients": -1},
+        "selection": {"name": "Schedule", "rounds": [[0, 1], [2, 3]]},
+        "keep_best": "test/accuracy",
+    }
+    made = parse_config(full)
+    again = parse_config(yaml.parse(made.to_yaml(), "again"))
+    assert again == made
+    assert again.job()[0] == made.job()[0]
+    assert again.digest() == made.digest()
+
+
+@given(
+    lr=st.floats(1e-300, 1e300),
+    name=st.text(max_size=20),
+    seed=st.integers(-(10**30), 10**30),
+    count=st.integers(1, 99),
+)
+def test_any_value_survives_the_round_trip(lr: float, name: str, seed: int, count: int) -> None:
+    made = parse_config(
+        {
+            "name": name,
+            "data": {"source": "iris", "partition": {"name": "iid", "parties": 6}},
+            "model": {"name": "linear", "features": 4, "outputs": 3},
+            "algorithm": {"name": "FedAvg", "lr": lr},
+            "selection": {"name": "Uniform", "count": count},
+            "seed": seed,
+        }
+    )
+    again = parse_config(yaml.parse(made.to_yaml(), "again"))
+    assert (again.name, again.seed, again.algorithm.args["lr"]) == (name, seed, lr)
+
+
+def test_the_digest_tells_runs_apart_and_ignores_their_names(settings: dict[str, Any]) -> None:
+    made = parse_config(settings)
+    assert parse_config({**settings, "name": "other", "folder": "x"}).digest() == made.digest()
+    assert parse_config({**settings, "seed": 1}).digest() != made.digest()
+    assert made.differences(parse_config({**settings, "seed": 1, "rounds": 9})) == ["rounds", "seed"]
+
+
+def test_registering_a_class_once_makes_it_configurable(settings: dict[str, Any]) -> None:
+    from parts_of_mine import Halved
+
+    register("algorithm", "Halved", Halved)
+    try:
+        made = parse_config({**settings, "algorithm": {"name": "halved", "share": 0.25, "lr": 0.2}})
+        assert made.job()[0].algorithm == Halved(share=0.25, lr=0.2)
+        with pytest.raises(ConfigError, match=r"algorithm\.shar=0\.2 is not a setting\. Did you mean 'share'\?"):
+            parse_config({**settings, "algorithm": {"name": "Halved", "shar": 0.2}})
+        with pytest.raises(ConfigError, match="there is already a algorithm 'Halved'"):
+            register("algorithm", "Halved", atoll.FedSGD)
+    finally:
+        KINDS["algorithm"].extra.pop("Halved")
+    with pytest.raises(ConfigError, match=r"no kind of part 'algoritm'\. Did you mean 'algorithm'\?"):
+        register("algoritm", "Halved", Halved)
+
+
+def test_your_own_part_needs_no_registration(settings: dict[str, Any]) -> None:
+    made = parse_config({**settings, "algorithm": {"name": "parts_of_mine:Halved", "share": 0.1}})
+    assert made.job()[0].algorithm.share == 0.1
+    assert parse_config(yaml.parse(made.to_yaml(), "again")) == made
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_part_can_be_described(kind: str) -> None:
+    for name, part in KINDS[kind].parts().items():
+        found = KINDS[kind].schema(part)
+        assert found.configurable, name
+        assert found.text, f"{name} has no docstring"
+
+
+def test_every_public_part_is_in_its_registry() -> None:
+    from atoll import data, learn, stages
+    from atoll.learn import aggregation, algorithms, selection
+
+    assert set(algorithms.__all__) <= set(KINDS["algorithm"].parts())
+    assert {"Everyone", "Schedule", "Uniform"} <= set(KINDS["selection"].parts()) <= set(selection.__all__)
+    assert set(aggregation.__all__) - {"Aggregation"} == set(KINDS["aggregation"].parts())
+    assert set(stages.__all__) <= set(KINDS["uplink stage"].parts())
+    assert {"MaxTime", "Patience", "Target"} <= set(KINDS["stop rule"].parts())
+    assert {"dirichlet", "iid", "natural", "shards"} <= set(KINDS["partition"].parts())
+    assert {"digits", "mnist", "read_csv", "synthetic"} <= set(KINDS["data source"].parts())
+    assert {"open", "concatenate", "scaled", "corrupt", "from_torch"}.isdisjoint(KINDS["data source"].parts())
+    assert hasattr(data, "digits")
+    assert hasattr(learn, "Training")
+
+
+def test_the_json_schema_knows_the_parts_and_their_settings() -> None:
+    schema = json_schema()
+    assert schema["additionalProperties"] is False
+    text = str(schema)
+    assert "server_lr" in text
+    assert "'const': 'dirichlet'" in text
+    parts = schema["$defs"]["AlgorithmPart"]["anyOf"]
+    fedavg = next(p for p in parts if p.get("title") == "FedAvg")
+    assert set(fedavg["properties"]) == {"name", "lr", "epochs", "batch_size", "steps", "server_lr", "decay"}
+
+
+def test_data_that_cannot_be_had_says_so(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ATOLL_DATA", raising=False)
+    made = parse_config({**settings, "data": {**settings["data"], "source": "mnist"}})
+    with pytest.raises(DataError, match="the environment variable ATOLL_DATA is not set"):
+        made.job()
