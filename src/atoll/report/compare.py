@@ -1,0 +1,89 @@
+"""Several runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.errors import ConfigError
+from atoll.core.files import write_bytes
+
+from .facts import Facts, facts_of
+from .figures import overlay
+from .page import render
+
+if TYPE_CHECKING:
+    from atoll.runs import RunFolder
+
+__all__ = ["compare_runs", "write_comparison"]
+
+_OVERLAYS = (
+    ("Test accuracy", "test/accuracy"),
+    ("Test loss", "test/loss"),
+    ("Test RMSE", "test/rmse"),
+    ("Worst tenth of the clients", "clients/accuracy/worst_decile"),
+)
+
+
+def compare_runs(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:
+    """A row a run: how it ended, what it reached and cost, and the settings in which the runs differ.
+
+    Raises:
+        CheckpointError: a folder cannot be read.
+        ConfigError: fewer than two runs.
+    """
+    return [_row(folder, facts, _settings(folders)) for folder, facts in _gathered(folders)]
+
+
+def _gathered(folders: Sequence[RunFolder]) -> list[tuple[RunFolder, Facts]]:
+    if len(folders) < 2:
+        raise ConfigError(f"{len(folders)} run to compare", remedy="give at least two runs")
+    return [(folder, facts_of(folder)) for folder in folders]
+
+
+def _settings(folders: Sequence[RunFolder]) -> list[str]:
+    """Paths of the settings that are not the same in all runs."""
+    configs = [folder.config() for folder in folders]
+    found = {path: None for other in configs[1:] for path in configs[0].differences(other)}
+    return [path for path in found if path != "name"]
+
+
+def _row(folder: RunFolder, facts: Facts, settings: Sequence[str]) -> dict[str, Any]:
+    best = facts.best("test/accuracy")
+    plain = folder.config().plain()
+    return {
+        "run": folder.name,
+        "status": facts.status,
+        "rounds": len(facts.rows),
+        "accuracy": facts.last("test/accuracy"),
+        "best_accuracy": None if best is None else best[1],
+        "best_round": None if best is None else best[0],
+        "loss": facts.last("test/loss"),
+        "worst_decile": facts.last("clients/accuracy/worst_decile"),
+        "bytes_up": facts.total("bytes_up"),
+        "bytes_down": facts.total("bytes_down"),
+        "seconds": facts.seconds,
+        "settings": {path: _at(plain, path) for path in settings},
+    }
+
+
+def _at(tree: Any, path: str) -> Any:
+    for step in path.split("."):
+        tree = tree.get(step) if isinstance(tree, dict) else None
+    return tree
+
+
+def write_comparison(folders: Sequence[RunFolder], path: str | Path) -> Path:
+    """Write the comparison of runs as one HTML page.
+
+    Raises:
+        MissingExtraError: Matplotlib or Jinja2 is not installed.
+        CheckpointError: a folder cannot be read, or the page cannot be written.
+    """
+    rows = compare_runs(folders)
+    runs = [(folder.name, facts) for folder, facts in _gathered(folders)]
+    figures = [made for name, metric in _OVERLAYS if (made := overlay(name, runs, metric)) is not None]
+    page = render("compare.html.j2", rows=rows, figures=figures, settings=_settings(folders))
+    write_bytes(Path(path), page.encode())
+    return Path(path)

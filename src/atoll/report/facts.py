@@ -1,0 +1,148 @@
+"""What a report says, gathered from a result in memory or from a run's folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from atoll.runs import RunFolder
+    from atoll.simulation import Result
+
+__all__ = ["Facts", "facts_of"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything a report shows.
+
+    Attributes:
+        title: the run's name.
+        status: finished, interrupted, failed or running.
+        rows: a record a round.
+        settings: the configuration as text.
+        data: the partition in numbers.
+        bytes: bytes and messages by direction.
+        engine: name and choices.
+        versions: of everything that ran.
+        citations: of the methods and data.
+        reason: why the training stopped.
+        started: when it began, if known.
+        seconds: how long it took.
+        error: why it failed, if it did.
+        comparison: alone, federated and pooled, if they were compared.
+    """
+
+    title: str
+    status: str
+    rows: list[dict[str, Any]]
+    settings: str
+    data: dict[str, Any]
+    bytes: dict[str, int] = field(default_factory=dict)
+    engine: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    citations: list[str] = field(default_factory=list)
+    reason: str = ""
+    started: str | None = None
+    seconds: float | None = None
+    error: dict[str, Any] | None = None
+    comparison: dict[str, Any] | None = None
+
+    def last(self, name: str) -> Any:
+        """The newest value of a metric, ``None`` if it was never measured."""
+        return next((row[name] for row in reversed(self.rows) if row.get(name) is not None), None)
+
+    def best(self, name: str) -> tuple[int, float] | None:
+        """Round and value of the highest value of a metric."""
+        found = [(row["round"], row[name]) for row in self.rows if row.get(name) is not None]
+        return max(found, key=lambda pair: pair[1]) if found else None
+
+    def total(self, name: str) -> int:
+        """The sum of a column over the rounds."""
+        return sum(int(row.get(name) or 0) for row in self.rows)
+
+
+def facts_of(source: Any) -> Facts:
+    """Gather.
+
+    Args:
+        source: a ``Result``, a ``RunFolder`` or the path of one.
+
+    Raises:
+        CheckpointError: the folder cannot be read.
+        ConfigError: it is neither.
+    """
+    from atoll.runs import RunFolder
+    from atoll.simulation import Result
+
+    if isinstance(source, Result):
+        return _of_result(source)
+    if isinstance(source, str | Path):
+        return _of_folder(RunFolder(source))
+    if isinstance(source, RunFolder):
+        return _of_folder(source)
+    raise ConfigError(f"a report of a {type(source).__name__}", remedy="give a Result, or the path of a run folder")
+
+
+def _of_folder(folder: RunFolder) -> Facts:
+    manifest = folder.manifest()
+    rows = folder.metrics()
+    return Facts(
+        title=folder.name,
+        status=folder.status(),
+        rows=rows,
+        settings=folder.config_file.read_text(encoding="utf-8"),
+        data=_json(folder.data_file),
+        bytes=manifest.get("bytes") or {f"bytes_{way}": _sum(rows, f"bytes_{way}") for way in ("down", "up")},
+        engine=manifest.get("engine") or {},
+        versions=manifest.get("versions") or {},
+        citations=manifest.get("citations") or [],
+        reason=manifest.get("reason") or "",
+        started=manifest.get("started"),
+        seconds=manifest.get("seconds"),
+        error=manifest.get("error"),
+        comparison=_json(folder.path / "comparison.json") or None,
+    )
+
+
+def _sum(rows: list[dict[str, Any]], name: str) -> int:
+    return sum(int(row.get(name) or 0) for row in rows)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        made = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"the file cannot be read: {error}", where=str(path), remedy="restore the file, or remove it"
+        ) from error
+    return made if isinstance(made, dict) else {}
+
+
+def _of_result(result: Result) -> Facts:
+    from atoll.runs.versions import versions
+
+    from .citations import cite
+    from .partition import partition_facts
+
+    job = result.job
+    shown = [f"{name}: {getattr(job, name)!r}" for name in getattr(job, "__dataclass_fields__", {})]
+    return Facts(
+        title="Federated training",
+        status="finished",
+        rows=list(result.metrics),
+        settings="\n".join(shown),
+        data=partition_facts(result.data) if result.data is not None else {},
+        bytes=dict(result.bytes),
+        engine=dict(result.engine),
+        versions=versions(),
+        citations=cite(job, result.data),
+        reason=result.reason,
+        seconds=result.seconds,
+    )

@@ -1,0 +1,211 @@
+"""The figures of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .drawing import GRID, INK, MUTED, SERIES, SURFACE, figure
+from .facts import Facts
+
+__all__ = ["overlay", "bytes_figure", "clients_figure", "comparison_figure", "curves_figure", "partition_figure"]
+
+_LINES = (
+    ("test/accuracy", "test set", 0),
+    ("clients/accuracy", "clients, mean", 1),
+    ("clients/accuracy/worst_decile", "clients, worst tenth", 2),
+)
+_LOSSES = (("test/loss", "test set", 0), ("loss", "local training", 3))
+_ERRORS = (("test/rmse", "test set, RMSE", 0), ("clients/rmse", "clients, RMSE", 1))
+
+
+def curves_figure(facts: Facts) -> str | None:
+    """Accuracy (or error) and loss by round."""
+    first = [line for line in _LINES if _points(facts.rows, line[0])[0]]
+    title = "Accuracy by round"
+    if not first:
+        first, title = [line for line in _ERRORS if _points(facts.rows, line[0])[0]], "Error by round"
+    second = [line for line in _LOSSES if _points(facts.rows, line[0])[0]]
+    panels = [(lines, head) for lines, head in ((first, title), (second, "Loss by round")) if lines]
+    if not panels:
+        return None
+
+    def draw(axes: Any) -> None:
+        for axis, (lines, head) in zip(np.atleast_1d(axes), panels, strict=True):
+            for name, label, series in lines:
+                x, y = _points(facts.rows, name)
+                axis.plot(x, y, color=SERIES[series], label=label, marker="o" if len(x) < 3 else None, markersize=3.5)
+                axis.plot(x[-1:], y[-1:], color=SERIES[series], marker="o", markersize=4.5)
+            axis.set_title(head)
+            axis.set_xlabel("round")
+            if head.startswith("Accuracy"):
+                _percent(axis)
+            else:
+                axis.set_ylim(bottom=0)
+            axis.legend(loc="lower right" if head.startswith("Accuracy") else "upper right", fontsize=8.5)
+
+    return figure("learning curves", draw, size=(5.3 * len(panels), 3.2), columns=len(panels))
+
+
+def _points(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    kept = [(row["round"], row[name]) for row in rows if row.get(name) is not None]
+    return [r for r, _ in kept], [v for _, v in kept]
+
+
+def _percent(axis: Any) -> None:
+    axis.yaxis.set_major_formatter(lambda v, _: f"{100 * v:.0f} %")
+    axis.set_ylim(top=1.0)
+
+
+def clients_figure(facts: Facts) -> str | None:
+    """The distribution over clients at the last evaluation, with its worst decile."""
+    values = facts.last("clients/accuracy/values")
+    if not values:
+        return None
+    ordered = np.sort(np.asarray(values, dtype=float))
+    tenth = max(1, round(len(ordered) / 10))
+    worst = float(ordered[:tenth].mean())
+
+    def draw(axes: Any) -> None:
+        left, right = axes
+        colours = [SERIES[2] if i < tenth else SERIES[0] for i in range(len(ordered))]
+        left.bar(range(len(ordered)), ordered, width=1.0, color=colours, edgecolor=SURFACE, linewidth=0.4)
+        left.set_title("Each client, sorted")
+        left.set_xlabel(f"{len(ordered):,} clients; the worst tenth has {100 * worst:.1f} % on average")
+        _percent(left)
+        left.set_xticks([])
+        edges = np.linspace(max(0.0, float(ordered[0]) - 1e-9), 1.0, 16)
+        right.hist(ordered, bins=edges, color=SERIES[0], edgecolor=SURFACE, linewidth=0.8)
+        right.axvline(worst, color=SERIES[2], linestyle="--", linewidth=1.4)
+        right.axvline(float(np.median(ordered)), color=INK, linestyle=":", linewidth=1.2)
+        right.annotate("worst tenth ", (worst, right.get_ylim()[1]), color=MUTED, fontsize=8.5, ha="right", va="top")
+        right.annotate(" median", (float(np.median(ordered)), right.get_ylim()[1]), color=MUTED, fontsize=8.5, va="top")
+        right.set_title("How many clients have which accuracy")
+        right.xaxis.set_major_formatter(lambda v, _: f"{100 * v:.0f} %")
+        right.set_ylabel("clients")
+
+    return figure("accuracy over clients", draw, size=(10.6, 3.1), columns=2)
+
+
+def partition_figure(facts: Facts) -> str | None:
+    """Who holds what: class by client, and the clients' sizes."""
+    data = facts.data
+    if not data.get("size_counts"):
+        return None
+    counts = np.asarray(data.get("class_counts") or [], dtype=float)
+
+    def draw(axes: Any) -> None:
+        panels = np.atleast_1d(axes)
+        if counts.size:
+            column, row = np.nonzero(counts)
+            area = 130.0 * counts[column, row] / counts.max()
+            panels[0].scatter(column, row, s=area, color=SERIES[0], alpha=0.75, linewidths=0)
+            panels[0].set_yticks(range(counts.shape[1]) if counts.shape[1] <= 20 else [])
+            if counts.shape[1] <= 20:
+                panels[0].set_yticklabels(data["class_names"])
+            panels[0].set_xticks([])
+            panels[0].set_xlabel(f"{len(counts)} of {data['clients']:,} clients; a dot's area is its number of rows")
+            panels[0].set_title("Classes at clients")
+        edges = np.asarray(data["size_edges"])
+        panels[-1].bar(
+            edges[:-1],
+            data["size_counts"],
+            np.diff(edges),
+            align="edge",
+            color=SERIES[1],
+            edgecolor=SURFACE,
+            linewidth=0.8,
+        )
+        panels[-1].set_title("Sizes of clients")
+        panels[-1].set_xlabel("rows")
+        panels[-1].set_ylabel("clients")
+
+    columns = 2 if counts.size else 1
+    return figure("partition of the data", draw, size=(5.3 * columns, 3.3), columns=columns)
+
+
+def bytes_figure(facts: Facts) -> str | None:
+    """Cumulated bytes by round, and accuracy by bytes."""
+    rows = [row for row in facts.rows if "bytes_up" in row]
+    if not rows:
+        return None
+    rounds = [row["round"] for row in rows]
+    up, down = (np.cumsum([row[f"bytes_{way}"] for row in rows]) for way in ("up", "down"))
+    unit, scale = _unit(float(max(up[-1], down[-1])))
+    x, y = _points(rows, "test/accuracy")
+    spent = dict(zip(rounds, up + down, strict=True))
+
+    def draw(axes: Any) -> None:
+        panels = np.atleast_1d(axes)
+        panels[0].plot(rounds, up / scale, color=SERIES[0], label="up, from clients")
+        panels[0].plot(rounds, down / scale, color=SERIES[1], label="down, to clients", linestyle=(0, (4, 2)))
+        panels[0].set_title(f"Sent so far, {unit}")
+        panels[0].set_xlabel("round")
+        panels[0].set_ylim(bottom=0)
+        panels[0].legend(loc="upper left", fontsize=8.5)
+        if x:
+            panels[1].plot([spent[r] / scale for r in x], y, color=SERIES[0])
+            panels[1].set_title("Accuracy by what was sent")
+            panels[1].set_xlabel(f"{unit}, up and down")
+            _percent(panels[1])
+
+    columns = 2 if x else 1
+    return figure("bytes sent", draw, size=(5.3 * columns, 2.9), columns=columns)
+
+
+def _unit(count: float) -> tuple[str, float]:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return unit, scale
+    return "bytes", 1.0
+
+
+def comparison_figure(facts: Facts) -> str | None:
+    """Each island alone, federated, pooled."""
+    found = facts.comparison
+    if not found:
+        return None
+    alone, federated, pooled = (float(found[name]["accuracy"]) for name in ("alone", "federated", "pooled"))
+    values = np.asarray(found["alone"].get("values") or [alone], dtype=float)
+
+    def draw(axis: Any) -> None:
+        jitter = np.random.default_rng(0).uniform(-0.24, 0.24, len(values))
+        axis.scatter(values, 2 + jitter, s=16, color=SERIES[2], alpha=0.45, linewidths=0)
+        for y, value, series in ((2, alone, 2), (1, federated, 0), (0, pooled, 1)):
+            axis.plot([value, value], [y - 0.3, y + 0.3], color=SERIES[series], linewidth=4)
+            axis.annotate(
+                f"{100 * value:.1f} %", (value, y + 0.33), ha="center", va="bottom", fontweight="bold", fontsize=10
+            )
+        axis.set_yticks([2, 1, 0], ["each island alone", "federated", "pooled"])
+        axis.tick_params(axis="y", length=0, labelcolor=INK)
+        axis.set_ylim(-0.5, 2.75)
+        axis.set_xlim(min(0.0, float(values.min())), 1.0)
+        axis.xaxis.set_major_formatter(lambda v, _: f"{100 * v:.0f} %")
+        axis.grid(visible=True, axis="x", color=GRID)
+        axis.grid(visible=False, axis="y")
+        axis.set_xlabel("accuracy on the common test set; a dot is one island's own model, a bar the mean")
+
+    return figure("alone, federated and pooled", draw, size=(10.6, 2.7))
+
+
+def overlay(name: str, runs: Sequence[tuple[str, Facts]], metric: str) -> str | None:
+    """One metric of several runs by round."""
+    lines = [(label, *_points(facts.rows, metric)) for label, facts in runs]
+    lines = [line for line in lines if line[1]]
+    if not lines:
+        return None
+
+    def draw(axis: Any) -> None:
+        styles = ("-", (0, (5, 2)), (0, (2, 1.5)))
+        for i, (label, x, y) in enumerate(lines):
+            style = styles[i // len(SERIES) % len(styles)]
+            axis.plot(x, y, color=SERIES[i % len(SERIES)], label=label, linestyle=style)
+        axis.set_xlabel("round")
+        axis.set_title(name)
+        if "accuracy" in metric:
+            _percent(axis)
+        axis.legend(loc="best", fontsize=8.5)
+
+    return figure(name, draw, size=(10.6, 3.6))

@@ -1,0 +1,62 @@
+"""Rounds in MLflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ._extra import need
+from .scalars import flat, scalars
+
+__all__ = ["MLflow"]
+
+_LONGEST = 500
+"""Characters of a parameter's value that every MLflow store takes."""
+
+
+class MLflow:
+    """A callback that logs every number of a round to MLflow, and the settings as parameters.
+
+    Args:
+        experiment: its name.
+        run_name: the run's name; the run folder's by default.
+        tracking_uri: where MLflow keeps runs; by default what MLflow itself is set to.
+
+    Raises:
+        MissingExtraError: MLflow is not installed.
+    """
+
+    def __init__(self, experiment: str = "atoll", run_name: str | None = None, tracking_uri: str | None = None) -> None:
+        self.experiment = experiment
+        self.run_name = run_name
+        self.tracking_uri = tracking_uri
+        self._settings: dict[str, Any] = {}
+        self._run: Any = None
+        self._client: Any = None
+        self._module = need("mlflow", "mlflow", "the MLflow tracker")
+
+    def attach(self, folder: Path, settings: dict[str, Any]) -> None:
+        """A run begins or goes on in this folder."""
+        self.run_name = self.run_name or folder.resolve().name
+        self._settings = settings
+
+    def _begin(self) -> None:
+        self._client = self._module.MlflowClient(tracking_uri=self.tracking_uri)
+        known = self._client.get_experiment_by_name(self.experiment)
+        where = known.experiment_id if known is not None else self._client.create_experiment(self.experiment)
+        self._run = self._client.create_run(where, run_name=self.run_name)
+        for name, value in flat(self._settings).items():
+            self._client.log_param(self._run.info.run_id, name, str(value)[:_LONGEST])
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        """Log one round."""
+        if self._run is None:
+            self._begin()
+        for name, value in scalars(row).items():
+            self._client.log_metric(self._run.info.run_id, name, value, step=int(row["round"]))
+
+    def close(self) -> None:
+        """The run has ended."""
+        if self._run is not None:
+            self._client.set_terminated(self._run.info.run_id)
+            self._run = None
