@@ -1,0 +1,5 @@
+"""The command line: ``atoll demo``, ``run``, ``runs``, ``report``, ``compare``, ``reproduce``, ``doctor``, ``schema``."""
+
+from .app import main, run
+
+__all__ = ["main", "run"]

@@ -1,0 +1,5 @@
+"""``python -m atoll.cli``: the same as ``atoll``."""
+
+from . import main
+
+main()

@@ -1,0 +1,108 @@
+"""The application: its commands, and what an error becomes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from atoll.core.errors import AtollError
+from atoll.runs.stopping import INTERRUPTED
+
+from .output import Output, only_json_on_stdout, show_error, show_usage
+
+__all__ = ["INTERRUPT_CODE", "app", "main", "run"]
+
+INTERRUPT_CODE = 130
+"""Exit code of a run that Ctrl-C or SIGTERM stopped in order."""
+
+app = typer.Typer(
+    name="atoll",
+    help="Federated computing: learn over data that may not move.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from atoll import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the whole traceback of an error; may stand anywhere.")
+    ] = False,
+) -> None:
+    """Federated computing: learn over data that may not move."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The console script: run a command and exit with its code."""
+    # A model or data set of one's own is found in the working folder, as `python -m` would.
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    sys.exit(run(argv))
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv: arguments after the program's name; by default the process's own.
+
+    Returns:
+        0, the ``exit_code`` of an error, 130 after an interrupt, or 1 for an error that is a defect of Atoll.
+    """
+    from . import commands  # noqa: F401 - registers the commands
+
+    given = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in given
+    words = [word for word in given if word != "--debug"]
+    with only_json_on_stdout("--json" in words) as answer:
+        return _outcome(words, Output(json="--json" in words, answer=answer), debug)
+
+
+def _outcome(words: list[str], output: Output, debug: bool) -> int:
+    try:
+        code: Any = app(args=words, standalone_mode=False, obj=output)
+    except KeyboardInterrupt:
+        output.fail({"kind": "Interrupted", "what": INTERRUPTED, "exit_code": INTERRUPT_CODE})
+        output.note("[bold]Stopped at once.[/bold] The last checkpoint counts.")
+        return INTERRUPT_CODE
+    except _usage_errors() as error:
+        return show_usage(error, output)
+    except Exception as error:
+        if debug and not output.json:
+            raise
+        return show_error(error, output, debug)
+    return int(code or 0)
+
+
+def _usage_errors() -> tuple[type[Exception], ...]:
+    """The errors by which the argument parser refuses a command line."""
+    names = {"ClickException", "Abort"}
+    found = [kind for base in (typer.BadParameter, typer.Abort) for kind in base.__mro__ if kind.__name__ in names]
+    return tuple(found)
+
+
+def known_codes() -> dict[str, int]:
+    """Exit code of every kind of error."""
+
+    def below(kind: type[AtollError]) -> list[type[AtollError]]:
+        return [kind, *(k for child in kind.__subclasses__() for k in below(child))]
+
+    return {kind.__name__: kind.exit_code for kind in below(AtollError)}

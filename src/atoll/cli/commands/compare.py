@@ -1,0 +1,55 @@
+"""``atoll compare``: runs side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from atoll.cli.app import app
+from atoll.cli.common import Json, Root, find_run, output_of
+from atoll.report import compare_runs, write_comparison
+from atoll.report.page import human_bytes
+
+
+@app.command("compare")
+def command(
+    context: typer.Context,
+    runs: Annotated[list[str], typer.Argument(help="Names or folders of two or more runs.")],
+    output: Annotated[Path | None, typer.Option("--output", help="Where to write the page.", metavar="FILE")] = None,
+    root: Root = Path("runs"),
+    json: Json = False,
+) -> None:
+    """Compare runs: a table, and a page with their curves in one plot."""
+    folders = [find_run(name, root) for name in runs]
+    rows = compare_runs(folders)
+    page = write_comparison(folders, output or root / "comparison.html")
+    output_of(context).give({"runs": rows, "report": str(page)}, _table(rows))
+    output_of(context).note(f"Page: {page}")
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    settings = list(rows[0]["settings"])
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("run")
+    for name in ("rounds", "accuracy", "best (round)", "worst tenth", "sent up", "seconds", *settings):
+        table.add_column(name, justify="right")
+    for row in rows:
+        best = "" if row["best_accuracy"] is None else f"{_percent(row['best_accuracy'])} ({row['best_round']})"
+        table.add_row(
+            row["run"],
+            str(row["rounds"]),
+            _percent(row["accuracy"]),
+            best,
+            _percent(row["worst_decile"]),
+            human_bytes(row["bytes_up"]),
+            "" if row["seconds"] is None else f"{row['seconds']:,.1f}",
+            *(str(row["settings"][path]) for path in settings),
+        )
+    return table
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"

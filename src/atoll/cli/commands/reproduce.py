@@ -1,0 +1,92 @@
+"""``atoll reproduce``: a paper's table, ours beside theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from atoll.cli.app import INTERRUPT_CODE, app
+from atoll.cli.common import Json, output_of
+from atoll.cli.output import Output
+from atoll.cli.progress import Rounds
+from atoll.reproduce import Interrupted, Lab, entries, entry, reproduce
+from atoll.runs import INTERRUPTED, Stopping
+
+
+@app.command("reproduce")
+def command(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="Which one; without a name, all are listed.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="In under a minute on less data, judged only on what it ran.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what was kept.")] = False,
+    root: Annotated[Path, typer.Option("--root", help="Where its trainings are kept.", metavar="FOLDER")] = Path(
+        "runs/reproduce"
+    ),
+    json: Json = False,
+) -> int:
+    """Run a paper's experiment again and set our numbers beside its own."""
+    output = output_of(context)
+    if name is None:
+        _list(output)
+        return 0
+    wanted = entry(name)
+    output.note(f"{wanted.title}\nSource: {wanted.source}")
+    stopping = Stopping(tell=output.note)
+    shown: list[Rounds] = []
+    lab = Lab(root / wanted.name, stopping, _watch(output, shown), fresh)
+    try:
+        with stopping.signals():
+            found = reproduce(name, lab, quick=quick)
+    except Interrupted:
+        output.give({"name": name, "status": INTERRUPTED})
+        output.note("[bold]Interrupted.[/bold] The same command goes on where it stopped.")
+        return INTERRUPT_CODE
+    finally:
+        _close(shown)
+    output.give(found, _table(found))
+    return 0
+
+
+def _watch(output: Output, shown: list[Rounds]) -> Callable[[str, int], Callable[[dict[str, Any]], None]]:
+    """One progress display after the other."""
+
+    def begin(title: str, rounds: int) -> Callable[[dict[str, Any]], None]:
+        _close(shown)
+        display = Rounds(output.console, rounds, title)
+        display.__enter__()
+        shown.append(display)
+        return display.record
+
+    return begin
+
+
+def _close(shown: list[Rounds]) -> None:
+    while shown:
+        shown.pop().__exit__(None, None, None)
+
+
+def _list(output: Output) -> None:
+    rows = [{"name": e.name, "title": e.title, "source": e.source, "needs": e.needs} for e in entries().values()]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("name", "title", "source", "needs"):
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*row.values())
+    output.give({"reproductions": rows}, table)
+
+
+def _table(found: dict[str, Any]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("claim", "paper", "ours", "holds", "note"):
+        table.add_column(column)
+    for claim in found["claims"]:
+        holds = "[green]yes[/green]" if claim["holds"] else "[red]no[/red]"
+        paper = "" if claim["paper"] is None else str(claim["paper"])
+        table.add_row(claim["claim"], paper, str(claim["ours"]), holds, claim["note"])
+    return table

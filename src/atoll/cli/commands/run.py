@@ -1,0 +1,135 @@
+"""``atoll run``: train what a configuration says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from atoll.cli.app import INTERRUPT_CODE, app
+from atoll.cli.common import Json, Root, output_of
+from atoll.cli.output import Output
+from atoll.cli.progress import Rounds
+from atoll.core.errors import CheckpointError, ConfigError
+from atoll.report.page import human_bytes
+from atoll.runs import (
+    INTERRUPTED,
+    RunConfig,
+    RunFolder,
+    Stopping,
+    execute,
+    load_config,
+    new_folder,
+    parse_config,
+    runs_in,
+)
+from atoll.runs.execute import CHANGEABLE
+from atoll.runs.yaml import override
+
+
+@app.command("run")
+def command(
+    context: typer.Context,
+    config: Annotated[Path, typer.Argument(help="A YAML configuration; with --resume also a run folder.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a setting, as in --set algorithm.lr=0.05.", metavar="A.B=C"),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped or killed.")] = False,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="batched, inline, processes or socket.", metavar="NAME")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option("--folder", help="The run folder.", metavar="FOLDER")] = None,
+    root: Root = Path("runs"),
+    json: Json = False,
+) -> int:
+    """Train what a YAML configuration says, in a run folder that survives Ctrl-C and kill."""
+    output = output_of(context)
+    changes = [*(settings or []), *([f"engine={engine}"] if engine else [])]
+    if config.is_dir():
+        if not resume:
+            raise ConfigError(
+                f"{str(config)!r} is a run folder",
+                where="CONFIG",
+                remedy="add --resume to continue it, or give a YAML file",
+            )
+        place = RunFolder(config if folder is None else folder)
+        tree = place.config().plain()
+        for change in changes:
+            override(tree, change)
+        wanted = parse_config(tree, str(place.config_file))
+    else:
+        wanted = load_config(config, changes)
+        place = _place(wanted, folder, root, resume, output)
+    return train(wanted, place, output, resume)
+
+
+def _place(config: RunConfig, folder: Path | None, root: Path, resume: bool, output: Output) -> RunFolder:
+    chosen = folder or (Path(config.folder) if config.folder else None)
+    if chosen is not None:
+        if resume and not RunFolder(chosen).begun:
+            output.note(f"Nothing was begun in {chosen} yet: beginning.")
+        return RunFolder(chosen)
+    if not resume:
+        return new_folder(root, config.name)
+    for found in reversed(runs_in(root)):
+        if found.status() != "finished" and not _changed(found, config):
+            return found
+    raise CheckpointError(
+        "there is no unfinished run of this configuration",
+        where=str(root),
+        remedy="name its folder (atoll run FOLDER --resume), or run it without --resume",
+    )
+
+
+def _changed(folder: RunFolder, config: RunConfig) -> list[str]:
+    return [path for path in folder.config().differences(config) if path.split(".")[0] not in CHANGEABLE]
+
+
+def train(config: RunConfig, folder: RunFolder, output: Output, resume: bool) -> int:
+    """Train with progress on stderr and give the result."""
+    stopping = Stopping(tell=output.note)
+    output.note(f"Run folder: {folder.path}")
+    with Rounds(output.console, config.rounds, config.name) as rounds, stopping.signals():
+        execute(config, folder, resume=resume, stopping=stopping, on_record=rounds.record, on_start=rounds.begin)
+    result = result_of(folder)
+    output.give(result, _sentence(result))
+    if result["status"] == INTERRUPTED:
+        output.note(
+            f"[bold]Interrupted[/bold] after round {result['rounds']}. Resume with: atoll run {folder.path} --resume"
+        )
+        return INTERRUPT_CODE
+    return 0
+
+
+def result_of(folder: RunFolder) -> dict[str, Any]:
+    """What a run reached, from its folder."""
+    manifest, rows = folder.manifest(), folder.metrics()
+
+    def last(name: str) -> Any:
+        return next((row[name] for row in reversed(rows) if row.get(name) is not None), None)
+
+    return {
+        "run": folder.name,
+        "folder": str(folder.path),
+        "status": manifest["status"],
+        "reason": manifest.get("reason"),
+        "rounds": len(rows),
+        "accuracy": last("test/accuracy"),
+        "loss": last("test/loss"),
+        "rejected": sum(int(row.get("rejected") or 0) for row in rows),
+        "bytes_up": sum(int(row.get("bytes_up") or 0) for row in rows),
+        "bytes_down": sum(int(row.get("bytes_down") or 0) for row in rows),
+        "seconds": manifest.get("seconds"),
+        "engine": manifest.get("engine"),
+        "model": str(folder.model_file),
+        "report": str(folder.report_file) if folder.report_file.exists() else None,
+    }
+
+
+def _sentence(result: dict[str, Any]) -> str:
+    accuracy = "" if result["accuracy"] is None else f"accuracy {100 * result['accuracy']:.1f} %, "
+    up, down = human_bytes(result["bytes_up"]), human_bytes(result["bytes_down"])
+    end = f"\nreport: {result['report']}" if result["report"] else ""
+    return f"{result['run']}: {accuracy}{result['rounds']} rounds, {up} up, {down} down, {result['seconds']} s{end}"

@@ -1,0 +1,66 @@
+"""``atoll runs``: a table of the runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from atoll.cli.app import app
+from atoll.cli.common import Json, Root, output_of
+from atoll.core.errors import CheckpointError
+from atoll.runs import RunFolder, runs_in
+
+_COLOURS = {"finished": "green", "running": "cyan", "interrupted": "yellow", "failed": "red", "unreadable": "red"}
+
+
+@app.command("runs")
+def command(context: typer.Context, root: Root = Path("runs"), json: Json = False) -> None:
+    """List the runs."""
+    output = output_of(context)
+    rows = [_row(folder) for folder in runs_in(root)]
+    output.give({"root": str(root), "runs": rows}, _table(rows) if rows else f"There are no runs below {root} yet.")
+
+
+def _row(folder: RunFolder) -> dict[str, Any]:
+    try:
+        config, manifest, rows = folder.config(), folder.manifest(), folder.metrics()
+        accuracy = next((r["test/accuracy"] for r in reversed(rows) if r.get("test/accuracy") is not None), None)
+        return {
+            "run": folder.name,
+            "status": folder.status(),
+            "data": config.data.source.name,
+            "algorithm": config.algorithm.name,
+            "rounds": len(rows),
+            "of": config.rounds,
+            "accuracy": accuracy,
+            "started": manifest.get("started"),
+            "seconds": manifest.get("seconds"),
+        }
+    except CheckpointError as error:
+        return {"run": folder.name, "status": "unreadable", "error": str(error)}
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("run", "status", "data", "algorithm"):
+        table.add_column(name)
+    for name in ("rounds", "accuracy", "seconds"):
+        table.add_column(name, justify="right")
+    table.add_column("started")
+    for row in rows:
+        colour = _COLOURS.get(row["status"], "white")
+        accuracy = row.get("accuracy")
+        table.add_row(
+            row["run"],
+            f"[{colour}]{row['status']}[/{colour}]",
+            row.get("data", row.get("error", "")),
+            row.get("algorithm", ""),
+            f"{row['rounds']}/{row['of']}" if "rounds" in row else "",
+            "" if accuracy is None else f"{100 * accuracy:.1f} %",
+            "" if row.get("seconds") is None else f"{row['seconds']:,.1f}",
+            str(row.get("started") or "").replace("T", " ").replace("+00:00", ""),
+        )
+    return table

@@ -1,0 +1,20 @@
+"""``atoll schema``: what a configuration may say, for editors."""
+
+from __future__ import annotations
+
+import typer
+
+from atoll.cli.app import app
+from atoll.cli.common import Json, output_of
+from atoll.runs import json_schema
+from atoll.runs.records import as_json
+
+
+@app.command("schema")
+def command(context: typer.Context, json: Json = False) -> None:
+    """Print the JSON Schema of a configuration file."""
+    made = json_schema()
+    if output_of(context).json:
+        output_of(context).give(made)
+    else:
+        typer.echo(as_json(made, indent=2))

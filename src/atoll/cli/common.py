@@ -1,0 +1,40 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from atoll.core.errors import CheckpointError, nearest
+from atoll.runs import RunFolder, runs_in
+
+if TYPE_CHECKING:
+    from .output import Output
+
+__all__ = ["Json", "Root", "find_run", "output_of"]
+
+Json = Annotated[bool, typer.Option("--json", help="Exactly one JSON object on stdout; progress on stderr.")]
+Root = Annotated[Path, typer.Option("--root", help="Where run folders are kept.", metavar="FOLDER")]
+
+
+def output_of(context: typer.Context) -> Output:
+    """How this command speaks."""
+    found: Output = context.obj
+    return found
+
+
+def find_run(name: str, root: Path) -> RunFolder:
+    """A run by its folder's path, or by its name below the root.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    for path in (Path(name), root / name):
+        if path.is_dir():
+            return RunFolder(path).require()
+    known = [folder.name for folder in runs_in(root)]
+    raise CheckpointError(
+        f"there is no run {name!r}.{nearest(name, known)}", where=str(root), remedy="list the runs with `atoll runs`"
+    )

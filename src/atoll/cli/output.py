@@ -1,0 +1,138 @@
+"""Where words go: one JSON object or a short text on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from rich.console import Console, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+
+from atoll.core.errors import AtollError
+from atoll.runs.records import as_json
+
+__all__ = ["Output", "only_json_on_stdout", "show_error", "show_usage"]
+
+
+@dataclass
+class Output:
+    """How a command speaks.
+
+    Attributes:
+        json: exactly one JSON object on stdout.
+        answer: the real stdout.
+        console: stderr.
+    """
+
+    json: bool
+    answer: IO[str]
+    console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
+    _answered: bool = False
+
+    def give(self, value: dict[str, Any], shown: RenderableType | None = None) -> None:
+        """The command's result: the object with ``--json``, else something to look at."""
+        if self.json:
+            self._write(value)
+        elif shown is not None:
+            Console(file=self.answer, highlight=False).print(shown)
+
+    def fail(self, error: dict[str, Any]) -> None:
+        """The command's error, as JSON if that was asked for."""
+        if self.json:
+            self._write({"error": error})
+
+    def _write(self, value: dict[str, Any]) -> None:
+        if not self._answered:
+            self._answered = True
+            self.answer.write(as_json(value) + "\n")
+            self.answer.flush()
+
+    def note(self, text: str) -> None:
+        """A line on stderr."""
+        self.console.print(text, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def only_json_on_stdout(wanted: bool) -> Iterator[IO[str]]:
+    """Keep stdout for the answer: what models, libraries and worker processes print goes to stderr."""
+    if not wanted:
+        yield sys.stdout
+        return
+    try:
+        real = sys.stdout.fileno() == 1
+    except (OSError, ValueError):  # a stand-in, as in a notebook or under a test
+        real = False
+    if not real:
+        answer = sys.stdout
+        with contextlib.redirect_stdout(sys.stderr):
+            yield answer
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with os.fdopen(os.dup(kept), "w", encoding="utf-8") as answer:
+            yield answer
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def show_error(error: Exception, output: Output, debug: bool) -> int:
+    """Say what was wrong, where, and what to do; return the exit code."""
+    if not isinstance(error, AtollError):
+        return _show_defect(error, output, debug)
+    output.fail(
+        {
+            "kind": type(error).__name__,
+            "what": error.what,
+            "where": error.where,
+            "remedy": error.remedy,
+            "exit_code": error.exit_code,
+        }
+    )
+    lines = Text(error.what)
+    for label, value in (("where", error.where), ("remedy", error.remedy)):
+        if value:
+            lines.append(f"\n{label}: ", style="bold").append(value)
+    title = f"[bold red]{type(error).__name__}[/bold red] (exit {error.exit_code})"
+    output.console.print(Panel(lines, title=title, title_align="left", border_style="red"))
+    _traceback(error, output, debug)
+    return error.exit_code
+
+
+def _show_defect(error: Exception, output: Output, debug: bool) -> int:
+    what = f"{type(error).__name__}: {error}"
+    remedy = "run it again with --debug, and report what it shows: this is a defect of Atoll or of your own code"
+    output.fail({"kind": type(error).__name__, "what": what, "where": None, "remedy": remedy, "exit_code": 1})
+    lines = Text(what).append("\nremedy: ", style="bold").append(remedy)
+    output.console.print(
+        Panel(lines, title="[bold red]Error[/bold red] (exit 1)", title_align="left", border_style="red")
+    )
+    _traceback(error, output, debug)
+    return 1
+
+
+def _traceback(error: Exception, output: Output, debug: bool) -> None:
+    if debug:
+        import traceback
+
+        output.console.print("".join(traceback.format_exception(error)), markup=False)
+
+
+def show_usage(error: Any, output: Output) -> int:
+    """A command line that cannot be parsed; exit code 2."""
+    what = error.format_message() if hasattr(error, "format_message") else "aborted"
+    remedy = "see `atoll --help`, or `atoll COMMAND --help`"
+    output.fail({"kind": "UsageError", "what": what, "where": "command line", "remedy": remedy, "exit_code": 2})
+    lines = Text(what).append("\nremedy: ", style="bold").append(remedy)
+    output.console.print(
+        Panel(lines, title="[bold red]Usage[/bold red] (exit 2)", title_align="left", border_style="red")
+    )
+    return 2
