@@ -33,6 +33,17 @@ class Synchronous:
     def __post_init__(self) -> None:
         if self.over_select < 1.0:
             raise ConfigError(f"over_select={self.over_select}", remedy="use a factor of at least 1.0")
+        if self.deadline is not None and not self.deadline > 0:
+            raise ConfigError(f"deadline={self.deadline} seconds", remedy="use a positive number, or None")
+        if not isinstance(self.quorum, float) and self.quorum < 0:
+            raise ConfigError(
+                f"quorum={self.quorum}", remedy="use a fraction in (0, 1] or a whole number of at least 0"
+            )
+        if self.late not in ("cancel", "drop"):
+            raise ConfigError(
+                f"late={self.late!r}: a synchronous round takes no reply after it has closed",
+                remedy="use 'cancel' or 'drop'",
+            )
         if isinstance(self.quorum, float) and not 0.0 < self.quorum <= 1.0:
             raise ConfigError(
                 f"quorum={self.quorum} is no fraction", remedy="use a fraction in (0, 1] or a whole number"
