@@ -6,12 +6,14 @@ A round has one or more *phases*; each phase is broadcast → local update → f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.errors import ConfigError
 from atoll.core.tree import Tree
 
 __all__ = ["Algorithm", "Gradient", "LocalWork", "RoundInfo"]
@@ -69,6 +71,20 @@ class Algorithm:
     steps: int | None = None
     phases: ClassVar[tuple[str, ...]] = ("train",)
     citation: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        if not (self.lr > 0 and math.isfinite(self.lr)):
+            raise ConfigError(f"lr={self.lr}", where=type(self).__name__, remedy="use a positive, finite learning rate")
+        if self.epochs < 1 or (self.steps is not None and self.steps < 1):
+            raise ConfigError(
+                f"epochs={self.epochs}, steps={self.steps}", where=type(self).__name__, remedy="use at least 1"
+            )
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ConfigError(
+                f"batch_size={self.batch_size}",
+                where=type(self).__name__,
+                remedy="use at least 1, or None for the full data",
+            )
 
     def init(self, params: Tree) -> Tree:
         """The server's state at the start; must hold ``"params"``."""

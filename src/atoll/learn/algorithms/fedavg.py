@@ -38,12 +38,11 @@ class FedAvg(Algorithm):
     )
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ConfigError(f"lr={self.lr}", remedy="use a positive learning rate")
-        if self.epochs < 1 or (self.steps is not None and self.steps < 1):
-            raise ConfigError(f"epochs={self.epochs}, steps={self.steps}", remedy="use at least 1")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ConfigError(f"batch_size={self.batch_size}", remedy="use at least 1, or None for the full data")
+        super().__post_init__()
+        if not (self.server_lr > 0 and self.decay > 0):
+            raise ConfigError(
+                f"server_lr={self.server_lr}, decay={self.decay}", where="FedAvg", remedy="use positive factors"
+            )
 
     def init(self, params: Tree) -> Tree:
         """The model, and the learning rate of the next round."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.errors import ConfigError
 from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 
@@ -31,6 +32,15 @@ class FedSGD(Algorithm):
         "McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-Efficient Learning of Deep Networks from "
         "Decentralized Data. AISTATS 2017."
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epochs != 1 or self.steps != 1 or self.batch_size is not None:
+            raise ConfigError(
+                f"epochs={self.epochs}, steps={self.steps}, batch_size={self.batch_size}",
+                where="FedSGD",
+                remedy="leave them out: FedSGD takes one full-batch gradient; for local steps use FedAvg",
+            )
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """The model and no gradient yet."""
