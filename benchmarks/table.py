@@ -12,8 +12,8 @@ from typing import Any
 
 HEAD = (
     "| Peer | Clients/s | Range | vs fastest peer | First round, s | Compile, s | Start to end, s "
-    "| Peak PSS, MB | Weights differ by | Accuracy | Gate |\n"
-    "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|:-:|"
+    "| Peak PSS, MB | Weights differ by (after rounds) | Loss | Accuracy | Gate |\n"
+    "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|:-:|"
 )
 
 
@@ -28,9 +28,10 @@ def _row(peer: dict[str, Any], best: float) -> str:
         f"{peer['compile_seconds']:.1f}",
         f"{peer['wall_start_to_end']:.1f}",
         f"{peer['peak_pss_bytes'] / 1e6:,.0f}",
-        f"{peer['weights_distance']:.1e}",
+        f"{peer['weights_distance']:.1e} ({peer['gate_rounds']})",
+        f"{peer['loss']:.3f}",
         f"{peer['accuracy']:.3f}",
-        "pass" if peer["correct"] else f"**above {peer['tolerance']:g}**",
+        "pass" if peer["correct"] else "**fail**",
     ]
     return f"| {' | '.join(cells)} |"
 
