@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .core.clock import Clock, Free, run
 from .core.errors import ConfigError, nearest
@@ -14,6 +14,7 @@ from .core.federation import Federation, Program, run_program
 from .core.world import World
 
 if TYPE_CHECKING:
+    from .core.task import Task
     from .learn.history import History
     from .learn.training import Training
 
@@ -86,8 +87,9 @@ def simulate(
     workers: int | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
-    errors: str = "raise",
+    errors: Literal["raise", "drop"] = "raise",
     secret_seed: int | None = None,
+    tasks: Sequence[Task] = (),
     on_record: Callable[[dict[str, Any]], None] | None = None,
     on_restore: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> Any:
@@ -104,6 +106,7 @@ def simulate(
         resume: continue the run in the folder.
         errors: a task that raises stops the run (``"raise"``) or counts as a silent party (``"drop"``).
         secret_seed: makes the islands' secrets reproducible and every privacy guarantee void.
+        tasks: tasks of a program that cannot be found as ``module:name``, such as a learner's; a ``Training`` brings its own.
         on_record: called with every record of metrics.
         on_restore: called with the records of the checkpoint that a resumed run continues from.
     """
@@ -117,6 +120,7 @@ def simulate(
         islands, chosen, seed=seed, clock=Clock(), cost=devices or Free(), folder=where, resume=resume,
         errors=errors, secret_seed=secret_seed, on_record=on_record, on_restore=on_restore,
     )  # fmt: skip
+    world.registry.update({task.name: task for task in tasks})
     if not isinstance(job, Training):
         return run_in(world, job)[0]
     if len(islands) == 0:

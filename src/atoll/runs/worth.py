@@ -61,7 +61,7 @@ def train_alone(job: Training, islands: Islands, **simulation: Any) -> list[floa
         updates = [_update(reply, algorithm) for reply in replies.values]
         return [_accuracy(learner.evaluate(T.add(params, update), islands.test)) for update in updates]
 
-    found: list[float] = simulate(program, islands, **simulation)
+    found: list[float] = simulate(program, islands, tasks=[learner.train], **simulation)
     return found
 
 
