@@ -29,7 +29,8 @@ def hash64(*parts: str | int) -> int:
     """Hash a path to 64 bits with BLAKE2b; a part's type and length are part of the hash."""
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
-        text = part if isinstance(part, str) else f"#{int(part)}"
+        # A number is written "#5"; a text that begins with "#" gets another, so that no text is a number.
+        text = f"#{int(part)}" if not isinstance(part, str) else f"#{part}" if part.startswith("#") else part
         raw = text.encode()
         digest.update(len(raw).to_bytes(4, "little"))
         digest.update(raw)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import DataError
+from .errors import ConfigError, DataError
 
 __all__ = [
     "Tree",
@@ -67,6 +67,9 @@ def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:  # noqa: A001 
                 raise _mismatch(tree, other)
         parts = [map(fn, value, *[other[i] for other in rest]) for i, value in enumerate(tree)]
         return parts if isinstance(tree, list) else tuple(parts)
+    for other in rest:
+        if isinstance(other, dict | list | tuple):
+            raise _mismatch(tree, other)
     return fn(tree, *rest)
 
 
@@ -185,9 +188,16 @@ def topk(tree: Tree, fraction: float) -> Tree:
     """Keep the largest entries by magnitude in each leaf and set the others to zero.
 
     Of a leaf with ``d`` entries, ``max(1, floor(fraction * d))`` are kept; entries that tie with the smallest kept one are kept too.
+
+    Raises:
+        ConfigError: a fraction outside [0, 1].
     """
+    if not 0.0 <= fraction <= 1.0:
+        raise ConfigError(f"fraction={fraction}", where="topk", remedy="use a share from 0 to 1")
 
     def keep(leaf: Any) -> Any:
+        if 0 in leaf.shape:
+            return leaf
         xp = _namespace(leaf)
         flat = abs(leaf).reshape(-1)
         count = max(1, int(fraction * flat.shape[0]))
