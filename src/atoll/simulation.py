@@ -106,7 +106,8 @@ def simulate(
         resume: continue the run in the folder.
         errors: a task that raises stops the run (``"raise"``) or counts as a silent party (``"drop"``).
         secret_seed: makes the islands' secrets reproducible and every privacy guarantee void.
-        tasks: tasks of a program that cannot be found as ``module:name``, such as a learner's; a ``Training`` brings its own.
+        tasks: tasks of a program that cannot be found as ``module:name``, such as a learner's; a ``Training`` brings its own, and so does a
+            program with an attribute ``tasks``.
         on_record: called with every record of metrics.
         on_restore: called with the records of the checkpoint that a resumed run continues from.
     """
@@ -120,14 +121,14 @@ def simulate(
         islands, chosen, seed=seed, clock=Clock(), cost=devices or Free(), folder=where, resume=resume,
         errors=errors, secret_seed=secret_seed, on_record=on_record, on_restore=on_restore,
     )  # fmt: skip
-    world.registry.update({task.name: task for task in tasks})
+    world.registry.update({task.name: task for task in (*tasks, *getattr(job, "tasks", ()))})
     if not isinstance(job, Training):
         return run_in(world, job)[0]
     if len(islands) == 0:
         raise ConfigError("the federation has no clients", where="islands", remedy="partition the data first")
     learner = job.learner(islands)
-    tasks = (learner.train, learner.measure, scoring_task(learner))
-    world.registry.update({task.name: task for task in tasks})
+    own = (learner.train, learner.measure, scoring_task(learner))
+    world.registry.update({task.name: task for task in own})
     trained, fed = run_in(world, job.program(islands, learner))
     return Result(
         learner.export(trained.params),

@@ -167,10 +167,12 @@ def test_parts_of_blocks_that_come_out_of_order_keep_their_senders():
         for block in ([3, 1], [0, 2]):
             yield Batch(np.array(block), {"p": Parts(cohort.positions[block] * 10.0, examples=np.ones(2))})
 
-    async def program(fed):
-        return await fed.sum(fed.parties, Task("t:t", lambda island, message: None, many=many))
+    work = Task("t:t", lambda island, message: None, many=many)
 
-    got = atoll.simulate(program, Community([None] * 4), engine=Vectorised())
+    async def program(fed):
+        return await fed.sum(fed.parties, work)
+
+    got = atoll.simulate(program, Community([None] * 4), engine=Vectorised(), tasks=[work])
     assert [(p.sender, p.value) for p in got["p"]] == [(0, 0.0), (1, 10.0), (2, 20.0), (3, 30.0)]
     assert got.kinds == {"p": "parts"}
 
@@ -179,12 +181,24 @@ def test_a_part_that_is_not_finite_is_rejected_in_blocks_too():
     def many(cohort, message):
         yield Batch(np.arange(3), {"p": Parts(np.array([1.0, np.nan, 3.0]), examples=np.ones(3))})
 
-    async def program(fed):
-        return await fed.sum(fed.parties, Task("t:t", lambda island, message: None, many=many))
+    work = Task("t:t", lambda island, message: None, many=many)
 
-    got = atoll.simulate(program, Community([None] * 3), engine=Vectorised())
+    async def program(fed):
+        return await fed.sum(fed.parties, work)
+
+    got = atoll.simulate(program, Community([None] * 3), engine=Vectorised(), tasks=[work])
     assert [p.value for p in got["p"]] == [1.0, 3.0]
     assert got.rejected == {"client-1": "p is not finite"}
+
+
+@pytest.mark.parametrize("engine", ["batched", "processes"])
+@pytest.mark.parametrize("aggregation", [KeepLocal(), KeepGlobal(), EqualWeights()], ids=repr)
+def test_operators_give_the_same_on_every_engine(aggregation, engine):
+    job = Training(
+        model=atoll.models.linear(4, 3), algorithm=FedAvg(lr=0.1), selection=atoll.Uniform(3), aggregation=aggregation, rounds=3
+    )  # fmt: skip
+    inline, other = (atoll.simulate(job, islands(SIZES), engine=e, seed=5) for e in ("inline", engine))
+    np.testing.assert_allclose(flat(other.params), flat(inline.params), rtol=1e-10, atol=1e-13)
 
 
 def test_the_population_is_asked_when_its_sizes_are_not_known():

@@ -108,6 +108,13 @@ def test_same_seed_same_result(model):
         np.testing.assert_array_equal(runs[0][key], runs[1][key])
 
 
+@pytest.mark.parametrize("engine", ["batched", "processes"])
+def test_other_engines_give_the_same(engine):
+    job = Training(model=lm.SGDClassifier(), algorithm=FedAvg(epochs=2), selection=Uniform(2), rounds=3)
+    inline, other = (atoll.simulate(job, blobs(), engine=e) for e in ("inline", engine))
+    np.testing.assert_allclose(other.params["coef"], inline.params["coef"], rtol=1e-12)
+
+
 def test_one_client_is_the_estimator_itself():
     """Two rounds of one pass each equal two calls of partial_fit with the same random states."""
     data = blobs(sizes=(40,))

@@ -137,6 +137,7 @@ class GradientDivergence:
         async def program(fed: Federation) -> Divergence:
             return await _analyse(fed, self, learner, local, central)
 
+        program.tasks = (local, central)  # type: ignore[attr-defined]
         return program
 
 
