@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+from docstrings import shown
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -74,21 +76,24 @@ def _reference(room: str) -> str:
         parts = sorted(path for path in folder.glob("[a-z]*.py"))
         inside = [*((p.stem, p) for p in parts), ("message", folder / "message" / "__init__.py")]
         return head + "".join(_module(f"atoll.core.{name}", path, heading=True) for name, path in inside)
-    return head + _module(f"atoll.{room}", file, heading=False)
+    text = head + _module(f"atoll.{room}", file, heading=False)
+    for part in sorted(folder.glob("[a-z]*/__init__.py")):
+        # A folder inside a room is shown as far as the room does not pass its names on already.
+        if not set(_public(part)) <= set(_public(file)):
+            text += _module(f"atoll.{room}.{part.parent.name}", part, heading=True, without=_public(file))
+    return text
 
 
-def _module(name: str, file: Path, *, heading: bool) -> str:
+def _module(name: str, file: Path, *, heading: bool, without: Sequence[str] = ()) -> str:
     origins = _origins(file, name)
-    own = [origins.get(public, f"{name}.{public}") for public in _public(file)]
+    own = [origins.get(public, f"{name}.{public}") for public in _public(file) if public not in without]
     level = 3 if heading else 2
     title = f"\n## {name}\n\n{_docstring(file)}\n" if heading else ""
     return title + "".join(f"\n::: {path}\n    options:\n      heading_level: {level}\n" for path in own if path)
 
 
 def _docstring(file: Path) -> str:
-    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-    # A table drawn with "=" is shown as it is drawn.
-    return re.sub(r"^(=+(?: +=+)+\n.*\n=+(?: +=+)+)$", r"```text\n\1\n```", text, flags=re.MULTILINE | re.DOTALL)
+    return shown(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "")
 
 
 def _public(file: Path) -> list[str]:
