@@ -77,26 +77,26 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def _outcome(words: list[str], output: Output, debug: bool) -> int:
+    refused, aborted = _named(typer.BadParameter, "ClickException"), _named(typer.Abort, "Abort")
     try:
         code: Any = app(args=words, standalone_mode=False, obj=output)
-    except KeyboardInterrupt:
-        output.fail({"kind": "Interrupted", "what": INTERRUPTED, "exit_code": INTERRUPT_CODE})
-        output.note("[bold]Stopped at once.[/bold] The last checkpoint counts.")
-        return INTERRUPT_CODE
-    except _usage_errors() as error:
+    except (KeyboardInterrupt, aborted):
+        code = INTERRUPT_CODE
+    except refused as error:
         return show_usage(error, output)
     except Exception as error:
         if debug and not output.json:
             raise
         return show_error(error, output, debug)
+    if code == INTERRUPT_CODE and not output.answered:  # not in order: Ctrl-C twice, or outside a training
+        output.fail({"kind": "Interrupted", "what": INTERRUPTED, "exit_code": INTERRUPT_CODE})
+        output.note("[bold]Stopped at once.[/bold] The last checkpoint counts.")
     return int(code or 0)
 
 
-def _usage_errors() -> tuple[type[Exception], ...]:
-    """The errors by which the argument parser refuses a command line."""
-    names = {"ClickException", "Abort"}
-    found = [kind for base in (typer.BadParameter, typer.Abort) for kind in base.__mro__ if kind.__name__ in names]
-    return tuple(found)
+def _named(kind: type[Exception], name: str) -> type[Exception]:
+    """The base class of that name: the argument parser is part of Typer in some versions and a library in others."""
+    return next(base for base in kind.__mro__ if base.__name__ == name)
 
 
 def known_codes() -> dict[str, int]:

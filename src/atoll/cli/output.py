@@ -27,18 +27,21 @@ class Output:
         json: exactly one JSON object on stdout.
         answer: the real stdout.
         console: stderr.
+        answered: whether the result was given.
     """
 
     json: bool
     answer: IO[str]
     console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
-    _answered: bool = False
+    answered: bool = False
 
     def give(self, value: dict[str, Any], shown: RenderableType | None = None) -> None:
         """The command's result: the object with ``--json``, else something to look at."""
         if self.json:
             self._write(value)
-        elif shown is not None:
+            return
+        self.answered = True
+        if shown is not None:
             Console(file=self.answer, highlight=False).print(shown)
 
     def fail(self, error: dict[str, Any]) -> None:
@@ -47,8 +50,8 @@ class Output:
             self._write({"error": error})
 
     def _write(self, value: dict[str, Any]) -> None:
-        if not self._answered:
-            self._answered = True
+        if not self.answered:
+            self.answered = True
             self.answer.write(as_json(value) + "\n")
             self.answer.flush()
 

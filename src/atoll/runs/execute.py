@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.errors import AtollError, CheckpointError, ConfigError
+from atoll.core.errors import AtollError, CheckpointError, ConfigError, MissingExtraError
 
 from .config import RunConfig
 from .folder import RunFolder
@@ -82,7 +82,7 @@ def _prepare(config: RunConfig, folder: RunFolder, resume: bool) -> None:
                 where=str(folder.config_file),
                 remedy=f"resume it as it was begun (atoll run {folder.path} --resume), or begin a new run",
             )
-    elif folder.path.is_dir() and any(p.name != ".lock" for p in folder.path.iterdir()):
+    elif folder.path.is_dir() and any(not p.name.startswith(".") for p in folder.path.iterdir()):
         raise CheckpointError(
             "the folder holds other files and no run", where=str(folder.path), remedy="choose an empty or a new folder"
         )
@@ -132,7 +132,7 @@ def _train(
     on_start: Callable[[int], None] | None,
     report: bool,
 ) -> Result:
-    from atoll.report import cite, summarise_data, write_report
+    from atoll.report import cite, summarise_data
     from atoll.simulation import simulate
 
     begin = time.perf_counter()
@@ -151,8 +151,18 @@ def _train(
     )  # fmt: skip
     _finish(folder, result, trackers, time.perf_counter() - begin)
     if report:
-        write_report(folder)
+        _report(folder)
     return result
+
+
+def _report(folder: RunFolder) -> None:
+    """Write the page; a training is not lost because nothing can draw it."""
+    from atoll.report import write_report
+
+    try:
+        write_report(folder)
+    except MissingExtraError as error:
+        logger.warning("no report was written", extra={"what": error.what, "remedy": error.remedy})
 
 
 class _Keeper:

@@ -42,6 +42,7 @@ def command(
     ] = None,
     folder: Annotated[Path | None, typer.Option("--folder", help="The run folder.", metavar="FOLDER")] = None,
     root: Root = Path("runs"),
+    report: Annotated[bool, typer.Option("--report/--no-report", help="Write the HTML report at the end.")] = True,
     json: Json = False,
 ) -> int:
     """Train what a YAML configuration says, in a run folder that survives Ctrl-C and kill."""
@@ -62,7 +63,7 @@ def command(
     else:
         wanted = load_config(config, changes)
         place = _place(wanted, folder, root, resume, output)
-    return train(wanted, place, output, resume)
+    return train(wanted, place, output, resume, report)
 
 
 def _place(config: RunConfig, folder: Path | None, root: Path, resume: bool, output: Output) -> RunFolder:
@@ -87,12 +88,20 @@ def _changed(folder: RunFolder, config: RunConfig) -> list[str]:
     return [path for path in folder.config().differences(config) if path.split(".")[0] not in CHANGEABLE]
 
 
-def train(config: RunConfig, folder: RunFolder, output: Output, resume: bool) -> int:
+def train(config: RunConfig, folder: RunFolder, output: Output, resume: bool, report: bool = True) -> int:
     """Train with progress on stderr and give the result."""
     stopping = Stopping(tell=output.note)
     output.note(f"Run folder: {folder.path}")
     with Rounds(output.console, config.rounds, config.name) as rounds, stopping.signals():
-        execute(config, folder, resume=resume, stopping=stopping, on_record=rounds.record, on_start=rounds.begin)
+        execute(
+            config,
+            folder,
+            resume=resume,
+            stopping=stopping,
+            on_record=rounds.record,
+            on_start=rounds.begin,
+            report=report,
+        )
     result = result_of(folder)
     output.give(result, _sentence(result))
     if result["status"] == INTERRUPTED:

@@ -1,0 +1,118 @@
+"""Ctrl-C and SIGTERM stop after the round, keep the run resumable, and exit with 130."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.cli import run
+from atoll.engines import batched
+from atoll.runs import RunFolder, Stopping, execute, parse_config, yaml
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_after_the_round_and_resuming_ends_the_same(
+    config: Path, settings: dict[str, Any], typed: Callable[..., Any], tmp_path: Path, number: int
+) -> None:
+    stop = {"name": "parts_of_mine:Interrupting", "after": 2, "number": int(number)}
+    config.write_text(yaml.dump({**settings, "trackers": [stop]}))
+    before = signal.getsignal(number)
+    code, result, said = typed("run", config, "--folder", "stopped")
+    assert signal.getsignal(number) is before
+    assert code == 130
+    assert (result["status"], result["rounds"]) == ("interrupted", 2)
+    assert f"{signal.Signals(number).name}: stopping after this round" in said
+    assert "Resume with: atoll run stopped --resume" in said
+    assert RunFolder("stopped").status() == "interrupted"
+    assert list((tmp_path / "stopped" / "checkpoints").glob("generation-*.msg"))
+
+    code, result, said = typed("run", "stopped", "--resume", "--set", "trackers=[]")
+    assert (code, result["status"], result["rounds"]) == (0, "finished", 5)
+    assert "going on after round 2" in said
+    execute(parse_config(settings), RunFolder("whole"), report=False)
+    assert RunFolder("stopped").model_file.read_bytes() == RunFolder("whole").model_file.read_bytes()
+    assert RunFolder("stopped").metrics_file.read_text() == RunFolder("whole").metrics_file.read_text()
+
+
+def test_between_checkpoints_too(settings: dict[str, Any], tmp_path: Path) -> None:
+    sparse = parse_config({**settings, "checkpoint_every": 4})
+    stopping = Stopping()
+    folder = RunFolder(tmp_path / "sparse")
+    result = execute(
+        sparse,
+        folder,
+        stopping=stopping,
+        on_record=lambda row: stopping.ask() if row["round"] == 3 else None,
+        report=False,
+    )
+    assert (result.reason, len(result.metrics)) == ("interrupted", 3)
+    done: list[int] = []
+    execute(sparse, folder, resume=True, on_start=done.append, report=False)
+    assert done == [3]
+    assert len(folder.metrics()) == 5
+
+
+def test_a_second_signal_stops_at_once(config: Path, settings: dict[str, Any], typed: Callable[..., Any]) -> None:
+    twice = [{"name": "parts_of_mine:Interrupting", "after": 3}] * 2
+    config.write_text(yaml.dump({**settings, "trackers": twice}))
+    code, result, said = typed("run", config, "--folder", "stopped")
+    assert code == 130
+    assert result["error"]["kind"] == "Interrupted"
+    assert "The last checkpoint counts" in said
+    assert RunFolder("stopped").status() == "interrupted"
+    code, result, _ = typed("run", "stopped", "--resume", "--set", "trackers=[]")
+    assert (code, result["rounds"]) == (0, 5)
+
+
+def test_resume_finds_the_unfinished_run_of_a_configuration(
+    config: Path, settings: dict[str, Any], typed: Callable[..., Any]
+) -> None:
+    assert typed("run", config)[0] == 0
+    stop = {"name": "parts_of_mine:Interrupting", "after": 2}
+    _, first, _ = typed("run", config, "--set", f"trackers=[{json.dumps(stop)}]")
+    _, other, _ = typed("run", config, "--set", f"trackers=[{json.dumps(stop)}]", "--set", "seed=5")
+    assert first["status"] == other["status"] == "interrupted"
+    code, result, _ = typed("run", config, "--resume")
+    assert (code, result["run"], result["status"]) == (0, first["run"], "finished")
+    code, result, _ = typed("run", config, "--resume")
+    assert code == 8
+    assert result["error"]["what"] == "there is no unfinished run of this configuration"
+
+
+def test_a_run_folder_wants_resume(config: Path, typed: Callable[..., Any]) -> None:
+    run(["run", str(config), "--folder", "mine"])
+    code, result, _ = typed("run", "mine")
+    assert code == 2
+    assert result["error"]["what"] == "'mine' is a run folder"
+
+
+def test_resuming_what_was_never_begun_begins(config: Path, typed: Callable[..., Any]) -> None:
+    code, result, said = typed("run", config, "--folder", "fresh", "--resume")
+    assert (code, result["rounds"]) == (0, 5)
+    assert "Nothing was begun in fresh yet: beginning." in said
+
+
+def test_a_resumed_run_reuses_the_engine_choices(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    del torch
+    model = {"name": "mlp", "features": 4, "outputs": 3, "hidden": [8]}
+    config = parse_config({**settings, "model": model, "engine": "batched"})
+    folder, stopping = RunFolder(tmp_path / "run"), Stopping()
+    stopping.ask()
+    first = execute(config, folder, stopping=stopping, report=False)
+    assert (first.reason, len(first.metrics)) == ("interrupted", 1)
+    # A machine with other processors would choose otherwise.
+    own = first.engine["workers"]
+    monkeypatch.setattr(batched, "cores", lambda: own + 3)
+    elsewhere = execute(config, RunFolder(tmp_path / "elsewhere"), stopping=stopping, report=False)
+    assert elsewhere.engine["workers"] == own + 3
+    second = execute(config, folder, resume=True, report=False)
+    assert second.engine == first.engine == folder.manifest()["engine"]
+    assert second.engine["workers"] == own
