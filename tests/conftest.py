@@ -29,6 +29,13 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse names that differ from process to process: tests are shared out among workers by name."""
+    moving = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if moving:
+        raise pytest.UsageError(f"the name of a test holds an address, give it an id: {moving[0]}")
+
+
 class NetworkUsed(RuntimeError):
     """A test tried to leave this machine."""
 

@@ -259,7 +259,7 @@ def test_the_learning_rate_goes_on_from_round_to_round():
         (nb.GaussianNB(), blobs, CompositionError, "GaussianNB cannot be trained by FedAvg"),
         (KMeans(2), blobs, DataError, "a regressor for a classification task"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )  # fmt: skip
 def test_estimators_that_cannot_be_trained(model, data, kind, text):
     with pytest.raises(kind, match=text):
