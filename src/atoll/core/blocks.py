@@ -117,7 +117,7 @@ def _sum_block(request: Request, batch: Batch, keys: NDArray[np.uint64], keep: N
     for name, aggregate in batch.reply.items():
         if not chain or aggregate.metric:
             totals[name] = aggregate.block_sum(mask)
-        elif chain.summable and not chain.summand_stages:
+        elif chain.summable and aggregate.summable and not chain.summand_stages:
             stream = np.array([Rng(int(k)).child(name).key for k in keys], dtype=np.uint64)
             totals[name] = chain.encode_block(aggregate, request.public, stream).block_sum(mask)
         else:

@@ -145,7 +145,7 @@ class Chain:
     def encode(self, aggregate: Aggregate, public: Sequence[Tree], rng: Rng) -> tuple[Total, Tree]:
         """One client's aggregate as a total of one, and what of it crosses the link.
 
-        A chain that is summable leaves the total encoded; otherwise each reply is decoded here, on arrival.
+        A chain that is summable leaves the total of a summable aggregate encoded; otherwise each reply is decoded here, on arrival.
         """
         if aggregate.metric or not self.stages:
             return aggregate.total(), aggregate.value
@@ -159,7 +159,7 @@ class Chain:
         sent = aggregate.value
         for i, stage, known in before:
             sent = stage.encode(sent, known, rng.child("stage", i))
-        value = sent if self.summable else _undo(before, sent, 1)
+        value = sent if self.summable and aggregate.summable else _undo(before, sent, 1)
         total = aggregate.with_value(value).total()
         summand = total.value
         for i, stage, known in after:
