@@ -42,18 +42,28 @@ class Clip(Stage):
     def encode(self, value: Tree, public: Tree, rng: Rng) -> Tree:
         """Scale one update."""
         del public, rng
-        norm = float(T.norm(value))
+        norm = float(_norms(T.map(lambda leaf: leaf[None], value))[0])
         return value if norm <= self.bound else T.scale(value, self.bound / norm)
 
     def encode_block(self, block: Tree, public: Tree, keys: NDArray[np.uint64]) -> Tree:
         """Scale every client's update of a block."""
         del public, keys
-        squares: Any = 0.0
-        for leaf in T.leaves(block):
-            squares = squares + (leaf * leaf).reshape(leaf.shape[0], -1).sum(-1)
-        factor = self.bound / (squares**0.5).clip(min=self.bound)
+        factor = self.bound / _norms(block).clip(min=self.bound)
         return T.map(lambda leaf: leaf * factor.reshape(-1, *([1] * (leaf.ndim - 1))), block)
 
     def sensitivity(self, before: float | None) -> float | None:
         """At most ``bound``."""
         return self.bound if before is None else min(before, self.bound)
+
+
+def _norms(block: Tree) -> Any:
+    """The norm of every client's update, shape ``(clients,)``, also where a square is too large for the dtype."""
+    rows = [leaf.reshape(leaf.shape[0], -1) for leaf in T.leaves(block)]
+    xp = T._namespace(rows[0])
+    with np.errstate(over="ignore"):
+        norms = sum((row * row).sum(-1) for row in rows) ** 0.5
+    if bool(xp.isfinite(norms).all()):
+        return norms
+    peak = xp.amax(xp.stack([xp.amax(abs(row), -1) for row in rows if row.shape[1]]), 0)
+    peak = xp.where(peak > 0, peak, xp.ones_like(peak))
+    return peak * sum(((row / peak[:, None]) ** 2).sum(-1) for row in rows) ** 0.5
