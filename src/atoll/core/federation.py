@@ -7,7 +7,7 @@ crash; frames are never saved. The same program text runs in simulation and betw
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +130,7 @@ class Federation:
         """Name a request by its path: scope, task and label. The label is given, or counts the task's requests in this scope."""
         if not isinstance(task, Task):
             raise ConfigError(f"{task!r} is not a task", remedy="decorate the function with @atoll.task")
+        self.world.require_known(task)
         if at is None:
             label = str(self.counts[task.name])
             self.counts[task.name] += 1
@@ -338,7 +339,7 @@ class Federation:
             message = (await self.ask_all(parties[i : i + 1], task, message, at=label, **terms)).values[0]
         return message
 
-    async def session(self, roles: dict[str, tuple[Party | str, Task]], *, at: Any = None) -> dict[str, Any]:
+    async def session(self, roles: Mapping[str, tuple[Party | str, Task]], *, at: Any = None) -> dict[str, Any]:
         """A long conversation: each role runs at its party and talks to the others; return each role's result."""
         if len(roles) < 2:
             raise ConfigError(f"a session of {len(roles)} role(s)", remedy="give at least two roles")

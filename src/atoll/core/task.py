@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
@@ -149,7 +149,7 @@ class Task:
     def of(spec: Mapping[str, Any], find: Callable[[str], Task]) -> Task:
         """The inverse of ``spec``; ``find`` looks names up."""
         inner = None if spec["wraps"] is None else Task.of(spec["wraps"], find)
-        return replace(find(spec["name"]).with_args(**spec["args"]), wraps=inner)
+        return replace(find(spec["name"]), args=dict(spec["args"]), wraps=inner)
 
     def __call__(self, island: Island, message: Tree) -> Any:
         """Run at one party."""
@@ -162,6 +162,16 @@ class Task:
         return self.many(cohort, message, **self.args)
 
 
+@overload
+def task(fn: Callable[..., Any]) -> Task: ...
+@overload
+def task(
+    *,
+    name: str | None = None,
+    many: Callable[..., Iterator[Batch]] | None = None,
+    work: Callable[[Any, Mapping[str, Any]], Work] = _no_work,
+    reply_bytes: int | None = None,
+) -> Callable[[Callable[..., Any]], Task]: ...
 def task(
     fn: Callable[..., Any] | None = None,
     *,
@@ -169,7 +179,7 @@ def task(
     many: Callable[..., Iterator[Batch]] | None = None,
     work: Callable[[Any, Mapping[str, Any]], Work] = _no_work,
     reply_bytes: int | None = None,
-) -> Any:
+) -> Task | Callable[[Callable[..., Any]], Task]:
     """Make a task of a module-level function, as a decorator.
 
     Example:

@@ -17,6 +17,7 @@ from .island import AllowAll, Policy
 from .journal import Journal
 from .party import Roster
 from .store import StateStore
+from .task import Task, resolve
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -66,12 +67,24 @@ class World:
             self.roster = Roster(self.population.names, others=others)
         self.checkpoints = CheckpointStore(self.folder)
         self.ledger = Ledger(None if self.folder is None else self.folder / "ledger.jsonl")
-        self._seed_noted = False
+        self._known: set[str] = set()
 
     def note_secret_seed(self) -> None:
         """Say in the ledger, once, that secrets come from a seed."""
         if self.secret_seed is not None and not any(e["kind"] == SeededSecret.kind for e in self.ledger):
             self.ledger.append(SeededSecret(), "*", "world")
+
+    def require_known(self, task: Task) -> None:
+        """Refuse a task that no other process could find, whichever engine is asked: a program runs in every world or in none.
+
+        Raises:
+            ConfigError: it is neither registered nor at the top level of a module.
+        """
+        if task.name not in self._known:
+            resolve(task.name, self.registry)
+            self._known.add(task.name)
+        if task.wraps is not None:
+            self.require_known(task.wraps)
 
     def executor(self, *, vectorised: bool) -> Executor:
         """An executor for the islands of this world."""

@@ -50,6 +50,7 @@ class Worker:
                         role.cancel()
                 elif frame["op"] == "role":
                     self._start_role(frame)
+                    await asyncio.sleep(0)  # let it begin: a task that is cancelled before never answers
                 else:
                     await self._answer(frame)
 

@@ -1,0 +1,310 @@
+"""What every engine and every transport must do, whatever carries the requests."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atoll.core.clock import Free, run
+from atoll.core.cohort import Community
+from atoll.core.errors import ConfigError, QuorumError, TaskError
+from atoll.core.federation import Federation, run_program
+from atoll.core.reducer import TreeReducer
+from atoll.core.task import Task
+from atoll.core.world import World
+from atoll.testing.crash import Killed, killed_and_resumed, live
+from atoll.testing.timetable import Timetable
+
+from . import tasks as K
+from .laws import close, refuses, require, same
+
+__all__ = ["ENGINE_CHECKS", "check_engine"]
+
+MakeEngine = Callable[[], Any]
+_SIZE = 7
+
+
+def _people() -> Community:
+    data = [float(i + 1) for i in range(_SIZE)]
+    return Community(data, others={"hub": "its own data"})
+
+
+def _world(make: MakeEngine, **more: Any) -> World:
+    return World(_people(), make(), **more)
+
+
+def _run(make: MakeEngine, program: Any, **more: Any) -> Any:
+    return run(run_program(_world(make, **more), program))[0]
+
+
+def _inline() -> Any:
+    from atoll.engines import Inline
+
+    return Inline()
+
+
+async def _every_verb(fed: Federation) -> Any:
+    """A program that uses all verbs, with a checkpoint after each."""
+    everyone = fed.parties
+    state = await fed.restore({})
+    steps: dict[str, Callable[[], Any]] = {
+        "ask": lambda: fed.ask("client-2", K.echo.with_args(tag="one"), {"x": [1, "two", b"3"]}),
+        "hub": lambda: fed.ask("hub", K.echo, None),
+        "ask_all": lambda: _values(fed.ask_all(everyone[::-1], K.echo, np.arange(3), deadline=4.5)),
+        "sum": lambda: _sums(fed.sum(everyone, K.scale, {"w": np.arange(3.0) - 1})),
+        "again": lambda: _sums(fed.sum(everyone[2:], K.scale, {"w": np.ones(3)}, uplink=[K.Dither(0.5)])),
+        "tree": lambda: _sums(fed.sum(everyone, K.scale, {"w": np.ones(2)}, reducer=TreeReducer(2))),
+        "parts": lambda: _sums(fed.sum(everyone, K.count, {"round": 1})),
+        "exchange": lambda: _letters(fed),
+        "relay": lambda: fed.relay(everyone[1:4], K.pass_on, []),
+        "session": lambda: fed.session({"caller": ("client-0", K.caller), "responder": ("client-3", K.responder)}),
+        "flight": lambda: _flight(fed),
+        "scope": lambda: _sums(fed.scope("inner", everyone[:3]).sum(everyone[:3], K.count, {"round": 2})),
+        "nest": lambda: fed.nest("hub", _nested, everyone[3:], {"w": np.ones(2)}),
+        "release": lambda: _runs(fed),
+    }
+    for name, step in steps.items():
+        if name not in state:
+            state = {**state, name: await step()}
+            fed.record({"step": name})
+            await fed.checkpoint(state)
+    return state
+
+
+async def _values(asked: Any) -> Any:
+    return (await asked).by_name()
+
+
+async def _sums(asked: Any) -> Any:
+    got = await asked
+    values = {k: [p.value for p in v] if isinstance(v, list) else v for k, v in got.value.items()}
+    return {"value": values, "n": got.n, "weight": got.weight, "who": got.senders.names}
+
+
+async def _letters(fed: Federation) -> Any:
+    names = fed.parties.names
+    first = await fed.exchange(fed.parties, K.letters, names[:4])
+    mail = first.mail.only_from(set(names[1:6]))
+    second = await fed.exchange(fed.parties[:4], K.gather, mail=mail)
+    return {"read": second.by_name(), "notes": first.notes, "routes": mail.routes}
+
+
+async def _flight(fed: Federation) -> Any:
+    await fed.send(fed.parties, K.count, {"round": 3}, version=3)
+    await fed.send(fed.parties[:2], K.echo, {"round": 4}, version=4)
+    first = await fed.arrivals(count=3)
+    values = await first.results()
+    rest = await fed.arrivals(count=_SIZE + 2)
+    combined = await _sums(fed.combine([h for h in rest.handles() if h.version == 3]))
+    others = [await h.result() for h in rest.handles() if h.version == 4]
+    return {"first": [sorted(v) for v in values], "when": first.time, "rest": combined, "others": others}
+
+
+async def _nested(edge: Federation, message: Any) -> Any:
+    return await _sums(edge.sum(edge.parties, K.scale, message))
+
+
+async def _runs(fed: Federation) -> Any:
+    return [reply["runs"] for reply in await fed.ask_all(fed.parties, K.release)]
+
+
+def _slow() -> Timetable:
+    return Timetable({"client-1": 2.0, "client-4": 3.0, "client-5": 3.0}, latency=0.25)
+
+
+def verbs(make: MakeEngine, tolerance: float) -> None:
+    """Every verb gives what the inline engine gives, and takes as long."""
+    ours = live(_world(make, cost=_slow()), _every_verb)
+    reference = live(_world(_inline, cost=_slow()), _every_verb)
+    close(ours.result, reference.result, "results", tolerance)
+    same(ours.clock, reference.clock, "clock")
+    same(ours.bytes, reference.bytes, "bytes")
+
+
+def repeats(make: MakeEngine, tolerance: float) -> None:
+    """The same seed gives the same, to the bit; another seed does not."""
+    del tolerance
+    first, second = (live(_world(make, cost=_slow(), seed=5), _every_verb) for _ in range(2))
+    same(first.result, second.result, "a repeated run")
+    same(first.links, second.links, "bytes of a repeated run")
+    other = live(_world(make, cost=_slow(), seed=6), _every_verb)
+    require(not np.array_equal(first.result["ask"]["draw"], other.result["ask"]["draw"]), "the seed changes nothing")
+
+
+def survives(make: MakeEngine, tolerance: float) -> None:
+    """Killed at a step and resumed, it gives the same; what must not run twice does not."""
+    del tolerance
+
+    def world(folder: Path, resume: bool) -> World:
+        return _world(make, cost=_slow(), folder=folder, resume=resume)
+
+    with tempfile.TemporaryDirectory() as folder:
+        killed_and_resumed(world, _every_verb, Path(folder), points=12)
+
+
+def errors(make: MakeEngine, tolerance: float) -> None:
+    """An error says which request, party, task, arguments and message it belongs to; others' replies are not lost."""
+    del tolerance
+    broken = K.boom.with_args(at="client-3", number=42)
+    words = ("boom 42", "ValueError", "client-3", "conformance.tasks:boom", "number=42", "round 9", "w:float64[2]")
+    message = {"w": np.ones(2)}
+
+    async def asks(fed: Federation) -> None:
+        await fed.ask_all(fed.parties, broken, message, at="round 9")
+
+    async def sums(fed: Federation) -> None:
+        await fed.sum(fed.parties, broken, message, at="round 9")
+
+    for program in (asks, sums):
+        with refuses(TaskError, f"a task that raises in {program.__name__}", *words):
+            _run(make, program)
+
+    async def drops(fed: Federation) -> Any:
+        got = await fed.sum(fed.parties, broken, message)
+        replies = await fed.ask_all(fed.parties, broken, message)
+        return got.n, got["x"], sorted(got.errors), sorted(replies.errors), replies.senders.names
+
+    n, total, first, second, senders = _run(make, drops, errors="drop")
+    require((n, total) == (_SIZE - 1, _SIZE - 1.0), f"dropping one error left {n} replies with sum {total}")
+    require(first == second == ["client-3"] and "client-3" not in senders, f"errors of {first} and {second}")
+
+    async def too_few(fed: Federation) -> None:
+        await fed.ask_all(fed.parties, broken, quorum=_SIZE)
+
+    with refuses(QuorumError, "a quorum that errors break", "boom 42"):
+        _run(make, too_few, errors="drop")
+
+
+def states(make: MakeEngine, tolerance: float) -> None:
+    """Private state belongs to a party and a scope, and stays between requests."""
+    del tolerance
+
+    async def program(fed: Federation) -> Any:
+        inner = fed.scope("inner")
+        asked = (fed, fed, inner, fed, inner)
+        totals = [(await one.sum(fed.parties[:3], K.count, {"x": 1}))["runs"] for one in asked]
+        return [*totals, (await fed.sum(fed.parties[2:4], K.count))["runs"]]
+
+    same(_run(make, program), [3.0, 6.0, 3.0, 9.0, 6.0, 5.0], "sums of private counters")
+
+
+def large_messages(make: MakeEngine, tolerance: float) -> None:
+    """Megabytes go down, up, into sums and through conversations."""
+    del tolerance
+    big = {"a": np.arange(600_000.0), "b": np.ones((3, 100_000), dtype=np.float32)}
+
+    async def program(fed: Federation) -> Any:
+        back = await fed.ask("client-1", K.forward, big)
+        pair = {"caller": ("client-0", K.caller.with_args(size=300_000)), "responder": ("client-1", K.responder)}
+        talked = await fed.session(pair)
+        summed = await fed.sum(fed.parties[:3], K.scale, {"w": big["a"]})
+        return back, talked["caller"]["total"][-1], summed["w"]["w"][-1]
+
+    back, talked, summed = _run(make, program)
+    same(back, {name: leaf * 2 for name, leaf in big.items()}, "a large reply")
+    require(talked == 2.0 * sum(range(5)), f"a large conversation gave {talked}")
+    require(abs(summed - 599_999 * (2 + 6 + 12) / 9) < 1e-6, f"a large sum gave {summed}")
+
+
+def sessions(make: MakeEngine, tolerance: float) -> None:
+    """A conversation is clocked by its longest chain; roles that fail, end early or name nobody are told, and others go on."""
+    del tolerance
+
+    async def program(fed: Federation) -> Any:
+        pair = {"caller": ("client-0", K.caller), "responder": ("client-3", K.responder)}
+        good = await fed.session(pair)
+        failing = {**pair, "caller": ("client-0", K.caller.with_args(fail_at=2))}
+        with refuses(TaskError, "a role that raises", "the caller gives up", "client-0", "caller"):
+            await fed.session(failing)
+        with refuses(TaskError, "a role that waits for one that has ended", "'caller' has ended"):
+            await fed.session({"caller": ("client-0", K.never), "other": ("client-1", K.thirsty)})
+        with refuses(ConfigError, "a message to nobody", "no role 'responder'"):
+            await fed.session({"caller": ("client-0", K.caller), "reponder": ("client-1", K.never)})
+        again = await fed.session(pair)
+        side = [fed.scope(str(i)) for i in range(3)]
+        talks = await asyncio.gather(*(s.session(pair) for s in side))
+        return good, again, talks
+
+    good, again, talks = _run(make, program, cost=Timetable(latency=0.5))
+    for talk in (good, again, *talks):
+        same(talk["caller"]["total"], np.full(4, 4.0 * sum(range(5))), "what was said")
+
+
+def mail(make: MakeEngine, tolerance: float) -> None:
+    """Letters come from the senders that were fixed, in order of name, and to whom they are addressed."""
+    del tolerance
+
+    async def program(fed: Federation) -> Any:
+        return await _letters(fed)
+
+    got = _run(make, program, cost=Free())
+    require(list(got["read"]) == [f"client-{i}" for i in range(4)], f"readers {list(got['read'])}")
+    for reader, box in got["read"].items():
+        require(list(box) == [f"client-{i}" for i in range(1, 6)], f"{reader} has letters of {list(box)}")
+        for sender, letter in box.items():
+            require((letter["from"], letter["to"]) == (sender, reader), f"{reader} got {letter}")
+
+
+def unknown_task(make: MakeEngine, tolerance: float) -> None:
+    """A task that cannot be found by its name is refused, even where it could be run."""
+    del tolerance
+
+    async def program(fed: Federation) -> Any:
+        await fed.ask_all(fed.parties, Task("atoll.testing:nowhere", lambda island, message: 1))
+
+    with refuses(ConfigError, "a task that cannot travel", "atoll.testing:nowhere", "top level"):
+        _run(make, program)
+
+
+def rolls_back(make: MakeEngine, tolerance: float) -> None:
+    """Private state goes back with its checkpoint, and an engine's choices are repeated."""
+    del tolerance
+
+    async def program(fed: Federation) -> Any:
+        done = await fed.restore(0)
+        for _ in range(done, 3):
+            total = (await fed.sum(fed.parties, K.count))["runs"]
+            done += 1
+            await fed.checkpoint(done)
+        return total
+
+    with tempfile.TemporaryDirectory() as folder:
+        steps = live(_world(make, folder=Path(folder) / "whole"), program).steps
+        at = [i for i, name in enumerate(steps) if name == "before commit"][-1]
+        first = _world(make, folder=Path(folder) / "killed")
+        try:
+            live(first, program, kill_at=at)
+        except Killed:
+            second = _world(make, folder=Path(folder) / "killed", resume=True)
+            same(live(second, program).result, 3.0 * _SIZE, "private counters after a crash")
+            same(dict(second.engine.choices), dict(first.engine.choices), "choices of a resumed run")
+        else:
+            require(False, "the run was not killed")
+
+
+ENGINE_CHECKS: Mapping[str, Callable[[MakeEngine, float], None]] = {
+    check.__name__: check
+    for check in (
+        verbs, repeats, survives, errors, states, large_messages, sessions, mail, unknown_task, rolls_back,
+    )
+}  # fmt: skip
+"""The laws by name, for parametrised tests: ``ENGINE_CHECKS[name](make_engine, tolerance)``."""
+
+
+def check_engine(make_engine: MakeEngine, *, tolerance: float = 1e-12) -> None:
+    """Require an engine to keep every law in ``ENGINE_CHECKS``.
+
+    Args:
+        make_engine: makes a fresh engine.
+        tolerance: how far its results may be from the inline engine's, relative to ``1 + |x|``: sums in another order differ by rounding.
+
+    Raises:
+        AssertionError: it breaks one.
+    """
+    for check in ENGINE_CHECKS.values():
+        check(make_engine, tolerance)
