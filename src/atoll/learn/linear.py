@@ -144,15 +144,17 @@ class LinearLearner:
 
     def _train(self, island: Any, message: Tree) -> Any:
         data = island.data
-        reply, state, loss = local_update(
-            self.algorithm,
-            self.loss_gradient,
-            message["broadcast"],
-            island.state,
-            np.asarray(data.x),
-            np.asarray(data.y),
-            island.rng.key,
-        )
+        # What overflows is not finite, and is rejected and named where replies are added up.
+        with np.errstate(over="ignore", invalid="ignore"):
+            reply, state, loss = local_update(
+                self.algorithm,
+                self.loss_gradient,
+                message["broadcast"],
+                island.state,
+                np.asarray(data.x),
+                np.asarray(data.y),
+                island.rng.key,
+            )
         if state is not None:
             island.state = state
         return {**reply, "metric/loss": Mean(np.float64(loss), examples=float(len(data)), metric=True)}
