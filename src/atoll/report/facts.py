@@ -89,13 +89,13 @@ def facts_of(source: Any) -> Facts:
 
 
 def _of_folder(folder: RunFolder) -> Facts:
-    manifest = folder.manifest()
-    rows = folder.metrics()
+    manifest, rows = folder.manifest(), folder.metrics()
+    settings = folder.config().to_yaml()
     return Facts(
         title=folder.name,
         status=folder.status(),
         rows=rows,
-        settings=folder.config_file.read_text(encoding="utf-8"),
+        settings=settings,
         data=_json(folder.data_file),
         bytes=manifest.get("bytes") or {f"bytes_{way}": _sum(rows, f"bytes_{way}") for way in ("down", "up")},
         engine=manifest.get("engine") or {},
