@@ -92,7 +92,7 @@ def read_message(path: Path) -> Any:
         CheckpointError: the file is missing, torn or not a message.
     """
     try:
-        return M.decode(path.read_bytes())
+        return M.decode(path.read_bytes(), copy=True)  # what comes back can be changed like what was saved
     except OSError as error:
         raise CheckpointError(
             f"could not read: {error.strerror or error}",

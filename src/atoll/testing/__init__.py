@@ -1,8 +1,28 @@
-"""What you need to test parts of your own: strategies, crashes on purpose, a timetable of replies, and conformance laws."""
+"""What you need to test parts of your own: laws of conformance, crashes on purpose, a timetable of replies, and strategies."""
 
 from __future__ import annotations
 
+from .conformance import (
+    ENGINE_CHECKS,
+    check_algorithm,
+    check_engine,
+    check_reducer,
+    check_stage,
+    check_task_many,
+)
 from .crash import Killed, Life, killed_and_resumed, live
 from .timetable import Timetable
 
-__all__ = ["Killed", "Life", "Timetable", "killed_and_resumed", "live"]
+__all__ = [
+    "ENGINE_CHECKS",
+    "Killed",
+    "Life",
+    "Timetable",
+    "check_algorithm",
+    "check_engine",
+    "check_reducer",
+    "check_stage",
+    "check_task_many",
+    "killed_and_resumed",
+    "live",
+]

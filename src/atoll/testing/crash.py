@@ -20,8 +20,7 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.clock import run
 from atoll.core.federation import Federation, Program, run_program
-from atoll.core.request import Reply
-from atoll.core.wire import pack_value
+from atoll.core.wire import pack_folded, pack_value
 from atoll.core.world import World
 
 __all__ = ["Killed", "Life", "killed_and_resumed", "live"]
@@ -50,7 +49,7 @@ class _Fuse:
 class _Mortal:
     """An engine behind a fuse, which also writes down what every party answered."""
 
-    def __init__(self, engine: Any, fuse: _Fuse, answers: dict[tuple[str, Any], bytes]) -> None:
+    def __init__(self, engine: Any, fuse: _Fuse, answers: dict[str, str]) -> None:
         self._engine = engine
         self._fuse = fuse
         self._answers = answers
@@ -65,17 +64,20 @@ class _Mortal:
             result = await found(*args, **kwargs)
             self._fuse.step(f"after {name}")
             if name == "run":
-                self._note(args[0].id, result)
+                for reply in result:
+                    said = None if reply.error else {"value": pack_value(reply.value), "mail": reply.mail}
+                    self._note(f"{args[0].id} at party {reply.party}", said)
+            elif name == "fold":
+                totals = pack_folded(result)["totals"]
+                self._note(f"{args[0].id} at parties {args[1].tolist()}", {"totals": totals, "who": result.senders})
             return result
 
         return call
 
-    def _note(self, request: str, replies: list[Reply]) -> None:
-        for reply in replies:
-            said = b"" if reply.error else M.encode({"value": pack_value(reply.value), "mail": reply.mail})
-            before = self._answers.setdefault((request, reply.party), said)
-            if before != said:
-                raise AssertionError(f"party {reply.party} gave two different answers to {request}")
+    def _note(self, request: str, said: Any) -> None:
+        before = self._answers.setdefault(request, M.fingerprint(said))
+        if before != M.fingerprint(said):
+            raise AssertionError(f"two different answers to {request}")
 
 
 @contextlib.contextmanager
@@ -123,7 +125,7 @@ def live(
     program: Program,
     *,
     kill_at: int | None = None,
-    answers: dict[tuple[str, Any], bytes] | None = None,
+    answers: dict[str, str] | None = None,
 ) -> Life:
     """Run a program to its end, or to its death at a step.
 
@@ -179,7 +181,7 @@ def killed_and_resumed(
     """
     whole = live(make_world(folder / "undisturbed", False), program)
     for step in _spread(len(whole.steps), points):
-        answers: dict[tuple[str, Any], bytes] = {}
+        answers: dict[str, str] = {}
         place = folder / f"killed-{step}"
         first = make_world(place, False)
         try:

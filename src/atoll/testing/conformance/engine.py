@@ -147,6 +147,26 @@ def survives(make: MakeEngine, tolerance: float) -> None:
         killed_and_resumed(world, _every_verb, Path(folder), points=12)
 
 
+def never_twice(make: MakeEngine, tolerance: float) -> None:
+    """A task that drew secrets or spent budget runs once, killed wherever: single replies, sums and conversations that ended."""
+    del tolerance
+
+    async def program(fed: Federation) -> Any:
+        done = await fed.restore(0)
+        for number in range(done, 2):
+            await fed.ask_all(fed.parties[:3], K.release)
+            await fed.sum(fed.parties[2:5], K.release_sum)
+            await fed.checkpoint(number + 1)
+        return [reply["runs"] for reply in await fed.ask_all(fed.parties, K.release)]
+
+    def world(folder: Path, resume: bool) -> World:
+        return _world(make, folder=folder, resume=resume)
+
+    with tempfile.TemporaryDirectory() as folder:
+        whole = killed_and_resumed(world, program, Path(folder), points=15)
+    same(whole.result, [3, 3, 5, 3, 3, 1, 1], "runs of tasks that must not run twice")
+
+
 def errors(make: MakeEngine, tolerance: float) -> None:
     """An error says which request, party, task, arguments and message it belongs to; others' replies are not lost."""
     del tolerance
@@ -290,7 +310,7 @@ def rolls_back(make: MakeEngine, tolerance: float) -> None:
 ENGINE_CHECKS: Mapping[str, Callable[[MakeEngine, float], None]] = {
     check.__name__: check
     for check in (
-        verbs, repeats, survives, errors, states, large_messages, sessions, mail, unknown_task, rolls_back,
+        verbs, repeats, survives, never_twice, errors, states, large_messages, sessions, mail, unknown_task, rolls_back,
     )
 }  # fmt: skip
 """The laws by name, for parametrised tests: ``ENGINE_CHECKS[name](make_engine, tolerance)``."""

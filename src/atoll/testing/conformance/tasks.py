@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atoll.core.island import Island
 
 __all__ = [
-    "Dither", "boom", "caller", "count", "echo", "forward", "gather", "letters", "never", "pass_on", "release", "responder", "scale",
+    "Dither", "boom", "caller", "count", "echo", "forward", "gather", "letters", "never", "pass_on", "release", "release_sum", "responder", "scale",
     "thirsty",
 ]  # fmt: skip
 
@@ -103,6 +103,13 @@ def release(island: Island, message: Tree) -> Tree:
     island.spend(Laplace(epsilon=0.5))
     island.state = {"runs": ((island.state or {}).get("runs", 0)) + 1, "token": island.secret.bytes(16)}
     return {"token": island.state["token"], "runs": island.state["runs"]}
+
+
+@task
+def release_sum(island: Island, message: Tree) -> Tree:
+    """The same as a sum, of secrets."""
+    release.run(island, message)
+    return {"secret": Sum(island.secret.uniform(2))}
 
 
 @task
