@@ -45,6 +45,8 @@ def main() -> None:
     keys, _ = run_in(world, program)
     order = np.stack([shuffles(np.array(row, np.uint64), w.epochs, w.examples) for row in keys])
     folder = prepare(w.name)
+    for stale in folder.glob("reference_*.npz"):
+        stale.unlink()
     np.save(folder / "order.npy", order.astype(np.int16))
     (folder / "order_by_atoll").touch()
 

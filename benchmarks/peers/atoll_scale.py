@@ -12,7 +12,7 @@ from statistics import median
 import atoll
 import numpy as np
 import torch
-from atoll.data import Islands
+from atoll.data import About, Islands
 from torch import nn
 
 from peers.contract import Stopwatch
@@ -33,7 +33,8 @@ def main() -> None:
         x = rng.standard_normal((examples, features), dtype=np.float32)
         return {"x": x, "y": (x @ truth).argmax(axis=1)}
 
-    data = Islands.generate(asked["population"], make, sizes=examples)
+    about = About(name="scale", task="classification", classes=CLASSES)
+    data = Islands.generate(asked["population"], make, sizes=examples, about=about)
     watch = Stopwatch()
     torch.manual_seed(0)
     job = atoll.Training(

@@ -74,6 +74,7 @@ def report(
         "rounds": rounds or len(laps),
         "seconds_first_round": laps[0],
         "seconds_steady": steady,
+        "seconds_best_round": min(laps),
         "clients_per_second": workload.cohort / steady,
         "compile_seconds": compile_seconds,
         "final_weights": str(out),
