@@ -147,12 +147,13 @@ class Executor:
             if ran is None:
                 ran = await self.one(request, position, key, states, spend)
                 folded.keep(ran)
+            nbytes = self._add(request, ran.reply, key, folded)
+            if nbytes is None:  # a reply that is kept out leaves no state behind
+                continue
             if ran.changed:
                 folded.states[position] = ran.state
-            nbytes = self._add(request, ran.reply, key, folded)
-            if nbytes is not None:
-                senders.append(position)
-                sizes.append(nbytes)
+            senders.append(position)
+            sizes.append(nbytes)
         folded.senders = np.array(senders, dtype=np.int64)
         folded.nbytes = np.array(sizes, dtype=np.int64)
         return folded
