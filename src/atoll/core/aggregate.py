@@ -264,6 +264,9 @@ def merge_totals(parts: Iterable[Mapping[str, Total]]) -> Totals:
     """Merge named totals in the order given."""
     merged: Totals = {}
     for part in parts:
+        if not merged:
+            merged = dict(part)
+            continue
         for name, total in part.items():
             merged[name] = merged[name].merge(total) if name in merged else total
     return merged

@@ -31,18 +31,17 @@ def fold_batches(request: Request, cohort: Cohort) -> Folded:
     folded = Folded({}, positions[:0], positions[:0])
     kept = np.zeros(len(positions), dtype=bool)
     sizes = np.zeros(len(positions), dtype=np.int64)
-    order: list[int] = []
+    order: list[NDArray[np.int64]] = []
     for batch in request.task.batches(cohort, request.message):
         keys = cohort.keys[batch.positions]
         keep = np.ones(len(batch.positions), dtype=bool)
-        for i, place in enumerate(batch.positions.tolist()):
-            if place in batch.rejected:
-                keep[i] = False
-                folded.rejected[int(positions[place])] = batch.rejected[place]
+        for place, why in batch.rejected.items():
+            keep[batch.positions == place] = False
+            folded.rejected[int(positions[place])] = why
         totals = _sum_finite(request, batch, keys, keep, positions, folded.rejected)
         folded.totals = merge_totals([folded.totals, totals])
         kept[batch.positions] = keep
-        order += batch.positions[keep].tolist()
+        order.append(batch.positions[keep])
         sizes[batch.positions] = _reply_bytes(request, batch, keys)
         if batch.states is not None:
             for i in np.flatnonzero(keep).tolist():
@@ -54,11 +53,11 @@ def fold_batches(request: Request, cohort: Cohort) -> Folded:
     return folded
 
 
-def _cohort_order(total: Total, order: list[int]) -> Total:
+def _cohort_order(total: Total, order: list[NDArray[np.int64]]) -> Total:
     """Put single replies into cohort order: blocks may come in any."""
-    if total.kind != "parts" or len(total.value) != len(order):
+    if total.kind != "parts" or len(total.value) != sum(map(len, order)):
         return total
-    return replace(total, value=[total.value[i] for i in np.argsort(order, kind="stable")])
+    return replace(total, value=[total.value[i] for i in np.argsort(np.concatenate(order), kind="stable")])
 
 
 def _fold_sums(request: Request, cohort: Cohort) -> Folded:

@@ -72,8 +72,14 @@ def combined(
 ) -> Combined:
     """Merge partial sums in order, undo the stages, and say who is in."""
     name = world.roster.name
-    merged = merge_totals(sign_parts(part.totals, part.senders.tolist()) for part in parts)
-    totals = {k: in_order(t, asked.positions.tolist()) for k, t in decoded(merged, chain, public).items()}
+    single = any(total.kind == "parts" for part in parts for total in part.totals.values())
+    if single:
+        totals = merge_totals(sign_parts(part.totals, part.senders.tolist()) for part in parts)
+        order = asked.positions.tolist()
+        totals = {k: in_order(t, order) for k, t in totals.items()}
+    else:
+        totals = merge_totals(part.totals for part in parts)
+    totals = decoded(totals, chain, public)
     senders = Parties(world.roster, np.concatenate([asked.positions[:0], *[p.senders for p in parts]]))
     rejected = {name(k): why for p in parts for k, why in p.rejected.items()}
     errors = {name(k): error for p in parts for k, error in p.errors.items()}
