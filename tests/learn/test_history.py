@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from learn_toys import islands
+from learn_toys import Fixed, islands
 
 import atoll
 from atoll.core import message as M
 from atoll.core.clock import Outcomes
 from atoll.core.errors import ConfigError
-from atoll.learn import CustomLearner, Everyone, FedAvg, History, MaxTime, Patience, Target, Training
+from atoll.learn import CustomLearner, Evaluation, Everyone, FedAvg, History, MaxTime, Patience, Target, Training
 
 ACCURACY = [0.2, 0.5, None, 0.8, 0.7]
 LOSS = [2.0, 1.0, None, 0.4, 0.5]
@@ -156,3 +156,19 @@ def test_stop_rules_end_a_training_with_a_reason():
     patient = atoll.simulate(job(stop=[Patience("test/accuracy", 3)]), data, engine="inline")
     assert len(patient.metrics) < 30
     assert "has not improved" in patient.reason
+
+
+def test_the_round_at_which_a_rule_stops_is_evaluated():
+    job = Training(
+        model=atoll.models.linear(4, 3),
+        algorithm=FedAvg(lr=0.1),
+        selection=Everyone(),
+        rounds=30,
+        stop=[MaxTime(2.5)],
+        evaluation=Evaluation(every=10, clients=-1),
+    )
+    rows = atoll.simulate(job, islands([5, 5]), engine="inline", devices=Fixed([1.0, 1.0])).metrics
+    assert len(rows) == 3
+    assert [("test/accuracy" in row, "clients/accuracy" in row) for row in rows] == [(False, False)] * 2 + [
+        (True, True)
+    ]

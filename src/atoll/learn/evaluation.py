@@ -30,7 +30,7 @@ class Evaluation:
     """What is measured, and how often.
 
     Attributes:
-        every: rounds between evaluations; the last round is always evaluated.
+        every: rounds between evaluations; the last round is always evaluated, unless a callback stops the training.
         server: evaluate the global model on the server's own test set.
         clients: evaluate it at this many clients too (all with ``-1``, none with 0), for the distribution over clients.
         clients_every: rounds between evaluations at clients; by default as often as ``every``.

@@ -119,7 +119,7 @@ async def _round(
     state, row, replied = await _phases(fed, job, learner, state, invited, min(size, len(invited)), number)
     model = _model(state)
     row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row}
-    last = number >= job.rounds
+    last = _reason(job, History([*fed.records, row])) is not None
     if job.evaluation.due(number, last):
         row.update(job.evaluation.at_server(learner, model, getattr(data, "test", None)))
     if job.evaluation.clients_due(number, last):
