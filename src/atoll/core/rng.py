@@ -39,11 +39,13 @@ def hash64(*parts: str | int) -> int:
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Apply the SplitMix64 finaliser (Steele, Lea and Flood 2014): a bijection that scatters every bit."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # a single number would warn of the overflow that is meant
         z = values + _GOLDEN
-        z = (z ^ (z >> np.uint64(30))) * _MUL_1
-        z = (z ^ (z >> np.uint64(27))) * _MUL_2
-        return np.asarray(z ^ (z >> np.uint64(31)), dtype=np.uint64)
+        for shift, factor in ((30, _MUL_1), (27, _MUL_2)):
+            z ^= z >> np.uint64(shift)
+            z *= factor
+        z ^= z >> np.uint64(31)
+        return np.asarray(z, dtype=np.uint64)
 
 
 def _mix(value: int) -> int:
@@ -69,10 +71,18 @@ def shuffles(keys: NDArray[np.uint64], epochs: int, n: int) -> NDArray[np.int64]
 
     Returns:
         Shape ``(clients, epochs, n)``. Entry ``[c, e]`` depends on ``keys[c]``, ``e`` and ``n`` alone.
+
+    Every example gets 64 random bits, of which the lowest ``ceil(log2 n)`` give way to its own number: sorting those
+    shuffles the numbers along, several times faster than sorting by argument.
     """
     counter = np.arange(epochs * n, dtype=np.uint64).reshape(1, epochs, n)
     noise = mix64(mix64(np.asarray(keys, dtype=np.uint64))[:, None, None] ^ mix64(counter))
-    return np.argsort(noise, axis=2, kind="stable")
+    number = np.uint64((1 << max(0, n - 1).bit_length()) - 1)
+    noise &= ~number
+    noise |= np.arange(n, dtype=np.uint64)
+    noise.sort(axis=2)
+    noise &= number
+    return noise.view(np.int64)
 
 
 class Rng:
