@@ -86,6 +86,11 @@ class Tuning(Protocol):
         """What was decided, as a plain dict; empty before the first cohort."""
         ...
 
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds spent so far on deciding, by kind: ``trace``, ``compile``."""
+        ...
+
     def recall(self, choices: dict[str, Any]) -> None:
         """Repeat an earlier decision."""
         ...

@@ -118,7 +118,10 @@ class Batched(Inline):
         if recorded is not None:
             workers = int(recorded["workers"])
         tasks = self.choices.get("tasks", {})
-        self.choices["tasks"] = {**tasks, request.task.name: {"workers": workers, "tuning": tuning.choices}}
+        self.choices["tasks"] = {
+            **tasks,
+            request.task.name: {"workers": workers, "tuning": tuning.choices, "seconds": dict(tuning.seconds)},
+        }
         if self._world is not None:
             self._world.checkpoints.remember(self.choices)
         return workers

@@ -153,6 +153,11 @@ class _Tuning:
         """What was decided."""
         return self._training.choices
 
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Spent on tracing and compiling so far."""
+        return self._training.seconds
+
     def recall(self, choices: dict[str, Any]) -> None:
         """Repeat an earlier decision."""
         self._training.choices = choices
