@@ -39,6 +39,8 @@ def training(plan: Plan, rounds: int, watch: Stopwatch) -> atoll.Training:
         selection=atoll.Schedule(plan.schedule[:rounds].tolist()),
         rounds=rounds,
         evaluation=atoll.Evaluation(server=False),
+        # A long run repays compiling; the silos are timed from start to end, and Atoll decides.
+        compile="auto" if w.name == "silos" else "always",
         callbacks=[lambda row: watch.lap()],
     )
 
@@ -61,6 +63,7 @@ def main() -> None:
         laps=watch.laps,
         weights=[np.asarray(value) for value in result.params.values()],
         out=args.out,
+        compile_seconds=sum(sum(t["seconds"].values()) for t in result.engine.get("tasks", {}).values()),
         notes=json.dumps(result.engine, default=str),
     )
 
