@@ -15,12 +15,12 @@ import numpy as np
 
 from . import nesting, survival
 from .errors import ConfigError
-from .flight import Arrivals, Flight, Handle
+from .flight import Arrivals, Flight, Handle, by_flight
 from .meter import Meter
 from .outcomes import combined, exchanged, require_quorum
 from .party import Parties, Party
 from .reducer import Plain, Reducer
-from .request import Folded, Mail, Request
+from .request import Mail, Request
 from .results import Combined, Exchanged, Late, Replies, Terms
 from .rng import Rng
 from .session import Switch
@@ -212,25 +212,32 @@ class Federation:
         """Replies that are still to arrive."""
         return sum(int(f.open.sum()) for f in self.traffic.flights)
 
-    async def combine(self, handles: Sequence[Handle], *, uplink: Sequence[Stage] = ()) -> Combined:
-        """Add up arrivals instead of looking at each; the order is that of the handles' positions within each request.
+    async def combine(self, arrived: Arrivals | Sequence[Handle], *, uplink: Sequence[Stage] = ()) -> Combined:
+        """Add up arrivals instead of looking at each; within each request the order is that of its parties.
+
+        Args:
+            arrived: all of them as columns, or some handles.
+            uplink: stages for the replies.
 
         Raises:
             ConfigError: an arrival was touched, combined or cancelled before.
         """
         chain = Chain(uplink)
-        parts: list[Folded] = []
-        asked = np.array([h.party.position for h in handles], dtype=np.int64)
-        for handle in handles:
-            handle.require_fresh()
         count = self.counts["combine"]
         self.counts["combine"] += 1
         public = tuple(chain.public(Rng.of(self.world.seed).child(self.slot, "combine", count)))
-        for flight in dict.fromkeys(h.flight for h in handles):
-            which = np.array(sorted(h.index for h in handles if h.flight is flight), dtype=np.int64)
-            flight.waiting[which] = False
-            staged = replace(flight.request, uplink=chain, public=public)
-            parts.append(await self.traffic.fold(staged, flight.parties.positions[which]))
+        rows = arrived.by_flight() if isinstance(arrived, Arrivals) else by_flight(arrived)
+        for flight, which in rows:
+            flight.use(which)
+        parts = [
+            await self.traffic.fold(
+                replace(flight.request, uplink=chain, public=public), flight.parties.positions[which]
+            )
+            for flight, which in rows
+        ]
+        asked = np.concatenate(
+            [flight.parties.positions[which] for flight, which in rows] or [self.parties.positions[:0]]
+        )
         return combined(self.world, parts, chain, public, Parties(self.world.roster, asked))
 
     # ------------------------------------------------------------------ sums

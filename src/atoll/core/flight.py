@@ -6,7 +6,7 @@ all arrivals of like work in one block, and never for a reply that nobody will u
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from .request import Reply, Request
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Arrivals", "Flight", "Handle"]
+__all__ = ["Arrivals", "Flight", "Handle", "by_flight"]
 
 
 @dataclass(eq=False)
@@ -59,6 +59,20 @@ class Flight:
         """Whether anything of it can still be used."""
         return bool(self.open.any() or self.waiting.any())
 
+    def use(self, which: NDArray[np.int64]) -> None:
+        """Take arrivals into use, once.
+
+        Raises:
+            ConfigError: one of them was touched, combined or cancelled.
+        """
+        used = which[~self.waiting[which]]
+        if len(used):
+            raise ConfigError(
+                f"the reply of {self.parties[int(used[0])].name} to {self.request.id} was touched, combined or cancelled before",
+                remedy="use every arrival once",
+            )
+        self.waiting[which] = False
+
     def due(self) -> NDArray[np.float64]:
         """Arrival times of what is still under way."""
         return self.arrives[self.open]
@@ -97,18 +111,6 @@ class Handle:
         was = bool(self.flight.waiting[self.index])
         self.flight.waiting[self.index] = False
         return was
-
-    def require_fresh(self) -> None:
-        """Refuse an arrival that was used.
-
-        Raises:
-            ConfigError: it was touched, combined or cancelled.
-        """
-        if not self.flight.waiting[self.index]:
-            raise ConfigError(
-                f"the reply of {self.party.name} to {self.flight.request.id} was touched, combined or cancelled before",
-                remedy="use every arrival once",
-            )
 
     async def result(self) -> Any:
         """The reply; the first touch runs all arrived work of the same request in one block.
@@ -150,6 +152,10 @@ class Arrivals:
     def __getitem__(self, i: int) -> Handle:
         return Handle(self.flights[int(self.flight_of[i])], int(self.index[i]), self.touch)
 
+    def by_flight(self) -> list[tuple[Flight, NDArray[np.int64]]]:
+        """Each send with the indices of those of its parties whose replies are here, ascending."""
+        return [(flight, np.sort(self.index[self.flight_of == k])) for k, flight in enumerate(self.flights)]
+
     def handles(self) -> list[Handle]:
         """All handles."""
         return [self[i] for i in range(len(self))]
@@ -157,3 +163,9 @@ class Arrivals:
     async def results(self) -> list[Any]:
         """All replies, in order of arrival; ``None`` for a task that raised, where the world drops errors."""
         return [reply.value for reply in await self.touch(self.handles())]
+
+
+def by_flight(handles: Sequence[Handle]) -> list[tuple[Flight, NDArray[np.int64]]]:
+    """Each send with the indices that these handles stand for, ascending."""
+    flights = dict.fromkeys(handle.flight for handle in handles)
+    return [(f, np.array(sorted(h.index for h in handles if h.flight is f), dtype=np.int64)) for f in flights]

@@ -53,6 +53,31 @@ class Names(Sequence[str]):
             raise IndexError(i)
         return f"{self.prefix}-{int(i) % self.n}"
 
+    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
+        """The position of a name."""
+        tail = str(value).removeprefix(f"{self.prefix}-")
+        found = int(tail) if tail.isascii() and tail.isdecimal() and len(tail) < 20 else self.n
+        if start <= found < min(self.n, self.n if stop is None else stop) and self[found] == value:
+            return found
+        raise ValueError(f"{value!r} is not a name")
+
+
+class _Listed(list[str]):
+    """Given names, with a table of their positions."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(str(name) for name in names)
+        self._at = {name: i for i, name in enumerate(self)}
+        if len(self._at) < len(self):
+            twice = next(name for i, name in enumerate(self) if self._at[name] != i)
+            raise ConfigError(f"two parties are named {twice!r}", remedy="give every party a name of its own")
+
+    def index(self, value: Any, start: Any = 0, stop: Any = None) -> int:
+        """The position of a name."""
+        if value not in self._at:
+            raise ValueError(f"{value!r} is not a name")
+        return self._at[value]
+
 
 class Roster:
     """Everyone in a federation.
@@ -67,10 +92,16 @@ class Roster:
         self, names: Sequence[str] | int, role: str = "client", others: Mapping[str, str] | None = None
     ) -> None:
         self.names: Sequence[str] = Names(names) if isinstance(names, int) else names
+        if isinstance(self.names, list | tuple):
+            self.names = _Listed(self.names)
         self.role = role
         self.others = dict(others or {})
         self._other_names = list(self.others)
-        self._index: dict[str, int] | None = None
+        for other in self._other_names:
+            if self._find(other) is not None:
+                raise ConfigError(
+                    f"a client and another party are both named {other!r}", remedy="give every party a name of its own"
+                )
         self._keys = np.zeros(0, dtype=np.uint64)
         self._known = np.zeros(0, dtype=bool)
 
@@ -97,19 +128,19 @@ class Roster:
         """
         if name in self.others:
             return len(self.names) + self._other_names.index(name)
-        if isinstance(self.names, Names):
-            head, _, tail = name.rpartition("-")
-            if head == self.names.prefix and tail.isdigit() and int(tail) < self.names.n:
-                return int(tail)
-        else:
-            if self._index is None:
-                self._index = {str(n): i for i, n in enumerate(self.names)}
-            if name in self._index:
-                return self._index[name]
+        found = self._find(name)
+        if found is not None:
+            return found
         known = [*self._other_names, *[str(n) for n in self.names[:1000]]]
         raise ConfigError(
             f"no party is named {name!r}.{nearest(name, known)}", remedy="use a name of the federation's roster"
         )
+
+    def _find(self, name: str) -> int | None:
+        try:
+            return int(self.names.index(name))
+        except ValueError:
+            return None
 
     def keys(self, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The 64-bit hash of each name, remembered; the last step of a random path."""

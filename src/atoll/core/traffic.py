@@ -147,11 +147,10 @@ class Traffic:
     async def touch(self, handles: list[Handle]) -> list[Reply]:
         """Do the work behind these arrivals, with all arrived work of the same requests."""
         for flight in dict.fromkeys(h.flight for h in handles):
-            wanted = [h for h in handles if h.flight is flight and h.index not in flight.replies]
-            for handle in wanted:
-                handle.require_fresh()
+            wanted = [h.index for h in handles if h.flight is flight and h.index not in flight.replies]
             if wanted:
                 pending = np.flatnonzero(flight.waiting)
+                flight.use(np.array(wanted, dtype=np.int64))
                 flight.waiting[:] = False
                 replies = await self.run(flight, pending)
                 flight.replies.update(zip(pending.tolist(), replies, strict=True))
