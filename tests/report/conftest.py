@@ -7,6 +7,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
 
-from small_run import config, settings, typed  # noqa: E402
+from small_run import config, settings, typed
 
 __all__ = ["config", "settings", "typed"]
