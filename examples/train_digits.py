@@ -17,10 +17,10 @@ def main() -> None:
         model=atoll.models.mlp(64, 10),
         algorithm=atoll.FedAvg(lr=0.1, epochs=2),
         selection=atoll.Uniform(10),
-        rounds=40,
+        rounds=30,
         evaluation=atoll.Evaluation(every=10),
     )
-    one_place = federated.replace(selection=atoll.Everyone(), rounds=20)
+    one_place = federated.replace(selection=atoll.Everyone(), rounds=10)
     worlds = {
         "one island alone": (one_place, islands.subset([0])),
         "federated": (federated, islands),
