@@ -411,6 +411,11 @@ class Federation:
         """The state of this scope's last checkpoint, or ``initial`` at the very beginning."""
         return await survival.restore(self, initial)
 
+    @property
+    def durable(self) -> bool:
+        """Whether checkpoints go to a folder, so that another process can resume from them."""
+        return self.world.folder is not None
+
     async def checkpoint(self, state: Tree) -> None:
         """Make everything up to here durable, as one atomic generation: this scope, and those below that keep no checkpoint of their own.
 

@@ -83,7 +83,7 @@ class Pooled(Supply):
         sizes = self._offsets[clients + 1] - starts
         positions = ranges(starts, sizes)
         rows = positions if self._order is None else self._order[positions]
-        return [self.pool[column][rows] for column in columns], sizes
+        return [self.pool[column].take(rows, axis=0) for column in columns], sizes
 
     def sample(self) -> Dataset:
         return self.pool

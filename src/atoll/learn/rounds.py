@@ -47,7 +47,7 @@ async def train(fed: Federation, job: Training, learner: Learner, data: Any) -> 
         state, row = await _round(fed, job, learner, data, state, number)
         # A callback's wish to stop is not part of the state: a resumed run goes on.
         reason = _report(fed, job, row) or _reason(job, History(fed.records))
-        if reason is not None or number % job.checkpoint_every == 0:
+        if fed.durable and (reason is not None or number % job.checkpoint_every == 0):
             await fed.checkpoint(state)
     history = History(fed.records)
     best = state["best"] if job.keep_best else None
