@@ -1,15 +1,9 @@
-"""Time: real or virtual, and what an action costs.
-
-Simulated time is asyncio's own time. A ``VirtualLoop`` is an event loop whose clock jumps to the next timer whenever nothing is runnable and
-no engine work is pending, so that deadlines, stragglers, ``asyncio.sleep`` and ``asyncio.timeout`` of any program run unchanged, without
-waiting. Ties are broken by the position of the party, so a simulation has one order of events.
-"""
+"""Time: real or virtual, and what an action costs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import selectors
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -17,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+
+from .virtual import VirtualLoop
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,51 +86,6 @@ class Free:
         """No time at all."""
         del source, target, nbytes
         return 0.0
-
-
-class _VirtualSelector(selectors.DefaultSelector):
-    """Waits for nothing but engine work: an idle wait becomes a jump of the clock."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-        self.pending = 0
-
-    def select(self, timeout: float | None = None) -> Any:
-        ready = super().select(0)
-        if ready or timeout == 0:
-            return ready
-        if self.pending or timeout is None:
-            return super().select(None)
-        self.now += timeout
-        return ready
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop in virtual time."""
-
-    def __init__(self, start: float = 0.0) -> None:
-        self._virtual = _VirtualSelector()
-        self._virtual.now = start
-        super().__init__(self._virtual)
-        # asyncio fires timers up to one tick early; a jump must land on them exactly.
-        self._clock_resolution = 1e-12
-
-    def time(self) -> float:
-        """Virtual seconds."""
-        return self._virtual.now
-
-    def set_time(self, now: float) -> None:
-        """Move the clock, for a resumed run."""
-        self._virtual.now = now
-
-    def work_begins(self) -> None:
-        """Engine work is pending: time stands still until it ends."""
-        self._virtual.pending += 1
-
-    def work_ends(self) -> None:
-        """One piece of engine work has ended."""
-        self._virtual.pending -= 1
 
 
 class Clock:
