@@ -49,7 +49,7 @@ async def fedbuff(fed: atoll.Federation) -> dict[str, Any]:
     for version in range(1, UPDATES + 1):
         came = await fed.arrivals(BUFFER)
         staleness += (version - 1 - came.version).tolist()
-        total = await fed.combine(came.handles())
+        total = await fed.combine(came)
         weights = weights + total["update"]
         start = AT_WORK + version * BUFFER
         free = order[np.arange(start, start + len(came)) % len(order)]
