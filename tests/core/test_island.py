@@ -1,0 +1,231 @@
+"""What a task sees: its data, its state, its randomness, its entropy, its letters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from atoll.core.cohort import Community
+from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError, TaskError
+from atoll.core.event import Laplace
+from atoll.core.island import Secret
+from atoll.core.task import Task, task
+from atoll.core.world import World
+from atoll.engines import Inline
+from atoll.simulation import run_in
+
+
+def test_a_seeded_secret_repeats_and_the_systems_does_not():
+    def draw(seed):
+        secret = Secret(seed)
+        return secret.bytes(5), secret.uint64((2, 3)).tolist(), secret.integer(10**40), secret.uniform(4).tolist()
+
+    assert draw(1) == draw(1)
+    assert draw(1) != draw(2)
+    assert draw(None) != draw(None)
+
+
+def test_a_secret_never_repeats_within_a_stream():
+    secret = Secret(7)
+    words = np.concatenate([secret.uint64(100) for _ in range(20)])
+    assert len(np.unique(words)) == 2000
+
+
+def test_secret_integers_are_uniform_and_below():
+    secret = Secret(3)
+    draws = np.array([secret.integer(6) for _ in range(6000)])
+    assert set(draws) == set(range(6))
+    # chi-square with 5 degrees of freedom: above 20.5 once in a thousand seeds
+    assert (((np.bincount(draws) - 1000) ** 2) / 1000).sum() < 20.5
+    assert secret.integer(1) == 0
+    with pytest.raises(ConfigError, match="below=0"):
+        secret.integer(0)
+    uniform = secret.uniform(5000)
+    assert 0 <= uniform.min() <= uniform.max() < 1
+    assert abs(uniform.mean() - 0.5) < 0.02
+
+
+@task
+def draws(island, message):
+    return {"rng": island.rng.generator().random(), "secret": island.secret.bytes(8)}
+
+
+@task
+def keeps(island, message):
+    state = island.state or {"seen": []}
+    state["seen"].append(message)
+    if message != "only look":
+        island.state = state
+    return len(state["seen"])
+
+
+@task
+def posts_twice(island, message):
+    island.post("client-1", 1)
+    island.post("client-1", 2)
+
+
+@task
+def leaks(island, message):
+    if message == "mail":
+        island.post("client-1", "raw data")
+    if message == "note":
+        island.note("raw data")
+    return "raw data" if message == "reply" else "a sum"
+
+
+@task
+async def talks(island, peers):
+    await peers.send("other", "raw data")
+
+
+@task
+async def listens(island, peers):
+    return await peers.recv("one")
+
+
+class NoRawData:
+    def release(self, party, task, reply):
+        if reply == "raw data":
+            raise PolicyError("raw data stay here", where=party.name, remedy="ask for a sum")
+
+
+def live(program, **more):
+    return run_in(World(Community([1.0, 2.0, 3.0]), Inline(), **more), program)[0]
+
+
+def test_streams_are_keyed_by_request_and_party():
+    async def program(fed):
+        return [r for _ in range(2) for r in (await fed.ask_all(fed.parties, draws)).values]
+
+    first, second = live(program, secret_seed=1), live(program, secret_seed=1)
+    assert first == second
+    assert len({r["rng"] for r in first}) == len({r["secret"] for r in first}) == 6
+    other = live(program, secret_seed=2)
+    assert [r["rng"] for r in other] == [r["rng"] for r in first]
+    assert {r["secret"] for r in other}.isdisjoint({r["secret"] for r in first})
+
+
+def test_a_seeded_secret_is_in_the_ledger():
+    world = World(Community([1.0]), Inline(), secret_seed=1)
+    run_in(world, lambda fed: fed.ask_all(fed.parties, draws))
+    assert [e["kind"] for e in world.ledger] == ["seeded-secret"]
+
+
+def test_state_changes_when_it_is_assigned_and_not_before():
+    async def program(fed):
+        return [await fed.ask("client-0", keeps, m) for m in ("a", "only look", "b", "only look", "c")]
+
+    assert live(program) == [1, 2, 2, 3, 3]
+
+
+def test_one_envelope_each():
+    with pytest.raises(
+        ConfigError, match=r"client-0 posted two envelopes to 'client-1'.*put everything into one payload"
+    ):
+        live(lambda fed: fed.ask("client-0", posts_twice))
+
+
+@pytest.mark.parametrize("way", ["reply", "mail", "note"])
+def test_a_policy_sees_every_way_out(way):
+    async def program(fed):
+        await fed.ask("client-0", leaks, "nothing")
+        await fed.ask("client-0", leaks, way)
+
+    live(program)
+    with pytest.raises(PolicyError, match=r"raw data stay here \(in client-0; main/.*leaks/1 at client-0\)"):
+        live(program, policy=NoRawData())
+
+
+def test_a_policy_sees_what_is_said_in_a_session():
+    async def program(fed):
+        await fed.session({"one": ("client-0", talks), "other": ("client-1", listens)})
+
+    live(program)
+    with pytest.raises(PolicyError, match="raw data stay here"):
+        live(program, policy=NoRawData())
+
+
+def test_a_policy_sees_single_replies_of_a_vectorised_sum():
+    from atoll.testing.conformance.tasks import scale
+
+    class Vectorised(Inline):
+        vectorised = True
+
+    class Nothing:
+        def release(self, party, task, reply):
+            raise PolicyError("nothing leaves")
+
+    async def program(fed):
+        await fed.sum(fed.parties, scale, {"w": np.ones(2)})
+
+    run_in(World(Community([1.0]), Vectorised()), program)
+    with pytest.raises(PolicyError, match="nothing leaves"):
+        run_in(World(Community([1.0]), Vectorised(), policy=Nothing()), program)
+
+
+@task
+async def half(island, message):
+    return {k: t.value for k, t in (await island.totals(message)).items()}
+
+
+@task
+def inner(island, message):
+    from atoll.core.aggregate import Mean, Parts
+
+    if message == "single":
+        return {"x": Parts(1.0)}
+    return {"x": Mean(np.array([np.nan if message == "nan" else island.data]), examples=2.0)}
+
+
+def test_a_task_wraps_another():
+    async def program(fed):
+        return [v["x"].tolist() for v in (await fed.exchange(fed.parties, half.wrapping(inner))).values]
+
+    assert live(program) == [[2.0], [4.0], [6.0]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message", "error", "match"),
+    [
+        (half, None, ConfigError, "this task wraps no other"),
+        (half.wrapping(inner), "single", CompositionError, "'x' is a single reply, and .*half lets nobody see one"),
+        (half.wrapping(inner), "nan", DataError, "x is not finite"),
+    ],
+)
+def test_what_a_wrapping_task_refuses(asked, message, error, match):
+    with pytest.raises(error, match=match):
+        live(lambda fed: fed.ask("client-1", asked, message))
+
+
+@task
+def spends(island, message):
+    island.spend(Laplace(epsilon=1.0))
+    raise ValueError("after spending")
+
+
+def test_spending_stays_in_the_ledger_when_the_task_fails():
+    world = World(Community([1.0]), Inline())
+    with pytest.raises(TaskError, match="after spending"):
+        run_in(world, lambda fed: fed.ask("client-0", spends))
+    assert [(e["kind"], e["party"]) for e in world.ledger] == [("laplace", "client-0")]
+
+
+def test_spending_needs_a_ledger():
+    from atoll.core.island import Island
+    from atoll.core.party import Party
+
+    with pytest.raises(PolicyError, match="somebody has no privacy ledger"):
+        Island(Party("somebody", "client", 0), lambda: None, 0).spend(Laplace(epsilon=1.0))
+
+
+def test_a_closure_cannot_travel():
+    with pytest.raises(ConfigError, match=r"no task named .*<locals>.* can be found here.*top level of a module"):
+        live(lambda fed: fed.ask("client-0", task(lambda island, message: 1)))
+    assert (
+        live(
+            lambda fed: fed.ask("client-0", Task("mine", lambda i, m: 1)),
+            registry={"mine": Task("mine", lambda i, m: 1)},
+        )
+        == 1
+    )
