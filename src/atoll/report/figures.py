@@ -73,7 +73,9 @@ def clients_figure(facts: Facts) -> str | None:
         colours = [SERIES[2] if i < tenth else SERIES[0] for i in range(len(ordered))]
         left.bar(range(len(ordered)), ordered, width=1.0, color=colours, edgecolor=SURFACE, linewidth=0.4)
         left.set_title("Each client, sorted")
-        left.set_xlabel(f"{len(ordered):,} clients; the worst tenth has {100 * worst:.1f} % on average")
+        left.set_xlabel(
+            f"{len(ordered):,} clients, each on its own rows; the worst tenth has {100 * worst:.1f} % on average"
+        )
         _percent(left)
         left.set_xticks([])
         edges = np.linspace(max(0.0, float(ordered[0]) - 1e-9), 1.0, 16)
@@ -174,6 +176,7 @@ def comparison_figure(facts: Facts) -> str | None:
         jitter = np.random.default_rng(0).uniform(-0.24, 0.24, len(values))
         axis.scatter(values, 2 + jitter, s=16, color=SERIES[2], alpha=0.45, linewidths=0)
         for y, value, series in ((2, alone, 2), (1, federated, 0), (0, pooled, 1)):
+            axis.barh(y, value, height=0.6, color=SERIES[series], alpha=0.14, linewidth=0)
             axis.plot([value, value], [y - 0.3, y + 0.3], color=SERIES[series], linewidth=4)
             axis.annotate(
                 f"{100 * value:.1f} %", (value, y + 0.33), ha="center", va="bottom", fontweight="bold", fontsize=10

@@ -11,6 +11,7 @@ from atoll.core.files import write_bytes
 from ._extra import need
 from .facts import Facts, facts_of
 from .figures import bytes_figure, clients_figure, comparison_figure, curves_figure, partition_figure
+from .scalars import flat
 
 __all__ = ["human_bytes", "render", "write_report"]
 
@@ -31,7 +32,14 @@ def write_report(source: Any, path: str | Path | None = None) -> Path:
     """
     facts = facts_of(source)
     target = Path(path) if path is not None else _place(source)
-    page = render("report.html.j2", facts=facts, figures=_figures(facts), tiles=_tiles(facts), verdict=verdict(facts))
+    page = render(
+        "report.html.j2",
+        facts=facts,
+        figures=_figures(facts),
+        tiles=_tiles(facts),
+        verdict=verdict(facts),
+        engine=_engine(facts),
+    )
     try:
         write_bytes(target, page.encode())
     except CheckpointError as error:
@@ -90,6 +98,11 @@ def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
     if facts.seconds is not None:
         tiles.append(("wall-clock time", f"{facts.seconds:,.1f} s", f"engine {facts.engine.get('name', '-')}"))
     return tiles
+
+
+def _engine(facts: Facts) -> list[tuple[str, Any]]:
+    """Name and choices, one line each."""
+    return list(flat(facts.engine).items()) if facts.engine else []
 
 
 def verdict(facts: Facts) -> str:

@@ -22,7 +22,7 @@ def partition_facts(islands: Any) -> dict[str, Any]:
     if not hasattr(islands, "describe"):
         return {"clients": len(islands)}
     seen = islands.describe()
-    edges = np.histogram_bin_edges(seen.sizes, bins=min(_BINS, max(1, int(np.ptp(seen.sizes)))))
+    edges = _edges(seen.sizes)
     facts: dict[str, Any] = {
         "name": seen.name,
         "scheme": seen.scheme,
@@ -44,6 +44,13 @@ def partition_facts(islands: Any) -> dict[str, Any]:
         shown = np.unique(np.linspace(0, len(seen.counts) - 1, min(_SHOWN, len(seen.counts))).astype(int))
         facts |= {"class_names": list(seen.classes), "class_counts": seen.counts[shown].tolist()}
     return facts
+
+
+def _edges(sizes: np.ndarray) -> np.ndarray:
+    """Bins that hold equally many whole numbers each."""
+    low, high = int(sizes.min()), int(sizes.max())
+    step = max(1, -(-(high - low + 1) // _BINS))
+    return np.arange(low, high + step + 1, step) - 0.5
 
 
 def summarise_data(islands: Any, path: Path) -> None:

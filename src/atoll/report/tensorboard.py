@@ -37,7 +37,10 @@ class TensorBoard:
     def __call__(self, row: dict[str, Any]) -> None:
         """Write one round."""
         if self._writer is None:
-            self._writer = self._module.SummaryWriter(self.folder or "tensorboard", purge_step=int(row["round"]))
+            # Two parts of a run may begin within one second, which is all that the file's name tells apart.
+            first = int(row["round"])
+            where = self.folder or "tensorboard"
+            self._writer = self._module.SummaryWriter(where, purge_step=first, filename_suffix=f".{first}")
         for name, value in scalars(row).items():
             self._writer.add_scalar(name, value, int(row["round"]))
         self._writer.flush()

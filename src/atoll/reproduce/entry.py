@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from atoll.core.errors import CheckpointError
+from atoll.core.errors import CheckpointError, DataError
 from atoll.runs import INTERRUPTED, RunFolder, Stopping, execute, parse_config
 from atoll.runs.config import RunConfig
 
@@ -77,11 +77,19 @@ class Trained:
 
     def best(self, metric: str = "test/accuracy") -> float:
         """The best value of a metric."""
-        return max(float(row[metric]) for row in self.rows if row.get(metric) is not None)
+        return max(self._values(metric))
 
     def last(self, metric: str = "test/accuracy") -> float:
         """The last value of a metric."""
-        return [float(row[metric]) for row in self.rows if row.get(metric) is not None][-1]
+        return self._values(metric)[-1]
+
+    def _values(self, metric: str) -> list[float]:
+        found = [float(row[metric]) for row in self.rows if row.get(metric) is not None]
+        if not found:
+            raise DataError(
+                f"{metric} was never measured", where=str(self.folder.path), remedy="give the data a test set"
+            )
+        return found
 
     def rounds_to(self, target: float, metric: str = "test/accuracy") -> float | None:
         """Rounds until the best value so far crosses a target, with linear interpolation (McMahan et al. 2017, section 3)."""

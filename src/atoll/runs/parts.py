@@ -115,9 +115,7 @@ class Part(BaseModel):
         try:
             return part(*given, **settings)
         except AtollError as error:
-            if error.where is not None:
-                raise
-            raise type(error)(error.what, where=f"{path} ({self.name})", remedy=error.remedy) from error
+            raise type(error)(error.what, where=f"{path} ({error.where or self.name})", remedy=error.remedy) from error
         except TypeError as error:
             raise ConfigError(
                 f"{self.name} cannot be made: {error}", where=path, remedy="give the settings that it needs"

@@ -1,0 +1,251 @@
+"""The report: whole in itself, true to the records, safe against what people name their things."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atoll
+from atoll.core.errors import CheckpointError, ConfigError, MissingExtraError
+from atoll.report import cite, partition_facts, write_comparison, write_report
+from atoll.report.drawing import INK, SERIES, figure
+from atoll.report.page import human_bytes, verdict
+from atoll.runs import RunFolder, execute, parse_config
+from atoll.runs.records import as_json
+
+VOID = {"meta", "link", "br", "img", "input", "circle", "hr"}
+
+
+class Page(HTMLParser):
+    """Collects tags, checks that they close, and every address the page would fetch."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+        self.figures: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        for key in ("src", "href", "xlink:href", "data", "action"):
+            if named.get(key) and not str(named[key]).startswith(("#", "data:")):
+                self.addresses.append(str(named[key]))
+        if tag == "svg" and named.get("aria-label"):
+            self.figures.append(str(named["aria-label"]))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture
+def done(settings: dict[str, Any], tmp_path: Path) -> RunFolder:
+    """A finished run with clients evaluated."""
+    folder = RunFolder(tmp_path / "done")
+    execute(parse_config({**settings, "evaluation": {"clients": -1}}), folder)
+    return folder
+
+
+def read(folder: RunFolder) -> Page:
+    return Page(folder.report_file.read_text(encoding="utf-8"))
+
+
+def test_a_page_needs_nothing_else(done: RunFolder) -> None:
+    text = done.report_file.read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.open == []
+    assert page.addresses == []
+    assert not re.search(r"url\((?!#)|@import|<script", text)
+    # Addresses that are left name vocabularies; nothing is fetched from them.
+    assert set(re.findall(r"https?://[^\"' )<]+", text)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
+    assert "prefers-color-scheme: dark" in text
+    assert len(text) < 600_000
+
+
+def test_it_shows_what_was_recorded(done: RunFolder) -> None:
+    page, rows = read(done), done.metrics()
+    assert page.figures == ["learning curves", "accuracy over clients", "partition of the data", "bytes sent"]
+    flat = " ".join(page.text.split())
+    assert f"{100 * rows[-1]['test/accuracy']:.1f} %" in flat
+    assert f"{100 * rows[-1]['clients/accuracy/worst_decile']:.1f} %" in flat
+    assert human_bytes(sum(row["bytes_up"] for row in rows)) in flat
+    assert "iris, iid" in flat
+    assert "McMahan" in flat
+    assert "Fisher" in flat or "iris" in flat.lower()
+    for name, version in done.manifest()["versions"].items():
+        assert f"{name}{version}" in page.text.replace("\n", "")
+    assert "lr: 0.1" in page.text
+
+
+def test_figures_follow_the_theme_and_do_not_share_ids(done: RunFolder) -> None:
+    text = done.report_file.read_text(encoding="utf-8")
+    assert not any(colour in text for colour in (INK, *SERIES))
+    assert "var(--ink)" in text
+    assert "var(--s1)" in text
+    ids = re.findall(r'<(?:g|path|clipPath|rect|defs|use|text)[^>]* id="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:url\(|href=")#([^")]+)', text)) <= set(ids)
+
+
+def test_the_same_run_gives_the_same_page(done: RunFolder, tmp_path: Path) -> None:
+    first = write_report(done, tmp_path / "first.html").read_bytes()
+    assert write_report(str(done.path), tmp_path / "second.html").read_bytes() == first
+
+
+def test_names_cannot_break_the_page(settings: dict[str, Any], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "<b>run & co")
+    execute(parse_config({**settings, "name": "<script>alert(1)</script>"}), folder)
+    assert "<script" not in folder.report_file.read_text(encoding="utf-8")
+    assert "<b>run & co" in read(folder).text
+
+
+def test_a_failed_run_says_why(settings: dict[str, Any], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "failed")
+    bad = parse_config({**settings, "algorithm": {"name": "FedAvg", "lr": -1.0}})
+    with pytest.raises(ConfigError, match=r"lr=-1\.0"):
+        execute(bad, folder)
+    text = " ".join(Page(write_report(folder).read_text(encoding="utf-8")).text.split())
+    assert "ConfigErrorlr=-1.0" in text.replace(" ", "")
+    assert "Remedy: use a positive" in text
+
+
+def test_a_regression_is_reported_by_its_error(settings: dict[str, Any], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "regression")
+    data = {"source": "diabetes", "partition": {"name": "iid", "parties": 6}}
+    model = {"name": "linear", "features": 10, "outputs": 1, "loss": "mse"}
+    config = {**settings, "data": data, "model": model, "algorithm": {"name": "FedAvg", "lr": 0.01}}
+    execute(parse_config(config), folder)
+    text = " ".join(read(folder).text.split())
+    assert "test RMSE" in text
+    assert "Error by round" in text
+
+
+def test_a_result_in_memory_has_a_report(tmp_path: Path) -> None:
+    islands = atoll.data.iid(atoll.data.iris(), parties=5)
+    job = atoll.Training(model=atoll.models.linear(4, 3), selection=atoll.Everyone(), rounds=3)
+    page = atoll.simulate(job, islands, engine="inline").report(tmp_path / "mine.html")
+    flat = " ".join(Page(page.read_text(encoding="utf-8")).text.split())
+    assert "all 3 rounds are done" in flat
+    assert "algorithm: FedAvg(" in flat
+    with pytest.raises(ConfigError, match="a report of a dict"):
+        write_report({})
+
+
+def test_a_page_that_cannot_be_written(done: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(CheckpointError, match=r"could not write .* choose another --output"):
+        write_report(done, tmp_path / "file" / "page.html")
+
+
+def test_is_federating_worth_it(done: RunFolder) -> None:
+    from atoll.report.facts import facts_of
+
+    found = {
+        "alone": {"accuracy": 0.4, "values": [0.3, 0.5]},
+        "federated": {"accuracy": 0.9},
+        "pooled": {"accuracy": 0.92},
+    }
+    (done.path / "comparison.json").write_text(as_json(found))
+    facts = facts_of(done)
+    assert verdict(facts).startswith(
+        "Yes: the federation gains 50.0 points over an island alone, and ends 2.0 points below"
+    )
+    write_report(done)
+    assert read(done).figures[0] == "alone, federated and pooled"
+    found["federated"]["accuracy"] = 0.405
+    (done.path / "comparison.json").write_text(as_json(found))
+    assert verdict(facts_of(done)).startswith("Not here: an island alone reaches 40.0 %, the federation 40.5 %")
+
+
+def test_without_matplotlib_the_extra_is_named(done: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(
+        MissingExtraError, match=r'needs matplotlib, which is not installed .*pip install "atoll\[report\]"'
+    ):
+        figure("nothing", lambda axes: None)
+    with pytest.raises(MissingExtraError, match="matplotlib"):
+        write_report(done)
+
+
+def test_a_training_is_not_lost_because_nothing_can_draw_it(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    folder = RunFolder(tmp_path / "plain")
+    execute(parse_config(settings), folder)
+    assert folder.status() == "finished"
+    assert not folder.report_file.exists()
+    assert 'pip install \\"atoll[report]\\"' in folder.log_file.read_text()
+
+
+def test_citations_are_those_of_the_parts_each_once() -> None:
+    from parts_of_mine import Halved
+
+    from atoll.learn.wrapped import Wrapped
+
+    islands = atoll.data.iid(atoll.data.iris(), parties=3)
+    job = atoll.Training(model=atoll.models.linear(4, 3), algorithm=Wrapped(base=Halved()), uplink=[atoll.Clip()])
+    found = cite(job, islands)
+    assert found.count("Nobody, Halving, 2020.") == 1
+    assert islands.about.citation in found
+    assert cite(atoll.Training(model=None))[0] == atoll.FedAvg.citation
+
+
+def test_the_facts_of_a_partition_are_its_numbers() -> None:
+    islands = atoll.data.dirichlet(atoll.data.digits(), parties=80, alpha=0.3, seed=1)
+    facts = partition_facts(islands)
+    assert sum(facts["size_counts"]) == facts["clients"] == 80
+    assert facts["rows"] == islands.sizes.sum()
+    assert np.shape(facts["class_counts"]) == (60, 10)
+    edges = np.asarray(facts["size_edges"])
+    widths = np.diff(edges)
+    assert (widths == widths[0]).all()
+    assert float(widths[0]).is_integer()
+    assert edges[0] < islands.sizes.min() <= islands.sizes.max() < edges[-1]
+    from atoll.core.cohort import Community
+
+    assert partition_facts(Community([1, 2])) == {"clients": 2}
+
+
+def test_runs_side_by_side(done: RunFolder, settings: dict[str, Any], tmp_path: Path) -> None:
+    other = RunFolder(tmp_path / "other")
+    execute(parse_config({**settings, "algorithm": {"name": "FedAvg", "lr": 0.3}, "seed": 2}), other, report=False)
+    page = Page(write_comparison([done, other], tmp_path / "both.html").read_text(encoding="utf-8"))
+    flat = " ".join(page.text.split())
+    assert page.open == page.addresses == []
+    assert "They differ in algorithm.lr, evaluation.clients, seed" in flat
+    assert page.figures == ["Test accuracy", "Test loss", "Worst tenth of the clients"]
+    with pytest.raises(ConfigError, match="1 run to compare"):
+        write_comparison([done], tmp_path / "one.html")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 kB"), (1234567, "1.23 MB"), (5.5e9, "5.5 GB")]
+)
+def test_bytes_for_people(count: float, text: str) -> None:
+    assert human_bytes(count) == text
