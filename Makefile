@@ -46,6 +46,8 @@ docs: $(READY) ## build the documentation into site/
 
 bench: $(READY) ## compare speed with other frameworks (installs them in environments of their own)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
+	@$(BIN)/python benchmarks/plot.py "$$(ls -t benchmarks/results/*.json | head -n 1)"
+	@$(BIN)/python benchmarks/scale.py
 
 clean: ## remove everything that was built, the environment too
 	rm -rf $(VENV) site dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
