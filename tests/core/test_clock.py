@@ -41,7 +41,7 @@ def test_time_goes_on_however_late_it_is(start):
 def test_a_timeout_cancels_in_virtual_time():
     async def main():
         loop = asyncio.get_running_loop()
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match="^$"):
             async with asyncio.timeout(5):
                 await asyncio.sleep(7)
         return loop.time()
@@ -127,12 +127,13 @@ def test_real_time_goes_on_across_a_resume():
         clock = Clock(virtual=False)
         clock.set(100.0)
         first = clock.now()
-        await asyncio.sleep(0.01)
+        while clock.now() == first:
+            await asyncio.sleep(0)
         return first, clock.now()
 
     first, second = run(main(), virtual=False)
     assert 100.0 <= first < 100.1
-    assert second >= first + 0.009
+    assert second > first
 
 
 def test_a_program_that_can_never_go_on_says_so():

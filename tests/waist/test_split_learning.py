@@ -82,7 +82,7 @@ def test_it_equals_training_in_one_place(survive):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 3))
     y = np.tanh(x @ rng.normal(size=(3, 1)))
-    life = survive(split_learning, Community([x, y]), cost=Timetable(default=0.0, latency=0.25))
+    life = survive(split_learning, Community([x, y]), cost=Timetable(default=0.0, latency=0.25), points=12)
     w, v = start((3, 4), "bottom"), start((4, 1), "top")
     for step in range(STEPS):
         mine = rows(step, len(x))
