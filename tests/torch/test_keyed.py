@@ -9,19 +9,17 @@ import pytest
 from torch_toys import seeded
 
 import torch
-from atoll.torch.keyed import ForeignRandomnessError, Keyed, key_halves, uniform
+from atoll.torch.keyed import ForeignRandomnessError, Keyed, step_seeds, uniform
 from torch import nn
 
-CPU = torch.device("cpu")
 
-
-def _key(number: int) -> torch.Tensor:
-    return key_halves(np.uint64(number), CPU)
+def _seed(key: int, step: int = 0) -> torch.Tensor:
+    return torch.from_numpy(step_seeds(np.array([key], np.uint64), np.array([step]))[0, 0])
 
 
 def test_the_draw_is_uniform_and_uncorrelated() -> None:
     n = 200_000
-    draws = uniform(_key(2**40 + 17), 3, 1, (n,)).double() / 2**32
+    draws = uniform(_seed(2**40 + 17, 3), 1, (n,)).double() / 2**32
     # Five standard errors of the mean, variance and lag-1 product of independent uniforms.
     assert abs(float(draws.mean()) - 0.5) < 5 * (1 / 12 / n) ** 0.5
     assert abs(float(draws.var()) - 1 / 12) < 5 * (1 / 180 / n) ** 0.5
@@ -32,15 +30,15 @@ def test_the_draw_is_uniform_and_uncorrelated() -> None:
 
 @pytest.mark.parametrize(("key", "step", "call"), [(1, 0, 0), (0, 1, 0), (0, 0, 1), (2**32, 0, 0)])
 def test_key_step_and_call_each_change_the_draw(key: int, step: int, call: int) -> None:
-    base = uniform(_key(0), 0, 0, (4000,)).double()
-    other = uniform(_key(key), step, call, (4000,)).double()
+    base = uniform(_seed(0), 0, (4000,)).double()
+    other = uniform(_seed(key, step), call, (4000,)).double()
     assert abs(float(torch.corrcoef(torch.stack([base, other]))[0, 1])) < 5 / 4000**0.5
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.25), nn.AlphaDropout(0.25), nn.Dropout2d(0.25)])
 def test_dropout_keeps_scale_and_share(layer: nn.Module) -> None:
     x = torch.ones(400, 50, 2) if not isinstance(layer, nn.Dropout2d) else torch.ones(400, 50, 2, 2)
-    with Keyed(_key(5), 0, strict=True):
+    with Keyed(_seed(5), strict=True):
         y = layer(x)
     low = y.flatten().min()
     share = float((y == low).float().mean())
@@ -52,7 +50,7 @@ def test_dropout_keeps_scale_and_share(layer: nn.Module) -> None:
     else:
         # Self-normalising: zero mean and unit variance in, the same out (Klambauer et al. 2017).
         normal = torch.randn(400, 100, generator=torch.Generator().manual_seed(0))
-        with Keyed(_key(5), 0, strict=True):
+        with Keyed(_seed(5), strict=True):
             z = layer(normal)
         assert abs(float(z.mean())) < 0.02
         assert abs(float(z.var()) - 1.0) < 0.05
@@ -60,7 +58,7 @@ def test_dropout_keeps_scale_and_share(layer: nn.Module) -> None:
 
 def test_evaluation_mode_drops_nothing() -> None:
     x = torch.ones(3, 4)
-    with Keyed(_key(5), 0, strict=True) as mode:
+    with Keyed(_seed(5), strict=True) as mode:
         assert torch.equal(nn.Dropout(0.5).eval()(x), x)
     assert mode.calls == 0
 
@@ -79,7 +77,7 @@ def test_plain_recurrent_layers_equal_pytorchs(make: Any) -> None:
     layer = seeded(make)
     x = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0))
     wanted = torch.utils._pytree.tree_leaves(layer(x))
-    with Keyed(_key(1), 0, strict=True):
+    with Keyed(_seed(1), strict=True):
         got = torch.utils._pytree.tree_leaves(layer(x))
     for a, b in zip(wanted, got, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
@@ -88,14 +86,14 @@ def test_plain_recurrent_layers_equal_pytorchs(make: Any) -> None:
 def test_attention_with_dropout_is_keyed() -> None:
     q = torch.rand(2, 3, 6, 4, generator=torch.Generator().manual_seed(0))
     attention = nn.functional.scaled_dot_product_attention
-    with Keyed(_key(1), 0, strict=True):
+    with Keyed(_seed(1), strict=True):
         a, plain = attention(q, q, q, dropout_p=0.5, is_causal=True), attention(q, q, q, is_causal=True)
-    with Keyed(_key(1), 0, strict=True):
+    with Keyed(_seed(1), strict=True):
         b = attention(q, q, q, dropout_p=0.5, is_causal=True)
     assert torch.equal(a, b)
     assert not torch.equal(a, plain)
     torch.testing.assert_close(plain, attention(q, q, q, is_causal=True))
-    with Keyed(_key(1), 0, strict=True) as mode:
+    with Keyed(_seed(1), strict=True) as mode:
         mode.keep = lambda shape, p: torch.ones(shape, dtype=torch.bool)  # type: ignore[method-assign]
         kept = attention(q, q, q, dropout_p=0.5, is_causal=True)
     torch.testing.assert_close(kept, 2.0 * plain)
@@ -112,7 +110,7 @@ def test_attention_with_dropout_is_keyed() -> None:
 def test_other_randomness_is_refused_when_strict(draw: Any) -> None:
     with (
         torch.random.fork_rng(devices=[]),
-        Keyed(_key(1), 0, strict=True),
+        Keyed(_seed(1), strict=True),
         pytest.raises(ForeignRandomnessError, match="keyed by client"),
     ):
         draw()

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from .compiler import Program, make_program
-from .keyed import key_halves
+from .keyed import step_seeds
 from .update import StepForm, Update
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -61,8 +61,12 @@ class Block:
     channels_last: bool = False
     programs: dict[Any, Program] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"trace": 0.0, "compile": 0.0})
+    templates: list[Tensor] | None = None
+    valid: dict[int, Tensor] = field(default_factory=dict)
+    _rows: dict[str, Tensor] = field(default_factory=dict)
     _own: dict[int, Tensor] = field(default_factory=dict)
 
+    @torch.no_grad()
     def train(
         self,
         pool: Pool,
@@ -86,15 +90,17 @@ class Block:
         clients = self.update.clients
         local = list(self.program("start", self.update.start, [*sent, *private])([*sent, *private]))
         frozen = list(self.update.network.frozen.values())
-        halves = key_halves(keys if clients else keys[0], device)
         losses = torch.zeros(clients or (), dtype=dtype, device=device)
         first = True
-        for begin, form, data in self._windows(pool, plan):
-            rest = [*sent, *frozen, *data, halves, torch.tensor(begin, device=device)]
+        for form, data in self._windows(pool, plan, keys):
+            rest = [*sent, *frozen, *data]
             program = self._step_program(form, local, rest)
             if first:
                 local, first = self._take(program, local), False
+            strides = [leaf.stride() for leaf in local] if program.compiled else None
             *local, loss = program([*local, *rest])
+            if strides is not None:
+                local = [_restrided(leaf, stride) for leaf, stride in zip(local, strides, strict=True)]
             losses = losses + loss
         counts = torch.from_numpy(plan.steps).to(device=device, dtype=dtype)
         examples = torch.from_numpy(sizes).to(device=device, dtype=dtype)
@@ -108,16 +114,17 @@ class Block:
         """The program of a name, made for these inputs when it is first asked for."""
         found = self.programs.get(name)
         if found is None:
-            small = name == "start"
-            found = make_program(fn, inputs, compiled=self.compiled and not small, owned=owned)
+            # Starting and finishing are a few operations a block: not worth a compilation.
+            compiled = self.compiled and name not in ("start", "finish")
+            found = make_program(fn, inputs, compiled=compiled, owned=owned)
             self.programs[name] = found
             for what, seconds in found.seconds.items():
                 self.seconds[what] += seconds
         return found
 
     def _step_program(self, form: StepForm, local: list[Tensor], rest: list[Tensor]) -> Program:
-        width = rest[self.update.broadcast.count + len(self.update.frozen_names)].shape
-        name = (form, tuple(width))
+        x = rest[self.update.broadcast.count + len(self.update.frozen_names)]
+        name = (form, tuple(x.shape), x.stride())
         if name in self.programs:
             return self.programs[name]
         # Contiguous stand-ins: what the program will get from its own buffers.
@@ -137,44 +144,50 @@ class Block:
             taken.append(own.copy_(leaf))
         return taken
 
-    def _windows(self, pool: Pool, plan: Schedule) -> Any:
-        """Yield ``(first step, form, [x, y, weights, active])`` for runs of steps."""
-        total = plan.rows.shape[1]
-        weighted, masked = plan.weights is not None, plan.active is not None
-        device = self.update.network.device
+    def _windows(self, pool: Pool, plan: Schedule, keys: NDArray[np.uint64]) -> Iterator[tuple[StepForm, list[Tensor]]]:
+        """Yield ``(form, [x, y, weights, active, seeds])`` for runs of steps."""
+        device, dtype = self.update.network.device, self.update.network.dtype
         rows = torch.from_numpy(plan.rows).to(device)
-        extra = []
-        if plan.weights is not None:
-            extra.append(torch.from_numpy(plan.weights).to(device=device, dtype=self.update.network.dtype))
+        data = [self._fetch("x", pool.x, rows), self._fetch("y", pool.y, rows)]
+        cut = plan.weights is not None and self.update.network.loss.each is None
+        if plan.weights is not None and not cut:
+            data.append(torch.from_numpy(plan.weights).to(device=device, dtype=dtype))
         if plan.active is not None:
-            extra.append(torch.from_numpy(plan.active).to(device))
-        cut = weighted and self.update.network.loss.each is None
-        begin = 0
+            data.append(torch.from_numpy(plan.active).to(device))
+        data.append(torch.from_numpy(step_seeds(keys, np.arange(plan.rows.shape[1]))).to(device))
+        if not self.update.clients:
+            data = [column[0] for column in data]
+        axis = 1 if self.update.clients else 0
+        total, begin = plan.rows.shape[1], 0
         while begin < total:
             size = self.unroll if total - begin >= self.unroll and not cut else 1
-            window = slice(begin, begin + size)
-            taken = rows[:, window]
-            if cut and plan.weights is not None:  # a loss without rows: the real rows only, one step a call
-                taken = taken[:, :, : int(plan.weights[0, begin].sum())]
-            data = [_rows(column, taken) for column in (pool.x, pool.y)]
-            data += [] if cut else [column[:, window] for column in extra]
-            data = [_dense(column) for column in data] if self.update.clients else [column[0] for column in data]
-            yield begin, StepForm(size, weighted and not cut, masked), data
+            window = [column.narrow(axis, begin, size) for column in data]
+            if cut and plan.weights is not None:  # a loss of means: the real rows only, one step a call
+                real = int(plan.weights[0, begin].sum())
+                window = [*(column[:, :real] for column in window[:2]), *window[2:]]
+            yield StepForm(size, plan.weights is not None and not cut, plan.active is not None), window
             begin += size
 
+    def _fetch(self, name: str, column: Tensor, rows: Tensor) -> Tensor:
+        """``column[rows]`` in a buffer that is used again; images keep their memory order."""
+        flat = rows.reshape(-1)
+        images = column.dim() == 4 and not column.is_contiguous()
+        source = column.permute(0, 2, 3, 1) if images else column
+        shape = (len(flat), *source.shape[1:])
+        kept = self._rows.get(name)
+        if kept is None or kept.shape != shape or kept.dtype != column.dtype:
+            kept = self._rows[name] = source.new_empty(shape)
+        torch.index_select(source, 0, flat, out=kept)
+        made = kept.view(*rows.shape, *shape[1:])
+        return made.permute(0, 1, 2, 5, 3, 4) if images else made
 
-def _rows(column: Tensor, rows: Tensor) -> Tensor:
-    """``column[rows]``, keeping images in their memory order."""
-    flat = rows.reshape(-1)
-    if column.dim() == 4 and not column.is_contiguous():
-        picked = column.permute(0, 2, 3, 1).index_select(0, flat)
-        return picked.view(*rows.shape, *picked.shape[1:]).permute(0, 1, 2, 5, 3, 4)
-    picked = column.index_select(0, flat)
-    return picked.view(*rows.shape, *picked.shape[1:])
 
-
-def _dense(tensor: Tensor) -> Tensor:
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
+def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """The tensor with the strides that the next call expects: generated code does not look at them."""
+    if tensor.stride() == stride:
+        return tensor
+    made = torch.empty_strided(tensor.size(), stride, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
 
 
 def _settled(tensor: Tensor) -> Tensor:

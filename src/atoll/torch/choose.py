@@ -21,6 +21,7 @@ __all__ = ["Choices", "best_of", "block_size", "step_cost", "unroll_of"]
 _MODES = ("vector", "single", "each")
 _CACHE = 1 << 20  # bytes of a core's cache that a block may fill: half of a common 2 MiB L2
 _LARGEST = 128
+_PLAIN = {torch.ops.aten.addmm_: torch.ops.aten.addmm, torch.ops.aten.baddbmm_: torch.ops.aten.baddbmm}
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,9 @@ def step_cost(gm: GraphModule) -> Cost:
             touched += value.numel() * value.element_size()
         if node.op != "call_function":
             continue
-        packet = getattr(node.target, "overloadpacket", None)
+        packet: Any = getattr(node.target, "overloadpacket", None)
         convolves = convolves or "convolution" in str(packet)
-        count = flop_registry.get(packet)
+        count = flop_registry.get(_PLAIN.get(packet, packet))
         if count is not None:
             args = [_value(a) for a in node.args]
             kwargs = {k: _value(v) for k, v in node.kwargs.items()}

@@ -125,12 +125,11 @@ class Runner:
         self, states: Sequence[Tree], params: Tree, slots: int, chosen: Choices
     ) -> tuple[list[Tensor], Layout]:
         """The private states of a block, stacked; empty slots repeat the first."""
-        given = [self.algorithm.client_init(params) if state is None else state for state in states]
-        flat = [flatten(state) for state in given]
-        layout = flat[0][1]
+        fresh = self.algorithm.client_init(params) if any(state is None for state in states) else None
+        layout = flatten(fresh if states[0] is None else states[0])[1]
         if not layout.count:
             return [], layout
-        rows = [leaves for leaves, _ in flat]
+        rows = [flatten(fresh if state is None else state)[0] for state in states]
         rows += [rows[0]] * (slots - len(rows))
         if chosen.mode == "single":
             return [self.place(leaf, chosen.channels_last) for leaf in rows[0]], layout
@@ -168,6 +167,7 @@ class Runner:
             slot_keys[: len(members)] = keys[members]
             yield members, block, block.train(pool, plan, slot_keys, sent, private, sizes), sent, private
 
+    @torch.no_grad()
     def _replies(
         self,
         positions: NDArray[np.int64],

@@ -7,7 +7,8 @@ import importlib.util
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch.fx import GraphModule
@@ -16,12 +17,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import torch
 
 from .backend import cache_folder, cpp_compiler
-from .fuse import fuse_updates, tidy
+from .fuse import fuse_updates, mutated, tidy
 
 __all__ = ["Program", "can_compile", "make_program", "notice"]
 
 Tensor = torch.Tensor
 _NOTICED: set[str] = set()
+_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+_GIVEN = os.environ.get(_CACHE_VARIABLE)  # before PyTorch fills it in
 
 
 class Program:
@@ -36,15 +39,15 @@ class Program:
 
     def __init__(self, graph: GraphModule, call: Callable[[list[Tensor]], Sequence[Any]] | None) -> None:
         self.graph = graph
+        self._run = graph.forward
         self._call = call
         self.compiled = call is not None
         self.overwrites: set[int] = set()
         self.seconds = {"trace": 0.0, "compile": 0.0}
 
     def __call__(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        """Run on tensors of the shapes it was traced with."""
-        with torch.no_grad():
-            return self.graph(*inputs) if self._call is None else self._call(inputs)
+        """Run on tensors of the shapes it was traced with, under ``torch.no_grad``; the list may be emptied."""
+        return self._run(*inputs) if self._call is None else self._call(inputs)
 
 
 def notice(key: str, text: str) -> None:
@@ -74,9 +77,19 @@ def make_program(
         compiled: generate machine code. If that fails the traced operations run one by one, after one notice.
         owned: numbers of the inputs that the program may overwrite.
     """
+    with warnings.catch_warnings():
+        # PyTorch's tracer and code generator warn about themselves; nobody can act on that.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
+        return _make_program(fn, inputs, compiled=compiled, owned=owned)
+
+
+def _make_program(
+    fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], *, compiled: bool, owned: set[int] | None
+) -> Program:
     began = time.perf_counter()
     # Tracing tells inputs apart by identity, and one tensor may be given twice (a local model that begins as the global one).
-    inputs = [torch.clone(tensor, memory_format=torch.preserve_format) for tensor in inputs]
+    inputs = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device) for t in inputs]
     gm = _trace(fn, inputs, decompose=compiled)
     fuse_updates(gm, owned or set()) if owned else tidy(gm)
     traced = time.perf_counter()
@@ -90,11 +103,9 @@ def make_program(
                 "compiling the local update failed, so it runs uncompiled and slower "
                 f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})",
             )
-            return make_program(fn, inputs, compiled=False, owned=owned)
+            return _make_program(fn, inputs, compiled=False, owned=owned)
     made = Program(gm, call)
     made.seconds = {"trace": traced - began, "compile": time.perf_counter() - traced}
-    from .fuse import mutated
-
     made.overwrites = mutated(gm)
     return made
 
@@ -102,7 +113,6 @@ def make_program(
 def _trace(fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], *, decompose: bool) -> GraphModule:
     table = None
     if decompose:
-        _point_cache()
         importlib.import_module("torch._inductor.lowering")
         from torch._inductor.decomposition import select_decomp_table
 
@@ -112,9 +122,18 @@ def _trace(fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], *, dec
     return made
 
 
-def _point_cache() -> None:
+@contextmanager
+def _own_cache() -> Iterator[None]:
     """Keep generated code in Atoll's cache folder, unless the user has named a place for it."""
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder()))
+    before = os.environ.get(_CACHE_VARIABLE)
+    os.environ[_CACHE_VARIABLE] = _GIVEN or str(cache_folder())
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_CACHE_VARIABLE, None)
+        else:
+            os.environ[_CACHE_VARIABLE] = before
 
 
 def _compile(gm: GraphModule, inputs: Sequence[Tensor]) -> Callable[[list[Tensor]], Sequence[Any]]:
@@ -126,7 +145,12 @@ def _compile(gm: GraphModule, inputs: Sequence[Tensor]) -> Callable[[list[Tensor
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     examples = [mode.from_tensor(tensor) for tensor in inputs]
     # Workers are processes with one thread each; one compile thread, because a pool of compilers would be forked along.
-    settings = {"cpp.threads": 1, "compile_threads": 1}
-    with config.patch(settings), tracing(TracingContext(mode)), torch.no_grad():
-        made: Callable[[list[Tensor]], Sequence[Any]] = compile_fx_inner(gm, examples)
-    return made
+    settings = {"cpp.threads": 1, "compile_threads": 1, "size_asserts": True}
+    # Outputs are the next call's inputs, so their strides must be those that tracing saw.
+    output = gm.graph.find_nodes(op="output")[0]
+    output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
+    with _own_cache(), config.patch(settings), tracing(TracingContext(mode)), torch.no_grad():
+        made: Any = compile_fx_inner(gm, examples)
+    # Past the counters and profiler hooks of the outer object: they cost as much as a small step.
+    call: Callable[[list[Tensor]], Sequence[Any]] = getattr(made, "current_callable", None) or made
+    return call

@@ -6,80 +6,85 @@ operations. So it is the same one client at a time, in a block of any size and i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 import torch
+from atoll.core.rng import mix64
 
 from .recurrent import RECURRENT
 
-__all__ = ["ForeignRandomnessError", "Keyed", "key_halves", "uniform"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["ForeignRandomnessError", "Keyed", "step_seeds", "uniform"]
 
 Tensor = torch.Tensor
 _MASK = 0xFFFFFFFF
-_MUL = 0x45D9F3B  # T. Mueller's 32-bit mixer; below 2^27, so that products stay inside int64
+# Odd multipliers below 2^31, so that products of 32-bit numbers stay inside int64: those of C. Wellons' and T. Mueller's mixers.
+_MUL_1 = 0x7FEB352D
+_MUL_2 = 0x45D9F3B
 
 
 class ForeignRandomnessError(RuntimeError):
     """The model draws random numbers that cannot be keyed by client."""
 
 
-def _mix(x: Tensor) -> Tensor:
-    x = (((x >> 16) ^ x) * _MUL) & _MASK
-    x = (((x >> 16) ^ x) * _MUL) & _MASK
-    return (x >> 16) ^ x
-
-
-def key_halves(keys: Any, device: torch.device) -> Tensor:
-    """Split 64-bit keys into two 32-bit halves, int64, shape ``(..., 2)``."""
-    import numpy as np
-
-    wide = np.asarray(keys, dtype=np.uint64)
-    halves = np.stack([wide >> np.uint64(32), wide & np.uint64(_MASK)], axis=-1).astype(np.int64)
-    return torch.from_numpy(halves).to(device)
-
-
-def uniform(key: Tensor, step: Tensor | int, call: int, shape: tuple[int, ...]) -> Tensor:
-    """Uniform whole numbers in ``[0, 2^32)``, a function of (key, step, call, position).
+def step_seeds(keys: NDArray[np.uint64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Two 32-bit seeds for the draws of a client at a step.
 
     Args:
-        key: two 32-bit halves, shape ``(2,)``.
-        step: number of the local step.
+        keys: one key a client, ``(clients,)``.
+        steps: numbers of the steps, ``(steps,)``.
+
+    Returns:
+        Shape ``(clients, steps, 2)``.
+    """
+    noise = mix64(mix64(np.asarray(keys, dtype=np.uint64))[:, None] ^ mix64(~steps.astype(np.uint64)))
+    halves: NDArray[np.uint64] = np.stack([noise >> np.uint64(32), noise & np.uint64(_MASK)], axis=-1)
+    return halves.astype(np.int64)
+
+
+def uniform(seed: Tensor, call: int, shape: tuple[int, ...]) -> Tensor:
+    """Uniform whole numbers in ``[0, 2^32)``, a function of (seed, call, position).
+
+    ``x = (position ^ a) * c + b + call * g``, then two rounds of xor-shift and multiplication, all mod 2^32. Few values are
+    used twice, because a code generator that writes them out each time takes twice as long for each.
+
+    Args:
+        seed: two 32-bit numbers ``a`` and ``b``, shape ``(2,)``.
         call: number of the draw within the step.
         shape: of the result.
     """
-    count = 1
-    for size in shape:
-        count *= size
-    first = _mix((_mix(key[0]) ^ step) & _MASK)
-    seed_a = _mix(first ^ key[1])
-    seed_b = _mix((seed_a + 0x9E3779B9 * (call + 1)) & _MASK)
-    position = torch.arange(count, device=key.device, dtype=torch.int64).reshape(shape)
-    return _mix((_mix(position ^ seed_a) + seed_b) & _MASK)
+    position = torch.arange(math.prod(shape), device=seed.device, dtype=torch.int64).reshape(shape)
+    x = ((position ^ seed[0]) * _MUL_1 + (seed[1] + (0x9E3779B9 * (call + 1) & _MASK))) & _MASK
+    x = (((x >> 16) ^ x) * _MUL_2) & _MASK
+    x = (((x >> 15) ^ x) * _MUL_1) & _MASK
+    return (x >> 16) ^ x
 
 
 class Keyed(TorchFunctionMode):
     """While active, dropout draws keyed masks and recurrent layers run as plain tensor operations.
 
     Args:
-        key: the client's key as two 32-bit halves, shape ``(2,)``.
-        step: number of the local step, an int or a scalar tensor.
+        seed: of this client and step, see `step_seeds`, shape ``(2,)``.
         strict: refuse other random functions of PyTorch (they cannot be keyed) instead of letting them through.
     """
 
-    def __init__(self, key: Tensor, step: Tensor | int, *, strict: bool) -> None:
+    def __init__(self, seed: Tensor, *, strict: bool) -> None:
         super().__init__()
-        self.key = key
-        self.step = step
+        self.seed = seed
         self.strict = strict
         self.calls = 0
 
     def keep(self, shape: tuple[int, ...], p: float) -> Tensor:
         """The next mask: true where an entry is kept, with probability ``1 - p``."""
-        drawn = uniform(self.key, self.step, self.calls, shape)
+        drawn = uniform(self.seed, self.calls, shape)
         self.calls += 1
         return drawn >= int(p * (_MASK + 1))
 

@@ -123,13 +123,13 @@ class Network:
                 return f"{type(layer).__name__} {name!r} takes statistics over the batch"
         before = {n: b.clone() for n, b in self.frozen.items()}
         params = {n: p.detach() for n, p in self.training.named_parameters() if p.requires_grad}
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), Keyed(_zero_key(self.device), 0, strict=False):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), Keyed(_zero_seed(self.device), strict=False):
             self.outputs(params, before, x, training=True)
         changed = [n for n, b in before.items() if not torch.equal(b, self.frozen[n])]
         return f"a training pass changes the buffer {changed[0]!r}" if changed else ""
 
 
-def _zero_key(device: torch.device) -> Tensor:
+def _zero_seed(device: torch.device) -> Tensor:
     return torch.zeros(2, dtype=torch.int64, device=device)
 
 

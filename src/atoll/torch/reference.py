@@ -14,7 +14,7 @@ from atoll.core.tree import Tree
 from atoll.learn.algorithm import LocalWork
 from atoll.learn.local import batch_rows
 
-from .keyed import Keyed, key_halves
+from .keyed import Keyed, step_seeds
 from .leaves import flatten, join_reply, split_reply, to_tensor
 
 if TYPE_CHECKING:
@@ -71,14 +71,15 @@ def train_one(
     frozen = {**network.frozen, **(buffers or {})}
     frozen = {name: value.clone() for name, value in frozen.items()}
     sent, private = as_tensors(broadcast, network), as_tensors(client, network)
-    halves = key_halves(np.uint64(key), network.device)
+    batches = batch_rows(algorithm, len(y), key)
+    seeds = torch.from_numpy(step_seeds(np.array([key], np.uint64), np.arange(len(batches)))[0]).to(network.device)
     local = algorithm.start(sent, private)
     losses: list[float] = []
     # Whatever else the model draws comes from a generator at a keyed place, and the global one is put back.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key >> 1)
-        for number, rows in enumerate(batch_rows(algorithm, len(y), key)):
-            mode = Keyed(halves, number, strict=False)
+        for number, rows in enumerate(batches):
+            mode = Keyed(seeds[number], strict=False)
             index = torch.from_numpy(rows).to(network.device)
             oracle = _Oracle(network, frozen, x[index], y[index], mode)
             local = algorithm.step(local, oracle, sent)

@@ -49,6 +49,7 @@ class Accumulator:
         self.weights: dict[str, float] = {}
         self.count = 0
 
+    @torch.no_grad()
     def add(self, trained: Trained, sent: list[Tensor], private: list[Tensor], count: int) -> Added:
         """Add a block.
 
@@ -60,13 +61,13 @@ class Accumulator:
         """
         update = self.block.update
         clients = update.clients
-        valid = torch.zeros(clients or 1, dtype=torch.bool, device=update.network.device)
-        valid[:count] = True
-        if not clients:
-            valid = valid[0]
+        if count not in self.block.valid:
+            valid = torch.arange(clients or 1, device=update.network.device) < count
+            self.block.valid[count] = valid if clients else valid[0]
+        valid = self.block.valid[count]
         rest = [*trained.local, *sent, *private, trained.examples, trained.steps, trained.losses, valid]
         if not self.sums:
-            self.sums = self._zeros(rest)
+            self.sums = [torch.zeros_like(leaf) for leaf in self._templates(rest)]
         inputs = [*self.sums, *rest]
         owned = set(range(len(self.sums)))
         made = list(self.block.program(("sum", len(self.sums)), self._function(len(self.sums)), inputs, owned)(inputs))
@@ -97,14 +98,16 @@ class Accumulator:
         places = np.arange(len(flags))
         return rejections(places, names, flags[:, 1:].T, losses.astype(np.float64))
 
-    def _zeros(self, rest: list[Tensor]) -> list[Tensor]:
-        """Empty sums; their shapes come from one look at the reply."""
-        update = self.block.update
-        made = update.finish(*rest[:-2])
-        assert update.reply is not None  # noqa: S101
-        values = [fields["value"] for fields in update.reply.build(made[: update.reply.count]).values()]
-        lead = 1 if update.clients else 0
-        return [torch.zeros_like(leaf[0] if lead else leaf) for value in values for leaf in T.leaves(value)]
+    def _templates(self, rest: list[Tensor]) -> list[Tensor]:
+        """Tensors shaped like the sums, from one look at the reply; the block remembers them."""
+        if self.block.templates is None:
+            update = self.block.update
+            made = update.finish(*rest[:-2])
+            assert update.reply is not None  # noqa: S101
+            values = [fields["value"] for fields in update.reply.build(made[: update.reply.count]).values()]
+            leaves = [leaf for value in values for leaf in T.leaves(value)]
+            self.block.templates = [leaf[0] if update.clients else leaf for leaf in leaves]
+        return self.block.templates
 
     def _function(self, count: int) -> Any:
         """``sums, local, broadcast, client, examples, steps, losses, valid -> flags, losses, weights, states``; adds in place."""

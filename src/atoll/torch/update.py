@@ -93,29 +93,29 @@ class Update:
         return made
 
     def steps(self, form: StepForm) -> Callable[..., list[Tensor]]:
-        """``local, broadcast, frozen, x, y, [weights], [active], key, first -> local, sum of losses``."""
+        """``local, broadcast, frozen, x, y, [weights], [active], seeds -> local, sum of losses``."""
         assert self.local is not None  # noqa: S101 - set by tracing `start`
         counts = (self.local.count, self.broadcast.count, len(self.frozen_names))
 
         def one(
-            local: list[Tensor], sent: list[Tensor], fixed: list[Tensor], data: list[Tensor], key: Tensor, first: Tensor
+            local: list[Tensor], sent: list[Tensor], fixed: list[Tensor], data: list[Tensor], seeds: Tensor
         ) -> list[Tensor]:
             frozen = dict(zip(self.frozen_names, fixed, strict=True))
             broadcast = self.broadcast.build(sent)
-            total = torch.zeros((), dtype=self.network.dtype, device=key.device)
+            total = torch.zeros((), dtype=self.network.dtype, device=seeds.device)
             for s in range(form.unroll):
                 batch = [column[s] for column in data]
                 weights = batch[2] if form.weighted else None
                 active = batch[-1] if form.masked else None
-                local, loss = self._step(local, broadcast, frozen, batch[0], batch[1], weights, key, first + s, active)
+                local, loss = self._step(local, broadcast, frozen, batch[0], batch[1], weights, seeds[s], active)
                 total = total + loss
             return [*local, total]
 
         def call(*flat: Tensor) -> list[Tensor]:
             a, b, c = counts
             local, sent, fixed = list(flat[:a]), list(flat[a : a + b]), list(flat[a + b : a + b + c])
-            *data, key, first = flat[a + b + c :]
-            made: list[Tensor] = self._each(one, (0, None, None, 0, 0, None))(local, sent, fixed, data, key, first)
+            *data, seeds = flat[a + b + c :]
+            made: list[Tensor] = self._each(one, (0, None, None, 0, 0))(local, sent, fixed, data, seeds)
             return made
 
         return call
@@ -128,11 +128,10 @@ class Update:
         x: Tensor,
         y: Tensor,
         weights: Tensor | None,
-        key: Tensor,
-        number: Tensor,
+        seed: Tensor,
         active: Tensor | None,
     ) -> tuple[list[Tensor], Tensor]:
-        mode = Keyed(key, number, strict=True)
+        mode = Keyed(seed, strict=True)
         losses: list[Tensor] = []
 
         def loss_at(params: Tree) -> Tensor:
@@ -152,7 +151,7 @@ class Update:
                 remedy="return a local state with the same keys from start and from every step",
             )
         after = self._tensors(after)
-        loss = losses[0] if losses else torch.zeros((), dtype=self.network.dtype, device=key.device)
+        loss = losses[0] if losses else torch.zeros((), dtype=self.network.dtype, device=seed.device)
         if active is not None:
             after = [torch.where(active, new, old) for new, old in zip(after, local, strict=True)]
             loss = torch.where(active, loss, torch.zeros_like(loss))

@@ -1,0 +1,118 @@
+"""Compiled programs give what the reference gives; artefacts are kept between runs; workers can be forked."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
+
+import torch
+from atoll.core import tree as T
+from atoll.learn.algorithms import FedAvg
+from atoll.torch import LocalTraining, prepare_worker
+from atoll.torch.backend import cpp_compiler
+from torch import nn
+
+pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
+
+
+@pytest.fixture(autouse=True)
+def one_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.getbasetemp() / "compiled"
+    monkeypatch.setenv("ATOLL_CACHE", str(folder))
+    return folder
+
+
+CASES: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
+    "block": (Dropped, (6,), {"mode": "vector", "block": 3, "unroll": 2}),
+    "single-images": (lambda: Images(nn.GroupNorm(2, 4)), (1, 8, 8), {"mode": "single", "channels_last": True}),
+}
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_compiled_equals_the_reference_on_unequal_clients(case: str, one_cache: Path) -> None:
+    make, shape, how = CASES[case]
+    model = seeded(make)
+    training = LocalTraining(model, FedAvg(epochs=2, batch_size=5), choices={**how, "compiled": True})
+    assert compare(training, shards_of([7, 4, 7], shape), broadcast_of(model)) < 1e-4
+    assert training.seconds["compile"] > 0.0
+    assert any((one_cache / "torch").rglob("*.so"))
+    programs = [p for block in training._runner._blocks.values() for p in block.programs.values()]  # type: ignore[union-attr]
+    assert any(p.compiled for p in programs)
+
+
+def test_always_compiles_and_never_does_not() -> None:
+    model = seeded(lambda: nn.Linear(6, 4))
+    shards, keys = shards_of([8, 8, 8], (6,)), keys_of(3)
+    made = {}
+    for wish in ("always", "never"):
+        training = LocalTraining(model, FedAvg(batch_size=4), compile=wish)
+        made[wish] = training.many_sum(shards, broadcast_of(model), None, keys).totals["update"].value
+        assert training.choices["compiled"] is (wish == "always")
+    assert all(np.allclose(a, made["never"][n], rtol=1e-5, atol=1e-7) for n, a in made["always"].items())
+
+
+def _in_worker(pipe: Any, training: LocalTraining, shards: list[Any], broadcast: Any, keys: np.ndarray) -> None:
+    prepare_worker()
+    made = training.many_sum(shards, broadcast, None, keys)
+    total = made.totals["update"]
+    pipe.send((torch.get_num_threads(), total.weight, {n: v.tolist() for n, v in total.value.items()}))
+    pipe.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_forked_workers_run_what_the_parent_prepared() -> None:
+    model = seeded(lambda: nn.Linear(6, 4))
+    shards, keys = shards_of([8] * 6, (6,)), keys_of(6)
+    choices = {"mode": "vector", "block": 3, "unroll": 2, "compiled": True}
+    training = LocalTraining(model, FedAvg(batch_size=4), choices=choices)
+    training.prepare(shards[:3], broadcast_of(model), None, keys[:3])
+    before = training.seconds
+    whole = training.many_sum(shards, broadcast_of(model), None, keys).totals["update"]
+    assert training.seconds == before
+    parts = []
+    context = multiprocessing.get_context("fork")
+    for half in (slice(0, 3), slice(3, 6)):
+        ours, theirs = context.Pipe(duplex=False)
+        arguments = (theirs, training, shards[half], broadcast_of(model), keys[half])
+        worker = context.Process(target=_in_worker, args=arguments)
+        worker.start()
+        assert ours.poll(60)
+        parts.append(ours.recv())
+        worker.join(10)
+        assert worker.exitcode == 0
+    assert [p[0] for p in parts] == [1, 1]
+    assert sum(p[1] for p in parts) == whole.weight
+    for name, value in whole.value.items():
+        np.testing.assert_allclose(np.sum([p[2][name] for p in parts], axis=0), value, rtol=1e-5, atol=1e-6)
+
+
+def test_auto_weighs_the_work_against_the_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atoll.torch.decide.can_compile", lambda device: True)
+    monkeypatch.setattr("atoll.torch.compiler._compile", lambda gm, inputs: lambda given: gm(*given))
+    model = seeded(lambda: nn.Linear(6, 4))
+    shards, keys = shards_of([8, 8], (6,)), keys_of(2)
+    for volume, compiled in ((10, False), (10**7, True)):
+        training = LocalTraining(model, FedAvg(batch_size=4), volume=volume)
+        training.many_sum(shards, broadcast_of(model), None, keys)
+        assert training.choices["compiled"] is compiled
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("compiled", ["never", "always"])
+@pytest.mark.parametrize("make", [lambda: Dropped(), lambda: Images(nn.GroupNorm(2, 4))])
+def test_on_a_gpu(make: Any, compiled: str) -> None:
+    model = seeded(make)
+    shape = (6,) if isinstance(model, Dropped) else (1, 8, 8)
+    training = LocalTraining(model, FedAvg(batch_size=5), device="cuda", compile=compiled)
+    shards = shards_of([10, 4, 7], shape)
+    assert compare(training, shards, broadcast_of(model)) < 1e-3
+    on_cpu = LocalTraining(model, FedAvg(batch_size=5), compile="never")
+    want = on_cpu.many_sum(shards, broadcast_of(model), None, keys_of(3)).totals["update"].value
+    got = training.many_sum(shards, broadcast_of(model), None, keys_of(3)).totals["update"].value
+    assert all(T.leaves(T.map(lambda a, b: np.allclose(a, b, rtol=1e-3, atol=1e-4), want, got)))
