@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from atoll.core.cohort import Cohort
 from atoll.core.errors import TaskError
 from atoll.core.event import unpack_event
+from atoll.core.island import AllowAll
 from atoll.core.party import Parties
 from atoll.core.request import Folded, Request
 from atoll.core.wire import pack_request, unpack_error, unpack_folded
@@ -55,7 +56,8 @@ class Batched(Inline):
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
         """Add up a cohort, here or together with the workers."""
-        if request.task.many is None or request.mail is not None or len(positions) == 0:
+        alone = self._world is None or not isinstance(self._world.policy, AllowAll)  # a policy sees single replies
+        if alone or request.task.many is None or request.mail is not None or len(positions) == 0:
             return await self.host.fold(request, positions)
         if request.task.name not in self._plans:
             self._plans[request.task.name] = self._plan(request, positions)
@@ -68,10 +70,15 @@ class Batched(Inline):
         """Send the workers their parts, add up the first part here, and merge all in cohort order."""
         crew = self._open_crew(request)
         mine, *theirs = spread(positions, len(crew) + 1)
-        for i, part in enumerate(theirs):
-            crew.post(i, self._frame(request, part))
-        first = await self.host.executor.fold(request, mine, self.host.states(request), None, self.host.spend)
-        rest = [self._unpack(crew.collect(i)) for i in range(len(theirs))]
+        try:
+            for i, part in enumerate(theirs):
+                crew.post(i, self._frame(request, part))
+            first = await self.host.executor.fold(request, mine, self.host.states(request), None, self.host.spend)
+            frames = [crew.collect(i) for i in range(len(theirs))]
+        except BaseException:  # an answer that nobody took would be taken for the next one's
+            await self.close()
+            raise
+        rest = [self._unpack(frame) for frame in frames]
         return self.host.absorb_fold(request, merge_folded([first, *rest], positions))
 
     def _frame(self, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:

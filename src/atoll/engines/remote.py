@@ -39,6 +39,7 @@ class Channel:
         self.link = link
         self._describe = describe
         self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._error: TaskError | None = None
         self.on_pass: Callable[[Any], None] | None = None
         self._reader = asyncio.create_task(self._read())
 
@@ -57,16 +58,19 @@ class Channel:
                 where="engine",
                 remedy="look for lack of memory or a crash in native code; engine='inline' runs the task in this process",
             )
+            self._error = error
             self._fail(error)
 
     async def post(self, number: int, frame: dict[str, Any]) -> asyncio.Future[Any]:
         """Send a question; its answer comes in the future."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._answers[number] = future
-        try:
+        with contextlib.suppress(LinkClosed):
             await self.link.send({**frame, "id": number})
-        except LinkClosed:
-            await asyncio.wait([self._reader])
+            return future
+        await asyncio.wait([self._reader])
+        if self._error is not None:
+            self._fail(self._error)
         return future
 
     async def call(self, number: int, frame: dict[str, Any]) -> Any:
@@ -111,6 +115,7 @@ class Remote:
         self._channels: list[Channel] = []
         self._numbers = itertools.count()
         self._switches: dict[int, Switch] = {}
+        self._connecting = asyncio.Lock()
 
     # ------------------------------------------------------------------ to be given by a transport
 
@@ -139,14 +144,17 @@ class Remote:
         self.choices["workers"] = int(self._wanted or recorded or self.default_workers())
 
     async def channels(self, request: Request) -> list[Channel]:
-        """The channels, connected at first use; tasks seen before that are known to the workers by name."""
-        if not self._channels:
-            if self._world is None:
-                raise RuntimeError("the engine is not open")
-            self._world.registry.setdefault(request.task.name, request.task)
-            self._channels = await self.connect(self._world, self.choices["workers"])
-            for channel in self._channels:
-                channel.on_pass = self._pass
+        """The channels, connected at first use and again when a worker went away; tasks seen before are known by name."""
+        async with self._connecting:
+            if not all(channel.alive for channel in self._channels):
+                await self._abandon()
+            if not self._channels:
+                if self._world is None:
+                    raise RuntimeError("the engine is not open")
+                self._world.registry.setdefault(request.task.name, request.task)
+                self._channels = await self.connect(self._world, self.choices["workers"])
+                for channel in self._channels:
+                    channel.on_pass = self._pass
         return self._channels
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
