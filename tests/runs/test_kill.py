@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +47,14 @@ def test_killed_at_file_operations_and_at_random_moments(long_config: Path, tmp_
 def test_the_command_itself_killed_from_outside(long_config: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "atoll.cli", "run", str(long_config), "--no-report", "--json"]
     plain = subprocess.run([*words, "--folder", "plain"], capture_output=True, text=True, check=True, cwd=tmp_path)
-    process = subprocess.Popen([*words, "--folder", "killed"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    metrics = tmp_path / "killed" / "metrics.jsonl"
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 3) and process.poll() is None:
-        time.sleep(0.001)  # polling: the kill comes as soon as three rounds are there
-    process.kill()
-    process.wait()
+    with subprocess.Popen(
+        [*words, "--folder", "killed"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as p:
+        assert p.stderr is not None
+        seen = next(line for line in p.stderr if "round 3/12" in line)  # waits for the third round to end
+        p.kill()
+    assert seen
+    assert p.returncode == -signal.SIGKILL
     resumed = subprocess.run(
         [*words, "--folder", "killed", "--resume"], capture_output=True, text=True, check=True, cwd=tmp_path
     )

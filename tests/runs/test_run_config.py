@@ -66,9 +66,7 @@ def test_several_problems_are_told_at_once(settings: dict[str, Any]) -> None:
 
 def test_a_part_that_refuses_its_settings_is_placed(settings: dict[str, Any]) -> None:
     made = parse_config({**settings, "algorithm": {"name": "FedAvg", "lr": -1.0}})
-    with pytest.raises(
-        ConfigError, match=r"lr=-1\.0 \(in algorithm \(FedAvg\)\)\. Remedy: use a positive"
-    ):
+    with pytest.raises(ConfigError, match=r"lr=-1\.0 \(in algorithm \(FedAvg\)\)\. Remedy: use a positive"):
         made.job()
 
 

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from atoll.cli.app import app
-from atoll.cli.common import Json, Root, find_run, output_of
+from atoll.cli.arguments import Json, Root, find_run, output_of
 from atoll.report import compare_runs, write_comparison
 from atoll.report.page import human_bytes
 

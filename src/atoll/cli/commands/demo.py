@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from atoll.cli.app import INTERRUPT_CODE, app
-from atoll.cli.common import Json, Root, output_of
+from atoll.cli.arguments import Json, Root, output_of
 from atoll.cli.output import Output
 from atoll.cli.progress import Rounds
 from atoll.core.files import write_bytes

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from atoll.cli.app import app
-from atoll.cli.common import Json, output_of
+from atoll.cli.arguments import Json, output_of
 from atoll.runs.versions import versions
 
 _EXTRAS = {

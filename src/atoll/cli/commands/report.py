@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from atoll.cli.app import app
-from atoll.cli.common import Json, Root, find_run, output_of
+from atoll.cli.arguments import Json, Root, find_run, output_of
 from atoll.report import write_report
 
 

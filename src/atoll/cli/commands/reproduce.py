@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from atoll.cli.app import INTERRUPT_CODE, app
-from atoll.cli.common import Json, output_of
+from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import Output
 from atoll.cli.progress import Rounds
 from atoll.reproduce import Interrupted, Lab, entries, entry, reproduce

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from atoll.cli.app import INTERRUPT_CODE, app
-from atoll.cli.common import Json, Root, output_of
+from atoll.cli.arguments import Json, Root, output_of
 from atoll.cli.output import Output
 from atoll.cli.progress import Rounds
 from atoll.core.errors import CheckpointError, ConfigError

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from atoll.cli.app import app
-from atoll.cli.common import Json, Root, output_of
+from atoll.cli.arguments import Json, Root, output_of
 from atoll.core.errors import CheckpointError
 from atoll.runs import RunFolder, runs_in
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from atoll.cli.app import app
-from atoll.cli.common import Json, output_of
+from atoll.cli.arguments import Json, output_of
 from atoll.runs import json_schema
 from atoll.runs.records import as_json
 
