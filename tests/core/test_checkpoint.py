@@ -116,6 +116,12 @@ def test_a_run_in_memory_cannot_be_resumed():
     assert run_in(world(None), counting(3))[0]["counts"] == [2, 3, 3]
 
 
+def test_a_world_can_run_two_programs_one_after_the_other():
+    one = world(None)
+    first, second = (run_in(one, counting(3))[0] for _ in range(2))
+    assert first == second == {"round": 3, "counts": [2, 3, 3], "records": 3}
+
+
 def test_a_full_disk_keeps_the_previous_generation(tmp_path, monkeypatch):
     import os
 

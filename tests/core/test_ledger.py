@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from atoll.core.cohort import Community
 from atoll.core.errors import CheckpointError
 from atoll.core.event import Gaussian, Laplace, Ledger
+from atoll.core.world import World
+from atoll.engines import Inline
+from atoll.simulation import run_in
+from atoll.testing.conformance.tasks import release
 
 
 def test_a_repeat_of_a_request_is_booked_once(tmp_path):
@@ -22,6 +27,13 @@ def test_a_repeat_of_a_request_is_booked_once(tmp_path):
     again.append(Laplace(epsilon=1.0), "a")  # without a request nothing is known to be a repeat
     assert len(again) == 6
     assert list(again) == list(Ledger(tmp_path / "ledger.jsonl"))
+
+
+def test_another_run_in_the_same_world_is_another_release():
+    world = World(Community([1.0, 2.0]), Inline())
+    for total in (2, 4):
+        run_in(world, lambda fed: fed.ask_all(fed.parties, release))
+        assert len(world.ledger) == total
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])

@@ -50,6 +50,7 @@ class CheckpointStore:
         Raises:
             CheckpointError: the folder holds a run and ``resume`` is false, or the newest generation is damaged and no older one is whole.
         """
+        self.generation, self.slots, self.chains, self._old, self._ended = 0, {}, {}, set(), {}
         if self.folder is None:
             if resume:
                 raise CheckpointError("a run in memory cannot be resumed", remedy="give the run a folder")

@@ -169,6 +169,10 @@ class Ledger:
         self._entries.append(entry)
         self._known[party, request] = entry
 
+    def begin_run(self) -> None:
+        """A new run begins: its requests repeat the names of earlier ones and are releases of their own."""
+        self._known = {}
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._entries)
 

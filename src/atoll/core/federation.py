@@ -432,6 +432,8 @@ async def run_program(world: World, program: Program) -> tuple[Any, Federation]:
         The program's result and its federation (records, meters).
     """
     world.checkpoints.open(resume=world.resume)
+    if not world.resume:
+        world.ledger.begin_run()
     world.engine.choices.update(world.checkpoints.choices)
     world.note_secret_seed()
     fed = Federation(world)
