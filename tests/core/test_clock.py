@@ -41,7 +41,7 @@ def test_time_goes_on_however_late_it_is(start):
 def test_a_timeout_cancels_in_virtual_time():
     async def main():
         loop = asyncio.get_running_loop()
-        with pytest.raises(TimeoutError, match="^$"):
+        with pytest.raises(TimeoutError, match=r"^$"):
             async with asyncio.timeout(5):
                 await asyncio.sleep(7)
         return loop.time()
