@@ -97,6 +97,12 @@ def test_resuming_what_was_never_begun_begins(config: Path, typed: Callable[...,
     assert "Nothing was begun in fresh yet: beginning." in said
 
 
+def decisions(engine: dict[str, Any]) -> dict[str, Any]:
+    """What an engine chose, without how long choosing took."""
+    tasks = {name: {k: v for k, v in task.items() if k != "seconds"} for name, task in engine["tasks"].items()}
+    return {**engine, "tasks": tasks}
+
+
 def test_a_resumed_run_reuses_the_engine_choices(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,3 +122,9 @@ def test_a_resumed_run_reuses_the_engine_choices(
     second = execute(config, folder, resume=True, report=False)
     assert second.engine == first.engine == folder.manifest()["engine"]
     assert second.engine["workers"] == own
+    # And so it ends where a run that was never stopped ends, to the last bit.
+    whole = RunFolder(tmp_path / "whole")
+    monkeypatch.setattr(batched, "cores", lambda: own)
+    third = execute(config, whole, report=False)
+    assert decisions(third.engine) == decisions(first.engine)
+    assert whole.model_file.read_bytes() == folder.model_file.read_bytes()
