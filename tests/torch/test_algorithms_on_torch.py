@@ -79,7 +79,7 @@ def test_single_replies_are_given_by_many_and_refused_by_sums() -> None:
     (batch,) = training.many(shards, broadcast_of(model), None, keys)
     want = training.one(shards[1], broadcast_of(model), None, int(keys[1]))[0]["model"].value
     assert worst(want, T.map(lambda leaf: leaf[1], batch.reply["model"].value)) < 1e-5
-    with pytest.raises(CompositionError, match="'model' is not summable"):
+    with pytest.raises(CompositionError, match="a reply of kind 'parts' is not summable"):
         training.many_sum(shards, broadcast_of(model), None, keys)
 
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 import torch
 
 from .compiler import Program, make_program
-from .keyed import step_seeds
 from .update import StepForm, Update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
 
     from .pool import Pool
     from .schedule import Schedule
@@ -49,6 +44,7 @@ class Block:
 
     Attributes:
         update: the functions.
+        width: examples in a mini-batch.
         unroll: steps in one call of a program.
         compiled: whether programs are compiled.
         channels_last: whether images and their filters keep the channel as the innermost axis.
@@ -56,6 +52,7 @@ class Block:
     """
 
     update: Update
+    width: int
     unroll: int
     compiled: bool
     channels_last: bool = False
@@ -71,20 +68,16 @@ class Block:
         self,
         pool: Pool,
         plan: Schedule,
-        keys: NDArray[np.uint64],
         sent: Sequence[Tensor],
         private: Sequence[Tensor],
-        sizes: NDArray[np.int64],
     ) -> Trained:
         """Run ``start`` and all steps.
 
         Args:
             pool: the rows.
             plan: mini-batches, one slot a client of the block.
-            keys: one key a slot.
             sent: leaves of the broadcast.
             private: leaves of the private states, stacked.
-            sizes: examples, one a slot.
         """
         device, dtype = self.update.network.device, self.update.network.dtype
         clients = self.update.clients
@@ -92,7 +85,7 @@ class Block:
         frozen = list(self.update.network.frozen.values())
         losses = torch.zeros(clients or (), dtype=dtype, device=device)
         first = True
-        for form, data in self._windows(pool, plan, keys):
+        for form, data in self._windows(pool, plan):
             rest = [*sent, *frozen, *data]
             program = self._step_program(form, local, rest)
             if first:
@@ -103,7 +96,7 @@ class Block:
                 local = [_restrided(leaf, stride) for leaf, stride in zip(local, strides, strict=True)]
             losses = losses + loss
         counts = torch.from_numpy(plan.steps).to(device=device, dtype=dtype)
-        examples = torch.from_numpy(sizes).to(device=device, dtype=dtype)
+        examples = torch.from_numpy(plan.sizes).to(device=device, dtype=dtype)
         if not clients:
             counts, examples = counts[0], examples[0]
         return Trained(local, examples, counts, losses / counts.clamp(min=1.0))
@@ -144,7 +137,7 @@ class Block:
             taken.append(own.copy_(leaf))
         return taken
 
-    def _windows(self, pool: Pool, plan: Schedule, keys: NDArray[np.uint64]) -> Iterator[tuple[StepForm, list[Tensor]]]:
+    def _windows(self, pool: Pool, plan: Schedule) -> Iterator[tuple[StepForm, list[Tensor]]]:
         """Yield ``(form, [x, y, weights, active, seeds])`` for runs of steps."""
         device, dtype = self.update.network.device, self.update.network.dtype
         rows = torch.from_numpy(plan.rows).to(device)
@@ -154,7 +147,7 @@ class Block:
             data.append(torch.from_numpy(plan.weights).to(device=device, dtype=dtype))
         if plan.active is not None:
             data.append(torch.from_numpy(plan.active).to(device))
-        data.append(torch.from_numpy(step_seeds(keys, np.arange(plan.rows.shape[1]))).to(device))
+        data.append(torch.from_numpy(plan.seeds).to(device))
         if not self.update.clients:
             data = [column[0] for column in data]
         axis = 1 if self.update.clients else 0

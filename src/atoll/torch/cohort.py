@@ -9,7 +9,7 @@ import numpy as np
 
 import torch
 from atoll.core import tree as T
-from atoll.core.aggregate import Mean, Total, Totals
+from atoll.core.aggregate import Mean, Total
 from atoll.core.tree import Tree
 
 from .block import Block, Trained
@@ -17,8 +17,8 @@ from .choose import Choices
 from .decide import decide
 from .leaves import Layout, flatten, join_reply, to_tensor
 from .local import Summed, TrainedBatch
-from .schedule import cut_blocks, schedule
-from .sums import Accumulator
+from .schedule import Schedule, cut_blocks, schedule
+from .sums import Accumulator, merge, rejections
 from .update import Update
 
 if TYPE_CHECKING:
@@ -90,16 +90,9 @@ class Runner:
             return
         sums: dict[int, Accumulator] = {}
         for members, block, trained, sent, private in self._train(chosen, pool, broadcast, states, keys):
-            acc = sums.setdefault(id(block), Accumulator(block))
-            result = acc.add(trained, sent, private, len(members))
-            at = positions[members]
-            made.steps[at] = result.steps
-            made.losses[at] = result.losses
-            made.rejected.update({int(at[i]): why for i, why in result.rejected.items()})
-            if result.states is not None:
-                made.states.append((at, result.states))
+            sums.setdefault(id(block), Accumulator(block)).add(positions[members], trained, sent, private)
         for acc in sums.values():
-            merge(made.totals, acc.totals())
+            acc.hand_over(made)
         if self.training.loss_metric:
             weights = pool.sizes.astype(np.float64)
             keep = np.array([p not in made.rejected for p in positions.tolist()])
@@ -136,8 +129,12 @@ class Runner:
         stacked = [np.stack([np.asarray(row[i]) for row in rows]) for i in range(layout.count)]
         return [self.place(leaf, False) for leaf in stacked], layout
 
-    def block(self, chosen: Choices, sent: Layout, private: Layout, pool: Pool, width: int) -> Block:
-        """The programs for blocks of one shape."""
+    def block(
+        self, chosen: Choices, sent: Layout, private: Layout, pool: Pool, width: int, last: Block | None = None
+    ) -> Block:
+        """The programs for blocks of one shape; the last one, if this block is like it."""
+        if last is not None and last.width == width and last.update.client == private:
+            return last
         clients = chosen.block if chosen.mode == "vector" else 0
         shape = (pool.x.shape[1:], pool.x.dtype, pool.y.shape[1:], pool.y.dtype, width)
         how = (clients, chosen.unroll, chosen.compiled, chosen.channels_last)
@@ -145,7 +142,7 @@ class Runner:
         found = self._blocks.get(key)
         if found is None:
             update = Update(self.network, self.algorithm, sent, private, clients)
-            found = Block(update, chosen.unroll, chosen.compiled, chosen.channels_last)
+            found = Block(update, width, chosen.unroll, chosen.compiled, chosen.channels_last)
             self._blocks[key] = found
         return found
 
@@ -155,17 +152,35 @@ class Runner:
         if chosen.channels_last and pool.x.dim() == 4:
             pool.x = pool.x.contiguous(memory_format=torch.channels_last)
         sent, sent_layout = self.sent(broadcast, chosen.channels_last)
-        slots = chosen.block if chosen.mode == "vector" else 1
-        exact = self.network.loss.each is None
-        for members in cut_blocks(pool.sizes, self.algorithm, slots):
-            plan = schedule(members, pool.offsets, keys, self.algorithm, slots=slots, exact=exact)
+        last: Block | None = None
+        for members, plan in self._plans(chosen, pool, keys):
+            slots = len(plan.steps)
             private, layout = self.privates([states[m] for m in members], broadcast["params"], slots, chosen)
-            block = self.block(chosen, sent_layout, layout, pool, plan.rows.shape[2])
-            sizes = np.zeros(slots, dtype=np.int64)
-            sizes[: len(members)] = pool.sizes[members]
-            slot_keys = np.zeros(slots, dtype=np.uint64)
-            slot_keys[: len(members)] = keys[members]
-            yield members, block, block.train(pool, plan, slot_keys, sent, private, sizes), sent, private
+            block = self.block(chosen, sent_layout, layout, pool, plan.rows.shape[2], last)
+            last = block
+            yield members, block, block.train(pool, plan, sent, private), sent, private
+
+    def _plans(
+        self, chosen: Choices, pool: Pool, keys: NDArray[np.uint64]
+    ) -> Iterator[tuple[NDArray[np.int64], Schedule]]:
+        """Yield the clients of each block and their mini-batches."""
+        exact = self.network.loss.each is None
+        if chosen.mode == "vector":
+            for members in cut_blocks(pool.sizes, self.algorithm, chosen.block):
+                yield members, schedule(members, pool.offsets, keys, self.algorithm, slots=chosen.block, exact=exact)
+            return
+        for group in cut_blocks(pool.sizes, self.algorithm, _GROUP):
+            sizes = pool.sizes[group]
+            # Clients of one size share the work of laying out their batches.
+            alike = (
+                schedule(group, pool.offsets, keys, self.algorithm, exact=exact) if (sizes == sizes[0]).all() else None
+            )
+            for i in range(len(group)):
+                member = group[i : i + 1]
+                yield (
+                    member,
+                    alike.one(i) if alike else schedule(member, pool.offsets, keys, self.algorithm, exact=exact),
+                )
 
     @torch.no_grad()
     def _replies(
@@ -233,28 +248,6 @@ class Runner:
             steps=np.array([len(made.losses)]),
             losses=losses,
         )
-
-
-def rejections(
-    positions: NDArray[np.int64], names: list[str], flags: NDArray[Any], losses: NDArray[np.float64]
-) -> dict[int, str]:
-    """Position -> what was not finite: the training loss, or an aggregate of the reply."""
-    bad: dict[int, str] = {}
-    if flags.all() and np.isfinite(losses).all():
-        return bad
-    for i, position in enumerate(positions.tolist()):
-        wrong = [name for name, row in zip(names, flags, strict=True) if not row[i]]
-        if not np.isfinite(losses[i]):
-            wrong.insert(0, f"training loss ({losses[i]})")
-        if wrong:
-            bad[position] = f"{', '.join(wrong)} not finite"
-    return bad
-
-
-def merge(totals: Totals, more: Totals) -> None:
-    """Add totals to totals."""
-    for name, total in more.items():
-        totals[name] = totals[name].merge(total) if name in totals else total
 
 
 def _add_batch(made: Summed, batch: TrainedBatch) -> None:

@@ -15,6 +15,8 @@ import numpy as np
 from atoll.core.rng import shuffles
 from atoll.learn.local import count_steps
 
+from .keyed import step_seeds
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -32,12 +34,22 @@ class Schedule:
         weights: 1.0 for a real row, 0.0 for padding, same shape; ``None`` when nothing is padded.
         active: whether a client takes the step, ``(clients, steps)``; ``None`` when all take all.
         steps: steps of each client, ``(clients,)``.
+        sizes: examples of each client, ``(clients,)``.
+        seeds: for the draws of each client at each step, ``(clients, steps, 2)``.
     """
 
     rows: NDArray[np.int64]
     weights: NDArray[np.float32] | None
     active: NDArray[np.bool_] | None
     steps: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    seeds: NDArray[np.int64]
+
+    def one(self, i: int) -> Schedule:
+        """The schedule of one client of a block in which all take all steps."""
+        row = slice(i, i + 1)
+        weights = None if self.weights is None else self.weights[row]
+        return Schedule(self.rows[row], weights, None, self.steps[row], self.sizes[row], self.seeds[row])
 
 
 def cut_blocks(sizes: NDArray[np.int64], algorithm: Algorithm, block: int) -> Iterator[NDArray[np.int64]]:
@@ -96,7 +108,7 @@ def schedule(
     width = max(width, 1)
     if same and total and sizes[0] % width == 0:
         rows = _orders(int(sizes[0]), width, total, keys[members]) + offsets[members][:, None, None]
-        return Schedule(rows, None, None, counts)
+        return Schedule(rows, None, None, counts, sizes, step_seeds(keys[members], np.arange(total)))
     return _padded(members, offsets, keys, sizes, counts, (slots, total, width))
 
 
@@ -122,8 +134,12 @@ def _padded(
         rows[at, :steps] = block
         weights[at, :steps, :size] = real
     taken = np.arange(shape[1])[None, :] < counts[:, None]
-    padded = not weights.all()
-    return Schedule(rows, weights if padded else None, None if taken.all() else taken, counts)
+    filled = np.zeros(shape[0], dtype=np.int64)
+    filled[: len(sizes)] = sizes
+    seeds = np.zeros((shape[0], shape[1], 2), dtype=np.int64)
+    seeds[: len(members)] = step_seeds(keys[members], np.arange(shape[1]))
+    masks = (None if weights.all() else weights, None if taken.all() else taken)
+    return Schedule(rows, *masks, counts, filled, seeds)
 
 
 def _orders(n: int, size: int, steps: int, keys: NDArray[np.uint64]) -> NDArray[Any]:

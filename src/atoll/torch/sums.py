@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,33 +10,16 @@ import torch
 from atoll.core import tree as T
 from atoll.core.aggregate import Total, Totals
 from atoll.core.errors import CompositionError
-from atoll.core.tree import Tree
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .block import Block, Trained
+    from .local import Summed
 
-__all__ = ["Accumulator", "Added"]
+__all__ = ["Accumulator", "merge", "rejections"]
 
 Tensor = torch.Tensor
-
-
-@dataclass
-class Added:
-    """What is known of the clients of a block once they are in the sums.
-
-    Attributes:
-        steps: local steps, one a client.
-        losses: mean training loss, one a client.
-        rejected: place in the block -> why a client was kept out.
-        states: new private states, stacked, or ``None``.
-    """
-
-    steps: NDArray[np.int64]
-    losses: NDArray[np.float64]
-    rejected: dict[int, str]
-    states: Tree
 
 
 class Accumulator:
@@ -46,63 +28,67 @@ class Accumulator:
     def __init__(self, block: Block) -> None:
         self.block = block
         self.sums: list[Tensor] = []
-        self.weights: dict[str, float] = {}
-        self.count = 0
+        self._added: list[tuple[NDArray[np.int64], list[Tensor]]] = []
 
     @torch.no_grad()
-    def add(self, trained: Trained, sent: list[Tensor], private: list[Tensor], count: int) -> Added:
+    def add(self, positions: NDArray[np.int64], trained: Trained, sent: list[Tensor], private: list[Tensor]) -> None:
         """Add a block.
 
         Args:
+            positions: of its clients in the cohort; the slots behind them are empty.
             trained: the block after its last step.
             sent: leaves of the broadcast.
             private: leaves of the private states.
-            count: clients in the block; the slots behind them are empty.
         """
-        update = self.block.update
-        clients = update.clients
+        update, count = self.block.update, len(positions)
         if count not in self.block.valid:
-            valid = torch.arange(clients or 1, device=update.network.device) < count
-            self.block.valid[count] = valid if clients else valid[0]
-        valid = self.block.valid[count]
-        rest = [*trained.local, *sent, *private, trained.examples, trained.steps, trained.losses, valid]
+            valid = torch.arange(update.clients or 1, device=update.network.device) < count
+            self.block.valid[count] = valid if update.clients else valid[0]
+        rest = [*trained.local, *sent, *private, trained.examples, trained.steps, trained.losses]
         if not self.sums:
             self.sums = [torch.zeros_like(leaf) for leaf in self._templates(rest)]
-        inputs = [*self.sums, *rest]
+        inputs = [*self.sums, *rest, self.block.valid[count]]
         owned = set(range(len(self.sums)))
         made = list(self.block.program(("sum", len(self.sums)), self._function(len(self.sums)), inputs, owned)(inputs))
+        place = 2 + len(update.kinds)
+        # New states may share memory with buffers of the block, which the next block overwrites.
+        made[place:] = [leaf.clone() for leaf in made[place:]]
+        self._added.append((positions, [trained.steps, *made]))
+
+    def hand_over(self, made: Summed) -> None:
+        """Put the sums, and what is known of each client, into the cohort's."""
+        update = self.block.update
         assert update.state is not None  # noqa: S101 - set by tracing
-        flags, losses, *more = (_rows(leaf, clients, count) for leaf in made)
-        weights, states = more[: len(update.kinds)], more[len(update.kinds) :]
+        columns = [self._column(i) for i in range(len(self._added[0][1]))]
+        at = np.concatenate([positions for positions, _ in self._added])
+        steps, flags, losses, *rest = columns
+        weights, states = rest[: len(update.kinds)], rest[len(update.kinds) :]
         kept = flags.all(axis=1)
-        for (name, kind), weight in zip(update.kinds.items(), weights, strict=True):
-            if not kind.aggregate.summable:
-                raise CompositionError(
-                    f"the reply {name!r} is not summable", remedy="use `many`, which gives single replies"
-                )
-            self.weights[name] = self.weights.get(name, 0.0) + float(weight[kept].sum(dtype=np.float64))
-        self.count += int(kept.sum())
-        return Added(
-            _rows(trained.steps, clients, count).astype(np.int64),
-            losses.astype(np.float64),
-            self._reasons(flags, losses),
-            update.state.build(states) if update.state.count else None,
-        )
+        made.steps[at] = steps.astype(np.int64)
+        made.losses[at] = losses.astype(np.float64)
+        made.rejected.update(rejections(at, list(update.kinds), flags[:, 1:].T, made.losses[at]))
+        if update.state.count:
+            made.states.append((at, update.state.build(states)))
+        heavy = {
+            name: float(weight[kept].sum(dtype=np.float64)) for name, weight in zip(update.kinds, weights, strict=True)
+        }
+        merge(made.totals, self._totals(heavy, int(kept.sum())))
 
-    def _reasons(self, flags: NDArray[np.bool_], losses: NDArray[Any]) -> dict[int, str]:
-        from .cohort import rejections
-
-        if flags.all():
-            return {}
-        names = list(self.block.update.kinds)
-        places = np.arange(len(flags))
-        return rejections(places, names, flags[:, 1:].T, losses.astype(np.float64))
+    def _column(self, i: int) -> NDArray[Any]:
+        """One result over all blocks, a row a client."""
+        clients = self.block.update.clients
+        if clients:
+            made = torch.cat([leaves[i][: len(positions)] for positions, leaves in self._added])
+        else:
+            made = torch.stack([leaves[i] for _, leaves in self._added])
+        array: NDArray[Any] = made.detach().contiguous().cpu().numpy()
+        return array
 
     def _templates(self, rest: list[Tensor]) -> list[Tensor]:
         """Tensors shaped like the sums, from one look at the reply; the block remembers them."""
         if self.block.templates is None:
             update = self.block.update
-            made = update.finish(*rest[:-2])
+            made = update.finish(*rest[:-1])
             assert update.reply is not None  # noqa: S101
             values = [fields["value"] for fields in update.reply.build(made[: update.reply.count]).values()]
             leaves = [leaf for value in values for leaf in T.leaves(value)]
@@ -125,6 +111,11 @@ class Accumulator:
             for fields, kind in zip(
                 update.reply.build(made[: update.reply.count]).values(), update.kinds.values(), strict=True
             ):
+                if not kind.aggregate.summable:
+                    raise CompositionError(
+                        f"a reply of kind {kind.aggregate.kind!r} is not summable",
+                        remedy="use `many`, which gives single replies",
+                    )
                 rule = kind.aggregate.kind
                 weight = fields.get("examples", torch.ones_like(losses))
                 weight = torch.as_tensor(weight, device=losses.device).to(losses.dtype).expand_as(losses)
@@ -140,15 +131,15 @@ class Accumulator:
 
         return call
 
-    def totals(self) -> Totals:
-        """The sums so far, as NumPy."""
+    def _totals(self, weights: dict[str, float], count: int) -> Totals:
+        """The sums as NumPy."""
         update = self.block.update
         assert update.reply is not None  # noqa: S101
         arrays = iter([leaf.detach().contiguous().cpu().numpy().copy() for leaf in self.sums])
         totals: Totals = {}
         for (name, kind), fields in zip(update.kinds.items(), update.reply.skeleton.values(), strict=True):
             value = T.rebuild(fields["value"], arrays)
-            totals[name] = Total(kind.aggregate.kind, value, self.weights[name], self.count, kind.metric)
+            totals[name] = Total(kind.aggregate.kind, value, weights[name], count, kind.metric)
         return totals
 
 
@@ -157,6 +148,23 @@ def _over(vector: Tensor, leaf: Tensor) -> Tensor:
     return vector.reshape(vector.shape + (1,) * (leaf.dim() - vector.dim()))
 
 
-def _rows(tensor: Tensor, clients: int, count: int) -> NDArray[Any]:
-    made: NDArray[Any] = (tensor[:count] if clients else tensor.unsqueeze(0)).detach().contiguous().cpu().numpy()
-    return made.copy()
+def rejections(
+    positions: NDArray[np.int64], names: list[str], flags: NDArray[Any], losses: NDArray[np.float64]
+) -> dict[int, str]:
+    """Position -> what was not finite: the training loss, or an aggregate of the reply."""
+    bad: dict[int, str] = {}
+    if flags.all() and np.isfinite(losses).all():
+        return bad
+    for i, position in enumerate(positions.tolist()):
+        wrong = [name for name, row in zip(names, flags, strict=True) if not row[i]]
+        if not np.isfinite(losses[i]):
+            wrong.insert(0, f"training loss ({losses[i]})")
+        if wrong:
+            bad[position] = f"{', '.join(wrong)} not finite"
+    return bad
+
+
+def merge(totals: Totals, more: Totals) -> None:
+    """Add totals to totals."""
+    for name, total in more.items():
+        totals[name] = totals[name].merge(total) if name in totals else total
