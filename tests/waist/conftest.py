@@ -34,6 +34,9 @@ def survive(engine: str, tmp_path: Path) -> Callable[..., Life]:
             return World(population, made, cost=cost or Free(), folder=folder, resume=resume, **more)
 
         most = min(points, POINTS.get(engine, 3))
-        return killed_and_resumed(make_world, program, tmp_path, points=most, exact_spending=exact_spending)
+        deaths = 2 if engine == "batched" else 1
+        return killed_and_resumed(
+            make_world, program, tmp_path, points=most, deaths=deaths, exact_spending=exact_spending
+        )
 
     return check

@@ -159,6 +159,7 @@ def killed_and_resumed(
     folder: Path,
     *,
     points: int | None = None,
+    deaths: int = 1,
     exact_spending: bool = True,
 ) -> Life:
     """Kill a program at its steps, one life each, resume it, and require what the undisturbed run gave, to the bit.
@@ -171,6 +172,7 @@ def killed_and_resumed(
         program: the program; module-level tasks, so that every engine can run it.
         folder: an empty folder for the runs.
         points: how many steps to kill at, spread evenly, first and last among them; ``None`` is every step.
+        deaths: how often it is killed at that step, counted from its last beginning, before it is left alone.
         exact_spending: a conversation that is cut off and held again releases twice and is booked twice; say False for those.
 
     Returns:
@@ -181,22 +183,29 @@ def killed_and_resumed(
     """
     whole = live(make_world(folder / "undisturbed", False), program)
     for step in _spread(len(whole.steps), points):
-        answers: dict[str, str] = {}
-        place = folder / f"killed-{step}"
-        first = make_world(place, False)
-        try:
-            # The folder's writes differ with the secrets' sizes, so a late step may not exist in this life.
-            again = live(first, program, kill_at=step, answers=answers)
-        except Killed as killed:
-            booked = list(make_world(place, True).ledger)
-            second = make_world(place, True)
-            again = live(second, program, answers=answers)
-            entries = list(second.ledger)
-            _require(entries[: len(booked)] == booked, "the privacy ledger shrank", killed)
-            _compare(whole, again, exact_spending, killed)
-        else:
-            _compare(whole, again, exact_spending, None)
+        _die_and_live(make_world, program, folder / f"killed-{step}", whole, step, deaths, exact_spending)
     return whole
+
+
+def _die_and_live(
+    make_world: MakeWorld, program: Program, folder: Path, whole: Life, step: int, deaths: int, exact_spending: bool
+) -> None:
+    answers: dict[str, str] = {}
+    booked: list[Any] = []
+    killed: Killed | None = None
+    for death in range(deaths + 1):
+        world = make_world(folder, death > 0)
+        entries = list(world.ledger)
+        _require(entries[: len(booked)] == booked, "the privacy ledger shrank", killed)
+        try:
+            # A resumed life has fewer steps, and secrets differ in size: the step may never come.
+            again = live(world, program, kill_at=step if death < deaths else None, answers=answers)
+        except Killed as end:
+            killed, booked = end, list(make_world(folder, True).ledger)
+            continue
+        _require(list(world.ledger)[: len(booked)] == booked, "the privacy ledger shrank", killed)
+        _compare(whole, again, exact_spending, killed)
+        return
 
 
 def _spread(steps: int, points: int | None) -> Sequence[int]:

@@ -163,7 +163,7 @@ def never_twice(make: MakeEngine, tolerance: float) -> None:
         return _world(make, folder=folder, resume=resume)
 
     with tempfile.TemporaryDirectory() as folder:
-        whole = killed_and_resumed(world, program, Path(folder), points=15)
+        whole = killed_and_resumed(world, program, Path(folder), points=15, deaths=2)
     same(whole.result, [3, 3, 5, 3, 3, 1, 1], "runs of tasks that must not run twice")
 
 
