@@ -14,7 +14,6 @@ from atoll.core.clock import Free, run
 from atoll.core.cohort import Community
 from atoll.core.errors import ConfigError, QuorumError, TaskError
 from atoll.core.federation import Federation, run_program
-from atoll.core.reducer import TreeReducer
 from atoll.core.task import Task
 from atoll.core.world import World
 from atoll.testing.crash import Killed, killed_and_resumed, live
@@ -22,15 +21,15 @@ from atoll.testing.timetable import Timetable
 
 from . import tasks as K
 from .laws import close, refuses, require, same
+from .program import SIZE, every_verb, letters
 
 __all__ = ["ENGINE_CHECKS", "check_engine"]
 
 MakeEngine = Callable[[], Any]
-_SIZE = 7
 
 
 def _people() -> Community:
-    data = [float(i + 1) for i in range(_SIZE)]
+    data = [float(i + 1) for i in range(SIZE)]
     return Community(data, others={"hub": "its own data"})
 
 
@@ -48,79 +47,14 @@ def _inline() -> Any:
     return Inline()
 
 
-async def _every_verb(fed: Federation) -> Any:
-    """A program that uses all verbs, with a checkpoint after each."""
-    everyone = fed.parties
-    state = await fed.restore({})
-    steps: dict[str, Callable[[], Any]] = {
-        "ask": lambda: fed.ask("client-2", K.echo.with_args(tag="one"), {"x": [1, "two", b"3"]}),
-        "hub": lambda: fed.ask("hub", K.echo, None),
-        "ask_all": lambda: _values(fed.ask_all(everyone[::-1], K.echo, np.arange(3), deadline=4.5)),
-        "sum": lambda: _sums(fed.sum(everyone, K.scale, {"w": np.arange(3.0) - 1})),
-        "again": lambda: _sums(fed.sum(everyone[2:], K.scale, {"w": np.ones(3)}, uplink=[K.Dither(0.5)])),
-        "tree": lambda: _sums(fed.sum(everyone, K.scale, {"w": np.ones(2)}, reducer=TreeReducer(2))),
-        "parts": lambda: _sums(fed.sum(everyone, K.count, {"round": 1})),
-        "exchange": lambda: _letters(fed),
-        "relay": lambda: fed.relay(everyone[1:4], K.pass_on, []),
-        "session": lambda: fed.session({"caller": ("client-0", K.caller), "responder": ("client-3", K.responder)}),
-        "flight": lambda: _flight(fed),
-        "scope": lambda: _sums(fed.scope("inner", everyone[:3]).sum(everyone[:3], K.count, {"round": 2})),
-        "nest": lambda: fed.nest("hub", _nested, everyone[3:], {"w": np.ones(2)}),
-        "release": lambda: _runs(fed),
-    }
-    for name, step in steps.items():
-        if name not in state:
-            state = {**state, name: await step()}
-            fed.record({"step": name})
-            await fed.checkpoint(state)
-    return state
-
-
-async def _values(asked: Any) -> Any:
-    return (await asked).by_name()
-
-
-async def _sums(asked: Any) -> Any:
-    got = await asked
-    values = {k: [p.value for p in v] if isinstance(v, list) else v for k, v in got.value.items()}
-    return {"value": values, "n": got.n, "weight": got.weight, "who": got.senders.names}
-
-
-async def _letters(fed: Federation) -> Any:
-    names = fed.parties.names
-    first = await fed.exchange(fed.parties, K.letters, names[:4])
-    mail = first.mail.only_from(set(names[1:6]))
-    second = await fed.exchange(fed.parties[:4], K.gather, mail=mail)
-    return {"read": second.by_name(), "notes": first.notes, "routes": mail.routes}
-
-
-async def _flight(fed: Federation) -> Any:
-    await fed.send(fed.parties, K.count, {"round": 3}, version=3)
-    await fed.send(fed.parties[:2], K.echo, {"round": 4}, version=4)
-    first = await fed.arrivals(count=3)
-    values = await first.results()
-    rest = await fed.arrivals(count=_SIZE + 2)
-    combined = await _sums(fed.combine([h for h in rest.handles() if h.version == 3]))
-    others = [await h.result() for h in rest.handles() if h.version == 4]
-    return {"first": [sorted(v) for v in values], "when": first.time, "rest": combined, "others": others}
-
-
-async def _nested(edge: Federation, message: Any) -> Any:
-    return await _sums(edge.sum(edge.parties, K.scale, message))
-
-
-async def _runs(fed: Federation) -> Any:
-    return [reply["runs"] for reply in await fed.ask_all(fed.parties, K.release)]
-
-
 def _slow() -> Timetable:
     return Timetable({"client-1": 2.0, "client-4": 3.0, "client-5": 3.0}, latency=0.25)
 
 
 def verbs(make: MakeEngine, tolerance: float) -> None:
     """Every verb gives what the inline engine gives, and takes as long."""
-    ours = live(_world(make, cost=_slow()), _every_verb)
-    reference = live(_world(_inline, cost=_slow()), _every_verb)
+    ours = live(_world(make, cost=_slow()), every_verb)
+    reference = live(_world(_inline, cost=_slow()), every_verb)
     close(ours.result, reference.result, "results", tolerance)
     same(ours.clock, reference.clock, "clock")
     same(ours.bytes, reference.bytes, "bytes")
@@ -129,10 +63,10 @@ def verbs(make: MakeEngine, tolerance: float) -> None:
 def repeats(make: MakeEngine, tolerance: float) -> None:
     """The same seed gives the same, to the bit; another seed does not."""
     del tolerance
-    first, second = (live(_world(make, cost=_slow(), seed=5), _every_verb) for _ in range(2))
+    first, second = (live(_world(make, cost=_slow(), seed=5), every_verb) for _ in range(2))
     same(first.result, second.result, "a repeated run")
     same(first.links, second.links, "bytes of a repeated run")
-    other = live(_world(make, cost=_slow(), seed=6), _every_verb)
+    other = live(_world(make, cost=_slow(), seed=6), every_verb)
     require(not np.array_equal(first.result["ask"]["draw"], other.result["ask"]["draw"]), "the seed changes nothing")
 
 
@@ -144,7 +78,7 @@ def survives(make: MakeEngine, tolerance: float) -> None:
         return _world(make, cost=_slow(), folder=folder, resume=resume)
 
     with tempfile.TemporaryDirectory() as folder:
-        killed_and_resumed(world, _every_verb, Path(folder), points=12)
+        killed_and_resumed(world, every_verb, Path(folder), points=12)
 
 
 def never_twice(make: MakeEngine, tolerance: float) -> None:
@@ -190,11 +124,11 @@ def errors(make: MakeEngine, tolerance: float) -> None:
         return got.n, got["x"], sorted(got.errors), sorted(replies.errors), replies.senders.names
 
     n, total, first, second, senders = _run(make, drops, errors="drop")
-    require((n, total) == (_SIZE - 1, _SIZE - 1.0), f"dropping one error left {n} replies with sum {total}")
+    require((n, total) == (SIZE - 1, SIZE - 1.0), f"dropping one error left {n} replies with sum {total}")
     require(first == second == ["client-3"] and "client-3" not in senders, f"errors of {first} and {second}")
 
     async def too_few(fed: Federation) -> None:
-        await fed.ask_all(fed.parties, broken, quorum=_SIZE)
+        await fed.ask_all(fed.parties, broken, quorum=SIZE)
 
     with refuses(QuorumError, "a quorum that errors break", "boom 42"):
         _run(make, too_few, errors="drop")
@@ -260,7 +194,7 @@ def mail(make: MakeEngine, tolerance: float) -> None:
     del tolerance
 
     async def program(fed: Federation) -> Any:
-        return await _letters(fed)
+        return await letters(fed)
 
     got = _run(make, program, cost=Free())
     require(list(got["read"]) == [f"client-{i}" for i in range(4)], f"readers {list(got['read'])}")
@@ -301,7 +235,7 @@ def rolls_back(make: MakeEngine, tolerance: float) -> None:
             live(first, program, kill_at=at)
         except Killed:
             second = _world(make, folder=Path(folder) / "killed", resume=True)
-            same(live(second, program).result, 3.0 * _SIZE, "private counters after a crash")
+            same(live(second, program).result, 3.0 * SIZE, "private counters after a crash")
             same(dict(second.engine.choices), dict(first.engine.choices), "choices of a resumed run")
         else:
             require(False, "the run was not killed")
