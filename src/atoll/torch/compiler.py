@@ -140,10 +140,12 @@ def _compile(gm: GraphModule, inputs: Sequence[Tensor]) -> Callable[[list[Tensor
     from torch._guards import TracingContext, tracing
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     config: Any = importlib.import_module("torch._inductor.config")
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    examples = [mode.from_tensor(tensor) for tensor in inputs]
+    # Without a shape environment PyTorch would not look into its cache of generated code.
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    examples = [mode.from_tensor(tensor, static_shapes=True) for tensor in inputs]
     # Workers are processes with one thread each; one compile thread, because a pool of compilers would be forked along.
     settings = {"cpp.threads": 1, "compile_threads": 1, "size_asserts": True}
     # Outputs are the next call's inputs, so their strides must be those that tracing saw.
