@@ -12,6 +12,8 @@ from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, 
 import torch
 from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining, buffers_of, cache_folder, params_of
+from atoll.torch.decide import _gap, _nudge
+from atoll.torch.local import Source
 from torch import nn
 
 ALGORITHM = FedAvg(epochs=2, batch_size=4)
@@ -109,6 +111,37 @@ def test_rows_that_look_at_each_other_are_found_by_comparison() -> None:
     training = LocalTraining(model, ALGORITHM)
     with pytest.warns(RuntimeWarning, match="in a block its 'update' differs from that of a single client"):
         assert compare(training, shards_of([7, 6, 5], (6,)), broadcast_of(model)) < 1e-6
+
+
+class Jumping(nn.Module):
+    """A step as high as a thousand at a value that the first layer meets only up to rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 3), nn.Linear(3, 4)
+        with torch.no_grad():
+            self.first.weight.copy_(torch.full((3, 6), 1.0 / 3.0))
+            self.first.bias.zero_()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        return self.last(hidden + 3.0 * (hidden > 0.7).to(x.dtype))
+
+
+def test_a_rounding_that_flips_a_jump_is_not_taken_for_an_error() -> None:
+    model = seeded(Jumping)
+    # Sums to 0.7 in the first layer, so that a nudge of the weights by 1e-6 decides the jump.
+    shards = [(np.full((6, 6), 0.35, dtype=np.float32), np.arange(6) % 4) for _ in range(3)]
+    training = LocalTraining(model, FedAvg(batch_size=3), compile="never")
+    plain = training._train_one(_pool(training, shards[0]), 0, broadcast_of(model), None, 1).reply
+    nudged = training._train_one(_pool(training, shards[0]), 0, _nudge(broadcast_of(model)), None, 1).reply
+    assert _gap(plain["update"].value, nudged["update"].value) > 0.05
+    training.many_sum(shards, broadcast_of(model), None, keys_of(3))
+    assert training.choices["mode"] == "vector"
+
+
+def _pool(training: LocalTraining, shard: Any) -> Any:
+    return Source([shard], 1).pool(np.zeros(1, np.int64), training.network)
 
 
 def test_a_loss_that_gives_means_only_runs_in_exact_batches() -> None:

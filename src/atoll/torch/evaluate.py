@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .network import Network
     from .pool import Pool
 
-__all__ = ["evaluate", "evaluate_many"]
+__all__ = ["evaluate", "evaluate_many", "score"]
 
 Tensor = torch.Tensor
 _ROWS = 2048
@@ -69,22 +69,36 @@ def evaluate_many(
     }
 
 
+def score(network: Network, params: Mapping[str, NDArray[Any]], x: NDArray[Any]) -> NDArray[Any]:
+    """The model's outputs in evaluation mode, one row an input."""
+    x = np.asarray(x)
+    pool = pool_of(x, np.zeros(len(x), np.int64), np.array([0, len(x)], np.int64), network.device, network.dtype)
+    with torch.no_grad():
+        made = [outputs.cpu() for _, outputs in _outputs(network, params, pool)]
+    return np.asarray(torch.cat(made).numpy()) if made else np.zeros((0,))
+
+
+def _outputs(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool) -> Iterator[tuple[slice, Tensor]]:
+    """Run the model over a pool, some rows at a time."""
+    given = {name: torch.as_tensor(np.array(value)).to(network.device, network.dtype) for name, value in params.items()}
+    buffers = {n: b for n, b in network.evaluation.named_buffers() if n not in given}
+    fixed = {n: p for n, p in network.evaluation.named_parameters() if not p.requires_grad}
+    for begin in range(0, len(pool.x), _ROWS):
+        rows = slice(begin, begin + _ROWS)
+        yield rows, network.outputs(given, {**fixed, **buffers}, pool.x[rows], training=False)
+
+
 def _segments(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool) -> dict[str, NDArray[np.float64]]:
     """Sums over each client's rows of a pool."""
-    given = {name: torch.as_tensor(np.array(value)).to(network.device, network.dtype) for name, value in params.items()}
     sums: dict[str, NDArray[np.float64]] = {
         "n": pool.sizes.astype(np.float64),
         "loss_sum": np.zeros(len(pool.sizes)),
     }
     owner = np.repeat(np.arange(len(pool.sizes)), pool.sizes)
-    buffers = {n: b for n, b in network.evaluation.named_buffers() if n not in given}
-    fixed = {n: p for n, p in network.evaluation.named_parameters() if not p.requires_grad}
     if len(owner):
         network.settle(pool.x[:2], pool.labels, "evaluation")
-    for begin in range(0, len(owner), _ROWS):
-        rows = slice(begin, begin + _ROWS)
-        with torch.no_grad():
-            outputs = network.outputs(given, {**fixed, **buffers}, pool.x[rows], training=False)
+    with torch.no_grad():
+        for rows, outputs in _outputs(network, params, pool):
             for name, values in _metrics(network.loss, outputs, pool.y[rows]):
                 total = sums.setdefault(name, np.zeros(len(pool.sizes)))
                 total += np.bincount(owner[rows], values.double().cpu().numpy(), minlength=len(total))

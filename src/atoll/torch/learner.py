@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from atoll.core import message as M
 from atoll.core.aggregate import Aggregate, Parts, Totals
+from atoll.core.errors import CompositionError
 from atoll.core.rng import Rng
 from atoll.core.task import Batch, Summed, Task, Work
 from atoll.core.tree import Tree
@@ -18,12 +19,14 @@ from atoll.learn.evaluation import as_parts
 from atoll.learn.local import count_steps
 from torch import nn
 
-from .evaluate import evaluate, evaluate_many
+from .evaluate import evaluate, evaluate_many, score
 from .local import LocalTraining
 from .models import buffers_of, init, load, params_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from atoll.core.cohort import Cohort
     from atoll.core.island import Island
@@ -67,13 +70,14 @@ class TorchLearner:
             buffers=settings.buffers,
             volume=settings.volume,
         )
+        self._single_replies = False
         self.train = Task(
             "atoll.torch:train",
             self._train,
             many=self._train_many,
             sums=self._train_sums,
             work=self._work,
-            tuning=_Tuning(self.training),
+            tuning=_Tuning(self),
         )
         self.measure = Task("atoll.torch:measure", self._measure, many=self._measure_many)
 
@@ -108,6 +112,10 @@ class TorchLearner:
         """Sums over a data set; see `atoll.torch.evaluate`."""
         return evaluate(self.training.network, params, data)
 
+    def scores(self, params: Tree, x: Any) -> NDArray[Any]:
+        """The model's outputs for some inputs, one row each."""
+        return score(self.training.network, params, x)
+
     def export(self, params: Tree) -> nn.Module:
         """A copy of the module with these parameters, in evaluation mode."""
         return load(self.model, params).eval()
@@ -128,7 +136,9 @@ class TorchLearner:
         with one_thread():
             yield from self.training.many(_rows_of(cohort), message["broadcast"], _states_of(cohort), cohort.keys)
 
-    def _train_sums(self, cohort: Cohort, message: Tree) -> Summed:
+    def _train_sums(self, cohort: Cohort, message: Tree) -> Summed | None:
+        if self._single_replies:
+            return None
         with one_thread():
             made = self.training.many_sum(_rows_of(cohort), message["broadcast"], _states_of(cohort), cohort.keys)
         return Summed(made.totals, made.kept, made.rejected, made.states, _reply_bytes(made.totals))
@@ -145,8 +155,9 @@ class TorchLearner:
 class _Tuning:
     """Records and repeats how cohorts are run."""
 
-    def __init__(self, training: LocalTraining) -> None:
-        self._training = training
+    def __init__(self, learner: TorchLearner) -> None:
+        self._learner = learner
+        self._training = learner.training
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -164,8 +175,14 @@ class _Tuning:
 
     def prepare(self, cohort: Cohort, message: Tree) -> float:
         """Decide and compile; return the expected seconds of this cohort on one core."""
+        rows, states = _rows_of(cohort), _states_of(cohort)
         with one_thread():
-            self._training.prepare(_rows_of(cohort), message["broadcast"], _states_of(cohort), cohort.keys)
+            try:
+                self._training.prepare(rows, message["broadcast"], states, cohort.keys)
+            except CompositionError:  # the algorithm wants single replies (`Parts`), which nobody can add up
+                self._learner._single_replies = True
+                for _ in self._training.many(rows, message["broadcast"], states, cohort.keys):
+                    pass
         return self._training.expected_seconds(len(cohort))
 
 
