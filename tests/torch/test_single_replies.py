@@ -35,4 +35,4 @@ def test_metrics_of_scores_are_those_of_the_exported_model():
     result, rows = run("batched", evaluation=atoll.Evaluation(metrics=[Confusion(3)]))
     with torch.no_grad():
         predicted = result.model(torch.tensor(rows.x)).argmax(1).numpy()
-    assert result.metrics.last("test/f1") == pytest.approx(f1_score(rows.y, predicted, average="macro"))
+    assert result.metrics.last("test/f1_macro") == pytest.approx(f1_score(rows.y, predicted, average="macro"))

@@ -10,10 +10,9 @@ import numpy as np
 from . import message as M
 from . import tree as T
 from .aggregate import Aggregate, Total, Totals, merge_totals
-from .errors import TaskError
 from .request import Folded, Request, not_finite
 from .rng import Rng
-from .task import Batch
+from .task import Batch, Summed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +25,9 @@ __all__ = ["fold_batches"]
 def fold_batches(request: Request, cohort: Cohort) -> Folded:
     """Run a task's ``sums``, or its ``many`` and add up the blocks in the order they come."""
     if request.task.sums is not None and not request.uplink:
-        return _fold_sums(request, cohort)
+        made = request.task.sums(cohort, request.message, **request.task.args)
+        if made is not None:
+            return _fold_sums(made, cohort)
     positions = cohort.positions
     folded = Folded({}, positions[:0], positions[:0])
     kept = np.zeros(len(positions), dtype=bool)
@@ -60,12 +61,9 @@ def _cohort_order(total: Total, order: list[NDArray[np.int64]]) -> Total:
     return replace(total, value=[total.value[i] for i in np.argsort(np.concatenate(order), kind="stable")])
 
 
-def _fold_sums(request: Request, cohort: Cohort) -> Folded:
+def _fold_sums(made: Summed, cohort: Cohort) -> Folded:
     """The task has added up by itself: only the bookkeeping is left."""
     positions = cohort.positions
-    if request.task.sums is None:
-        raise TaskError(f"task {request.task.name!r} offers no `sums`", remedy="use its `many`")
-    made = request.task.sums(cohort, request.message, **request.task.args)
     senders = positions[made.kept]
     rejected = {int(positions[place]): why for place, why in made.rejected.items()}
     states: dict[int, Any] = {}

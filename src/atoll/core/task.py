@@ -115,7 +115,7 @@ class Task:
         work: ``(data, args) -> Work``, declared before the task runs.
         reply_bytes: size of the encoded reply if known beforehand.
         args: plain arguments, passed to ``run`` as keywords.
-        sums: ``(cohort, message) -> Summed``, optional: like ``many`` when no stage needs single replies.
+        sums: ``(cohort, message) -> Summed``, optional: like ``many`` when no stage needs single replies; ``None`` leaves it to ``many``.
         tuning: records and repeats how ``many`` and ``sums`` run.
         wraps: another task whose totals this one asks its island for; see ``Task.wrapping``.
     """
@@ -126,7 +126,7 @@ class Task:
     work: Callable[[Any, Mapping[str, Any]], Work] = _no_work
     reply_bytes: int | None = None
     args: Mapping[str, Any] = field(default_factory=dict)
-    sums: Callable[..., Summed] | None = None
+    sums: Callable[..., Summed | None] | None = None
     tuning: Tuning | None = None
     wraps: Task | None = None
 

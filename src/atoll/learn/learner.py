@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -113,8 +114,17 @@ def adapt(model: Any, settings: LearnerSettings, data: Any, adapters: Mapping[st
             adapter: Adapter = getattr(importlib.import_module(module), name)
             return adapter(model, settings, data)
     if callable(model):
-        return adapt(model(), replace(settings, factory=model), data, known)
+        return adapt(_made(model), replace(settings, factory=model), data, known)
     raise ConfigError(
         f"a model of type {type(model).__name__} cannot be trained",
         remedy=f"give a model of one of {sorted(known)}, or an object with a `learner(settings, data)` method",
     )
+
+
+def _made(factory: Callable[[], Any]) -> Any:
+    """A template from a factory; PyTorch's global generator is left as it was (the real weights follow the run's seed)."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return factory()
+    with torch.random.fork_rng(devices=[]):
+        return factory()
