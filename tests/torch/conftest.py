@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch_toys import broadcast_of, compare, keys_of, seeded, shards_of, worst
 
-import torch
 from atoll.core import tree as T
 from atoll.core.aggregate import Mean, Parts, Sum, Vote
 from atoll.core.errors import CompositionError
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.algorithms import FedAvg, FedSGD
 from atoll.torch import LocalTraining, params_of
-from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)

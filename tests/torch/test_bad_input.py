@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 from torch_toys import broadcast_of, keys_of, seeded, shards_of
 
-import torch
 from atoll.core.errors import ConfigError, DataError
 from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining
-from torch import nn
 
 
 def _train(model: nn.Module, shards: list[Any], **settings: Any) -> Any:

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
 
-import torch
 from atoll.core import tree as T
 from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining, prepare_worker
 from atoll.torch.backend import cpp_compiler
-from torch import nn
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 

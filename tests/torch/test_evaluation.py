@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 import torch.nn.functional as F
+from torch import nn
 from torch_toys import Dropped, Images, seeded, shards_of
 
-import torch
 from atoll.torch import Network, buffers_of, evaluate, evaluate_many, params_of
-from torch import nn
 
 CPU = torch.device("cpu")
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of, worst
 
-import torch
 from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining, buffers_of, cache_folder, params_of
 from atoll.torch.decide import _gap, _nudge
 from atoll.torch.local import Source
-from torch import nn
 
 ALGORITHM = FedAvg(epochs=2, batch_size=4)
 

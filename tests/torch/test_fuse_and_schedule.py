@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
-import torch
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.local import batch_rows, count_steps
 from atoll.torch.choose import Cost, block_size, favoured, unroll_of

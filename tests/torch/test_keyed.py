@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 from torch_toys import seeded
 
-import torch
 from atoll.torch.keyed import ForeignRandomnessError, Keyed, step_seeds, uniform
-from torch import nn
 
 
 def _seed(key: int, step: int = 0) -> torch.Tensor:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 from torch_toys import Images, broadcast_of, seeded
 
-import torch
 from atoll.core.cohort import Cohort
 from atoll.core.errors import DataError
 from atoll.core.executor import Executor
@@ -21,7 +22,6 @@ from atoll.data import Dataset, Islands, dirichlet
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.torch import CustomLoop, TorchLearner, init, params_of
-from torch import nn
 
 
 def _islands(parties: int = 6) -> Islands:

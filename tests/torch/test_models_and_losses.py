@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch_toys import broadcast_of, compare, seeded, shards_of
 
-import torch
 from atoll.core.errors import DataError
 from atoll.core.rng import Rng
 from atoll.learn.algorithms import FedAvg
 from atoll.torch import LOSSES, LocalTraining, buffers_of, init, load, params_of
-from torch import nn
 
 
 def test_a_round_trip_leaves_the_module_alone() -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 from torch_toys import Dropped, Images, Recurrent, broadcast_of, compare, keys_of, seeded, shards_of, worst
 
-import torch
 from atoll.core import tree as T
 from atoll.learn.algorithms import FedAvg, FedSGD
 from atoll.torch import LocalTraining
-from torch import nn
 
 EQUAL = [15] * 5
 UNEQUAL = [15, 3, 11, 5, 16]

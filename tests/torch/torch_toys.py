@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 import torch
+from torch import nn
+
 from atoll.core import tree as T
 from atoll.torch import LocalTraining, params_of
-from torch import nn
 
 
 def seeded(make: Any) -> nn.Module:

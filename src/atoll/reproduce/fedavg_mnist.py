@@ -16,8 +16,9 @@ import numpy as np
 from .entry import Claim, Entry, Lab, Trained
 
 if TYPE_CHECKING:
-    from atoll.data import Dataset
     from torch import nn
+
+    from atoll.data import Dataset
 
 __all__ = ["ENTRY", "paper_cnn", "some_digits"]
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import torch
+
 from atoll.core.errors import ConfigError, nearest
 
 __all__ = ["cache_folder", "cpp_compiler", "device_of", "prepare_worker"]

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 from torch.utils.flop_counter import flop_registry
 
-import torch
 from atoll.core.errors import ConfigError
 
 __all__ = ["Choices", "best_of", "block_size", "step_cost", "unroll_of"]

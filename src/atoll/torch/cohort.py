@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 import torch
+
 from atoll.core import tree as T
 from atoll.core.aggregate import Mean, Total
 from atoll.core.tree import Tree

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
-
-import torch
 
 from .backend import cache_folder, cpp_compiler
 from .fuse import fuse_updates, mutated, tidy

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 import torch
+from torch import nn
+
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Mean
 from atoll.core.errors import DataError
@@ -16,7 +17,6 @@ from atoll.core.rng import Rng
 from atoll.core.task import Task, Work
 from atoll.core.tree import Tree
 from atoll.learn.evaluation import as_parts
-from torch import nn
 
 from .backend import device_of
 from .evaluate import evaluate

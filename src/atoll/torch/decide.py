@@ -6,8 +6,8 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 import torch
+
 from atoll.core import tree as T
 from atoll.core.tree import Tree
 

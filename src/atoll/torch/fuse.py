@@ -10,9 +10,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from torch.fx import Graph, GraphModule, Node
-
 import torch
+from torch.fx import Graph, GraphModule, Node
 
 __all__ = ["fuse_updates", "mutated", "tidy"]
 

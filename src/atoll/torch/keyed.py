@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-import torch
 from atoll.core.rng import mix64
 
 from .recurrent import RECURRENT

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 import torch
+from torch import nn
+
 from atoll.core import message as M
 from atoll.core.aggregate import Aggregate, Parts, Totals
 from atoll.core.errors import CompositionError
@@ -17,7 +18,6 @@ from atoll.core.task import Batch, Summed, Task, Work
 from atoll.core.tree import Tree
 from atoll.learn.evaluation import as_parts
 from atoll.learn.local import count_steps
-from torch import nn
 
 from .evaluate import evaluate, evaluate_many, score
 from .local import LocalTraining

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-
 import torch
+
 from atoll.core.aggregate import Aggregate
 from atoll.core.tree import Tree
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 import torch
+
 from atoll.core.aggregate import Aggregate, Mean, Totals
 from atoll.core.errors import ConfigError, nearest
 from atoll.core.task import Batch
@@ -22,9 +22,9 @@ from .reference import Outcome, train_one
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import nn
 
     from atoll.learn.algorithm import Algorithm
-    from torch import nn
 
     from .cohort import Runner
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 
-import torch
 from atoll.core.errors import ConfigError, DataError, nearest
 
 __all__ = ["LOSSES", "Loss", "loss_of"]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 
 import numpy as np
-
 import torch
+from torch import nn
+
 from atoll.core.errors import DataError, nearest
 from atoll.core.rng import Rng
-from torch import nn
 
 __all__ = ["buffers_of", "init", "load", "params_of"]
 

@@ -7,11 +7,11 @@ from copy import deepcopy
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 from torch.func import functional_call
 
-import torch
 from atoll.core.errors import DataError
-from torch import nn
 
 from .keyed import Keyed
 from .losses import Loss, loss_of

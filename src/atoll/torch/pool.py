@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 import torch
+
 from atoll.core.errors import DataError
 
 if TYPE_CHECKING:

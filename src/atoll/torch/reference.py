@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 import torch
+
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate
 from atoll.core.tree import Tree

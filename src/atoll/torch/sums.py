@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 import torch
+
 from atoll.core import tree as T
 from atoll.core.aggregate import Total, Totals
 from atoll.core.errors import CompositionError

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.func import grad_and_value, vmap
 
-import torch
 from atoll.core import tree as T
 from atoll.core.errors import CompositionError
 from atoll.core.tree import Tree
