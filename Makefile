@@ -10,9 +10,6 @@ FIND_PYTHON = for p in python3 python3.14 python3.13 python3.12 python3.11 pytho
   "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done
 PYTHON ?= $(shell $(FIND_PYTHON))
 
-# Where CPU builds of PyTorch are published; asked only when the package index in use has none (see constraints.txt).
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL := install -qq --constraint constraints.txt --group dev --group docs --editable '.[all]'
 
@@ -58,7 +55,5 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/pip || { echo "Creating $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
 	@$(PIP) install -qq --upgrade 'pip>=25.1'
 	@echo "Installing Atoll with all extras; the first time takes a few minutes"
-	@$(PIP) $(INSTALL) || { \
-	  echo "Trying again with the index of PyTorch's CPU builds, $(TORCH_INDEX)"; \
-	  $(PIP) $(INSTALL) --extra-index-url $(TORCH_INDEX); }
+	@$(PIP) $(INSTALL)
 	@touch $@
