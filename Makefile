@@ -52,8 +52,8 @@ clean: ## remove everything that was built, the environment too
 
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Atoll needs Python 3.11 or newer. Install it, or run: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@test -x $(BIN)/pip || { echo "Creating $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
+	@test -x $(BIN)/pip || { echo "Creating $(VENV) with $(PYTHON)" >&2; $(PYTHON) -m venv $(VENV); }
 	@$(PIP) install -qq --upgrade 'pip>=25.1'
-	@echo "Installing Atoll with all extras; the first time takes a few minutes"
+	@echo "Installing Atoll with all extras; the first time takes a few minutes" >&2
 	@$(PIP) $(INSTALL)
 	@touch $@
