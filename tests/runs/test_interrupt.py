@@ -69,6 +69,35 @@ def test_a_second_signal_stops_at_once(config: Path, settings: dict[str, Any], t
     assert (code, result["rounds"]) == (0, 5)
 
 
+def test_workers_that_the_signal_ended_are_no_error(
+    config: Path, settings: dict[str, Any], typed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A SIGTERM to a whole process group reaches the workers first, in the middle of a round."""
+    from atoll import simulation
+    from atoll.core.errors import TaskError
+
+    real = simulation.simulate
+
+    def simulate(*args: Any, on_record: Any, **options: Any) -> Any:
+        def record(row: dict[str, Any]) -> None:
+            on_record(row)
+            if row["round"] == 2:
+                signal.raise_signal(signal.SIGTERM)
+                raise TaskError("a worker went away", where="engine", remedy="look for lack of memory")
+
+        return real(*args, on_record=record, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(simulation, "simulate", simulate)
+        code, result, said = typed("run", config, "--folder", "mine", "--no-report")
+    assert (code, result["error"]["kind"]) == (130, "Interrupted")
+    assert "Resume with: atoll run mine --resume" in said
+    assert RunFolder("mine").status() == "interrupted"
+    assert typed("run", "mine", "--resume", "--no-report")[:1] == (0,)
+    execute(parse_config(settings), RunFolder("whole"), report=False)
+    assert RunFolder("mine").model_file.read_bytes() == RunFolder("whole").model_file.read_bytes()
+
+
 def test_resume_finds_the_unfinished_run_of_a_configuration(
     config: Path, settings: dict[str, Any], typed: Callable[..., Any]
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.errors import AtollError, CheckpointError, ConfigError, MissingExtraError
+from atoll.core.errors import AtollError, CheckpointError, ConfigError, MissingExtraError, TaskError
 
 from .config import RunConfig
 from .folder import RunFolder
@@ -144,11 +144,12 @@ def _train(
     folder.write_manifest(citations=cite(job, islands))
     keeper = _Keeper(folder, on_record, on_start)
     logger.info("the run begins", extra={"run": folder.name, "engine": config.engine, "resume": resume})
-    result: Result = simulate(
-        job, islands, engine=config.engine, seed=config.seed, workers=config.workers, folder=folder.checkpoints,
-        resume=resume, errors=config.errors, on_record=keeper.record, on_restore=keeper.restore,
-        devices=None if config.devices is None else config.devices.build("devices"),
-    )  # fmt: skip
+    with _stopped_workers(stopping):
+        result: Result = simulate(
+            job, islands, engine=config.engine, seed=config.seed, workers=config.workers, folder=folder.checkpoints,
+            resume=resume, errors=config.errors, on_record=keeper.record, on_restore=keeper.restore,
+            devices=None if config.devices is None else config.devices.build("devices"),
+        )  # fmt: skip
     _finish(folder, result, trackers, time.perf_counter() - begin)
     if report:
         _report(folder)
@@ -163,6 +164,17 @@ def _report(folder: RunFolder) -> None:
         write_report(folder)
     except MissingExtraError as error:
         logger.warning("no report was written", extra={"what": error.what, "remedy": error.remedy})
+
+
+@contextlib.contextmanager
+def _stopped_workers(stopping: Stopping) -> Iterator[None]:
+    """A SIGTERM to the whole group ends the workers too: that is no error, and the last checkpoint counts."""
+    try:
+        yield
+    except TaskError as error:
+        if stopping.asked and error.where == "engine":
+            raise KeyboardInterrupt from error
+        raise
 
 
 class _Keeper:

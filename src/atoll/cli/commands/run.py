@@ -92,16 +92,20 @@ def train(config: RunConfig, folder: RunFolder, output: Output, resume: bool, re
     """Train with progress on stderr and give the result."""
     stopping = Stopping(tell=output.note)
     output.note(f"Run folder: {folder.path}")
-    with Rounds(output.console, config.rounds, config.name) as rounds, stopping.signals():
-        execute(
-            config,
-            folder,
-            resume=resume,
-            stopping=stopping,
-            on_record=rounds.record,
-            on_start=rounds.begin,
-            report=report,
-        )
+    try:
+        with Rounds(output.console, config.rounds, config.name) as rounds, stopping.signals():
+            execute(
+                config,
+                folder,
+                resume=resume,
+                stopping=stopping,
+                on_record=rounds.record,
+                on_start=rounds.begin,
+                report=report,
+            )
+    except KeyboardInterrupt:
+        output.note(f"Resume with: atoll run {folder.path} --resume")
+        raise
     result = result_of(folder)
     output.give(result, _sentence(result))
     if result["status"] == INTERRUPTED:
