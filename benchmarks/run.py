@@ -261,6 +261,13 @@ def measure(args: argparse.Namespace, w: Workload) -> dict[str, Any]:
     return {"title": w.title, "peers": done, "failures": failures}
 
 
+def _shareable(value: Any) -> Any:
+    """The results without paths of this machine."""
+    if isinstance(value, dict):
+        return {k: _shareable(v) for k, v in value.items() if k != "final_weights"}
+    return [_shareable(v) for v in value] if isinstance(value, list) else value
+
+
 def main() -> int:
     """Run, save, print; return 1 if a peer failed or missed the gate."""
     args = options()
@@ -270,7 +277,7 @@ def main() -> int:
     target = RESULTS / f"{args.name}.json"
     for name in args.workloads:
         result["workloads"][name] = measure(args, WORKLOADS[name])
-        target.write_text(json.dumps(result, indent=1))
+        target.write_text(json.dumps(_shareable(result), indent=1))
     text = table.markdown(result)
     target.with_suffix(".md").write_text(text)
     print(text)
