@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .memory import Memory
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -42,7 +44,7 @@ async def converse_here(
     return host.absorb_session(roles, dict(zip(roles, rans, strict=True)), switch)
 
 
-class Inline:
+class Inline(Memory):
     """Runs every task in this process, party by party; a debugger can stop anywhere."""
 
     name: ClassVar[str] = "inline"
@@ -50,14 +52,6 @@ class Inline:
 
     def __init__(self) -> None:
         self.choices: dict[str, Any] = {}
-        self._host: Host | None = None
-
-    @property
-    def host(self) -> Host:
-        """The one host of all islands."""
-        if self._host is None:
-            raise RuntimeError("the engine is not open")
-        return self._host
 
     async def open(self, world: World) -> None:
         """Make the host."""
@@ -76,23 +70,6 @@ class Inline:
     ) -> dict[str, tuple[Any, float]]:
         """Run the roles of a session side by side."""
         return await converse_here(self.host, roles, switch, start)
-
-    async def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
-        """Write the private state of a slot."""
-        return self.host.store.commit(slot, generation, full=full)
-
-    async def settle(self, slot: str) -> None:
-        """Let the journal forget, and the store count as clean."""
-        self.host.store.settle(slot)
-        self.host.journal.forget(slot)
-
-    async def load(self, slot: str, segments: list[str]) -> None:
-        """Take private state back to a generation."""
-        self.host.store.load(slot, segments)
-
-    async def drop(self, slot: str) -> None:
-        """Forget a slot."""
-        self.host.store.drop(slot)
 
     async def close(self) -> None:
         """Nothing to release."""

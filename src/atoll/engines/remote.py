@@ -21,11 +21,11 @@ from atoll.core.request import Folded, Ran, Reply, Request
 from atoll.core.wire import pack_request, unpack_error, unpack_folded, unpack_ran
 
 from .link import Link, LinkClosed
+from .memory import Memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.host import Host
     from atoll.core.session import Switch
     from atoll.core.world import World
 
@@ -97,7 +97,7 @@ class Channel:
         self._answers.clear()
 
 
-class Remote:
+class Remote(Memory):
     """Base of engines whose executors are behind links.
 
     Args:
@@ -111,7 +111,6 @@ class Remote:
         self.choices: dict[str, Any] = {}
         self._wanted = workers
         self._world: World | None = None
-        self._host: Host | None = None
         self._channels: list[Channel] = []
         self._numbers = itertools.count()
         self._switches: dict[int, Switch] = {}
@@ -128,13 +127,6 @@ class Remote:
         raise NotImplementedError
 
     # ------------------------------------------------------------------ the engine
-
-    @property
-    def host(self) -> Host:
-        """State, journal and ledger."""
-        if self._host is None:
-            raise RuntimeError("the engine is not open")
-        return self._host
 
     async def open(self, world: World) -> None:
         """Make the memory; workers start with the first request."""
@@ -326,23 +318,6 @@ class Remote:
         return unpack_ran(frame["ran"][0])
 
     # ------------------------------------------------------------------ memory and end
-
-    async def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
-        """Write the private state of a slot."""
-        return self.host.store.commit(slot, generation, full=full)
-
-    async def settle(self, slot: str) -> None:
-        """Let the journal forget, and the store count as clean."""
-        self.host.store.settle(slot)
-        self.host.journal.forget(slot)
-
-    async def load(self, slot: str, segments: list[str]) -> None:
-        """Take private state back to a generation."""
-        self.host.store.load(slot, segments)
-
-    async def drop(self, slot: str) -> None:
-        """Forget a slot."""
-        self.host.store.drop(slot)
 
     async def close(self) -> None:
         """Close the links; workers end by themselves."""
