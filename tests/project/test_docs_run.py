@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from sources import ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PATIENCE = 300  # seconds for one page
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^\n`]*)$")
 _SKIP = re.compile(r"<!-- *no-run: *(?P<why>.*?) *-->")
 
@@ -78,8 +80,21 @@ def script(page: str) -> str:
 def _run(text: str, name: str, folder: Path) -> subprocess.CompletedProcess[str]:
     file = folder / f"{name}.py"
     file.write_text(text + "\n", encoding="utf-8")
-    command = [sys.executable, "-W", "error", file.name]
-    return subprocess.run(command, cwd=folder, env=os.environ, capture_output=True, text=True, check=False, timeout=300)
+    return _finish([sys.executable, "-W", "error", file.name], folder, dict(os.environ))
+
+
+def _finish(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run to the end. What takes too long is aborted with everything it started, and says where it was."""
+    env = {**env, "PYTHONFAULTHANDLER": "1"}
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=folder, env=env, start_new_session=True, **piped)  # type: ignore[call-overload]
+    try:
+        out, err = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGABRT)
+        out, err = process.communicate()
+        pytest.fail(f"not done after {PATIENCE} s\n{out}\n{err}")
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 WITH_CODE = [page for page in PAGES if script(page.read_text(encoding="utf-8"))]
@@ -125,10 +140,8 @@ WITH_COMMANDS = [page for page in PAGES if any(block.run for block in blocks(pag
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["sh", "-c", commands(page.read_text(encoding="utf-8"))],
-        cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+    script_of_page = commands(page.read_text(encoding="utf-8"))
+    done = _finish(["sh", "-c", script_of_page], tmp_path, {**os.environ, "PATH": path})
     assert done.returncode == 0, f"{page.relative_to(ROOT)}:\n{done.stdout}\n{done.stderr}"
 
 
