@@ -122,17 +122,27 @@ def _trace(fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], *, dec
 
 
 @contextmanager
-def _own_cache() -> Iterator[None]:
-    """Keep generated code in Atoll's cache folder, unless the user has named a place for it."""
-    before = os.environ.get(_CACHE_VARIABLE)
-    os.environ[_CACHE_VARIABLE] = _GIVEN or str(cache_folder())
+def _own_environment() -> Iterator[None]:
+    """Keep generated code in Atoll's cache folder, unless the user has named a place for it.
+
+    Where the variable CI is set, PyTorch's generator takes itself for its own test run and refuses operations that it
+    runs anywhere else: it is hidden meanwhile.
+    """
+    wanted = {_CACHE_VARIABLE: _GIVEN or str(cache_folder()), "CI": None}
+    before = {name: os.environ.get(name) for name in wanted}
+    _set_environment(wanted)
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop(_CACHE_VARIABLE, None)
+        _set_environment(before)
+
+
+def _set_environment(values: dict[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
         else:
-            os.environ[_CACHE_VARIABLE] = before
+            os.environ[name] = value
 
 
 def _compile(gm: GraphModule, inputs: Sequence[Tensor]) -> Callable[[list[Tensor]], Sequence[Any]]:
@@ -150,7 +160,7 @@ def _compile(gm: GraphModule, inputs: Sequence[Tensor]) -> Callable[[list[Tensor
     # Outputs are the next call's inputs, so their strides must be those that tracing saw.
     output = gm.graph.find_nodes(op="output")[0]
     output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
-    with _own_cache(), config.patch(settings), tracing(TracingContext(mode)), torch.no_grad():
+    with _own_environment(), config.patch(settings), tracing(TracingContext(mode)), torch.no_grad():
         made: Any = compile_fx_inner(gm, examples)
     # Past the counters and profiler hooks of the outer object: they cost as much as a small step.
     call: Callable[[list[Tensor]], Sequence[Any]] = getattr(made, "current_callable", None) or made
