@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from atoll.core.clock import Outcomes
+from atoll.core.errors import ConfigError
 from atoll.core.reducer import Reducer
 from atoll.core.stage import Stage
 from atoll.data import Dataset, Islands
 from atoll.learn import FedAvg
+from atoll.learn.wrapped import Wrapped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,34 @@ class Halved(FedAvg):
     def fold(self, state: Any, sums: Any, info: Any, phase: str) -> Any:
         halved = {k: self.share * v for k, v in sums["update"].items()}
         return super().fold(state, {**sums, "update": halved}, info, phase)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed(Wrapped):
+    """An algorithm around another, with settings of every kind that a configuration can say."""
+
+    betas: tuple[float, float] = (0.9, 0.99)
+    mode: Literal["fast", "slow"] = "fast"
+    weights: Sequence[float] = ()
+    table: Mapping[str, float] | None = None
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.count is not None and self.count < 0:
+            raise ConfigError(f"count={self.count}", remedy="use at least 0")
+
+
+def halving(share: float = 0.5) -> FedAvg:
+    """A function that makes an algorithm."""
+    if share > 1.0:
+        raise ConfigError(f"share={share}", remedy="use at most 1")
+    return Halved(share=share)
+
+
+def twice(outputs: Any, targets: Any) -> Any:
+    """A loss."""
+    return ((outputs - targets) ** 2).mean() * 2.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
-from atoll.core.errors import ConfigError, DataError
+from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.runs import KINDS, RunConfig, json_schema, parse_config, register, to_job, yaml
 
 WRONG = [
@@ -31,6 +31,28 @@ WRONG = [
         r"selection\.count='x' should be a valid integer, or a valid number",
     ),
     ({"model": {"name": "linear", "features": 4}}, r"model\.outputs is missing"),
+    (
+        {"aggregation": {"name": "KeepGlobl"}},
+        r"aggregation\.name='KeepGlobl' is no aggregation\. Did you mean 'KeepGlobal'\?",
+    ),
+    ({"aggregation": {"name": "Renormalised", "x": 1}}, r"aggregation\.x=1 is not a setting"),
+    (
+        {"evaluation": {"metrics": ["TopKK"]}},
+        r"evaluation\.metrics\[0\]\.name='TopKK' is no metric\. Did you mean 'TopK'\?",
+    ),
+    ({"evaluation": {"metrics": [{"name": "TopK", "kk": 3}]}}, r"evaluation\.metrics\[0\]\.kk=3 .* Did you mean 'k'\?"),
+    ({"evaluation": {"metrics": [{"name": "TopK", "k": 1.5}]}}, r"metrics\[0\]\.k=1\.5 should be a valid integer"),
+    ({"evaluation": {"metrics": ["Accuracy", "Confusion"]}}, r"evaluation\.metrics\[1\]\.classes is missing"),
+    ({"evaluation": {"metrics": "TopK"}}, r"evaluation\.metrics='TopK' should be a valid list"),
+    ({"evaluation": {"metrics": [{"name": "TopK", "k": 0}]}}, r"evaluation\.metrics\[0\]\.k=0"),
+    ({"evaluation": {"every": 0}}, r"evaluation\.every=0, clients_every=None"),
+    ({"algorithm": {"name": "FedAvg", "lr": -1.0}}, r"algorithm\.lr=-1\.0"),
+    ({"uplink": ["Clip", {"name": "Clip", "bound": 0}]}, r"uplink\[1\]\.bound=0"),
+    ({"selection": {"name": "Schedule", "rounds": [[]]}}, r"selection: the schedule has an empty round"),
+    ({"pacing": {"name": "Synchronous", "over_select": 0.5}}, r"pacing\.over_select=0\.5"),
+    ({"stop": [{"name": "MaxTime", "seconds": 0}]}, r"stop\[0\]\.seconds=0"),
+    ({"rounds": 0}, r"rounds=0"),
+    ({"loss": "nowhere:loss"}, r"'nowhere:loss' cannot be imported: No module named 'nowhere'"),
     ({"stop": [{"name": "Target", "value": 1.0}]}, r"stop\[0\]\.metric is missing"),
     ({"pacing": {"name": "Synchronous", "late": "never"}}, r"pacing\.late='never' should be 'cancel'"),
     ({"engine": "bathed"}, r"engine='bathed' is no engine\. Did you mean 'batched'\?"),
@@ -64,10 +86,24 @@ def test_several_problems_are_told_at_once(settings: dict[str, Any]) -> None:
         parse_config({**settings, "model": {"name": "linear", "features": 4}, "rounds": "x"})
 
 
-def test_a_part_that_refuses_its_settings_is_placed(settings: dict[str, Any]) -> None:
-    made = parse_config({**settings, "algorithm": {"name": "FedAvg", "lr": -1.0}})
-    with pytest.raises(ConfigError, match=r"lr=-1\.0 \(in algorithm \(FedAvg\)\)\. Remedy: use a positive"):
-        made.job()
+def test_ranges_are_checked_when_the_file_is_read_and_all_are_told(settings: dict[str, Any]) -> None:
+    wrong = {**settings, "algorithm": {"name": "FedAvg", "lr": -1.0}, "selection": {"name": "Uniform", "count": 0}}
+    said = r"^algorithm\.lr=-1\.0; selection\.count=0 clients \(in mine\.yaml\)\. Remedy: use a positive, finite learning rate; use"
+    with pytest.raises(ConfigError, match=said):
+        parse_config(wrong, "mine.yaml")
+
+
+def test_a_part_that_is_no_plain_value_is_made_with_the_run_and_placed(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"share=2\.0 \(in c\.yaml: algorithm \(parts_of_mine:halving\)\)\. Remedy: use at most 1"):
+        parse_config({**settings, "algorithm": {"name": "parts_of_mine:halving", "share": 2.0}}, "c.yaml")
+
+
+def test_parts_that_do_not_go_together_are_told_before_the_data_are_loaded(settings: dict[str, Any]) -> None:
+    wrong = {**settings, "reducer": "parts_of_mine:Blind", "aggregation": "KeepLocal"}
+    with pytest.raises(
+        CompositionError, match=r"KeepLocal sees single replies, .* \(in c\.yaml: Training\.aggregation\)"
+    ):
+        parse_config(wrong, "c.yaml")
 
 
 def test_a_data_set_wants_a_partition_and_a_population_none(settings: dict[str, Any]) -> None:
@@ -112,7 +148,8 @@ def test_a_round_trip_through_yaml_changes_nothing(settings: dict[str, Any]) -> 
         **settings,
         "uplink": [{"name": "Clip", "bound": 2.5}],
         "stop": [{"name": "Target", "metric": "test/accuracy", "value": 0.9}, {"name": "Patience", "metric": "loss"}],
-        "evaluation": {"clients": -1},
+        "evaluation": {"clients": -1, "metrics": [{"name": "Confusion", "classes": 3}, "Accuracy"]},
+        "aggregation": "KeepGlobal",
         "selection": {"name": "Schedule", "rounds": [[0, 1], [2, 3]]},
         "keep_best": "test/accuracy",
     }
@@ -168,6 +205,58 @@ def test_registering_a_class_once_makes_it_configurable(settings: dict[str, Any]
         register("algoritm", "Halved", Halved)
 
 
+def test_metrics_and_the_aggregation_are_those_of_python(settings: dict[str, Any]) -> None:
+    from atoll.learn.aggregation import Rescaled
+    from atoll.learn.metrics import Accuracy, TopK
+
+    more = {"evaluation": {"metrics": ["accuracy", {"name": "top_k", "k": 2}]}, "aggregation": "rescaled"}
+    job, islands = parse_config({**settings, **more}).job()
+    assert list(job.evaluation.metrics) == [Accuracy(), TopK(2)]
+    assert job.aggregation == Rescaled()
+    assert atoll.simulate(job, islands).metrics[-1]["test/top_2_accuracy"] > 0.5
+
+
+def test_your_own_loss_is_named_like_any_part(settings: dict[str, Any]) -> None:
+    import parts_of_mine
+
+    assert parse_config({**settings, "loss": "parts_of_mine:twice"}).training(None).loss is parts_of_mine.twice
+
+
+def test_an_algorithm_around_another_is_configured_inside_out(settings: dict[str, Any]) -> None:
+    from parts_of_mine import Mixed
+
+    register("algorithm", "Mixed", Mixed)
+    try:
+        inside = {"name": "FedAvg", "lr": 0.3}
+        plain = {"betas": [0.5, 0.6], "mode": "slow", "weights": [1.0], "table": {"a": 1.0}, "count": 2}
+        made = parse_config({**settings, "algorithm": {"name": "Mixed", "base": inside, **plain}})
+        said: Any = {"betas": (0.5, 0.6), "mode": "slow", "weights": (1.0,), "table": {"a": 1.0}, "count": 2}
+        assert made.job()[0].algorithm == Mixed(base=atoll.FedAvg(lr=0.3), **said)
+        assert parse_config(yaml.parse(made.to_yaml(), "again")) == made
+        with pytest.raises(ConfigError, match=r"^algorithm\.base\.lr=-1\.0 \("):
+            parse_config({**settings, "algorithm": {"name": "Mixed", "base": {"name": "FedAvg", "lr": -1.0}}})
+        with pytest.raises(ConfigError, match=r"algorithm\.lr=0\.5 is not a setting"):
+            parse_config({**settings, "algorithm": {"name": "Mixed", "base": inside, "lr": 0.5}})
+        with pytest.raises(ConfigError, match=r"algorithm\.count=-1"):
+            parse_config({**settings, "algorithm": {"name": "Mixed", "base": inside, "count": -1}})
+        schema = json_schema()
+        found = next(p for p in schema["$defs"]["AlgorithmPart"]["anyOf"] if p.get("title") == "Mixed")
+        assert found["properties"]["base"] == {"$ref": "#/$defs/AlgorithmPart"}
+        assert _referred(schema) <= set(schema["$defs"])
+    finally:
+        KINDS["algorithm"].extra.pop("Mixed")
+
+
+def _referred(schema: Any) -> set[str]:
+    """Names of the definitions that a schema refers to."""
+    if isinstance(schema, list):
+        return set().union(*map(_referred, schema))
+    if not isinstance(schema, dict):
+        return set()
+    own = {str(schema["$ref"]).removeprefix("#/$defs/")} if "$ref" in schema else set()
+    return own.union(*map(_referred, schema.values()))
+
+
 def test_your_own_part_needs_no_registration(settings: dict[str, Any]) -> None:
     made = parse_config({**settings, "algorithm": {"name": "parts_of_mine:Halved", "share": 0.1}})
     assert made.job()[0].algorithm.share == 0.1
@@ -184,11 +273,12 @@ def test_every_part_can_be_described(kind: str) -> None:
 
 def test_every_public_part_is_in_its_registry() -> None:
     from atoll import data, learn, stages
-    from atoll.learn import aggregation, algorithms, selection
+    from atoll.learn import aggregation, algorithms, metrics, selection
 
     assert set(algorithms.__all__) <= set(KINDS["algorithm"].parts())
     assert {"Everyone", "Schedule", "Uniform"} <= set(KINDS["selection"].parts()) <= set(selection.__all__)
     assert set(aggregation.__all__) - {"Aggregation"} == set(KINDS["aggregation"].parts())
+    assert set(metrics.__all__) - {"ScoreMetric", "pack_metric", "unpack_metric"} == set(KINDS["metric"].parts())
     assert set(stages.__all__) <= set(KINDS["uplink stage"].parts())
     assert {"MaxTime", "Patience", "Target"} <= set(KINDS["stop rule"].parts())
     assert {"dirichlet", "iid", "natural", "shards"} <= set(KINDS["partition"].parts())
@@ -204,6 +294,11 @@ def test_the_json_schema_knows_the_parts_and_their_settings() -> None:
     text = str(schema)
     assert "server_lr" in text
     assert "'const': 'dirichlet'" in text
+    assert _referred(schema) <= set(schema["$defs"])
+    metrics = schema["$defs"]["EvaluationConfig"]["properties"]["metrics"]
+    assert metrics["items"] == {"$ref": "#/$defs/MetricPart"}
+    topk = next(p for p in schema["$defs"]["MetricPart"]["anyOf"] if p.get("title") == "TopK")
+    assert topk["properties"]["k"]["type"] == "integer"
     parts = schema["$defs"]["AlgorithmPart"]["anyOf"]
     fedavg = next(p for p in parts if p.get("title") == "FedAvg")
     assert set(fedavg["properties"]) == {"name", "lr", "epochs", "batch_size", "steps", "server_lr", "decay"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from atoll.core.aggregate import Aggregate
@@ -16,13 +16,17 @@ __all__ = ["Wrapped", "dry_reply"]
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapped(Algorithm):
-    """Base of wrappers: does what its base does, with the base's phases, epochs, batches and steps.
+    """Base of wrappers: does what its base does, with the base's phases, learning rate, epochs, batches and steps, and takes none itself.
 
     Attributes:
         base: the algorithm inside.
     """
 
     base: Algorithm
+    lr: float = field(init=False, repr=False)
+    epochs: int = field(init=False, repr=False)
+    batch_size: int | None = field(init=False, repr=False)
+    steps: int | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("lr", "epochs", "batch_size", "steps", "phases", "citation"):

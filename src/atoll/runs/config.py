@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from atoll.core.errors import ConfigError
+from atoll.core.errors import AtollError, ConfigError
 from atoll.learn.evaluation import Evaluation
 
 from . import yaml
@@ -30,8 +30,11 @@ from .parts import (
     StagePart,
     StopPart,
     TrackerPart,
+    argument,
+    refusing,
 )
 from .problems import Loc, Problem, closest, collect, refused
+from .registry import imported
 from .schema import Section, schema_of
 
 if TYPE_CHECKING:
@@ -48,6 +51,16 @@ else:
 
 class EvaluationConfig(_EvaluationFields):
     """What is measured, and how often: the settings of ``atoll.Evaluation``."""
+
+    @model_validator(mode="after")
+    def _accepted(self) -> EvaluationConfig:
+        with refusing(list(type(self).model_fields), "Evaluation"):
+            self.build("evaluation")
+        return self
+
+    def build(self, path: str) -> Evaluation:
+        """Make it."""
+        return Evaluation(**{name: argument(getattr(self, name), f"{path}.{name}") for name in type(self).model_fields})
 
 
 def _default(kind: type[Part], name: str) -> Any:
@@ -127,7 +140,7 @@ class RunConfig(Section):
         stop: further stop rules.
         evaluation: what is measured.
         keep_best: a metric: the result is the model of its best round.
-        loss: a name, or ``auto``.
+        loss: a name, ``auto``, or your own as ``module:name``.
         compile: auto, always or never.
         buffers: of normalisation layers.
         checkpoint_every: rounds between checkpoints.
@@ -169,11 +182,19 @@ class RunConfig(Section):
 
     def job(self) -> tuple[Training, Islands]:
         """The training and the islands it runs on."""
+        islands = self.data.islands()
+        return self.training(self.model.build("model")), islands
+
+    def training(self, model: Any) -> Training:
+        """The training of a model.
+
+        Raises:
+            AtollError: the settings do not go together.
+        """
         from atoll.learn import Training
 
-        islands = self.data.islands()
-        training = Training(
-            model=self.model.build("model"),
+        return Training(
+            model=model,
             algorithm=self.algorithm.build("algorithm"),
             selection=self.selection.build("selection"),
             aggregation=self.aggregation.build("aggregation"),
@@ -181,10 +202,10 @@ class RunConfig(Section):
             uplink=tuple(part.build(f"uplink[{i}]") for i, part in enumerate(self.uplink)),
             reducer=self.reducer.build("reducer"),
             stop=tuple(part.build(f"stop[{i}]") for i, part in enumerate(self.stop)),
-            evaluation=Evaluation(**self.evaluation.model_dump()),
+            evaluation=self.evaluation.build("evaluation"),
+            loss=imported(self.loss, "loss") if ":" in self.loss else self.loss,
             **{name: getattr(self, name) for name in _SAME},
         )
-        return training, islands
 
     def plain(self) -> dict[str, Any]:
         """All settings as YAML and JSON have them."""
@@ -204,7 +225,7 @@ class RunConfig(Section):
         return list(_differ(self.plain(), other.plain(), ""))
 
 
-_SAME = ("rounds", "keep_best", "loss", "device", "compile", "buffers", "checkpoint_every")
+_SAME = ("rounds", "keep_best", "device", "compile", "buffers", "checkpoint_every")
 
 
 def _differ(a: Any, b: Any, path: str) -> Iterable[str]:
@@ -216,10 +237,11 @@ def _differ(a: Any, b: Any, path: str) -> Iterable[str]:
 
 
 def parse_config(tree: Any, where: str = "configuration") -> RunConfig:
-    """Check a configuration.
+    """Check a configuration, all but what only the data and the model can tell.
 
     Raises:
         ConfigError: it names the path, the value and the nearest valid key of everything that is wrong.
+        CompositionError: parts that do not go together, such as a secure reducer and a stage that cannot be summed.
     """
     if not isinstance(tree, dict):
         raise ConfigError(
@@ -228,11 +250,16 @@ def parse_config(tree: Any, where: str = "configuration") -> RunConfig:
             remedy="begin with data:, model: and algorithm:",
         )
     try:
-        made = RunConfig.model_validate(tree)
+        config = RunConfig.model_validate(tree)
     except ValidationError as error:
         raise refused(collect(error, tree, _names_at), where) from error
-    _check_engine(made, where)
-    return made
+    _check_engine(config, where)
+    try:
+        config.training(model=None)
+    except AtollError as error:
+        place = where if error.where is None else f"{where}: {error.where}"
+        raise type(error)(error.what, where=place, remedy=error.remedy) from error
+    return config
 
 
 def load_config(path: str | Path, settings: Iterable[str] = ()) -> RunConfig:
@@ -255,7 +282,11 @@ def to_job(config: RunConfig) -> tuple[Training, Islands]:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a configuration file, for editors."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **RunConfig.model_json_schema()}
+    schema = RunConfig.model_json_schema()
+    for kind in Part.__subclasses__():
+        if kind.__name__ in schema["$defs"]:
+            schema["$defs"][kind.__name__] = kind.described()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _names_at(loc: Loc) -> list[str]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, NoReturn
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, model_serializer, model_validator
@@ -16,6 +21,7 @@ __all__ = [
     "AlgorithmPart",
     "CorruptionPart",
     "DevicesPart",
+    "MetricPart",
     "ModelPart",
     "PacingPart",
     "Part",
@@ -26,8 +32,10 @@ __all__ = [
     "StagePart",
     "StopPart",
     "TrackerPart",
+    "argument",
     "part_type",
     "plain",
+    "refusing",
 ]
 
 
@@ -63,7 +71,12 @@ class Part(BaseModel):
             _refuse([Problem(("name",), _after_name(error.what, said["name"]), str(error.remedy))])
         settings = {k: v for k, v in said.items() if k != "name" and k not in cls.own}
         kept = {k: v for k, v in said.items() if k in cls.own}
-        return {"name": name, "args": {**cls._validated(name, registry(cls.kind).schema(part), settings), **kept}}
+        schema = registry(cls.kind).schema(part)
+        args = cls._validated(name, schema, settings)
+        if _is_value(part) and not registry(cls.kind).given:
+            with refusing(schema.names, name):
+                part(**{k: argument(v, k) for k, v in args.items()})
+        return {"name": name, "args": {**args, **kept}}
 
     @classmethod
     def _validated(cls, name: str, schema: Any, settings: dict[str, Any]) -> dict[str, Any]:
@@ -72,11 +85,11 @@ class Part(BaseModel):
             free = {k: settings.pop(k) for k in unknown}
             return {**cls._validated(name, schema, settings), **free}
         try:
-            made = schema.model.model_validate(settings)
+            found = schema.model.model_validate(settings)
         except ValidationError as error:
             problems = collect(error, settings, lambda loc: [*schema.names, *cls.own])
             _refuse([p.named(name) for p in problems])
-        return {key: getattr(made, key) for key in schema.names}
+        return {key: getattr(found, key) for key in schema.names}
 
     @model_serializer
     def _dump(self) -> dict[str, Any]:
@@ -84,8 +97,13 @@ class Part(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """One alternative a part, and the bare name of any that needs no settings."""
+        """A place for ``described``: a part may hold parts of its own kind, so that none can be written down inside another."""
         del core, handler
+        return {"title": cls.kind}
+
+    @classmethod
+    def described(cls) -> dict[str, Any]:
+        """The JSON Schema: one alternative a part, and the bare name of any that needs no settings."""
         from .registry import registry
 
         found = registry(cls.kind)
@@ -111,7 +129,7 @@ class Part(BaseModel):
         from .registry import registry
 
         part = registry(self.kind).find(self.name)[1]
-        settings = {k: _built(v, f"{path}.{k}") for k, v in self.args.items() if k not in self.own}
+        settings = {k: argument(v, f"{path}.{k}") for k, v in self.args.items() if k not in self.own}
         try:
             return part(*given, **settings)
         except AtollError as error:
@@ -131,10 +149,39 @@ def _after_name(what: str, name: str) -> str:
     return f"={what}" if what.startswith(repr(name)) else what
 
 
-def _built(value: Any, path: str) -> Any:
+def _is_value(part: Any) -> bool:
+    """Whether a part is a frozen dataclass: making one has no effect and costs nothing."""
+    return inspect.isclass(part) and dataclasses.is_dataclass(part) and part.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+@contextmanager
+def refusing(names: list[str], owner: str) -> Iterator[None]:
+    """Turn what the constructor of a part or section says about its settings into a problem of the configuration.
+
+    Args:
+        names: its settings.
+        owner: its name, for an error that is not Atoll's own.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        said = re.match(r"(\w+)=", error.what)
+        inside = said is not None and said[1] in names
+        loc, text = ((said[1],), error.what[len(said[1]) :]) if said and inside else ((), f": {error.what}")
+        _refuse([Problem(loc, text, error.remedy or "correct the value")])
+    except AtollError:  # not about one setting: the run raises it as what it is
+        return
+    except (TypeError, ValueError) as error:
+        _refuse([Problem((), f": {owner} cannot be made: {error}", "correct the settings")])
+
+
+def argument(value: Any, path: str) -> Any:
+    """A setting as the part's constructor takes it: parts are built, lists are tuples."""
     if isinstance(value, Part):
         return value.build(path)
-    return tuple(_built(v, path) for v in value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(argument(v, f"{path}[{i}]") for i, v in enumerate(value))
+    return value
 
 
 def plain(value: Any) -> Any:
@@ -238,11 +285,18 @@ class TrackerPart(Part):
     kind = "tracker"
 
 
+class MetricPart(Part):
+    """What is measured besides the loss and what the task suggests."""
+
+    kind = "metric"
+
+
 _HELD: dict[str, type[Part]] = {
     "Algorithm": AlgorithmPart,
     "Selection": SelectionPart,
     "Stage": StagePart,
     "Reducer": ReducerPart,
+    "ScoreMetric": MetricPart,
 }
 
 

@@ -112,6 +112,6 @@ def _unknown(loc: Loc, value: Any, valid: list[str]) -> Problem:
 
 def refused(problems: Sequence[Problem], where: str) -> ConfigError:
     """One error for all that is wrong, the first problem's remedy first."""
-    said = [f"{p.path or 'the configuration'}{'' if p.text.startswith('=') else ' '}{p.text}" for p in problems]
+    said = [f"{p.path or 'the configuration'}{'' if p.text[0] in '=:' else ' '}{p.text}" for p in problems]
     remedies = list(dict.fromkeys(p.named("this section").remedy for p in problems))
     return ConfigError("; ".join(said), where=where, remedy="; ".join(remedies))

@@ -16,7 +16,7 @@ from atoll.core.errors import ConfigError, nearest
 
 from .schema import Schema, schema_of
 
-__all__ = ["KINDS", "Registry", "register", "registry"]
+__all__ = ["KINDS", "Registry", "imported", "register", "registry"]
 
 
 def _plain(name: str) -> str:
@@ -50,6 +50,24 @@ def _load(where: str) -> Any:
     found: Any = importlib.import_module(module)
     for part in name.split(".") if name else []:
         found = getattr(found, part)
+    return found
+
+
+def imported(name: str, kind: str) -> Any:
+    """Something of the user's own, said as ``module:name``.
+
+    Raises:
+        ConfigError: it cannot be imported, or is neither class nor function.
+    """
+    try:
+        found = _load(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{name!r} cannot be imported: {error}",
+            remedy=f"name your own {kind} as module:name, with the module in the working folder or installed",
+        ) from error
+    if not callable(found):
+        raise ConfigError(f"{name!r} is a {type(found).__name__}", remedy="name a class or a function")
     return found
 
 
@@ -93,7 +111,7 @@ class Registry:
             ConfigError: no such part.
         """
         if ":" in name:
-            return name, self._own(name)
+            return name, imported(name, self.kind)
         parts = self.parts()
         by_plain = {_plain(n): n for n in parts}
         if _plain(name) in by_plain:
@@ -103,18 +121,6 @@ class Registry:
             f"{name!r} is no {self.kind}.{nearest(name, parts)}",
             remedy=f"use one of {', '.join(sorted(parts))}, or your own as module:name",
         )
-
-    def _own(self, name: str) -> Any:
-        try:
-            found = _load(name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(
-                f"{name!r} cannot be imported: {error}",
-                remedy=f"name your own {self.kind} as module:name, with the module in the working folder or installed",
-            ) from error
-        if not callable(found):
-            raise ConfigError(f"{name!r} is a {type(found).__name__}", remedy="name a class or a function")
-        return found
 
     def schema(self, part: Any) -> Schema:
         """The settings of a part."""
@@ -137,6 +143,7 @@ KINDS: dict[str, Registry] = {
         Registry("uplink stage", ("atoll.core.stage", "atoll.stages"), _is_kind("atoll.core.stage:Stage")),
         Registry("reducer", ("atoll.core.reducer", "atoll.secure"), _is_kind("atoll.core.reducer:Reducer")),
         Registry("stop rule", ("atoll.learn.stop",), _is_kind("atoll.learn.stop:StopRule")),
+        Registry("metric", ("atoll.learn.metrics",), _is_kind("atoll.learn.metrics:ScoreMetric")),
         Registry("device model", ("atoll.devices",), callable),
         Registry("tracker", ("atoll.report.trackers",), inspect.isclass),
     )
