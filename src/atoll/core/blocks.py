@@ -12,7 +12,9 @@ from . import tree as T
 from .aggregate import Aggregate, Total, Totals, merge_totals
 from .request import Folded, Request, not_finite
 from .rng import Rng
+from .states import States
 from .task import Batch, Summed
+from .tree import Tree
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,9 +47,7 @@ def fold_batches(request: Request, cohort: Cohort) -> Folded:
         order.append(batch.positions[keep])
         sizes[batch.positions] = _reply_bytes(request, batch, keys)
         if batch.states is not None:
-            for i in np.flatnonzero(keep).tolist():
-                position = int(positions[batch.positions[i]])
-                folded.states[position] = T.map(lambda leaf, i=i: leaf[i], batch.states)
+            _keep_states(folded.states, positions[batch.positions], batch.states, keep)
     folded.totals = {name: _cohort_order(total, order) for name, total in folded.totals.items()}
     folded.senders = positions[kept]
     folded.nbytes = sizes[kept]
@@ -66,13 +66,20 @@ def _fold_sums(made: Summed, cohort: Cohort) -> Folded:
     positions = cohort.positions
     senders = positions[made.kept]
     rejected = {int(positions[place]): why for place, why in made.rejected.items()}
-    states: dict[int, Any] = {}
+    states = States()
+    out = np.array(list(made.rejected), dtype=np.int64)
     for places, stacked in made.states:
-        for i, place in enumerate(places.tolist()):
-            if place not in made.rejected:
-                states[int(positions[place])] = T.map(lambda leaf, i=i: leaf[i], stacked)
+        _keep_states(states, positions[places], stacked, ~np.isin(places, out))
     nbytes = np.full(len(senders), made.reply_bytes, dtype=np.int64)
     return Folded(made.totals, senders, nbytes, rejected, {}, states)
+
+
+def _keep_states(states: States, positions: NDArray[np.int64], stacked: Tree, keep: NDArray[np.bool_]) -> None:
+    """Keep a block's states without those of clients that were kept out."""
+    if keep.all():
+        states.add_block(positions, stacked)
+    else:
+        states.add_block(positions[keep], T.map(lambda leaf: None if leaf is None else leaf[keep], stacked))
 
 
 def _sum_finite(

@@ -17,7 +17,7 @@ from .files import read_message, write_message
 
 __all__ = ["CheckpointStore"]
 
-FORMAT = 1
+FORMAT = 2
 
 
 class CheckpointStore:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from .errors import ConfigError
+from .shelf import Shelf
 from .tree import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -69,14 +70,14 @@ class Cohort:
         parties: Parties,
         keys: NDArray[np.uint64],
         population: Population,
-        states: Callable[[int], Tree] | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         if len(keys) != len(parties):
             raise ConfigError(f"{len(keys)} keys for {len(parties)} parties", remedy="give one key a party")
         self.parties = parties
         self.keys = keys
         self.population = population
-        self._states = states
+        self._shelf = shelf
 
     def __len__(self) -> int:
         return len(self.parties)
@@ -92,4 +93,18 @@ class Cohort:
 
     def state(self, i: int) -> Tree:
         """The private state of the ``i``-th client, ``None`` before its first."""
-        return None if self._states is None else self._states(int(self.positions[i]))
+        return None if self._shelf is None else self._shelf.get(int(self.positions[i]))
+
+    def states(self, places: NDArray[np.int64] | None = None, *, fresh: Tree = None) -> Tree:
+        """The private states of a block of clients, stacked: leaves with a leading client axis, gathered by one indexing operation each.
+
+        Args:
+            places: which clients of the cohort; by default all.
+            fresh: the state of a client before its first; of the same form (structure, dtypes, shapes) as a kept one.
+
+        Returns:
+            The stacked states, copies. ``None`` when they cannot be stacked, because they differ in form or a client has none and there is no
+            ``fresh``: then ask for each by ``state``.
+        """
+        positions = self.positions if places is None else self.positions[places]
+        return (Shelf() if self._shelf is None else self._shelf).gather(positions, fresh)

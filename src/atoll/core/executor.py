@@ -25,6 +25,7 @@ from .party import Parties, Roster
 from .request import Folded, Ran, Reply, Request, not_finite, sketch, wire_form
 from .rng import Rng
 from .session import GuardedPeers
+from .shelf import Shelf
 from .tree import Tree
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Executor:
         self,
         request: Request,
         positions: NDArray[np.int64],
-        states: States,
+        shelf: Shelf,
         replay: Replay | None = None,
         spend: Spend | None = None,
     ) -> Folded:
@@ -133,7 +134,7 @@ class Executor:
         # A policy looks at single replies, which a block never has.
         fast = self.vectorised and request.task.many is not None and isinstance(self.policy, AllowAll)
         if fast and request.mail is None:
-            cohort = Cohort(Parties(self.roster, positions), keys, self.population, states)
+            cohort = Cohort(Parties(self.roster, positions), keys, self.population, shelf)
             try:
                 return fold_batches(request, cohort)
             except Exception as error:
@@ -145,13 +146,13 @@ class Executor:
         for position, key in zip(positions.tolist(), keys.tolist(), strict=True):
             ran = replay(position) if replay is not None else None
             if ran is None:
-                ran = await self.one(request, position, key, states, spend)
+                ran = await self.one(request, position, key, shelf.get, spend)
                 folded.keep(ran)
             nbytes = self._add(request, ran.reply, key, folded)
             if nbytes is None:  # a reply that is kept out leaves no state behind
                 continue
             if ran.changed:
-                folded.states[position] = ran.state
+                folded.states.singles[position] = ran.state
             senders.append(position)
             sizes.append(nbytes)
         folded.senders = np.array(senders, dtype=np.int64)

@@ -57,8 +57,7 @@ class Host:
     def absorb_fold(self, request: Request, folded: Folded) -> Folded:
         """Keep what a cohort left behind, then release its sums."""
         self.journal.put((request, ran) for ran in folded.kept)
-        for position, state in folded.states.items():
-            self.store.put(request.slot, position, state)
+        self.store.shelf(request.slot).put_all(folded.states)
         return folded
 
     def replay(self, request: Request, position: int) -> Ran | None:
@@ -78,12 +77,13 @@ class Host:
 
     def states(self, request: Request) -> Any:
         """Reads private state for a request: position -> state."""
-        return lambda position: self.store.get(request.slot, position)
+        return self.store.shelf(request.slot).get
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
         """Run the task at each party and add up the replies."""
         replay = (lambda position: self.replay(request, position)) if self.journal else None
-        folded = await self.executor.fold(request, positions, self.states(request), replay, self.spend)
+        shelf = self.store.shelf(request.slot)
+        folded = await self.executor.fold(request, positions, shelf, replay, self.spend)
         return self.absorb_fold(request, folded)
 
     async def role(self, request: Request, position: int, peers: Any) -> Ran:

@@ -13,6 +13,7 @@ from . import message as M
 from . import tree as T
 from .aggregate import Aggregate, Totals
 from .stage import Chain
+from .states import States
 from .task import Task
 from .tree import Tree
 
@@ -132,7 +133,7 @@ class Folded:
         nbytes: encoded reply size of each sender.
         rejected: position -> why its reply was kept out.
         errors: position -> what its task raised.
-        states: position -> new private state.
+        states: the private states that they leave behind.
         kept: sealed replies, for the journal.
     """
 
@@ -141,7 +142,7 @@ class Folded:
     nbytes: NDArray[np.int64]
     rejected: dict[int, str] = field(default_factory=dict)
     errors: dict[int, Exception] = field(default_factory=dict)
-    states: dict[int, Tree] = field(default_factory=dict)
+    states: States = field(default_factory=States)
     kept: list[Ran] = field(default_factory=list)
 
     def keep(self, ran: Ran) -> None:

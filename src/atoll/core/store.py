@@ -1,48 +1,70 @@
 """Where private state lives between rounds, and how it survives a crash.
 
-A store belongs to a host and keeps ``(slot, party) -> state``. A slot is one program's scope, so two concurrent programs never see each
-other's state. ``commit`` writes what changed since the last generation into a segment file; the manifest of the checkpoint decides
-which segments count. A crash between the two leaves a segment that nobody names: it is removed when the store opens.
+A store belongs to a host and keeps a shelf of states for every slot. A slot is one program's scope, so two concurrent programs never see each
+other's state. ``commit`` writes what changed since the last generation into segment files; the manifest of the checkpoint decides
+which segments count. A crash between the two leaves segments that nobody names: they are removed when the run is opened again.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import contextlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .errors import CheckpointError
 from .files import read_message, write_message
+from .records import Allowance
 from .rng import hash64
+from .shelf import Shelf
+from .states import States
 from .tree import Tree
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .party import Roster
+
 __all__ = ["StateStore"]
+
+SEGMENT_BYTES = 16 << 20
+"""About the size of a segment: what writing or reading one takes in memory, a few times over."""
 
 
 class StateStore:
     """Private state of the parties of one host.
 
     Args:
-        folder: where segments go; ``None`` keeps everything in memory.
+        folder: where segments go; ``None`` writes none.
+        roster: everyone; what a segment holds must belong to one of them.
+        memory: bytes that states in columns may take; beyond, they go to memory-mapped files in the folder (or the system's temporary
+            one). ``None`` is a quarter of this machine's memory. States that fit no column stay in memory.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, roster: Roster | None = None, memory: int | None = None) -> None:
         self.folder = folder
-        self._live: dict[str, dict[int, Tree]] = defaultdict(dict)
-        self._dirty: dict[str, set[int]] = defaultdict(set)
+        self.roster = roster
+        self.allowance = Allowance(memory, folder)
+        self._shelves: dict[str, Shelf] = {}
+
+    def shelf(self, slot: str) -> Shelf:
+        """The states of a slot."""
+        if slot not in self._shelves:
+            self._shelves[slot] = Shelf(self.allowance)
+        return self._shelves[slot]
 
     def get(self, slot: str, position: int) -> Tree:
-        """A party's state in a slot, ``None`` when it has none."""
-        return self._live[slot].get(position)
+        """A copy of a party's state in a slot, ``None`` when it has none."""
+        return self.shelf(slot).get(position)
 
     def put(self, slot: str, position: int, state: Tree) -> None:
         """Replace a party's state; the old generation stays as it was."""
-        self._live[slot][position] = state
-        self._dirty[slot].add(position)
+        self.shelf(slot).put(position, state)
 
     def touched(self, slot: str) -> list[int]:
         """Positions that have state in a slot."""
-        return sorted(self._live[slot])
+        return [int(position) for position in self.shelf(slot).positions()]
 
     def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
         """Write what changed in a slot; return the names of the new segments (none when nothing changed).
@@ -53,31 +75,70 @@ class StateStore:
             full: write everything, so that older segments can be forgotten.
 
         Raises:
-            CheckpointError: the segment cannot be written; the previous generation is untouched.
+            CheckpointError: a segment cannot be written; the previous generation is untouched.
         """
-        dirty = sorted(self._live[slot] if full else self._dirty[slot])
-        if self.folder is None or not dirty:
+        if self.folder is None:
             return []
-        name = f"state-{generation:08d}-{hash64(slot):016x}.msg"
-        content = {"slot": slot, "positions": dirty, "states": [self._live[slot][p] for p in dirty]}
-        write_message(self.folder / name, content)
-        return [name]
+        shelf, names = self.shelf(slot), list[str]()
+        try:
+            for part in shelf.parts(shelf.positions(changed=not full), SEGMENT_BYTES):
+                name = f"state-{generation:08d}-{hash64(slot):016x}-{len(names):04d}.msg"
+                write_message(self.folder / name, {"slot": slot, **part.packed(), "owners": self._owners(part)})
+                names.append(name)
+        except Exception:
+            for name in names:
+                with contextlib.suppress(OSError):
+                    (self.folder / name).unlink()
+            raise
+        return names
 
     def settle(self, slot: str) -> None:
         """The generation is safe: what was committed is no longer new."""
-        self._dirty[slot].clear()
+        self.shelf(slot).settle()
 
     def load(self, slot: str, segments: list[str]) -> None:
-        """Go back to the generation whose segments are named, oldest first."""
-        self._live[slot] = {}
-        self._dirty[slot].clear()
+        """Go back to the generation whose segments are named, oldest first.
+
+        Raises:
+            CheckpointError: a segment cannot be read, or holds the state of a party that is not there any more.
+        """
+        self._shelves.pop(slot, None)
+        shelf = self.shelf(slot)
         for name in segments:
             if self.folder is None:
                 raise CheckpointError(f"segment {name!r} without a folder", remedy="open the store with its folder")
             content: dict[str, Any] = read_message(self.folder / name)
-            self._live[slot].update(zip(content["positions"], content["states"], strict=True))
+            states = States.unpack(content)
+            self._check_owners(states, content["owners"], self.folder / name)
+            shelf.put_all(states)
+        shelf.settle()
 
     def drop(self, slot: str) -> None:
-        """Forget a slot that ended."""
-        self._live.pop(slot, None)
-        self._dirty.pop(slot, None)
+        """Forget a slot that ended, and every slot inside it."""
+        for name in [name for name in self._shelves if name == slot or name.startswith(slot + "/")]:
+            del self._shelves[name]
+
+    def _owners(self, states: States) -> NDArray[np.uint64] | None:
+        """The hash of each owner's name."""
+        return None if self.roster is None else self.roster.keys(states.positions())
+
+    def _check_owners(self, states: States, owners: NDArray[np.uint64] | None, path: Path) -> None:
+        if self.roster is None or owners is None:
+            return
+        remedy = "resume with the islands that the run began with, in the same order, or start a new run"
+        positions = states.positions()
+        gone = positions[positions >= len(self.roster)]
+        if len(gone):
+            raise CheckpointError(
+                f"it holds private state of party number {int(gone[0])}, and the federation has {len(self.roster)} parties",
+                where=str(path),
+                remedy=remedy,
+            )
+        other = positions[self.roster.keys(positions) != owners]
+        if len(other):
+            number = int(other[0])
+            raise CheckpointError(
+                f"the private state of party number {number} was left by another than {self.roster.name(number)!r}",
+                where=str(path),
+                remedy=remedy,
+            )

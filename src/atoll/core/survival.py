@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["checkpoint", "restore"]
 
 MOST_SEGMENTS = 64
-"""Many small segments are now and then written anew as one, so that their number stays bounded."""
+"""What so many generations wrote bit by bit is written anew as a whole, so that the number of files stays bounded."""
 
 
 async def checkpoint(fed: Federation, state: Tree) -> None:
@@ -54,7 +54,7 @@ async def checkpoint(fed: Federation, state: Tree) -> None:
 
 async def _commit(fed: Federation, home: str, number: int) -> list[str]:
     old = fed.world.checkpoints.chains.get(home, [])
-    full = len(old) >= MOST_SEGMENTS
+    full = len({name.split("-")[1] for name in old}) >= MOST_SEGMENTS  # a generation may have written several
     fresh = await fed.world.engine.commit(home, number, full=full)
     return fresh if full else [*old, *fresh]
 

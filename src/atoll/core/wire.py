@@ -14,6 +14,7 @@ from . import errors as E
 from .aggregate import Aggregate, Mean, Part, Parts, Sum, Total, Totals, Vote
 from .request import Folded, Mail, Ran, Reply, Request
 from .stage import Chain, Stage
+from .states import States
 from .task import Task, resolve
 from .tree import Tree
 
@@ -148,7 +149,7 @@ def pack_folded(folded: Folded) -> Tree:
         "nbytes": folded.nbytes,
         "rejected": [[k, v] for k, v in folded.rejected.items()],
         "errors": [[k, pack_error(v)] for k, v in folded.errors.items()],
-        "states": [[k, v] for k, v in folded.states.items()],
+        "states": folded.states.packed(),
         "kept": [pack_ran(ran) for ran in folded.kept],
     }
 
@@ -159,5 +160,5 @@ def unpack_folded(packed: Any) -> Folded:
     errors = {k: unpack_error(v) or E.TaskError("unknown") for k, v in packed["errors"]}
     return Folded(
         totals, np.asarray(packed["senders"]), np.asarray(packed["nbytes"]), dict(packed["rejected"]), errors,
-        dict(packed["states"]), [unpack_ran(item) for item in packed["kept"]],
+        States.unpack(packed["states"]), [unpack_ran(item) for item in packed["kept"]],
     )  # fmt: skip

@@ -41,6 +41,8 @@ class World:
         errors: a task that raises stops the program (``"raise"``) or counts as a party that fell silent (``"drop"``).
         policy: the islands' rule for what may leave them.
         secret_seed: makes the islands' secrets reproducible, which voids every guarantee.
+        state_memory: bytes of memory that the parties' private states may take where tasks run; what goes beyond is kept in memory-mapped files
+            in the folder (or the system's temporary one), with the same results. ``None`` is a quarter of this machine's memory.
         registry: tasks and other objects that a program registered by name.
         on_record: called with every record of metrics.
         on_restore: called with the records of the checkpoint that a resumed run continues from; later ones never happened.
@@ -57,6 +59,7 @@ class World:
     errors: Literal["raise", "drop"] = "raise"
     policy: Policy = field(default_factory=AllowAll)
     secret_seed: int | None = None
+    state_memory: int | None = None
     registry: dict[str, Any] = field(default_factory=dict)
     on_record: Callable[[dict[str, Any]], None] | None = None
     on_restore: Callable[[list[dict[str, Any]]], None] | None = None
@@ -93,4 +96,5 @@ class World:
     def host(self, *, vectorised: bool = False) -> Host:
         """The host of the islands of this world: an executor with state, journal and ledger."""
         journal = Journal(None if self.folder is None else self.folder / "journal.log")
-        return Host(self.executor(vectorised=vectorised), StateStore(self.folder), self.ledger, journal)
+        store = StateStore(self.folder, self.roster, self.state_memory)
+        return Host(self.executor(vectorised=vectorised), store, self.ledger, journal)

@@ -73,7 +73,9 @@ class Batched(Inline):
         try:
             for i, part in enumerate(theirs):
                 crew.post(i, self._frame(request, part))
-            first = await self.host.executor.fold(request, mine, self.host.states(request), None, self.host.spend)
+            first = await self.host.executor.fold(
+                request, mine, self.host.store.shelf(request.slot), None, self.host.spend
+            )
             frames = [crew.collect(i) for i in range(len(theirs))]
         except BaseException:  # an answer that nobody took would be taken for the next one's
             await self.close()
@@ -82,13 +84,8 @@ class Batched(Inline):
         return self.host.absorb_fold(request, merge_folded([first, *rest], positions))
 
     def _frame(self, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:
-        store = self.host.store
-        states = ((p, store.get(request.slot, p)) for p in positions.tolist()) if store.touched(request.slot) else ()
-        return {
-            "request": pack_request(request, []),
-            "positions": positions,
-            "states": [[p, state] for p, state in states if state is not None],
-        }
+        states = self.host.store.shelf(request.slot).pick(positions)
+        return {"request": pack_request(request, []), "positions": positions, "states": states.packed()}
 
     def _unpack(self, frame: Any) -> Folded:
         for item in frame["events"]:
@@ -118,8 +115,8 @@ class Batched(Inline):
             tuning.recall(recorded["tuning"])
         executor = self.host.executor
         part = positions[: -(-len(positions) // self.choices["workers"])]
-        states = self.host.states(request)
-        cohort = Cohort(Parties(executor.roster, part), executor.keys(request, part), executor.population, states)
+        shelf = self.host.store.shelf(request.slot)
+        cohort = Cohort(Parties(executor.roster, part), executor.keys(request, part), executor.population, shelf)
         seconds = tuning.prepare(cohort, request.message) * len(positions) / max(1, len(part))
         workers = self.choices["workers"] if seconds > WORTH_A_PROCESS else 1
         if recorded is not None:

@@ -18,6 +18,7 @@ from atoll.core.aggregate import merge_totals
 from atoll.core.errors import TaskError
 from atoll.core.event import unpack_event
 from atoll.core.request import Folded, Ran, Reply, Request
+from atoll.core.shelf import Shelf
 from atoll.core.wire import pack_request, unpack_error, unpack_folded, unpack_ran
 
 from .link import Link, LinkClosed
@@ -184,7 +185,7 @@ class Remote(Memory):
                 ran[one.reply.party] = one
                 self.host.absorb(request, one)
         folds = [
-            await self.host.executor.fold(request, part, lambda p: None, ran.get)
+            await self.host.executor.fold(request, part, Shelf(), ran.get)
             for part in spread(positions, len(channels))
             if len(part)
         ]
@@ -215,14 +216,12 @@ class Remote(Memory):
         return frames
 
     def _frame(self, op: str, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:
-        store = self.host.store
-        states = ((p, store.get(request.slot, p)) for p in positions.tolist())
         names = [self.host.executor.roster.name(p) for p in positions.tolist()] if request.mail else []
         return {
             "op": op,
             "request": pack_request(request, names),
             "positions": positions,
-            "states": [[p, state] for p, state in states if state is not None],
+            "states": self.host.store.shelf(request.slot).pick(positions).packed(),
         }
 
     def _note_events(self, frame: Any) -> None:

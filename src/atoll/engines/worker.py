@@ -15,6 +15,8 @@ from atoll.core.event import Event
 from atoll.core.executor import Executor
 from atoll.core.request import Request
 from atoll.core.session import LocalPeers
+from atoll.core.shelf import Shelf
+from atoll.core.states import States
 from atoll.core.wire import pack_error, pack_folded, pack_ran, unpack_request
 
 from .link import Link, LinkClosed
@@ -65,14 +67,14 @@ class Worker:
 
     async def _work(self, frame: Any, request: Request, events: list[Any]) -> dict[str, Any]:
         positions = np.asarray(frame["positions"])
-        states = dict(frame["states"])
+        shelf = Shelf.holding(States.unpack(frame["states"]))
         spend = collector(events)
         if frame["op"] == "fold":
-            folded = await self.executor.fold(request, positions, states.get, None, spend)
+            folded = await self.executor.fold(request, positions, shelf, None, spend)
             return {"folded": pack_folded(folded)}
         keys = self.executor.keys(request, positions).tolist()
         ran = [
-            pack_ran(await self.executor.one(request, p, k, states.get, spend))
+            pack_ran(await self.executor.one(request, p, k, shelf.get, spend))
             for p, k in zip(positions.tolist(), keys, strict=True)
         ]
         return {"ran": ran}

@@ -14,7 +14,9 @@ from atoll.core.executor import Executor
 from atoll.core.party import Roster
 from atoll.core.request import Folded, Request
 from atoll.core.rng import Rng
+from atoll.core.shelf import Shelf
 from atoll.core.stage import Chain
+from atoll.core.states import States
 from atoll.core.task import Task
 from atoll.core.tree import Tree
 
@@ -80,17 +82,17 @@ def _check(
     roster = Roster(population.names)
     slow = Executor(roster, population)
     fast = replace(slow, vectorised=True)
-    ours, theirs = dict(states), dict(states)
+    ours, theirs = Shelf.holding(States(states)), Shelf.holding(States(states))
     for number in range(2):
         rng = Rng.of(seed).child(name, number)
         public = tuple(uplink.public(rng.child("public")))
         request = Request(f"check/{name}/{number}", task, message, "check", rng.key, uplink, public)
-        many = run(fast.fold(request, positions, ours.get))
-        one = run(slow.fold(request, positions, theirs.get))
+        many = run(fast.fold(request, positions, ours))
+        one = run(slow.fold(request, positions, theirs))
         where = f"{task.name}, cohort {name!r}, round {number + 1}"
         _compare(many, one, where, tolerance)
-        ours.update(many.states)
-        theirs.update(one.states)
+        ours.put_all(many.states)
+        theirs.put_all(one.states)
 
 
 def _compare(many: Folded, one: Folded, where: str, tolerance: float) -> None:
@@ -101,12 +103,10 @@ def _compare(many: Folded, one: Folded, where: str, tolerance: float) -> None:
         many.rejected.keys() == one.rejected.keys(), f"{where}: rejected {many.rejected}, one by one {one.rejected}"
     )
     close(_plain(many), _plain(one), f"{where}: sums", tolerance)
-    require(
-        many.states.keys() == one.states.keys(),
-        f"{where}: states of {list(many.states)}, one by one {list(one.states)}",
-    )
-    for position, state in one.states.items():
-        close(many.states[position], state, f"{where}: state of client {position}", tolerance)
+    ours, theirs = many.states.by_position(), one.states.by_position()
+    require(ours.keys() == theirs.keys(), f"{where}: states of {list(ours)}, one by one {list(theirs)}")
+    for position, state in theirs.items():
+        close(ours[position], state, f"{where}: state of client {position}", tolerance)
     same(many.nbytes.tolist(), one.nbytes.tolist(), f"{where}: reply sizes")
 
 
