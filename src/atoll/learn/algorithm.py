@@ -7,19 +7,36 @@ A round has one or more *phases*; each phase is broadcast → local update → f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Mean
 from atoll.core.errors import ConfigError
+from atoll.core.rng import Rng
 from atoll.core.tree import Tree
+
+from .card import Card
+from .stragglers import Stragglers
 
 __all__ = ["Algorithm", "Gradient", "LocalWork", "RoundInfo"]
 
-Gradient = Callable[[Tree], Tree]
-"""``grad(params)``: the gradient of the mean loss over the current mini-batch, at any point."""
+
+class Gradient(Protocol):
+    """The mean loss over the current mini-batch, ``F(params)``, as an oracle that may be asked at any point, as often as wanted."""
+
+    def __call__(self, params: Tree) -> Tree:
+        """The gradient ``grad F(params)``."""
+        ...
+
+    def loss(self, params: Tree) -> Any:
+        """``F(params)``, a scalar."""
+        ...
+
+    def hvp(self, params: Tree, vector: Tree) -> Tree:
+        """The Hessian times a vector, ``(hess F(params)) vector``; a model that cannot raises a ``CompositionError``."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +62,7 @@ class RoundInfo:
         replied: clients whose replies are in the sums.
         population: clients in the federation.
         weight: examples of the whole population, when known.
+        rng: the server's own random stream of this round.
     """
 
     round: int
@@ -52,6 +70,7 @@ class RoundInfo:
     replied: int
     population: int
     weight: float | None = None
+    rng: Rng = field(default_factory=lambda: Rng(0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +82,17 @@ class Algorithm:
         epochs: local passes over the data.
         batch_size: mini-batch size; ``None`` is the full local data.
         steps: local steps; overrides ``epochs`` when given.
+        stragglers: clients that do only a part of their local work.
     """
 
     lr: float = 0.1
     epochs: int = 1
     batch_size: int | None = 10
     steps: int | None = None
+    stragglers: Stragglers | None = None
     phases: ClassVar[tuple[str, ...]] = ("train",)
     citation: ClassVar[str] = ""
+    card: ClassVar[Card] = Card()
 
     def __post_init__(self) -> None:
         if not (self.lr > 0 and math.isfinite(self.lr)):
@@ -85,6 +107,30 @@ class Algorithm:
                 where=type(self).__name__,
                 remedy="use at least 1, or None for the full data",
             )
+        if self.stragglers is not None and (self.steps or self.epochs) < 2:
+            raise ConfigError(
+                f"stragglers with epochs={self.epochs}, steps={self.steps}",
+                where=type(self).__name__,
+                remedy="a straggler does a part of the local work: use at least 2 epochs or steps",
+            )
+
+    # ---------------------------------------------------------------- what a round consists of
+
+    def plan(self, state: Tree) -> tuple[str, ...]:
+        """The phases of the coming round; none when the server goes on alone and no client is contacted."""
+        del state
+        return self.phases
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """The local updates that a client runs in a phase, in one contact.
+
+        Each pass gets what the one before left as the client's state, and only the last one replies and keeps state. So an anchor gradient
+        is a pass before the steps that use it, and a phase that does not train returns another algorithm.
+        """
+        del phase
+        return (self,)
+
+    # ---------------------------------------------------------------- the server and the clients
 
     def init(self, params: Tree) -> Tree:
         """The server's state at the start; must hold ``"params"``."""
@@ -100,15 +146,31 @@ class Algorithm:
         del phase
         return {"params": state["params"], "lr": self.lr}
 
+    def draw(self, rng: Rng, params: Tree) -> Tree:
+        """A client's random numbers for one local update, as arrays; ``None`` for none.
+
+        They are drawn before the update and lie in ``local["drawn"]`` throughout, so that every engine uses the same ones.
+        """
+        del rng, params
+        return None
+
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """The local state before the first step: a dict with at least ``"params"``."""
         del client
         return {"params": broadcast["params"]}
 
+    def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
+        """The search direction, and the local state after it: the operators V and U of the acceleration frameworks.
+
+        Here ``v = grad(w)``. What a method adds to the gradient (a proximal term, a control variate, momentum) goes here, so that it composes.
+        """
+        del broadcast
+        return grad(local["params"]), local
+
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """One local step: ``w <- w - lr * grad(w)``."""
-        gradient = grad(local["params"])
-        return {**local, "params": T.sub(local["params"], T.scale(gradient, broadcast["lr"]))}
+        """One local step: ``w <- w - lr * v``, with ``v`` from ``direction``."""
+        toward, local = self.direction(local, grad, broadcast)
+        return {**local, "params": T.sub(local["params"], T.scale(toward, broadcast["lr"]))}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """The reply (named aggregates) and the client's new private state."""
@@ -119,3 +181,13 @@ class Algorithm:
         """The server's next state from the combined replies: ``w <- w + mean update``."""
         del info, phase
         return {**state, "params": T.add(state["params"], sums["update"])}
+
+    def advance(self, state: Tree, info: RoundInfo) -> Tree:
+        """The server's last move in a round, after all phases (or alone, when ``plan`` named none)."""
+        del info
+        return state
+
+    def personal(self, params: Tree, client: Tree) -> Tree:
+        """The model that a client itself uses: the global one, unless the algorithm keeps one for each client."""
+        del client
+        return params

@@ -15,7 +15,7 @@ from atoll.core.tree import Tree
 
 from .evaluation import as_parts
 from .learner import LearnerSettings
-from .local import count_steps, local_update
+from .local import count_steps, local_contact
 
 __all__ = ["Linear", "LinearLearner"]
 
@@ -101,6 +101,21 @@ class LinearLearner:
         penalty = 0.5 * self.model.l2 * float((params["weight"] ** 2).sum())
         return float(losses.mean()) + penalty, {"weight": weight, "bias": slope.mean(axis=0)}
 
+    def curvature(self, params: Tree, x: Any, y: Any, vector: Tree) -> Tree:
+        """The Hessian of the mean loss times a vector."""
+        flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
+        turn = flat @ vector["weight"] + vector["bias"]
+        if self.loss == "cross_entropy":
+            z = flat @ params["weight"] + params["bias"]
+            p = np.exp(z - z.max(axis=1, keepdims=True))
+            p /= p.sum(axis=1, keepdims=True)
+            turn = p * (turn - (p * turn).sum(axis=1, keepdims=True))
+        elif self.loss == "mse":
+            turn = 2.0 * turn / turn.shape[1]
+        else:  # the hinge is piecewise linear
+            turn = np.zeros_like(turn)
+        return {"weight": flat.T @ turn / len(flat) + self.model.l2 * vector["weight"], "bias": turn.mean(axis=0)}
+
     def _slope(self, z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Loss of each example, and its derivative by the scores."""
         if self.loss == "cross_entropy":
@@ -146,14 +161,16 @@ class LinearLearner:
         data = island.data
         # What overflows is not finite, and is rejected and named where replies are added up.
         with np.errstate(over="ignore", invalid="ignore"):
-            reply, state, loss = local_update(
+            reply, state, loss = local_contact(
                 self.algorithm,
+                message["phase"],
                 self.loss_gradient,
                 message["broadcast"],
                 island.state,
                 np.asarray(data.x),
                 np.asarray(data.y),
                 island.rng.key,
+                self.curvature,
             )
         if state is not None:
             island.state = state

@@ -8,25 +8,30 @@ from typing import Any
 import numpy as np
 
 from atoll.core.aggregate import Aggregate
-from atoll.core.rng import shuffles
+from atoll.core.errors import CompositionError
+from atoll.core.rng import Rng, shuffles
 from atoll.core.tree import Tree
 
 from .algorithm import Algorithm, LocalWork
 
-__all__ = ["batch_rows", "count_steps", "local_update"]
+__all__ = ["MiniBatch", "batch_rows", "count_steps", "local_contact", "local_update", "pass_key"]
 
 LossGradient = Callable[[Tree, Any, Any], tuple[float, Tree]]
 """``(params, x, y) -> (mean loss, its gradient)``."""
+Curvature = Callable[[Tree, Any, Any, Tree], Tree]
+"""``(params, x, y, vector) -> Hessian of the mean loss times the vector``."""
 
 
-def count_steps(algorithm: Algorithm, n: int) -> int:
-    """Mini-batch steps of a client with ``n`` examples."""
+def count_steps(algorithm: Algorithm, n: int, key: int | None = None) -> int:
+    """Mini-batch steps of a client with ``n`` examples; of all the work when no key says whether it is a straggler."""
     if n == 0:
         return 0
+    late = algorithm.stragglers if key is not None else None
     if algorithm.steps is not None:
-        return algorithm.steps
+        return algorithm.steps if late is None else late.done(algorithm.steps, int(key or 0))
     size = n if algorithm.batch_size is None else min(algorithm.batch_size, n)
-    return algorithm.epochs * -(-n // size)
+    epochs = algorithm.epochs if late is None else late.done(algorithm.epochs, int(key or 0))
+    return epochs * -(-n // size)
 
 
 def batch_rows(algorithm: Algorithm, n: int, key: int) -> list[np.ndarray]:
@@ -35,7 +40,7 @@ def batch_rows(algorithm: Algorithm, n: int, key: int) -> list[np.ndarray]:
         return []
     size = n if algorithm.batch_size is None else min(algorithm.batch_size, n)
     per_epoch = -(-n // size)
-    steps = count_steps(algorithm, n)
+    steps = count_steps(algorithm, n, key)
     epochs = -(-steps // per_epoch)
     if size == n:
         return [np.arange(n)] * steps
@@ -44,8 +49,57 @@ def batch_rows(algorithm: Algorithm, n: int, key: int) -> list[np.ndarray]:
     return rows[:steps]
 
 
+def pass_key(key: int, at: int, count: int) -> int:
+    """The key of one of a contact's passes; the last one has the client's own."""
+    return key if at == count - 1 else Rng(key).child("pass", at).key
+
+
+class MiniBatch:
+    """The gradient oracle of one mini-batch, on NumPy; remembers the first loss it saw.
+
+    Args:
+        loss_gradient: ``(params, x, y) -> (mean loss, gradient)``.
+        x: inputs of the batch.
+        y: targets of the batch.
+        curvature: ``(params, x, y, vector) -> Hessian times vector``, where the model has it.
+    """
+
+    def __init__(self, loss_gradient: LossGradient, x: Any, y: Any, curvature: Curvature | None = None) -> None:
+        self._loss_gradient = loss_gradient
+        self._x, self._y = x, y
+        self._curvature = curvature
+        self.first: float | None = None
+
+    def __call__(self, params: Tree) -> Tree:
+        """The gradient."""
+        loss, gradient = self._loss_gradient(params, self._x, self._y)
+        self.first = float(loss) if self.first is None else self.first
+        return gradient
+
+    def loss(self, params: Tree) -> Any:
+        """The mean loss."""
+        return np.asarray(self._loss_gradient(params, self._x, self._y)[0])[()]
+
+    def hvp(self, params: Tree, vector: Tree) -> Tree:
+        """The Hessian times a vector."""
+        if self._curvature is None:
+            raise CompositionError(
+                "this model gives no Hessian-vector products",
+                where="Training.model",
+                remedy="use a PyTorch module or atoll.models.linear, or a first-order algorithm",
+            )
+        return self._curvature(params, self._x, self._y, vector)
+
+
 def local_update(
-    algorithm: Algorithm, loss_gradient: LossGradient, broadcast: Tree, client: Tree, x: Any, y: Any, key: int
+    algorithm: Algorithm,
+    loss_gradient: LossGradient,
+    broadcast: Tree,
+    client: Tree,
+    x: Any,
+    y: Any,
+    key: int,
+    curvature: Curvature | None = None,
 ) -> tuple[dict[str, Aggregate], Tree, float]:
     """Run ``start``, the steps and ``finish`` for one client.
 
@@ -53,26 +107,46 @@ def local_update(
         algorithm: the pure functions.
         loss_gradient: ``(params, x, y) -> (mean loss, gradient)``.
         broadcast: what the server sent.
-        client: the client's private state.
+        client: the client's private state; ``None`` before its first round.
         x: inputs, one row an example.
         y: targets.
         key: random key of this client in this request.
+        curvature: Hessian-vector products, where the model has them.
 
     Returns:
         The reply, the new private state and the mean loss over the steps.
     """
-    local = algorithm.start(broadcast, client)
+    if client is None:
+        client = algorithm.client_init(broadcast["params"])
+    drawn = algorithm.draw(Rng(int(key)).child("draw"), broadcast["params"])
+    extra = {} if drawn is None else {"drawn": drawn}
+    local = {**algorithm.start(broadcast, client), **extra}
     losses: list[float] = []
     for rows in batch_rows(algorithm, len(y), key):
-        seen: list[float] = []
-
-        def grad(params: Tree, rows: Any = rows, seen: list[float] = seen) -> Tree:
-            loss, gradient = loss_gradient(params, x[rows], y[rows])
-            seen.append(float(loss))
-            return gradient
-
-        local = algorithm.step(local, grad, broadcast)
-        losses.append(seen[0] if seen else 0.0)
+        batch = MiniBatch(loss_gradient, x[rows], y[rows], curvature)
+        local = {**algorithm.step(local, batch, broadcast), **extra}
+        losses.append(batch.first or 0.0)
     work = LocalWork(float(len(y)), float(len(losses)))
     reply, state = algorithm.finish(local, broadcast, client, work)
     return reply, state, float(np.mean(losses)) if losses else 0.0
+
+
+def local_contact(
+    algorithm: Algorithm,
+    phase: str,
+    loss_gradient: LossGradient,
+    broadcast: Tree,
+    client: Tree,
+    x: Any,
+    y: Any,
+    key: int,
+    curvature: Curvature | None = None,
+) -> tuple[dict[str, Aggregate], Tree, float]:
+    """Run all passes of a phase for one client; see ``local_update``."""
+    passes = algorithm.passes(phase)
+    reply: dict[str, Aggregate] = {}
+    loss = 0.0
+    for at, part in enumerate(passes):
+        chosen = pass_key(int(key), at, len(passes))
+        reply, client, loss = local_update(part, loss_gradient, broadcast, client, x, y, chosen, curvature)
+    return reply, client, loss

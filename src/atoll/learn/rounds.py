@@ -63,6 +63,7 @@ def _initial(fed: Federation, job: Training, learner: Learner) -> Tree:
         "aggregation": job.aggregation.init(params),
         "weight": None,
         "selection": job.selection.init(fed.parties),
+        "contacts": 0,
         "best": None,
         "buffers": learner.buffers(),
     }
@@ -111,12 +112,18 @@ async def _round(
     fed: Federation, job: Training, learner: Learner, data: Any, state: Tree, number: int
 ) -> tuple[Tree, dict[str, Any]]:
     start = fed.clock.now()
-    size = job.selection.cohort_size(len(fed.parties))
-    candidates = Candidates(
-        fed.parties, number, fed.rng.child("selection", number), lambda: getattr(data, "sizes", None)
-    )
-    invited = fed.parties[job.selection.invite(candidates, job.pacing.invited(size), state["selection"])]
-    state, row, replied = await _phases(fed, job, learner, state, invited, min(size, len(invited)), number)
+    phases = job.algorithm.plan(state["server"])
+    invited = replied = fed.parties[:0]
+    row: dict[str, Any] = {"selected": 0, "bytes_up": 0, "bytes_down": 0, "replied": 0}
+    if phases:
+        # Contacts are counted by themselves: rounds of the server alone leave cohorts and random numbers as they were.
+        state = {**state, "contacts": state["contacts"] + 1}
+        invited, size = _invite(fed, job, data, state)
+        state, row, replied = await _phases(fed, job, learner, state, invited, (phases, size, number))
+    if "failed" not in row:
+        info = _info(fed, state, number, len(invited), len(replied))
+        state = {**state, "server": job.algorithm.advance(state["server"], info)}
+        _require_finite(state["server"]["params"], number)
     model = _model(state)
     row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row}
     last = _reason(job, History([*fed.records, row])) is not None
@@ -124,19 +131,40 @@ async def _round(
         row.update(job.evaluation.at_server(learner, model, getattr(data, "test", None)))
     if job.evaluation.clients_due(number, last):
         row.update(await job.evaluation.at_clients(fed, learner, model, number, job.reducer))
-    selection = job.selection.accept(invited, replied, row, state["selection"])
+    selection = job.selection.accept(invited, replied, row, state["selection"]) if phases else state["selection"]
     best = _best(job, state["best"], row, model, number)
     return {**state, "selection": selection, "best": best}, row
 
 
+def _invite(fed: Federation, job: Training, data: Any, state: Tree) -> tuple[Parties, int]:
+    """The cohort, and how many of it are wanted."""
+    turn = state["contacts"]
+    size = job.selection.cohort_size(len(fed.parties))
+    stream = fed.rng.child("selection", turn)
+    candidates = Candidates(fed.parties, turn, stream, lambda: getattr(data, "sizes", None))
+    invited = fed.parties[job.selection.invite(candidates, job.pacing.invited(size), state["selection"])]
+    return invited, min(size, len(invited))
+
+
+def _info(fed: Federation, state: Tree, number: int, selected: int, replied: int) -> RoundInfo:
+    stream = fed.rng.child("server", number)
+    return RoundInfo(number, selected, replied, len(fed.parties), state["weight"], stream)
+
+
 async def _phases(
-    fed: Federation, job: Training, learner: Learner, state: Tree, invited: Parties, size: int, number: int
+    fed: Federation,
+    job: Training,
+    learner: Learner,
+    state: Tree,
+    invited: Parties,
+    plan: tuple[tuple[str, ...], int, int],
 ) -> tuple[Tree, dict[str, Any], Parties]:
+    phases, size, number = plan
     row: dict[str, Any] = {"selected": len(invited), "bytes_up": 0, "bytes_down": 0}
     replied = invited
     chain = Chain(job.uplink)
     server, memory = state["server"], state["aggregation"]
-    for phase in job.algorithm.phases:
+    for phase in phases:
         broadcast = job.algorithm.broadcast(server, phase)
         if state["buffers"]:
             broadcast = {**broadcast, "buffers": state["buffers"]}
@@ -148,7 +176,7 @@ async def _phases(
                 message,
                 uplink=chain,
                 reducer=job.reducer,
-                at=(number, phase),
+                at=(state["contacts"], phase),
                 **job.pacing.terms(size),
             )
         except QuorumError as error:
@@ -158,7 +186,7 @@ async def _phases(
         _account(row, combined)
         replied = combined.senders
         row.update({k.removeprefix("metric/"): float(v) for k, v in combined.value.items() if k.startswith("metric/")})
-        info = RoundInfo(number, len(invited), combined.n, len(fed.parties), state["weight"])
+        info = _info(fed, state, number, len(invited), combined.n)
         # Operators and algorithms see updates; running statistics are averaged as they are.
         state = {**state, "buffers": combined.value.get("buffers", state["buffers"])}
         updates = {k: v for k, v in combined.value.items() if k != "buffers" and not k.startswith("metric/")}

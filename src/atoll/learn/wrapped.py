@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atoll.core.aggregate import Aggregate
+from atoll.core.rng import Rng
 from atoll.core.tree import Tree
 
 from .algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from .stragglers import Stragglers
 
-__all__ = ["Wrapped", "dry_reply"]
+__all__ = ["Drawing", "Wrapped", "draws", "dry_reply"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +29,20 @@ class Wrapped(Algorithm):
     epochs: int = field(init=False, repr=False)
     batch_size: int | None = field(init=False, repr=False)
     steps: int | None = field(init=False, repr=False)
+    stragglers: Stragglers | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("lr", "epochs", "batch_size", "steps", "phases", "citation"):
+        for name in ("lr", "epochs", "batch_size", "steps", "stragglers", "phases", "citation", "card"):
             object.__setattr__(self, name, getattr(self.base, name))
+
+    def plan(self, state: Tree) -> tuple[str, ...]:
+        """The base's."""
+        return self.base.plan(state)
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """The base's; a pass of the base's own kind stays wrapped."""
+        made = self.base.passes(phase)
+        return tuple(replace(self, base=part) if type(part) is type(self.base) else part for part in made)
 
     def init(self, params: Tree) -> Tree:
         """The base's."""
@@ -44,9 +56,17 @@ class Wrapped(Algorithm):
         """The base's."""
         return self.base.broadcast(state, phase)
 
+    def draw(self, rng: Rng, params: Tree) -> Tree:
+        """The base's."""
+        return self.base.draw(rng, params)
+
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """The base's."""
         return self.base.start(broadcast, client)
+
+    def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
+        """The base's."""
+        return self.base.direction(local, grad, broadcast)
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
         """The base's."""
@@ -60,10 +80,55 @@ class Wrapped(Algorithm):
         """The base's."""
         return self.base.fold(state, sums, info, phase)
 
+    def advance(self, state: Tree, info: RoundInfo) -> Tree:
+        """The base's."""
+        return self.base.advance(state, info)
 
-def dry_reply(algorithm: Algorithm, params: Tree) -> dict[str, Aggregate]:
-    """What a client would reply after no step at all, to check a composition before anyone is contacted."""
-    client = algorithm.client_init(params)
-    broadcast = algorithm.broadcast(algorithm.init(params), algorithm.phases[0])
-    local = algorithm.start(broadcast, client)
-    return algorithm.finish(local, broadcast, client, LocalWork(1.0, 1.0))[0]
+    def personal(self, params: Tree, client: Tree) -> Tree:
+        """The base's."""
+        return self.base.personal(params, client)
+
+
+def draws(algorithm: Algorithm) -> bool:
+    """Whether an algorithm, or one that it wraps, draws random numbers at clients."""
+    if isinstance(algorithm, Wrapped) and type(algorithm).draw is Wrapped.draw:
+        return draws(algorithm.base)
+    return type(algorithm).draw is not Algorithm.draw
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing(Wrapped):
+    """The base with its random numbers handed over in the client's state, ``{"client": state, "drawn": numbers}``.
+
+    So that numbers drawn by NumPy reach an update that is traced or runs on another device.
+    """
+
+    def handed(self, params: Tree, client: Tree, key: int) -> Tree:
+        """A client's state with the numbers of this update."""
+        client = self.base.client_init(params) if client is None else client
+        return {"client": client, "drawn": self.base.draw(Rng(int(key)).child("draw"), params)}
+
+    def start(self, broadcast: Tree, client: Tree) -> Tree:
+        """The base's, with the numbers."""
+        return {**self.base.start(broadcast, client["client"]), "drawn": client["drawn"]}
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """The base's, with the numbers."""
+        return {**self.base.step(local, grad, broadcast), "drawn": local["drawn"]}
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """The base's; what it leaves is its own state only."""
+        return self.base.finish(local, broadcast, client["client"], work)
+
+
+def dry_reply(algorithm: Algorithm, params: Tree, phase: str | None = None) -> dict[str, Aggregate]:
+    """What a client would reply in a phase (the last one) after no step at all, to check a composition before anyone is contacted."""
+    phase = algorithm.phases[-1] if phase is None else phase
+    broadcast, client = algorithm.broadcast(algorithm.init(params), phase), None
+    reply: dict[str, Aggregate] = {}
+    for part in algorithm.passes(phase):
+        client = part.client_init(params) if client is None else client
+        drawn = part.draw(Rng(0), params)
+        local = {**part.start(broadcast, client), **({} if drawn is None else {"drawn": drawn})}
+        reply, client = part.finish(local, broadcast, client, LocalWork(1.0, 1.0))
+    return reply

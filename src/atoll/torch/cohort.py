@@ -209,7 +209,8 @@ class Runner:
 
         replies = [lead(leaf) for leaf in made[: update.reply.count]]
         states = [lead(leaf) for leaf in made[update.reply.count : update.reply.count + update.state.count]]
-        flags = np.stack([lead(flag) for flag in made[update.reply.count + update.state.count :]])
+        flags = np.array([lead(flag) for flag in made[update.reply.count + update.state.count :]])
+        flags = flags.reshape(-1, len(positions))  # a pass that does not reply has none
         losses = lead(trained.losses).astype(np.float64)
         reply = join_reply(update.reply.build(replies), update.kinds)
         if self.training.loss_metric:
@@ -237,7 +238,7 @@ class Runner:
             name: type(a)(**{f: T.map(_with_axis, getattr(a, f)) for f in _data_fields(a)}, metric=a.metric)
             for name, a in made.reply.items()
         }
-        flags = np.array([[_all_finite(a)] for a in made.reply.values()])
+        flags = np.array([[_all_finite(a)] for a in made.reply.values()]).reshape(-1, 1)
         losses = np.array([float(np.mean(made.losses)) if made.losses else 0.0])
         empty = made.state is None or not flatten(made.state)[1].count
         return TrainedBatch(

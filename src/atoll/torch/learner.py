@@ -11,13 +11,14 @@ import torch
 from torch import nn
 
 from atoll.core import message as M
+from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Parts, Totals
 from atoll.core.errors import CompositionError
 from atoll.core.rng import Rng
 from atoll.core.task import Batch, Summed, Task, Work
 from atoll.core.tree import Tree
 from atoll.learn.evaluation import as_parts
-from atoll.learn.local import count_steps
+from atoll.learn.local import count_steps, pass_key
 
 from .evaluate import evaluate, evaluate_many, score
 from .local import LocalTraining
@@ -61,16 +62,16 @@ class TorchLearner:
         self.model = model
         self.factory = settings.factory
         self.algorithm = settings.algorithm
-        self.training = LocalTraining(
-            model,
-            settings.algorithm,
-            loss=_auto(model, task) if isinstance(settings.loss, str) and settings.loss == "auto" else settings.loss,
-            device=settings.device,
-            compile=settings.compile,
-            buffers=settings.buffers,
-            volume=settings.volume,
-        )
-        self._single_replies = False
+        self._options: dict[str, Any] = {
+            "loss": _auto(model, task) if isinstance(settings.loss, str) and settings.loss == "auto" else settings.loss,
+            "device": settings.device,
+            "compile": settings.compile,
+            "buffers": settings.buffers,
+            "volume": settings.volume,
+        }
+        self._plans: dict[str, list[LocalTraining]] = {}
+        self.training = self.plan(settings.algorithm.phases[-1])[-1]
+        self._single_replies: set[str] = set()
         self.train = Task(
             "atoll.torch:train",
             self._train,
@@ -89,6 +90,17 @@ class TorchLearner:
     @choices.setter
     def choices(self, record: dict[str, Any]) -> None:
         self.training.choices = record
+
+    def plan(self, phase: str) -> list[LocalTraining]:
+        """The local updates of a phase, in order; a pass that a phase shares with another is made once."""
+        if phase not in self._plans:
+            made = [training for plan in self._plans.values() for training in plan]
+            plan = []
+            for part in self.algorithm.passes(phase):
+                known = next((t for t in made if t.asked is part), None)
+                plan.append(known or LocalTraining(self.model, part, **self._options))
+            self._plans[phase] = plan
+        return self._plans[phase]
 
     def init(self, rng: Rng) -> Tree:
         """The initial parameters: the given module's, or those of a fresh one from the factory under ``rng``."""
@@ -126,22 +138,40 @@ class TorchLearner:
         return Work(float(n), float(count_steps(self.algorithm, n)), float(self.algorithm.epochs))
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
+        plan, state = self.plan(message["phase"]), island.state
+        reply: dict[str, Aggregate] = {}
         with one_thread():
-            reply, state = self.training.one(island.data, message["broadcast"], island.state, island.rng.key)
+            for at, training in enumerate(plan):
+                key = pass_key(island.rng.key, at, len(plan))
+                reply, state = training.one(island.data, message["broadcast"], state, key)
         if state is not None:
             island.state = state
         return reply
 
     def _train_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
         with one_thread():
-            yield from self.training.many(_rows_of(cohort), message["broadcast"], _states_of(cohort), cohort.keys)
+            training, states = self._before_last(cohort, message)
+            yield from training.many(_rows_of(cohort), message["broadcast"], states, cohort.keys)
 
     def _train_sums(self, cohort: Cohort, message: Tree) -> Summed | None:
-        if self._single_replies:
+        if message["phase"] in self._single_replies:
             return None
         with one_thread():
-            made = self.training.many_sum(_rows_of(cohort), message["broadcast"], _states_of(cohort), cohort.keys)
+            training, states = self._before_last(cohort, message)
+            made = training.many_sum(_rows_of(cohort), message["broadcast"], states, cohort.keys)
         return Summed(made.totals, made.kept, made.rejected, made.states, _reply_bytes(made.totals))
+
+    def _before_last(self, cohort: Cohort, message: Tree) -> tuple[LocalTraining, list[Tree] | None]:
+        """Run all passes but the last; return that one, and the states it begins with."""
+        plan, states = self.plan(message["phase"]), _states_of(cohort)
+        for at, training in enumerate(plan[:-1]):
+            keys = np.array([pass_key(int(k), at, len(plan)) for k in cohort.keys], dtype=np.uint64)
+            after: list[Tree] = [None] * len(cohort)
+            for batch in training.many(_rows_of(cohort), message["broadcast"], states, keys):
+                for i, position in enumerate(batch.positions.tolist()):
+                    after[position] = T.map(lambda leaf, i=i: leaf[i], batch.states)
+            states = after
+        return plan[-1], states
 
     def _measure(self, island: Island, message: Tree) -> dict[str, Parts]:
         return as_parts(self.evaluate(message["params"], island.data))
@@ -175,15 +205,16 @@ class _Tuning:
 
     def prepare(self, cohort: Cohort, message: Tree) -> float:
         """Decide and compile; return the expected seconds of this cohort on one core."""
-        rows, states = _rows_of(cohort), _states_of(cohort)
         with one_thread():
+            training, states = self._learner._before_last(cohort, message)
+            rows = _rows_of(cohort)
             try:
-                self._training.prepare(rows, message["broadcast"], states, cohort.keys)
+                training.prepare(rows, message["broadcast"], states, cohort.keys)
             except CompositionError:  # the algorithm wants single replies (`Parts`), which nobody can add up
-                self._learner._single_replies = True
-                for _ in self._training.many(rows, message["broadcast"], states, cohort.keys):
+                self._learner._single_replies.add(message["phase"])
+                for _ in training.many(rows, message["broadcast"], states, cohort.keys):
                     pass
-        return self._training.expected_seconds(len(cohort))
+        return training.expected_seconds(len(cohort))
 
 
 @contextlib.contextmanager

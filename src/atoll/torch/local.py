@@ -13,6 +13,7 @@ from atoll.core.aggregate import Aggregate, Mean, Totals
 from atoll.core.errors import ConfigError, nearest
 from atoll.core.task import Batch
 from atoll.core.tree import Tree
+from atoll.learn.wrapped import Drawing, draws
 
 from .backend import device_of
 from .choose import Choices
@@ -133,7 +134,8 @@ class LocalTraining:
         _one_of("buffers", buffers, ("averaged", "local"))
         _one_of("dtype", dtype, tuple(_DTYPES))
         self.network = Network(model, loss, device_of(device), _DTYPES[dtype])
-        self.algorithm = algorithm
+        self.asked = algorithm
+        self.algorithm = Drawing(base=algorithm) if draws(algorithm) else algorithm
         self.compile = compile
         self.buffers = buffers
         self.volume = 2000 if volume is None else volume
@@ -179,7 +181,7 @@ class LocalTraining:
 
     def _train_one(self, pool: Pool, at: int, broadcast: Tree, client: Tree, key: int) -> Outcome:
         rows = slice(int(pool.offsets[at]), int(pool.offsets[at + 1]))
-        sent, given, private, own = self._open(pool, broadcast, client)
+        sent, given, private, own = self._open(pool, broadcast, client, key)
         made = train_one(self.network, self.algorithm, pool.x[rows], pool.y[rows], sent, private, key, own or given)
         n = float(rows.stop - rows.start)
         if self.loss_metric:
@@ -193,14 +195,16 @@ class LocalTraining:
                 made.reply["buffers"] = Mean(kept, examples=n)
         return made
 
-    def _open(self, pool: Pool, broadcast: Tree, client: Tree) -> tuple[Tree, Any, Tree, Any]:
+    def _open(self, pool: Pool, broadcast: Tree, client: Tree, key: int) -> tuple[Tree, Any, Tree, Any]:
         """Take buffers out of the broadcast and the private state."""
         given = broadcast.get("buffers") if isinstance(broadcast, dict) else None
         sent = {k: v for k, v in broadcast.items() if k != "buffers"}
         own = None
         if self.buffers == "local" and client is not None and self.stateful(pool.x) and self.network.buffer_names:
             own, client = client["buffers"], client["algorithm"]
-        if client is None:
+        if isinstance(self.algorithm, Drawing):
+            client = self.algorithm.handed(sent["params"], client, key)
+        elif client is None:
             client = self.algorithm.client_init(sent["params"])
         return sent, self._tensors(given), client, self._tensors(own)
 
@@ -291,6 +295,9 @@ class LocalTraining:
             pool = source.pool(positions, self.network)
             self.check(pool, "the cohort's data")
             states = [None] * len(positions) if clients is None else [clients[int(p)] for p in positions]
+            if isinstance(self.algorithm, Drawing):
+                given = zip(states, keys[positions].tolist(), strict=True)
+                states = [self.algorithm.handed(broadcast["params"], state, key) for state, key in given]
             yield positions, pool, states
 
     def _open_runner(self) -> Runner:

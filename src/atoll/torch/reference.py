@@ -103,15 +103,33 @@ class _Oracle:
         self.losses: list[float] = []
 
     def __call__(self, params: Tree) -> Tree:
-        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        with torch.enable_grad(), self.mode:
-            loss = self.network.batch_loss(leaves, self.frozen, self.x, self.y, None)
+        leaves, loss = self._at(params)
         found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         self.losses.append(float(loss.detach()))
-        return {
-            name: torch.zeros_like(leaf) if g is None else g
-            for (name, leaf), g in zip(leaves.items(), found, strict=True)
-        }
+        return _filled(leaves, found)
+
+    def loss(self, params: Tree) -> Tensor:
+        with self.mode:
+            return self.network.batch_loss(params, self.frozen, self.x, self.y, None).detach()
+
+    def hvp(self, params: Tree, vector: Tree) -> Tree:
+        leaves, loss = self._at(params)
+        slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, create_graph=True)
+        with torch.enable_grad():
+            along = sum((g * vector[n]).sum() for n, g in zip(leaves, slopes, strict=True) if g is not None)
+        if not isinstance(along, Tensor) or not along.requires_grad:  # the gradient is constant
+            return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+        return _filled(leaves, torch.autograd.grad(along, list(leaves.values()), allow_unused=True))
+
+    def _at(self, params: Tree) -> tuple[dict[str, Tensor], Tensor]:
+        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+        with torch.enable_grad(), self.mode:
+            return leaves, self.network.batch_loss(leaves, self.frozen, self.x, self.y, None)
+
+
+def _filled(leaves: dict[str, Tensor], found: Any) -> Tree:
+    pairs = zip(leaves.items(), found, strict=True)
+    return {name: torch.zeros_like(leaf) if g is None else g.detach() for (name, leaf), g in pairs}
 
 
 def as_tensors(tree: Tree, network: Network) -> Tree:

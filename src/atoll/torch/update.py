@@ -46,6 +46,29 @@ class StepForm:
     masked: bool = False
 
 
+class _Oracle:
+    """``grad(params)`` and its kin, for tracing; remembers the first loss it saw."""
+
+    def __init__(self, loss_at: Callable[[Tree], Tensor]) -> None:
+        self.loss_at = loss_at
+        self.first: Tensor | None = None
+
+    def __call__(self, params: Tree) -> Tree:
+        gradient, loss = grad_and_value(self.loss_at)(params)
+        self.first = loss.detach() if self.first is None else self.first
+        return gradient
+
+    def loss(self, params: Tree) -> Tensor:
+        return self.loss_at(params).detach()
+
+    def hvp(self, params: Tree, vector: Tree) -> Tree:
+        def along(at: Tree) -> Tensor:
+            found: Tensor = T.dot(grad_and_value(self.loss_at)(at)[0], vector)
+            return found
+
+        return grad_and_value(along)(params)[0]
+
+
 class Update:
     """An algorithm on a network, for one structure of broadcast and client state.
 
@@ -132,17 +155,12 @@ class Update:
         active: Tensor | None,
     ) -> tuple[list[Tensor], Tensor]:
         mode = Keyed(seed, strict=True)
-        losses: list[Tensor] = []
 
         def loss_at(params: Tree) -> Tensor:
             with mode:
                 return self.network.batch_loss(params, frozen, x, y, weights)
 
-        def grad(params: Tree) -> Tree:
-            gradient, loss = grad_and_value(loss_at)(params)
-            losses.append(loss.detach())
-            return gradient
-
+        grad = _Oracle(loss_at)
         assert self.local is not None  # noqa: S101
         after, layout = flatten(self.algorithm.step(self.local.build(local), grad, broadcast))
         if layout.key != self.local.key:
@@ -151,7 +169,7 @@ class Update:
                 remedy="return a local state with the same keys from start and from every step",
             )
         after = self._tensors(after)
-        loss = losses[0] if losses else torch.zeros((), dtype=self.network.dtype, device=seed.device)
+        loss = grad.first if grad.first is not None else torch.zeros((), dtype=self.network.dtype, device=seed.device)
         if active is not None:
             after = [torch.where(active, new, old) for new, old in zip(after, local, strict=True)]
             loss = torch.where(active, loss, torch.zeros_like(loss))

@@ -71,7 +71,7 @@ class _Problem:
         state = self.algorithm.init(params)
         require(isinstance(state, dict) and "params" in state, f"{self.name}: init gives no state with 'params'")
         self._fits(state["params"], "init")
-        self.clients = {i: self.algorithm.client_init(params) for i in range(_CLIENTS)}
+        self.clients = dict.fromkeys(range(_CLIENTS))
         return state
 
     def _fits(self, params: Tree, where: str) -> None:
@@ -87,6 +87,11 @@ class _Problem:
         off = x @ params["weight"] + params["bias"] - y
         scale = self.dtype(1.0 / len(x))
         return float((off**2).sum() / (2 * len(x))), {"weight": x.T @ off * scale, "bias": off.sum(axis=0) * scale}
+
+    def curvature(self, params: Tree, x: Any, y: Any, vector: Tree) -> Tree:
+        del params, y
+        turn, scale = x @ vector["weight"] + vector["bias"], self.dtype(1.0 / len(x))
+        return {"weight": x.T @ turn * scale, "bias": turn.sum(axis=0) * scale}
 
     def loss(self, params: Tree) -> float:
         rows = [(self.gradient(params, x, y)[0], len(x)) for x, y in self.data]
@@ -109,22 +114,27 @@ class _Problem:
 
     def _once(self, state: Tree, clients: dict[int, Tree], number: int, replied: int) -> tuple[Tree, dict[int, Tree]]:
         from atoll.learn.algorithm import RoundInfo
-        from atoll.learn.local import local_update
+        from atoll.learn.local import local_contact
 
-        for phase in self.algorithm.phases:
+        for phase in self.algorithm.plan(state):
             broadcast = self.algorithm.broadcast(state, phase)
             require("params" in broadcast, f"{self.name}: the broadcast of phase {phase!r} holds no 'params'")
             M.encode(broadcast)
             totals: list[Totals] = []
             for i, (x, y) in list(enumerate(self.data))[:replied]:
                 key = self.rng.child(number, phase, i).key
-                reply, clients[i], _ = local_update(self.algorithm, self.gradient, broadcast, clients[i], x, y, key)
+                reply, kept, _ = local_contact(
+                    self.algorithm, phase, self.gradient, broadcast, clients[i], x, y, key, self.curvature
+                )
+                clients[i] = clients[i] if kept is None else kept
                 self._is_reply(reply, phase)
                 totals.append({name: aggregate.total() for name, aggregate in reply.items()})
             sums = {name: total.result() for name, total in merge_totals(totals).items()}
-            state = self.algorithm.fold(state, sums, RoundInfo(number, _CLIENTS, replied, _CLIENTS), phase)
+            info = RoundInfo(number, _CLIENTS, replied, _CLIENTS, rng=self.rng.child("server", number))
+            state = self.algorithm.fold(state, sums, info, phase)
             self._fits(state["params"], f"the fold of phase {phase!r}")
-        return state, clients
+        info = RoundInfo(number, _CLIENTS, replied, _CLIENTS, rng=self.rng.child("server", number))
+        return self.algorithm.advance(state, info), clients
 
     def _is_reply(self, reply: Any, phase: str) -> None:
         right = isinstance(reply, dict) and reply and all(isinstance(v, Aggregate) for v in reply.values())

@@ -1,0 +1,27 @@
+"""What is known of an algorithm beside its code: its family and its promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Card", "Family"]
+
+Family = Literal["first order", "compressed", "second order", "admm", "personal", "statistics", "wrapper"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """An algorithm's entry in ``atoll algorithms``. The paper is the class's ``citation``. What can be measured (client state, floats on the wire) is measured, not written here.
+
+    Attributes:
+        family: the shelf it stands on.
+        unbiased: with full participation and identical step counts its fixed point is the optimum of the global objective.
+        everyone: needs every client in every round.
+        note: what a user should know, in a sentence.
+    """
+
+    family: Family = "first order"
+    unbiased: bool = False
+    everyone: bool = False
+    note: str = ""

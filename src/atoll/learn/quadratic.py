@@ -1,0 +1,163 @@
+"""Quadratic objectives: the problem whose answer is known, for laws and convergence tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atoll.core.aggregate import Mean
+from atoll.core.errors import DataError
+from atoll.core.rng import Rng
+from atoll.core.task import Task, Work
+from atoll.core.tree import Tree
+
+from .evaluation import as_parts
+from .learner import LearnerSettings
+from .local import count_steps, local_contact
+
+__all__ = ["Quadratic", "QuadraticLearner", "minimiser", "quadratics"]
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """``f_k(w) = 1/2 w^T H_k w - b_k^T w``, with ``H_k`` the client's rows ``x`` and ``b_k`` its targets ``y``.
+
+    A client has as many rows as the problem has dimensions, and a gradient wants them all: use ``batch_size=None``.
+
+    Attributes:
+        dim: length of ``w``.
+        noise: standard deviation ``sigma`` of a stochastic gradient: ``N(0, sigma^2/dim I)`` is added, from the client's stream.
+    """
+
+    dim: int
+    noise: float = 0.0
+
+    def learner(self, settings: LearnerSettings, data: Any) -> QuadraticLearner:
+        """Ready for a data set."""
+        made = QuadraticLearner(self, settings)
+        made.check(data)
+        return made
+
+
+class QuadraticLearner:
+    """A quadratic as a learner; its parameters are ``{"w": (dim,)}``, zero at the start."""
+
+    def __init__(self, model: Quadratic, settings: LearnerSettings) -> None:
+        self.model = model
+        self.algorithm = settings.algorithm
+        self.train = Task("atoll.learn.quadratic:train", self._train, work=self._work)
+        self.measure = Task("atoll.learn.quadratic:measure", self._measure)
+
+    def init(self, rng: Rng) -> Tree:
+        """Zeros."""
+        del rng
+        return {"w": np.zeros(self.model.dim)}
+
+    def buffers(self) -> Tree:
+        """None."""
+        return {}
+
+    def check(self, data: Any) -> None:
+        """Refuse a client whose rows are no square matrix, and mini-batches of its rows.
+
+        Raises:
+            DataError: the data do not fit.
+        """
+        shape = np.shape(data.shard(0).x)
+        if shape != (self.model.dim, self.model.dim):
+            raise DataError(
+                f"client 0 has x of shape {shape}",
+                where="Quadratic",
+                remedy=f"give each client a matrix of shape {(self.model.dim, self.model.dim)} and dim={self.model.dim}",
+            )
+        if self.algorithm.batch_size is not None and self.algorithm.batch_size < self.model.dim:
+            raise DataError(
+                f"batch_size={self.algorithm.batch_size} takes some rows of a quadratic",
+                where="Quadratic",
+                remedy="use batch_size=None; noise= makes the gradients stochastic",
+            )
+
+    def loss_gradient(self, params: Tree, x: Any, y: Any) -> tuple[float, Tree]:
+        """The value and ``H w - b``."""
+        turned = x @ params["w"]
+        return float(params["w"] @ (0.5 * turned - y)), {"w": turned - y}
+
+    def curvature(self, params: Tree, x: Any, y: Any, vector: Tree) -> Tree:
+        """``H v``."""
+        del params, y
+        return {"w": x @ vector["w"]}
+
+    def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
+        """The value, counted once a client."""
+        return {"n": 1.0, "loss_sum": self.loss_gradient(params, np.asarray(data.x), np.asarray(data.y))[0]}
+
+    def export(self, params: Tree) -> Any:
+        """The point."""
+        return params["w"]
+
+    def _work(self, data: Any, args: Any) -> Work:
+        del args
+        n = len(data)
+        return Work(float(n), float(count_steps(self.algorithm, n)), float(self.algorithm.epochs))
+
+    def _train(self, island: Any, message: Tree) -> Any:
+        x, y = np.asarray(island.data.x, np.float64), np.asarray(island.data.y, np.float64)
+        draw = island.rng.child("noise").generator()
+        scale = self.model.noise / np.sqrt(self.model.dim)
+
+        def noisy(params: Tree, rows: Any, targets: Any) -> tuple[float, Tree]:
+            loss, gradient = self.loss_gradient(params, rows, targets)
+            return loss, {"w": gradient["w"] + scale * draw.normal(size=self.model.dim)}
+
+        chosen = noisy if self.model.noise > 0 else self.loss_gradient
+        with np.errstate(over="ignore", invalid="ignore"):
+            reply, state, loss = local_contact(
+                self.algorithm,
+                message["phase"],
+                chosen,
+                message["broadcast"],
+                island.state,
+                x,
+                y,
+                island.rng.key,
+                self.curvature,
+            )
+        if state is not None:
+            island.state = state
+        return {**reply, "metric/loss": Mean(np.float64(loss), metric=True)}
+
+    def _measure(self, island: Any, message: Tree) -> Any:
+        return as_parts(self.evaluate(message["params"], island.data))
+
+
+def quadratics(clients: int = 10, dim: int = 20, seed: int = 0) -> Any:
+    """Strongly convex quadratics that disagree: eigenvalues log-uniform in [0.1, 10], minima ``3 N(0, I)``.
+
+    With ``seed=0`` and the default sizes these are the ten problems that the convergence table is measured on: NumPy's
+    ``default_rng(seed)`` draws for each client in turn a normal matrix, whose QR factor turns the axes, the eigenvalues and the minimum.
+
+    Returns:
+        One island a client; ``x`` is ``H_k`` and ``y`` is ``b_k``.
+    """
+    from atoll.data import Dataset, Islands
+
+    draw = np.random.default_rng(seed)
+    parts = {}
+    for k in range(clients):
+        turn, _ = np.linalg.qr(draw.normal(size=(dim, dim)))
+        values = np.exp(draw.uniform(np.log(0.1), np.log(10.0), size=dim))
+        matrix = turn @ np.diag(values) @ turn.T
+        target = matrix @ (3.0 * draw.normal(size=dim))
+        parts[f"client-{k}"] = Dataset({"x": matrix, "y": target}, task="regression", name="quadratics")
+    return Islands.from_datasets(parts, scheme="quadratics")
+
+
+def minimiser(islands: Any) -> tuple[np.ndarray, float]:
+    """The optimum of the mean of the clients' quadratics, and its value."""
+    shards = [islands.shard(k) for k in range(len(islands))]
+    matrix = np.mean([np.asarray(s.x) for s in shards], axis=0)
+    target = np.mean([np.asarray(s.y) for s in shards], axis=0)
+    best = np.linalg.solve(matrix, target)
+    return best, float(best @ (0.5 * matrix @ best - target))
