@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import mmap
 import os
+import sys
 import tempfile
 import weakref
 from pathlib import Path
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["Allowance", "Records", "quarter_of_memory"]
 
 _AT_LEAST = 8  # rows
-_LET_GO = 64 << 20  # bytes touched in a mapped file, after which its pages need not stay in memory
+_MAPPED = (
+    1 << 20
+)  # bytes, from which memory is mapped: it grows by moving pages, not by copying, and what nobody wrote costs nothing
+_LET_GO = 8 << 20  # bytes touched in a mapped file, after which its pages need not stay in memory
 
 
 @functools.cache
@@ -97,7 +101,7 @@ class Records:
         self._rows: NDArray[Any] = np.zeros(0, dtype=dtype)
         self._held = _Held(allowance)
         self._file: Any = None
-        self._map: mmap.mmap | None = None
+        self._map: mmap.mmap | None = None  # of the file, or of plain memory
         self._touched = 0
         weakref.finalize(self, self._held.release)
 
@@ -125,12 +129,36 @@ class Records:
             return
         capacity = max(rows, before + before // 4, _AT_LEAST)
         if self._file is None and self._held.grow((capacity - before) * self.dtype.itemsize):
-            # Nobody holds a view across this call, and large blocks are moved by remapping, not by copying.
-            self._rows.resize(capacity, refcheck=False)
-            return
-        self._move_to_file(capacity)
+            self._grow_in_memory(capacity)
+        else:
+            self._grow_in_file(capacity)
 
-    def _move_to_file(self, capacity: int) -> None:
+    def _grow_in_memory(self, capacity: int) -> None:
+        nbytes = capacity * self.dtype.itemsize
+        if self._resized(nbytes):
+            return
+        old = self._rows
+        if nbytes < _MAPPED or not hasattr(mmap, "MAP_ANONYMOUS"):
+            self._rows = np.zeros(capacity, dtype=self.dtype)
+        else:
+            self._map = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._rows = np.frombuffer(self._map, dtype=self.dtype, count=capacity)
+        self._rows[: len(old)] = old
+
+    def _resized(self, nbytes: int) -> bool:
+        """Lengthen mapped memory in place, where the system can (Linux)."""
+        if self._map is None or sys.platform != "linux":
+            return False
+        self._rows = np.zeros(0, dtype=self.dtype)  # a map that somebody views cannot move
+        try:
+            self._map.resize(nbytes)
+        except BufferError:
+            return False
+        finally:
+            self._rows = np.frombuffer(self._map, dtype=self.dtype, count=len(self._map) // self.dtype.itemsize)
+        return True
+
+    def _grow_in_file(self, capacity: int) -> None:
         nbytes = capacity * self.dtype.itemsize
         folder = self._held.allowance.folder
         try:
@@ -157,7 +185,7 @@ class Records:
 
     def touched(self, rows: int) -> None:
         """So many records were read or written: now and then, tell the system that pages of a file need not stay."""
-        if self._map is None or not hasattr(mmap, "MADV_DONTNEED"):
+        if self._map is None or self._file is None or not hasattr(mmap, "MADV_DONTNEED"):
             return
         self._touched += rows * self.dtype.itemsize
         if self._touched > _LET_GO:
