@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from atoll.core import message as M
-from atoll.core.clock import run
+from atoll.core.clock import Clock, run
 from atoll.core.cohort import Community
 from atoll.core.errors import AtollError, ConfigError, TaskError
 from atoll.core.session import Switch
 from atoll.core.task import task
 from atoll.core.world import World
-from atoll.engines import Inline
+from atoll.engines import ENGINES, Inline
 from atoll.simulation import run_in
 from atoll.testing import Timetable
 
@@ -98,12 +100,12 @@ async def takes(island, peers):
     return len(await peers.recv("one"))
 
 
-def live(roles, **more):
+def live(roles, engine=None, **more):
     async def program(fed):
         result = await fed.session(roles)
         return result, fed.clock.now(), fed.bytes()["bytes_between"]
 
-    return run_in(World(Community([1.0, 2.0]), Inline(), **more), program)[0]
+    return run_in(World(Community([1.0, 2.0]), engine or Inline(), **more), program)[0]
 
 
 def test_a_session_takes_its_longest_chain():
@@ -111,9 +113,76 @@ def test_a_session_takes_its_longest_chain():
     assert live(roles, cost=Timetable(latency=7.0)) == ({"one": "sent", "two": 1000}, 7.0, M.nbytes(b"x" * 1000))
 
 
-def test_roles_that_wait_for_each_other_are_told():
+@pytest.mark.parametrize("virtual", [True, False])
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_roles_that_wait_for_each_other_are_told(engine, virtual):
+    said = r"'one' at client-0 waits for a message of 'two'; 'two' at client-1 waits for a message of 'one' \(in session\)\. Remedy: let one"
+    with pytest.raises(TaskError, match=said):
+        live({"one": ("client-0", asks), "two": ("client-1", asks_back)}, ENGINES[engine](2), clock=Clock(virtual))
+
+
+def test_a_message_on_its_way_is_no_deadlock():
+    async def main():
+        made, _ = switch()
+        made.attach("b", lambda *message: None, lambda role: None)
+        made.carry("a", "b", "hello", 0.0)
+        made.ended("c")
+        assert not made.waiting("a", {"b": 0})
+        assert not made.waiting("b", {"a": 0})  # it has not had the message yet
+        assert not made.verdict().done()
+        assert made.waiting("b", {"a": 1})
+        with pytest.raises(TaskError, match="wait for each other"):
+            await made.verdict()
+
+    run(main())
+
+
+def test_an_end_may_leave_the_others_waiting_for_each_other():
+    async def main():
+        made, _ = switch()
+        assert not made.waiting("a", {"b": 0})
+        assert not made.waiting("b", {"a": 0, "c": 0})
+        made.ended("c")  # wakes b, which may go on
+        assert not made.verdict().done()
+        assert made.waiting("b", {"a": 0})
+        with pytest.raises(TaskError, match=r"'a' at A waits for a message of 'b'; 'b' at B waits"):
+            await made.verdict()
+
+    run(main())
+
+
+def test_all_have_ended_is_a_verdict_too():
+    async def main():
+        made, _ = switch("ab")
+        made.ended("a")
+        made.ended("b")
+        assert await made.verdict() is None
+
+    run(main())
+
+
+@task
+async def minds_itself(island, peers):
+    await asyncio.Event().wait()
+
+
+def test_a_role_that_waits_for_itself_is_told_in_virtual_time():
     with pytest.raises(AtollError, match=r"waits for something that nobody will do.*roles that wait for each other"):
-        live({"one": ("client-0", asks), "two": ("client-1", asks_back)})
+        live({"one": ("client-0", minds_itself), "two": ("client-1", asks_back)})
+
+
+@task
+async def patient(island, peers):
+    try:
+        async with asyncio.timeout(5.0):
+            await peers.recv("two")
+    except TimeoutError:
+        await peers.send("two", "enough")
+
+
+def test_a_timer_is_no_deadlock():
+    talked, _, _ = live({"one": ("client-0", patient), "two": ("client-1", asks_back)})
+    assert talked == {"one": None, "two": "enough"}
 
 
 def test_a_session_needs_two():

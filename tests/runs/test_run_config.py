@@ -94,7 +94,9 @@ def test_ranges_are_checked_when_the_file_is_read_and_all_are_told(settings: dic
 
 
 def test_a_part_that_is_no_plain_value_is_made_with_the_run_and_placed(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"share=2\.0 \(in c\.yaml: algorithm \(parts_of_mine:halving\)\)\. Remedy: use at most 1"):
+    with pytest.raises(
+        ConfigError, match=r"share=2\.0 \(in c\.yaml: algorithm \(parts_of_mine:halving\)\)\. Remedy: use at most 1"
+    ):
         parse_config({**settings, "algorithm": {"name": "parts_of_mine:halving", "share": 2.0}}, "c.yaml")
 
 

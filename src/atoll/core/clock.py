@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from .idle import WatchedLoop
 from .virtual import VirtualLoop
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def run(main: Coroutine[Any, Any, R], *, virtual: bool = True) -> R:
     """Run a coroutine to its end, also from inside a running loop (a notebook), where it gets a thread of its own."""
 
     def start() -> R:
-        loop: asyncio.AbstractEventLoop = VirtualLoop() if virtual else asyncio.new_event_loop()
+        loop: asyncio.AbstractEventLoop = VirtualLoop() if virtual else WatchedLoop()
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             return runner.run(main)
 

@@ -1,14 +1,16 @@
 """Sessions: long conversations between parties, relayed, metered and clocked like everything else.
 
 Each role is ``async def role(island, peers, **args)``. Channels are first-in first-out per pair, and a role names whom it hears, so a session
-has one outcome whatever the scheduling. Time is kept by the roles themselves, as a message's send time plus its transfer (Lamport's rule
+has one outcome whatever the scheduling, and roles that all wait for each other are told so. Time is kept by the roles themselves, as a message's send time plus its transfer (Lamport's rule
 with durations): the session takes as long as its longest chain of messages.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from . import message as M
@@ -54,6 +56,8 @@ class LocalPeers:
         self.time = start
         self._carry = carry
         self._boxes: dict[str, asyncio.Queue[tuple[Tree, float]]] = {name: asyncio.Queue() for name in others}
+        self._arrived: Counter[str] = Counter()
+        self._awaited: Counter[str] = Counter()
 
     def _known(self, role: str) -> None:
         if role not in self._boxes:
@@ -71,7 +75,8 @@ class LocalPeers:
     async def recv(self, role: str) -> Any:
         """Wait for the next message of another role."""
         self._known(role)
-        message, arrival = await self._boxes[role].get()
+        with self._waiting(role):
+            message, arrival = await self._boxes[role].get()
         if message is _GONE:
             self._boxes[role].put_nowait((_GONE, arrival))
             raise TaskError(
@@ -83,11 +88,24 @@ class LocalPeers:
 
     def put(self, source: str, message: Tree, arrival: float) -> None:
         """Hand over a message that arrived."""
+        self._arrived[source] += 1
         self._boxes[source].put_nowait((message, arrival))
 
     def gone(self, source: str) -> None:
         """Another role has ended: after its last message there is nothing to wait for."""
         self._boxes[source].put_nowait((_GONE, 0.0))
+
+    @contextlib.contextmanager
+    def _waiting(self, role: str) -> Iterator[None]:
+        self._awaited[role] += 1
+        try:
+            yield
+        finally:
+            self._awaited[role] -= 1
+
+    def waits(self) -> dict[str, int]:
+        """Whom this role waits for, and how many messages of theirs it has had; true while its event loop is idle."""
+        return {role: self._arrived[role] for role, count in self._awaited.items() if count}
 
 
 _GONE: Any = object()
@@ -138,6 +156,55 @@ class Switch:
         self._targets: dict[str, Put] = {}
         self._ends: dict[str, Callable[[str], None]] = {}
         self.said = dict.fromkeys(parties, 0)
+        self._live = set(parties)
+        self._carried: Counter[tuple[str, str]] = Counter()
+        self._waits: dict[str, dict[str, int]] = {}
+        self._verdict: asyncio.Future[None] | None = None
+
+    def verdict(self) -> asyncio.Future[None]:
+        """Done when all roles have ended; it raises when all that have not ended wait for each other."""
+        if self._verdict is None:
+            self._verdict = asyncio.get_running_loop().create_future()
+        return self._verdict
+
+    def waiting(self, role: str, waits: Mapping[str, int]) -> bool:
+        """A role can do nothing but wait.
+
+        Args:
+            role: the role.
+            waits: whom it waits for, and how many messages of theirs it has had: one that is still on its way will wake it.
+
+        Returns:
+            Whether that decides the session.
+        """
+        self._waits[role] = dict(waits)
+        return self._judge()
+
+    def _stuck(self, role: str) -> bool:
+        waits = self._waits.get(role, {})
+        return bool(waits) and all(r in self._live and self._carried[r, role] == had for r, had in waits.items())
+
+    def _judge(self) -> bool:
+        verdict = self.verdict()
+        if verdict.done() or not all(map(self._stuck, self._live)):
+            return False
+        if not self._live:
+            verdict.set_result(None)
+            return True
+        verdict.set_exception(self._deadlock())
+        verdict.exception()  # whoever holds the session may be gone already
+        return True
+
+    def _deadlock(self) -> TaskError:
+        told = []
+        for role in (r for r in self.parties if r in self._live):
+            others = " and ".join(repr(other) for other in self._waits[role])
+            told.append(f"{role!r} at {self.parties[role]} waits for a message of {others}")
+        return TaskError(
+            f"the roles of the session wait for each other, and no message is on its way: {'; '.join(told)}",
+            where="session",
+            remedy="let one of them send before it waits; every recv needs a send of the role that it names",
+        )
 
     def attach(self, role: str, put: Put, gone: Callable[[str], None]) -> None:
         """Say where messages for a role go, and whom to tell that another has ended."""
@@ -149,6 +216,8 @@ class Switch:
         for other, gone in self._ends.items():
             if other != role:
                 gone(role)
+        self._live.discard(role)
+        self._judge()
 
     def repeat(self, role: str, nbytes: int) -> None:
         """Count what a role said when the session ran: it is answered from the journal."""
@@ -161,6 +230,7 @@ class Switch:
         self.said[source] += nbytes
         self._meter(nbytes)
         seconds = self._transfer(self.parties[source], self.parties[target], nbytes)
+        self._carried[source, target] += 1
         self._targets[target](source, message, sent + seconds)
 
     def peers(self, role: str, start: float) -> LocalPeers:

@@ -12,29 +12,32 @@ import contextvars
 import heapq
 import itertools
 import math
-import selectors
 from collections.abc import Callable
 from typing import Any
 
 from .errors import AtollError
+from .idle import IdleSelector, WatchedLoop
 
 __all__ = ["VirtualLoop"]
 
 
-class _VirtualSelector(selectors.DefaultSelector):
+class _VirtualSelector(IdleSelector):
     """Waits for nothing but engine work: an idle wait becomes a jump of the clock."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
         self.pending = 0
-        self.helped: Callable[[], bool] = lambda: False
+        self.closing: Callable[[], bool] = lambda: False
 
     def select(self, timeout: float | None = None) -> Any:
-        ready = super().select(0)
+        """Look for engine work; else jump to the next timer, or say that there is none."""
+        ready = super().select(0)  # never None: the watchers are told below
         if ready or timeout == 0:
             return ready
-        if timeout is None and not self.pending and len(self.get_map()) == 1 and not self.helped():
+        if timeout is None and not self.pending and self.alone() and not self.closing():
+            if self.told():
+                return ready
             raise AtollError(
                 "the program waits for something that nobody will do: no timer, no work and no message is pending",
                 where="virtual time",
@@ -56,14 +59,15 @@ class _Timer(asyncio.TimerHandle):
         return bool((self.when(), self.number) < (other.when(), other.number))
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
+class VirtualLoop(WatchedLoop):
     """An event loop in virtual time."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._virtual = _VirtualSelector()
         self._virtual.now = start
         super().__init__(self._virtual)
-        self._virtual.helped = lambda: getattr(self, "_default_executor", None) is not None
+        # A loop that closes waits for a thread that waits for the pool's threads.
+        self._virtual.closing = lambda: bool(getattr(self, "_executor_shutdown_called", False))
         self._numbers = itertools.count()
 
     def call_at(  # type: ignore[override]  # the same but for type variables

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from atoll.core.idle import watching
+
 from .memory import Memory
 
 if TYPE_CHECKING:
@@ -33,9 +35,13 @@ async def converse_here(
         switch.ended(role)
         return ran
 
+    def idle() -> bool:
+        return any(switch.waiting(role, peers[role].waits()) for role in roles)
+
     tasks = {role: asyncio.create_task(play(role)) for role in roles}
     try:
-        rans = await asyncio.gather(*tasks.values())
+        with watching(idle):
+            rans, _ = await asyncio.gather(asyncio.gather(*tasks.values()), switch.verdict())
     except BaseException:
         for task in tasks.values():
             task.cancel()

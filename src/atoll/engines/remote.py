@@ -48,7 +48,7 @@ class Channel:
         try:
             while True:
                 frame = await self.link.recv()
-                if frame.get("op") == "pass":
+                if frame.get("op") in ("pass", "waits"):
                     if self.on_pass is not None:
                         self.on_pass(frame)
                 else:
@@ -237,7 +237,11 @@ class Remote(Memory):
 
     def _pass(self, frame: Any) -> None:
         switch = self._switches.get(frame["session"])
-        if switch is not None:
+        if switch is None:
+            return
+        if frame["op"] == "waits":
+            switch.waiting(frame["role"], dict(frame["for"]))
+        else:
             switch.carry(frame["source"], frame["target"], frame["message"], frame["time"])
 
     async def converse(
@@ -255,7 +259,7 @@ class Remote(Memory):
         calls = [asyncio.create_task(self._role(at[role], session, role, roles, start, switch)) for role in roles]
         try:
             with self._busy():
-                rans = await asyncio.gather(*calls)
+                rans, _ = await asyncio.gather(asyncio.gather(*calls), switch.verdict())
         except BaseException:
             await self._stop(session, at, calls)
             raise

@@ -13,6 +13,7 @@ import numpy as np
 from atoll.core.errors import TaskError
 from atoll.core.event import Event
 from atoll.core.executor import Executor
+from atoll.core.idle import IdleSelector, WatchedLoop, watching
 from atoll.core.request import Request
 from atoll.core.session import LocalPeers
 from atoll.core.shelf import Shelf
@@ -39,10 +40,12 @@ class Worker:
         self.registry = registry
         self._peers: dict[tuple[int, str], LocalPeers] = {}
         self._running: dict[int, set[asyncio.Task[None]]] = {}
+        self._told: dict[tuple[int, str], dict[str, int]] = {}
+        self._telling: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
         """Answer until the other end goes away."""
-        with contextlib.suppress(LinkClosed):
+        with contextlib.suppress(LinkClosed), watching(self._idle):
             while True:
                 frame = await self.link.recv()
                 if frame["op"] in ("hand", "gone"):
@@ -55,6 +58,21 @@ class Worker:
                     await asyncio.sleep(0)  # let it begin: a task that is cancelled before never answers
                 else:
                     await self._answer(frame)
+
+    def _idle(self) -> bool:
+        """Nothing goes on here: say which roles wait for whom, if that is news."""
+        waits = {key: peers.waits() for key, peers in self._peers.items()}
+        news = {key: found for key, found in waits.items() if found and found != self._told.get(key)}
+        self._told = waits
+        if news:
+            self._telling = asyncio.create_task(self._tell(news))
+        return bool(news)
+
+    async def _tell(self, news: Mapping[tuple[int, str], dict[str, int]]) -> None:
+        with contextlib.suppress(LinkClosed):
+            for (session, role), waits in news.items():
+                frame = {"op": "waits", "session": session, "role": role, "for": [[r, had] for r, had in waits.items()]}
+                await self.link.send(frame)
 
     async def _answer(self, frame: Any) -> None:
         events: list[Any] = []
@@ -137,4 +155,5 @@ def serve(sock: socket.socket, executor: Executor, registry: Mapping[str, Any]) 
         finally:
             link.close()
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=lambda: WatchedLoop(IdleSelector(links=1))) as runner:
+        runner.run(main())

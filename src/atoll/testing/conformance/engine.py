@@ -189,6 +189,39 @@ def sessions(make: MakeEngine, tolerance: float) -> None:
         same(talk["caller"]["total"], np.full(4, 4.0 * sum(range(5))), "what was said")
 
 
+def deadlocks(make: MakeEngine, tolerance: float) -> None:
+    """Roles that wait for each other are told who waits for whom; one that is slow is waited for, and others go on."""
+    del tolerance
+    lock = {"a": ("client-0", K.hears.with_args(names=["b"])), "b": ("client-1", K.hears.with_args(names=["a"]))}
+    told = ("wait for each other", "'a' at client-0 waits for a message of 'b'", "'b' at client-1 waits", "send before")
+    ring = {
+        "a": ("client-0", K.hears.with_args(names=["b", "c"])),
+        "b": lock["b"],
+        "c": ("client-2", K.thinks.with_args(name="a")),
+    }
+    slow = {"a": ("client-0", K.hears.with_args(names=["b"])), "b": ("client-1", K.thinks.with_args(name="a"))}
+
+    async def program(fed: Federation) -> Any:
+        with refuses(TaskError, "two roles that wait for each other", *told):
+            await fed.session(lock)
+        with refuses(
+            TaskError,
+            "a role that waits for two, of whom one never speaks",
+            "'a' at client-0 waits for a message of 'b';",
+        ):
+            await fed.session(ring)
+        pair = {"caller": ("client-0", K.caller), "responder": ("client-3", K.responder)}
+        side = [fed.scope(str(i)) for i in range(2)]
+        talks: list[Any] = await asyncio.gather(side[0].session(lock), side[1].session(slow), return_exceptions=True)
+        stuck, heard = talks
+        require(isinstance(stuck, TaskError), f"a deadlock beside another conversation gave {stuck!r}")
+        return heard, await fed.session(pair)
+
+    heard, good = _run(make, program)
+    require(not isinstance(heard, Exception) and heard["a"] == [sum(range(100_000))], f"a slow role gave {heard!r}")
+    same(good["caller"]["total"], np.full(4, 4.0 * sum(range(5))), "a conversation after a deadlock")
+
+
 def mail(make: MakeEngine, tolerance: float) -> None:
     """Letters come from the senders that were fixed, in order of name, and to whom they are addressed."""
     del tolerance
@@ -244,7 +277,7 @@ def rolls_back(make: MakeEngine, tolerance: float) -> None:
 ENGINE_CHECKS: Mapping[str, Callable[[MakeEngine, float], None]] = {
     check.__name__: check
     for check in (
-        verbs, repeats, survives, never_twice, errors, states, large_messages, sessions, mail, unknown_task, rolls_back,
+        verbs, repeats, survives, never_twice, errors, states, large_messages, sessions, deadlocks, mail, unknown_task, rolls_back,
     )
 }  # fmt: skip
 """The laws by name, for parametrised tests: ``ENGINE_CHECKS[name](make_engine, tolerance)``."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from atoll.core.island import Island
 
 __all__ = [
-    "Dither", "boom", "caller", "count", "echo", "forward", "gather", "letters", "never", "pass_on", "release", "release_sum", "responder", "scale",
-    "thirsty",
+    "Dither", "boom", "caller", "count", "echo", "forward", "gather", "hears", "letters", "never", "pass_on", "release", "release_sum", "responder", "scale",
+    "thinks", "thirsty",
 ]  # fmt: skip
 
 
@@ -165,6 +166,18 @@ async def responder(island: Island, peers: Any, rounds: int = 5) -> Tree:
 async def thirsty(island: Island, peers: Any) -> Tree:
     """Waits for one message more than comes."""
     return await peers.recv("caller")
+
+
+@task
+async def hears(island: Island, peers: Any, names: Sequence[str]) -> Tree:
+    """Waits for a message of several others at once."""
+    return await asyncio.gather(*(peers.recv(name) for name in names))
+
+
+@task
+async def thinks(island: Island, peers: Any, name: str) -> Tree:
+    """Says something that it found in a thread of its own."""
+    await peers.send(name, await asyncio.to_thread(sum, range(100_000)))
 
 
 @task
