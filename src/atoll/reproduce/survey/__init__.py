@@ -1,0 +1,6 @@
+"""The survey's methods on quadratics whose optimum is known: one module of ``ROWS`` a family."""
+
+from .row import Row
+from .table import rows
+
+__all__ = ["Row", "rows"]

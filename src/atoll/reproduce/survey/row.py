@@ -1,0 +1,116 @@
+"""One line of a convergence table: a method, its setting, and the gap that an independent implementation left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.learn.quadratic import Quadratic, minimiser, quadratics
+
+if TYPE_CHECKING:
+    from atoll.learn.algorithm import Algorithm
+
+__all__ = ["Row", "gap_to_optimum"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A method on a problem with a known optimum, beside a reference value.
+
+    The problem, unless ``problem`` says otherwise, is ``atoll.learn.quadratic.quadratics()``: ten clients, 20 dimensions, full local
+    gradients, start at zero. The measure, unless ``measure`` says otherwise, is ``f(w) - f(w*)`` after the last round.
+
+    Attributes:
+        name: the method and what is special in its setting, for example ``"FedAvg T=5, 3 of 10"``.
+        algorithm: the method with its settings.
+        reference: the reference value; ``None`` where ``below`` is all that is known.
+        rtol: relative tolerance around the reference; the default is the rounding of a number given with three digits.
+        below: ours must be at most this.
+        diverges: the method must leave every bound: the training stops with a non-finite model, or ends above 1e3.
+        rounds: communication rounds.
+        cohort: clients drawn in each round; ``None`` for all.
+        seeds: seeds whose runs are averaged (geometric mean); of use where the cohort or the method is random.
+        noise: standard deviation of the gradient noise, in the Euclidean norm.
+        uplink: stages between the clients and the server.
+        origin: where the reference comes from.
+        quick: also run under ``--quick``.
+        descends: the loss falls within three rounds of the conformance problem (``atoll.testing.check_algorithm``).
+        problem: makes the islands.
+        measure: ``(islands, params) -> float``.
+        more: further arguments of ``Training``.
+    """
+
+    name: str
+    algorithm: Algorithm
+    reference: float | None = None
+    rtol: float = 5e-3
+    below: float | None = None
+    diverges: bool = False
+    rounds: int = 400
+    cohort: int | None = None
+    seeds: tuple[int, ...] = (0,)
+    noise: float = 0.0
+    uplink: tuple[Any, ...] = ()
+    origin: str = "an independent NumPy loop over the same problems"
+    quick: bool = True
+    descends: bool = True
+    problem: Callable[[], Any] = quadratics
+    measure: Callable[[Any, Any], float] | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, engine: str = "inline") -> float:
+        """Train and measure: the geometric mean over the seeds; infinite if a training left the finite numbers."""
+        values = [self._once(seed, engine) for seed in self.seeds]
+        return float(np.exp(np.mean(np.log(np.maximum(values, 1e-300)))))
+
+    def holds(self, value: float) -> bool:
+        """Whether a measured value is what the row states."""
+        if self.diverges:
+            return value > 1e3
+        near = self.reference is None or abs(value - self.reference) <= self.rtol * self.reference
+        return near and (self.below is None or value <= self.below)
+
+    def stated(self) -> str:
+        """What the row states, in words."""
+        if self.diverges:
+            return "diverges"
+        bound = "" if self.below is None else f"at most {self.below:g}"
+        return bound if self.reference is None else f"{self.reference:.3g}" + (f", {bound}" if bound else "")
+
+    def training(self, islands: Any) -> Any:
+        """The row's training."""
+        import atoll
+
+        dim = int(np.shape(islands.shard(0).x)[1])
+        settings: dict[str, Any] = {
+            "model": Quadratic(dim, self.noise),
+            "selection": atoll.Everyone() if self.cohort is None else atoll.Uniform(self.cohort),
+            "uplink": self.uplink,
+            **self.more,
+        }
+        return atoll.Training(algorithm=self.algorithm, rounds=self.rounds, **settings)
+
+    def _once(self, seed: int, engine: str) -> float:
+        import atoll
+        from atoll.core.errors import AtollError
+
+        islands = self.problem()
+        try:
+            with np.errstate(all="ignore"):
+                params = atoll.simulate(self.training(islands), islands, engine=engine, seed=seed).params
+        except AtollError as error:
+            if "not finite" in str(error):
+                return float("inf")
+            raise
+        return (self.measure or gap_to_optimum)(islands, params)
+
+
+def gap_to_optimum(islands: Any, params: Any) -> float:
+    """``f(w) - f(w*) = 1/2 (w - w*)^T H (w - w*)`` with the mean Hessian ``H``: no cancellation near the optimum."""
+    best, _ = minimiser(islands)
+    matrix = np.mean([np.asarray(islands.shard(k).x) for k in range(len(islands))], axis=0)
+    off = params["w"] - best
+    return float(0.5 * off @ matrix @ off)

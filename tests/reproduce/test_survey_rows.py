@@ -1,0 +1,65 @@
+"""Every row of the survey's convergence table: its golden gap, the contract, and the same result on every engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atoll
+from atoll.reproduce.survey.row import Row
+from atoll.reproduce.survey.table import families, rows
+from atoll.testing import check_algorithm
+
+ROWS = rows()
+METHODS = list({repr(row.algorithm): row for row in reversed(ROWS)}.values())[::-1]
+KINDS = list({type(row.algorithm): row for row in reversed(ROWS)}.values())[::-1]
+
+
+def _name(row: Row) -> str:
+    return row.name.replace(" ", "-")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=_name)
+def test_the_gap_is_the_reference(row: Row) -> None:
+    # Where each number comes from stands in the row (`origin`); by default it is digest 6, section 14.
+    value = row.run()
+    assert row.holds(value), f"{row.name}: {value:.6g}, stated: {row.stated()}"
+
+
+@pytest.mark.parametrize("row", METHODS, ids=_name)
+def test_the_contract_holds(row: Row) -> None:
+    check_algorithm(row.algorithm, descends=row.descends)
+
+
+@pytest.mark.parametrize("row", KINDS, ids=_name)
+def test_one_by_one_and_in_blocks_are_the_same(row: Row) -> None:
+    torch = pytest.importorskip("torch")
+    data = atoll.data.dirichlet(atoll.data.digits(), parties=4, alpha=0.5, seed=1)
+
+    def run(engine: str) -> Any:
+        model = lambda: torch.nn.Sequential(torch.nn.Linear(64, 4), torch.nn.Tanh(), torch.nn.Linear(4, 10))  # noqa: E731
+        job = atoll.Training(
+            model=model, algorithm=row.algorithm, selection=atoll.Everyone(), uplink=row.uplink, rounds=2
+        )
+        return atoll.simulate(job, data, engine=engine, seed=3).params
+
+    one, many = run("inline"), run("batched")
+    for name, leaf in one.items():
+        np.testing.assert_allclose(many[name], leaf, rtol=2e-4, atol=2e-5)
+
+
+def test_names_are_different_and_a_row_states_something() -> None:
+    assert families().keys() >= {"first_order"}
+    assert len({row.name for row in ROWS}) == len(ROWS)
+    assert all(row.reference is not None or row.below is not None or row.diverges for row in ROWS)
+
+
+def test_a_row_that_is_wrong_does_not_hold() -> None:
+    row = next(row for row in ROWS if row.name == "FedAvg T=1")
+    assert row.holds(2.69e-4)
+    assert not row.holds(2.72e-4)
+    assert not Row(name="x", algorithm=row.algorithm, below=1e-9).holds(1e-8)
+    assert Row(name="x", algorithm=row.algorithm, diverges=True).holds(float("inf"))
+    assert not Row(name="x", algorithm=row.algorithm, diverges=True).holds(1.0)
