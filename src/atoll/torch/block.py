@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .compiler import Program, make_program
+from .native import NativeSteps, make_native
 from .update import StepForm, Update
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Block:
     valid: dict[int, Tensor] = field(default_factory=dict)
     _rows: dict[str, Tensor] = field(default_factory=dict)
     _own: dict[int, Tensor] = field(default_factory=dict)
+    _native: dict[Any, NativeSteps | None] = field(default_factory=dict)
 
     @torch.no_grad()
     def train(
@@ -82,8 +84,54 @@ class Block:
         device, dtype = self.update.network.device, self.update.network.dtype
         clients = self.update.clients
         local = list(self.program("start", self.update.start, [*sent, *private])([*sent, *private]))
-        frozen = list(self.update.network.frozen.values())
-        losses = torch.zeros(clients or (), dtype=dtype, device=device)
+        made = self._all_steps(pool, plan, local, sent) or self._step_by_step(pool, plan, local, sent)
+        local, losses = made
+        counts = torch.from_numpy(plan.steps).to(device=device, dtype=dtype)
+        examples = torch.from_numpy(plan.sizes).to(device=device, dtype=dtype)
+        if not clients:
+            counts, examples = counts[0], examples[0]
+        return Trained(local, examples, counts, losses / counts.clamp(min=1.0))
+
+    def _all_steps(
+        self, pool: Pool, plan: Schedule, local: list[Tensor], sent: Sequence[Tensor]
+    ) -> tuple[list[Tensor], Tensor] | None:
+        """Run all steps in one call of native code, if there is such for them."""
+        if not self.compiled or self.update.network.device.type != "cpu" or self._cut(plan):
+            return None
+        *data, active, seeds = self._columns(pool, plan)
+        data.append(seeds)
+        form = (plan.weights is not None, data[0].shape[2:])
+        shared = [*sent, *self.update.network.frozen.values()]
+        clients = self.update.clients
+        if form not in self._native:
+            examples = [leaf[0] for leaf in local] if clients else local
+            step = self._alone().steps(StepForm(1, plan.weights is not None))
+            self._native[form] = found = make_native(step, examples, shared, [column[0, :1] for column in data])
+            for what, seconds in (found.seconds if found else {}).items():
+                self.seconds[what] += seconds
+        native = self._native[form]
+        if native is None:
+            return None
+        own = [self._buffer(i, leaf, dense=True).copy_(leaf) for i, leaf in enumerate(local)]
+        losses = native(own, shared, data, active)
+        return own, losses if clients else losses[0]
+
+    def _alone(self) -> Update:
+        """The update of one client without a client axis."""
+        update = self.update
+        if not update.clients:
+            return update
+        alone = Update(update.network, update.algorithm, update.broadcast, update.client, 0)
+        alone.local = update.local
+        return alone
+
+    def _step_by_step(
+        self, pool: Pool, plan: Schedule, local: list[Tensor], sent: Sequence[Tensor]
+    ) -> tuple[list[Tensor], Tensor]:
+        """Run a few steps at a time."""
+        network = self.update.network
+        frozen = list(network.frozen.values())
+        losses = torch.zeros(self.update.clients or (), dtype=network.dtype, device=network.device)
         first = True
         for form, data in self._windows(pool, plan):
             rest = [*sent, *frozen, *data]
@@ -95,11 +143,7 @@ class Block:
             if strides is not None:
                 local = [_restrided(leaf, stride) for leaf, stride in zip(local, strides, strict=True)]
             losses = losses + loss
-        counts = torch.from_numpy(plan.steps).to(device=device, dtype=dtype)
-        examples = torch.from_numpy(plan.sizes).to(device=device, dtype=dtype)
-        if not clients:
-            counts, examples = counts[0], examples[0]
-        return Trained(local, examples, counts, losses / counts.clamp(min=1.0))
+        return local, losses
 
     def program(
         self, name: Any, fn: Callable[..., Sequence[Tensor]], inputs: list[Tensor], owned: set[int] | None = None
@@ -131,23 +175,37 @@ class Block:
             if i not in program.overwrites:
                 taken.append(_settled(leaf))
                 continue
-            own = self._own.get(i)
-            if own is None or own.shape != leaf.shape:
-                own = self._own[i] = torch.empty_like(_settled(leaf))
-            taken.append(own.copy_(leaf))
+            taken.append(self._buffer(i, leaf).copy_(leaf))
         return taken
+
+    def _buffer(self, i: int, leaf: Tensor, *, dense: bool = False) -> Tensor:
+        """Memory of our own for a leaf of the local state."""
+        own = self._own.get(i)
+        if own is None or own.shape != leaf.shape or (dense and not own.is_contiguous()):
+            own = self._own[i] = torch.empty_like(
+                leaf if dense else _settled(leaf),
+                memory_format=torch.contiguous_format if dense else torch.preserve_format,
+            )
+        return own
+
+    def _cut(self, plan: Schedule) -> bool:
+        """Whether padded rows must be cut off, because the loss gives means only."""
+        return plan.weights is not None and self.update.network.loss.each is None
+
+    def _columns(self, pool: Pool, plan: Schedule) -> list[Any]:
+        """``[x, y, (weights), active or None, seeds]`` with a client axis and an axis of steps."""
+        device, dtype = self.update.network.device, self.update.network.dtype
+        rows = torch.from_numpy(plan.rows).to(device)
+        data: list[Any] = [self._fetch("x", pool.x, rows), self._fetch("y", pool.y, rows)]
+        if plan.weights is not None and not self._cut(plan):
+            data.append(torch.from_numpy(plan.weights).to(device=device, dtype=dtype))
+        active = None if plan.active is None else torch.from_numpy(plan.active).to(device)
+        return [*data, active, torch.from_numpy(plan.seeds).to(device)]
 
     def _windows(self, pool: Pool, plan: Schedule) -> Iterator[tuple[StepForm, list[Tensor]]]:
         """Yield ``(form, [x, y, weights, active, seeds])`` for runs of steps."""
-        device, dtype = self.update.network.device, self.update.network.dtype
-        rows = torch.from_numpy(plan.rows).to(device)
-        data = [self._fetch("x", pool.x, rows), self._fetch("y", pool.y, rows)]
-        cut = plan.weights is not None and self.update.network.loss.each is None
-        if plan.weights is not None and not cut:
-            data.append(torch.from_numpy(plan.weights).to(device=device, dtype=dtype))
-        if plan.active is not None:
-            data.append(torch.from_numpy(plan.active).to(device))
-        data.append(torch.from_numpy(plan.seeds).to(device))
+        cut = self._cut(plan)
+        data = [column for column in self._columns(pool, plan) if column is not None]
         if not self.update.clients:
             data = [column[0] for column in data]
         axis = 1 if self.update.clients else 0

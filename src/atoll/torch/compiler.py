@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from .backend import cache_folder, cpp_compiler
 from .fuse import fuse_updates, mutated, tidy
 
-__all__ = ["Program", "can_compile", "make_program", "notice"]
+__all__ = ["Program", "can_compile", "make_program", "notice", "trace"]
 
 Tensor = torch.Tensor
 _NOTICED: set[str] = set()
@@ -89,7 +89,7 @@ def _make_program(
     began = time.perf_counter()
     # Tracing tells inputs apart by identity, and one tensor may be given twice (a local model that begins as the global one).
     inputs = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device) for t in inputs]
-    gm = _trace(fn, inputs, decompose=compiled)
+    gm = trace(fn, inputs, decompose=compiled)
     fuse_updates(gm, owned or set()) if owned else tidy(gm)
     traced = time.perf_counter()
     call = None
@@ -109,7 +109,8 @@ def _make_program(
     return made
 
 
-def _trace(fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], *, decompose: bool) -> GraphModule:
+def trace(fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], *, decompose: bool = True) -> GraphModule:
+    """The operations of a function, split into simple ones if asked."""
     table = None
     if decompose:
         importlib.import_module("torch._inductor.lowering")

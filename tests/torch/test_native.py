@@ -1,0 +1,219 @@
+"""Steps translated to C++ give what PyTorch gives, for every operation and layout that is translated; the rest is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
+
+from atoll.learn.algorithms import FedAvg
+from atoll.torch import LocalTraining
+from atoll.torch import native as native_module
+from atoll.torch.backend import cpp_compiler
+from atoll.torch.native import NativeSteps, make_native
+
+pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
+Tensor = torch.Tensor
+INF = float("inf")
+
+
+@pytest.fixture(autouse=True)
+def one_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.getbasetemp() / "native"
+    monkeypatch.setenv("ATOLL_CACHE", str(folder))
+    return folder
+
+
+def _drawn(*shape: int, seed: int = 1) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+
+
+def _steps(fn: Any, local: list[Tensor], shared: list[Tensor], columns: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """Run ``fn(local, shared, data) -> local, loss`` natively on columns ``(clients, steps, ...)``."""
+    seeds = torch.zeros(*columns[0].shape[:2], 2, dtype=torch.int64)
+    data = [*columns, seeds]
+    a, b = len(local), len(shared)
+
+    def step(*flat: Tensor) -> list[Tensor]:
+        return list(fn(flat[:a], flat[a : a + b], [column[0] for column in flat[a + b : -1]]))
+
+    made = make_native(step, [leaf[0] for leaf in local], shared, [column[0, :1] for column in data])
+    assert isinstance(made, NativeSteps)
+    own = [leaf.clone() for leaf in local]
+    return own, made(own, shared, data, None)
+
+
+ELEMENTWISE: dict[str, Any] = {
+    "exp-log": lambda x, n: torch.exp(x).log() + torch.log(x.abs()),
+    "curves": lambda x, n: torch.tanh(x) + torch.sigmoid(x) * torch.erf(x),
+    "roots": lambda x, n: x.abs().sqrt() + (1 + x.abs()).rsqrt() + (1 + x.abs()).reciprocal(),
+    "choices": lambda x, n: torch.where(x > 0.1, x, -2.0) + torch.maximum(x, -x) - torch.minimum(x, x * x),
+    "signs": lambda x, n: torch.sign(x) * torch.relu(x) + (x**3) + x.clamp_min(-0.5) + x.clamp_max(0.5),
+    "whole-numbers": lambda x, n: ((n * 7 ^ (n >> 1)) & 15).to(torch.float32) * x + torch.arange(5) * 0.5,
+    "logic": lambda x, n: ((x > 0) & ~(n == 3) | (n != 1)).to(torch.float32) + (n / 3),
+    "axes": lambda x, n: x.t().reshape(4, 5) + x.sum(0) + x.amax(1, keepdim=True) + x.mean(),
+    "slices": lambda x, n: x[:, 1:4].sum(1, keepdim=True) + x[2:3] + x.unsqueeze(1)[:, 0] + x.amin((0, 1)),
+    "look-up": lambda x, n: x.gather(1, n) + torch.zeros(4, 5).scatter(1, n, 2.0),
+}
+
+
+@pytest.mark.parametrize("name", list(ELEMENTWISE))
+def test_elementwise_chains_reductions_and_views(name: str) -> None:
+    fn = ELEMENTWISE[name]
+    x = _drawn(3, 2, 4, 5)
+    n = torch.from_numpy(np.random.default_rng(2).integers(0, 5, (3, 2, 4, 5)))
+    local = [torch.zeros(3, 4, 5), torch.ones(3, 4, 5)]
+
+    def step(held: Any, shared: Any, data: Any) -> list[Tensor]:
+        made = fn(*data)
+        return [made + held[1], held[0] * 0.5, made.sum()]  # each is read after the other would have been written
+
+    got, losses = _steps(step, local, [], [x, n])
+    for c in range(3):
+        first, second, loss = local[0][c], local[1][c], torch.zeros(())
+        for s in range(2):
+            first, second, more = step([first, second], [], [x[c, s], n[c, s]])
+            loss = loss + more
+        torch.testing.assert_close(got[0][c], first, rtol=2e-6, atol=2e-6)
+        torch.testing.assert_close(got[1][c], second, rtol=2e-6, atol=2e-6)
+        torch.testing.assert_close(losses[c], loss, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", [torch.exp, torch.log, torch.tanh, torch.sigmoid])
+def test_functions_over_the_whole_range(function: Any) -> None:
+    edges = [
+        0.0,
+        -0.0,
+        1.0,
+        INF,
+        -INF,
+        float("nan"),
+        1e-40,
+        1e-30,
+        88.6,
+        88.8,
+        -87.2,
+        -104.0,
+        3e38,
+        -3e38,
+        0.2499,
+        0.25,
+    ]
+    x = torch.cat([torch.tensor(edges), 30 * _drawn(1000), _drawn(1000) * 1e-3, torch.exp(20 * _drawn(1000))])
+    got, _ = _steps(lambda held, shared, data: [function(data[0]), torch.zeros(())], [x[None] * 0], [], [x[None, None]])
+    # Results below the smallest normal number may be flushed to zero.
+    torch.testing.assert_close(got[0][0], function(x), rtol=1e-6, atol=2e-38, equal_nan=True)
+
+
+SIDES = [(n, k) for n in (1, 4, 15, 16, 17, 70) for k in (1, 16, 33)]
+
+
+@pytest.mark.parametrize("m", [1, 7, 10])
+def test_products_of_every_layout(m: int) -> None:
+    """Of all sizes around a vector's: ``A B``, ``A U'`` and the update ``C - T'U'/2``."""
+    columns, local = [], []
+    for n, k in SIDES:
+        columns += [_drawn(1, 1, *shape, seed=i) for i, shape in enumerate([(m, k), (k, n), (k, m), (n, k)])]
+        local.append(_drawn(1, m, n, seed=5))
+
+    def step(held: Any, shared: Any, data: Any) -> list[Tensor]:
+        after, total = [], 0.0
+        for i, c in enumerate(held):
+            a, b, t, u = data[4 * i : 4 * i + 4]
+            after.append(c - 0.5 * (t.t() @ u.t()))
+            total = total + (a @ b).sum() + (a @ u.t()).sum()
+        return [*after, total]
+
+    got, losses = _steps(step, local, [], columns)
+    *after, loss = step([c[0].double() for c in local], [], [v[0, 0].double() for v in columns])
+    for found, wanted in zip(got, after, strict=True):
+        torch.testing.assert_close(found[0].double(), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(losses[0].double(), loss, rtol=1e-4, atol=1e-3)
+
+
+def test_products_of_a_stack() -> None:
+    a, b = _drawn(2, 3, 4, 5, 6), _drawn(2, 3, 4, 7, 6, seed=2)
+    step = lambda held, shared, data: [held[0] + torch.bmm(data[0], data[1].mT), held[0].sum() * shared[0]]  # noqa: E731
+    got, losses = _steps(step, [torch.ones(2, 4, 5, 7)], [torch.tensor(2.0)], [a, b])
+    torch.testing.assert_close(got[0], 1 + (a @ b.mT).sum(1))
+    torch.testing.assert_close(losses, 2 * (3 * 140 + (2 * (a @ b.mT)[:, 0] + (a @ b.mT)[:, 1]).sum((1, 2, 3))))
+
+
+def _chosen(model: nn.Module, algorithm: Any, **settings: Any) -> LocalTraining:
+    choices = {"mode": "vector", "block": 3, "unroll": 2, "compiled": True}
+    return LocalTraining(model, algorithm, choices=choices, **settings)
+
+
+def _natives(training: LocalTraining) -> list[Any]:
+    assert training._runner is not None
+    return [made for block in training._runner._blocks.values() for made in block._native.values()]
+
+
+MODELS: dict[str, Any] = {
+    "linear": (lambda: nn.Linear(6, 4), {}),
+    "dropout": (Dropped, {}),
+    "tanh": (lambda: nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 4), nn.Sigmoid()), {}),
+    "norm": (lambda: nn.Sequential(nn.Linear(6, 9), nn.LayerNorm(9), nn.ReLU(), nn.Linear(9, 4)), {}),
+    "hinge": (lambda: nn.Linear(6, 4), {"loss": "multiclass_hinge"}),
+}
+
+
+@pytest.mark.parametrize("sizes", [[10, 10, 10, 10], [7, 4, 12, 0]], ids=["equal", "unequal"])
+@pytest.mark.parametrize("name", list(MODELS))
+def test_models_train_as_the_reference_does(name: str, sizes: list[int]) -> None:
+    make, settings = MODELS[name]
+    model = seeded(make)
+    training = _chosen(model, FedAvg(epochs=2, batch_size=5), **settings)
+    assert compare(training, shards_of(sizes, (6,)), broadcast_of(model)) < 1e-5
+    if name != "norm":
+        assert all(isinstance(made, NativeSteps) for made in _natives(training))
+
+
+def test_one_client_at_a_time_too() -> None:
+    model = seeded(lambda: nn.Linear(6, 4))
+    training = LocalTraining(model, FedAvg(batch_size=5), choices={"mode": "single", "unroll": 2, "compiled": True})
+    assert compare(training, shards_of([10, 5, 7], (6,)), broadcast_of(model)) < 1e-5
+    assert _natives(training)
+
+
+def test_convolutions_and_double_precision_are_left_to_pytorch() -> None:
+    model = seeded(lambda: Images(nn.GroupNorm(2, 4)))
+    training = _chosen(model, FedAvg(batch_size=5))
+    assert compare(training, shards_of([5, 5], (1, 8, 8)), broadcast_of(model)) < 1e-4
+    assert _natives(training) == [None]
+    step = lambda w, x, seeds: [w - x[0], w.sum()]  # noqa: E731
+    seeds = torch.zeros(1, 2, dtype=torch.int64)
+    assert make_native(step, [torch.zeros(3).double()], [], [torch.zeros(1, 3).double(), seeds]) is None
+
+
+def test_without_a_working_compiler_pytorchs_programs_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(native_module, "cpp_compiler", lambda: str(broken))
+    model = seeded(lambda: nn.Linear(6, 4))
+    training = _chosen(model, FedAvg(batch_size=5))
+    assert compare(training, shards_of([5, 5], (6,)), broadcast_of(model)) < 1e-5
+    assert _natives(training) == [None]
+
+
+def test_a_look_up_outside_is_an_error_not_a_wild_read() -> None:
+    x, n = _drawn(1, 1, 2, 3), torch.full((1, 1, 2, 1), 3)
+    with pytest.raises(IndexError, match="looked up an entry that is not there"):
+        _steps(lambda held, shared, data: [held[0], data[0].gather(1, data[1]).sum()], [torch.zeros(1, 2)], [], [x, n])
+
+
+def test_a_client_whose_update_is_not_finite_is_named() -> None:
+    model = seeded(lambda: nn.Linear(6, 4))
+    training = _chosen(model, FedAvg(batch_size=5))
+    shards = shards_of([5, 5, 5], (6,))
+    shards[1][0][2, 3] = np.nan
+    made = training.many_sum(shards, broadcast_of(model), None, keys_of(3))
+    assert list(made.rejected) == [1]
+    assert "training loss (nan)" in made.rejected[1]
+    assert all(np.isfinite(v).all() for v in made.totals["update"].value.values())
