@@ -89,6 +89,7 @@ def simulate(
     resume: bool = False,
     errors: Literal["raise", "drop"] = "raise",
     secret_seed: int | None = None,
+    state_memory: int | None = None,
     tasks: Sequence[Task] = (),
     on_record: Callable[[dict[str, Any]], None] | None = None,
     on_restore: Callable[[list[dict[str, Any]]], None] | None = None,
@@ -106,6 +107,8 @@ def simulate(
         resume: continue the run in the folder.
         errors: a task that raises stops the run (``"raise"``) or counts as a silent party (``"drop"``).
         secret_seed: makes the islands' secrets reproducible and every privacy guarantee void.
+        state_memory: bytes of memory for what clients keep between rounds; the rest goes to memory-mapped files, with the same results.
+            ``None`` is a quarter of this machine's memory.
         tasks: tasks of a program that cannot be found as ``module:name``, such as a learner's; a ``Training`` brings its own, and so does a
             program with an attribute ``tasks``.
         on_record: called with every record of metrics.
@@ -119,7 +122,7 @@ def simulate(
     where = None if folder is None else Path(folder)
     world = World(
         islands, chosen, seed=seed, clock=Clock(), cost=devices or Free(), folder=where, resume=resume,
-        errors=errors, secret_seed=secret_seed, on_record=on_record, on_restore=on_restore,
+        errors=errors, secret_seed=secret_seed, state_memory=state_memory, on_record=on_record, on_restore=on_restore,
     )  # fmt: skip
     world.registry.update({task.name: task for task in (*tasks, *getattr(job, "tasks", ()))})
     if not isinstance(job, Training):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import numpy as np
 import pytest
@@ -154,6 +155,32 @@ def test_a_nested_program_that_fails_leaves_nothing_behind():
         return fed.below(), fed.bytes()["messages_down"]
 
     assert live(program) == ([], 5)
+
+
+async def tour(edge, message):
+    """Members keep something for the edge, and something for a scope of this visit alone."""
+    await edge.sum(edge.parties, mean)
+    await edge.scope("deep").sum(edge.parties, mean)
+    await edge.checkpoint(None)
+    if message == "fall over":
+        raise ValueError(message)
+
+
+@pytest.mark.parametrize("message", ["", "fall over"])
+def test_private_state_of_a_visits_own_scopes_goes_with_the_visit(tmp_path, message):
+    async def program(fed):
+        for _ in range(3):
+            with pytest.raises(ValueError, match="fall over") if message else contextlib.nullcontext():
+                await fed.nest("edge", tour, fed.parties, message)
+        await fed.checkpoint(None)
+        store, checkpoints = fed.world.engine.host.store, fed.world.checkpoints
+        kept = {slot: len(store.touched(slot)) for slot in sorted(store.shelves)}
+        return kept, sorted(checkpoints.chains), sorted(checkpoints.slots["main"]["homes"])
+
+    kept, chains, homes = live(program, folder=tmp_path)
+    assert {slot: n for slot, n in kept.items() if n} == {"main/nest:edge": 4}
+    assert "main/nest:edge" in chains
+    assert not any("deep" in home for home in [*kept, *chains, *homes])
 
 
 def test_the_inner_seed_of_a_scope_is_its_own():

@@ -15,7 +15,7 @@ from typing import Any
 from .errors import CheckpointError
 from .files import read_message, write_message
 
-__all__ = ["CheckpointStore"]
+__all__ = ["CheckpointStore", "within"]
 
 FORMAT = 2
 
@@ -123,7 +123,7 @@ class CheckpointStore:
         """
         before = _named(self.slots)
         over = {name for parent in (slot, *covered) for name in self._ended.get(parent, ())}
-        slots = {k: v for k, v in self.slots.items() if not any(_within(k, name) for name in over)}
+        slots = {k: v for k, v in self.slots.items() if not any(within(k, name) for name in over)}
         slots[slot] = {**content, "generation": self.generation + 1}
         manifest = {"format": FORMAT, "generation": self.generation + 1, "slots": slots, "choices": choices}
         if self.folder is not None:
@@ -150,7 +150,7 @@ class CheckpointStore:
             write_message(self.folder / "choices.msg", self.choices)
 
 
-def _within(slot: str, other: str) -> bool:
+def within(slot: str, other: str) -> bool:
     """Whether a slot is another one or below it."""
     return slot == other or slot.startswith(other + "/")
 

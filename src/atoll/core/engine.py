@@ -57,7 +57,7 @@ class Engine(Protocol):
         ...
 
     async def drop(self, slot: str) -> None:
-        """Forget a slot that ended."""
+        """Forget the private state of a nested program's own scopes: the slot's, and that of every slot inside it. The program has ended."""
         ...
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import message as M
+from .checkpoint import within
 from .errors import ConfigError
 from .party import Parties
 from .tree import Tree
@@ -48,18 +49,26 @@ async def nest(
     try:
         reply = await program(child, message)
     except Exception:
-        end(fed, child)
+        await end(fed, child)
         raise
     up = M.nbytes(reply)
     fed.meter.up(fed.hub, position, np.array([up], dtype=np.int64))
     await clock.sleep_until(clock.now() + transfer(name, fed.hub, up))
-    end(fed, child)
+    await end(fed, child)
     return reply
 
 
-def end(fed: Federation, child: Federation) -> None:
-    """A program inside this one is over: keep what it metered, forget its checkpoint with the next of this one."""
-    fed.homes |= {child.home, *child.homes}
+async def end(fed: Federation, child: Federation) -> None:
+    """A program inside this one is over: keep what it metered, and what its members keep between visits.
+
+    The states of its own scopes go now: a later visit has scopes of its own, and after a crash this one runs again from the checkpoint. That
+    checkpoint goes with the next one of the program around it.
+    """
+    fed.homes |= {home for home in (child.home, *child.homes) if not within(home, child.slot)}
+    await fed.world.engine.drop(child.slot)
+    chains = fed.world.checkpoints.chains
+    for home in [home for home in chains if within(home, child.slot)]:
+        del chains[home]
     for member in [child, *child.below()]:
         fed.meter.absorb(member.meter)
         del fed.family[member.slot]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import mmap
 import os
@@ -171,6 +172,7 @@ class Records:
                 file = self._file
             _reserve_disk(file.fileno(), nbytes)
             mapped = mmap.mmap(file.fileno(), nbytes)
+            _expect_scattered(mapped)
         except OSError as error:
             raise CheckpointError(
                 f"could not move {nbytes} bytes of private state to disk: {error.strerror or error}",
@@ -178,10 +180,15 @@ class Records:
                 remedy="free space there, or allow private state more memory (state_memory)",
             ) from error
         rows: NDArray[Any] = np.frombuffer(mapped, dtype=self.dtype, count=capacity)
-        if self._file is None:
-            rows[: len(self._rows)] = self._rows
-            self._held.release()
+        old, was_in_memory = self._rows, self._file is None
         self._file, self._map, self._rows = file, mapped, rows
+        if was_in_memory:
+            step = max(1, _LET_GO // self.dtype.itemsize)
+            for start in range(0, len(old), step):
+                part = old[start : start + step]
+                rows[start : start + len(part)] = part
+                self.touched(step)
+            self._held.release()
 
     def touched(self, rows: int) -> None:
         """So many records were read or written: now and then, tell the system that pages of a file need not stay."""
@@ -191,6 +198,14 @@ class Records:
         if self._touched > _LET_GO:
             self._touched = 0
             self._map.madvise(mmap.MADV_DONTNEED)  # a shared mapping: what was written stays in the file
+
+
+def _expect_scattered(mapped: mmap.mmap) -> None:
+    """Rows are touched here and there: a page that is needed must not bring in two megabytes around it."""
+    for advice in ("MADV_RANDOM", "MADV_NOHUGEPAGE"):
+        if hasattr(mmap, advice):
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                mapped.madvise(getattr(mmap, advice))
 
 
 def _reserve_disk(handle: int, nbytes: int) -> None:

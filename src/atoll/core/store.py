@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .checkpoint import within
 from .errors import CheckpointError
 from .files import read_message, write_message
 from .records import Allowance
@@ -40,19 +41,22 @@ class StateStore:
         roster: everyone; what a segment holds must belong to one of them.
         memory: bytes that states in columns may take; beyond, they go to memory-mapped files in the folder (or the system's temporary
             one). ``None`` is a quarter of this machine's memory. States that fit no column stay in memory.
+
+    Attributes:
+        shelves: slot -> its states.
     """
 
     def __init__(self, folder: Path | None = None, roster: Roster | None = None, memory: int | None = None) -> None:
         self.folder = folder
         self.roster = roster
         self.allowance = Allowance(memory, folder)
-        self._shelves: dict[str, Shelf] = {}
+        self.shelves: dict[str, Shelf] = {}
 
     def shelf(self, slot: str) -> Shelf:
         """The states of a slot."""
-        if slot not in self._shelves:
-            self._shelves[slot] = Shelf(self.allowance)
-        return self._shelves[slot]
+        if slot not in self.shelves:
+            self.shelves[slot] = Shelf(self.allowance)
+        return self.shelves[slot]
 
     def get(self, slot: str, position: int) -> Tree:
         """A copy of a party's state in a slot, ``None`` when it has none."""
@@ -102,7 +106,7 @@ class StateStore:
         Raises:
             CheckpointError: a segment cannot be read, or holds the state of a party that is not there any more.
         """
-        self._shelves.pop(slot, None)
+        self.shelves.pop(slot, None)
         shelf = self.shelf(slot)
         for name in segments:
             if self.folder is None:
@@ -115,8 +119,8 @@ class StateStore:
 
     def drop(self, slot: str) -> None:
         """Forget a slot that ended, and every slot inside it."""
-        for name in [name for name in self._shelves if name == slot or name.startswith(slot + "/")]:
-            del self._shelves[name]
+        for name in [name for name in self.shelves if within(name, slot)]:
+            del self.shelves[name]
 
     def _owners(self, states: States) -> NDArray[np.uint64] | None:
         """The hash of each owner's name."""

@@ -36,5 +36,5 @@ class Memory:
         self.host.store.load(slot, segments)
 
     async def drop(self, slot: str) -> None:
-        """Forget a slot."""
+        """Forget a slot that ended, and every slot inside it."""
         self.host.store.drop(slot)
