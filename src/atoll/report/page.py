@@ -38,6 +38,7 @@ def write_report(source: Any, path: str | Path | None = None) -> Path:
         figures=_figures(facts),
         tiles=_tiles(facts),
         verdict=verdict(facts),
+        caveat=CAVEAT,
         engine=_engine(facts),
     )
     try:
@@ -103,6 +104,10 @@ def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
 def _engine(facts: Facts) -> list[tuple[str, Any]]:
     """Name and choices, one line each."""
     return list(flat(facts.engine).items()) if facts.engine else []
+
+
+CAVEAT = "The demo's settings were chosen after looking at these test rows: a smoke test, no evidence."
+"""Stands wherever the demo's comparison is shown."""
 
 
 def verdict(facts: Facts) -> str:

@@ -4,7 +4,7 @@ Source: McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-Efficie
 2017 (arXiv 1602.05629v4), section 3, Tables 1 and 2: a multilayer perceptron with two hidden layers of 200 units (2NN, 199,210 parameters)
 reaches 97 % of the test set, a CNN (1,663,370 parameters) 99 %, with 100 clients of 600 examples, IID or with two shards of sorted labels each.
 The paper tuned the learning rate of every cell on a grid; we use one for each model. It reports the best accuracy so far, crossed with linear
-interpolation; so do we.
+interpolation; so do we. The settings of the quick form were chosen after looking at the test rows: it is a smoke test, no evidence.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = ["ENTRY", "paper_cnn", "some_digits"]
 _SLACK = 1.5
 """Rounds that we allow ourselves, as a factor on the paper's: it took the best of a dozen learning rates."""
 _QUICK_ROWS = 5_000
+_CAVEAT = "; its settings were chosen after looking at the test rows: a smoke test, no evidence"
 
 
 def some_digits(rows: int | None = None, writers: bool = False, flat: bool = True) -> Dataset:
@@ -130,8 +131,14 @@ def _quick(lab: Lab) -> list[Claim]:
     pooled = lab.train(_pooled("mnist-quick-pooled", part, 30, lr=0.2, evaluation={"every": 5}))
     note = f"on about {_QUICK_ROWS:,} of the 60,000 training rows"
     return [
-        _close(f"2NN IID ends within 2 points of the same model on pooled data, {note}", iid, pooled, 0.02),
-        _close(f"2NN by writer ends within 2 points of the same model on pooled data, {note}", writers, pooled, 0.02),
+        _close(f"2NN IID ends within 2 points of the same model on pooled data, {note}", iid, pooled, 0.02, _CAVEAT),
+        _close(
+            f"2NN by writer ends within 2 points of the same model on pooled data, {note}",
+            writers,
+            pooled,
+            0.02,
+            _CAVEAT,
+        ),
     ]
 
 
@@ -151,9 +158,9 @@ def _reaches(claim: str, paper: float, run: Trained) -> Claim:
     return Claim(claim, paper, round(run.best(), 4), run.best() >= paper, rule)
 
 
-def _close(claim: str, federated: Trained, pooled: Trained, points: float) -> Claim:
+def _close(claim: str, federated: Trained, pooled: Trained, points: float, caveat: str = "") -> Claim:
     ours, theirs = federated.last(), pooled.last()
-    rule = f"pooled: {100 * theirs:.2f} % after {len(pooled.rows)} epochs; the paper gives no number"
+    rule = f"pooled: {100 * theirs:.2f} % after {len(pooled.rows)} epochs; the paper gives no number{caveat}"
     return Claim(claim, None, round(ours, 4), ours >= theirs - points, rule)
 
 

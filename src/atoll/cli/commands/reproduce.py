@@ -22,7 +22,10 @@ def command(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Which one; without a name, all are listed.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="In under a minute on less data, judged only on what it ran.")
+        bool,
+        typer.Option(
+            "--quick", help="In under a minute on less data, judged only on what it ran: a smoke test, no evidence."
+        ),
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what was kept.")] = False,
     root: Annotated[Path, typer.Option("--root", help="Where its trainings are kept.", metavar="FOLDER")] = Path(
