@@ -10,8 +10,11 @@ FIND_PYTHON = for p in python3 python3.14 python3.13 python3.12 python3.11 pytho
   "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done
 PYTHON ?= $(shell $(FIND_PYTHON))
 
+# Where pip finds a CPU build of PyTorch besides its own index: `make TORCH_INDEX=https://download.pytorch.org/whl/cpu`
+INDEX   := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+TORCH   := $(shell sed -n 's/^torch==//p' constraints.txt)
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input
-INSTALL := install -qq --constraint constraints.txt --group dev --group docs --editable '.[all]'
+INSTALL := install -qq $(INDEX) --constraint constraints.txt --group dev --group docs --editable '.[all]'
 
 .DEFAULT_GOAL := setup
 .PHONY: setup help demo test check format docs bench clean
@@ -54,6 +57,8 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Atoll needs Python 3.11 or newer. Install it, or run: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/pip || { echo "Creating $(VENV) with $(PYTHON)" >&2; $(PYTHON) -m venv $(VENV); }
 	@$(PIP) install -qq --upgrade 'pip>=25.1'
+	@test "$$(uname)" != Linux || $(PIP) index versions torch $(INDEX) 2>/dev/null | grep -q '$(TORCH)+cpu' || \
+	  echo "pip sees no CPU build of PyTorch, so it will fetch gigabytes of CUDA libraries too. Without a GPU, press Ctrl-C and run: make TORCH_INDEX=https://download.pytorch.org/whl/cpu" >&2
 	@echo "Installing Atoll with all extras; the first time takes a few minutes" >&2
 	@$(PIP) $(INSTALL)
 	@touch $@
