@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.local import batch_rows, count_steps
+from atoll.learn.stragglers import Stragglers
 from atoll.torch.choose import Cost, block_size, favoured, unroll_of
 from atoll.torch.fuse import fuse_updates, mutated
 from atoll.torch.schedule import cut_blocks, pad_width, schedule
@@ -72,20 +73,22 @@ def test_a_product_that_is_used_twice_is_left_alone() -> None:
 @given(
     st.lists(st.integers(0, 13), min_size=1, max_size=5),
     st.one_of(st.none(), st.integers(1, 15)),
-    st.integers(1, 3),
-    st.one_of(st.none(), st.integers(1, 7)),
+    st.integers(2, 4),
+    st.one_of(st.none(), st.integers(2, 7)),
     st.integers(0, 2),
     st.booleans(),
+    st.sampled_from([None, Stragglers(0.5), Stragglers(1.0)]),
 )
 def test_the_layout_is_that_of_the_reference(
-    sizes: list[int], batch: int | None, epochs: int, steps: int | None, empty: int, exact: bool
+    sizes: list[int], batch: int | None, epochs: int, steps: int | None, empty: int, exact: bool, late: Any
 ) -> None:
-    algorithm = FedAvg(batch_size=batch, epochs=epochs, steps=steps)
+    algorithm = FedAvg(batch_size=batch, epochs=epochs, steps=steps, stragglers=late)
     offsets = np.cumsum([0, *sizes])
     keys = np.arange(len(sizes), dtype=np.uint64) * np.uint64(977)
     plan = schedule(np.arange(len(sizes)), offsets, keys, algorithm, slots=len(sizes) + empty, exact=exact)
     real = np.ones(plan.rows.shape, bool) if plan.weights is None else plan.weights > 0
-    assert plan.steps.tolist() == [count_steps(algorithm, n) for n in sizes] + [0] * empty
+    counted = [count_steps(algorithm, n, int(k)) for n, k in zip(sizes, keys, strict=True)]
+    assert plan.steps.tolist() == counted + [0] * empty
     for client, n in enumerate(sizes):
         wanted = batch_rows(algorithm, n, int(keys[client]))
         for step, rows in enumerate(wanted):

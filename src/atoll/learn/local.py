@@ -14,7 +14,7 @@ from atoll.core.tree import Tree
 
 from .algorithm import Algorithm, LocalWork
 
-__all__ = ["MiniBatch", "batch_rows", "count_steps", "local_contact", "local_update", "pass_key"]
+__all__ = ["MiniBatch", "batch_rows", "count_many", "count_steps", "local_contact", "local_update", "pass_key"]
 
 LossGradient = Callable[[Tree, Any, Any], tuple[float, Tree]]
 """``(params, x, y) -> (mean loss, its gradient)``."""
@@ -32,6 +32,17 @@ def count_steps(algorithm: Algorithm, n: int, key: int | None = None) -> int:
     size = n if algorithm.batch_size is None else min(algorithm.batch_size, n)
     epochs = algorithm.epochs if late is None else late.done(algorithm.epochs, int(key or 0))
     return epochs * -(-n // size)
+
+
+def count_many(algorithm: Algorithm, sizes: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """``count_steps`` of many clients at once, ``(clients,)``."""
+    full = algorithm.epochs if algorithm.steps is None else algorithm.steps
+    late = algorithm.stragglers
+    done = np.full(len(sizes), full) if late is None else late.done_many(full, keys)
+    if algorithm.steps is not None:
+        return np.where(sizes > 0, done, 0)
+    width = np.maximum(sizes if algorithm.batch_size is None else np.minimum(algorithm.batch_size, sizes), 1)
+    return np.asarray(done * -(-sizes // width))
 
 
 def batch_rows(algorithm: Algorithm, n: int, key: int) -> list[np.ndarray]:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from atoll.core.errors import ConfigError
-from atoll.core.rng import Rng
+from atoll.core.rng import hash64, mix64
 
 __all__ = ["Stragglers"]
+
+_PLACE = np.uint64(hash64("straggler"))
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,16 @@ class Stragglers:
 
     def done(self, full: int, key: int) -> int:
         """Epochs (or steps) that a client does of ``full``."""
-        draw = Rng(int(key)).child("straggler").generator()
-        late = draw.random() < self.probability
-        return int(draw.integers(1, full)) if late and full > 1 else full
+        return int(self.done_many(full, np.array([key], dtype=np.uint64))[0])
 
     def done_many(self, full: int, keys: np.ndarray) -> np.ndarray:
         """The same for many clients, ``(clients,)``."""
-        return np.array([self.done(full, int(key)) for key in keys], dtype=np.int64)
+        draw = mix64(np.asarray(keys, dtype=np.uint64) ^ _PLACE)
+        late = _uniform(draw) < self.probability
+        part = 1 + np.floor(_uniform(mix64(draw)) * (full - 1)).astype(np.int64)
+        return np.where(late & (full > 1), part, full)
+
+
+def _uniform(bits: np.ndarray) -> np.ndarray:
+    """Numbers in [0, 1) with 53 random bits."""
+    return np.asarray((bits >> np.uint64(11)) * 2.0**-53)

@@ -171,10 +171,9 @@ class Runner:
             return
         for group in cut_blocks(pool.sizes, self.algorithm, _GROUP):
             sizes = pool.sizes[group]
-            # Clients of one size share the work of laying out their batches.
-            alike = (
-                schedule(group, pool.offsets, keys, self.algorithm, exact=exact) if (sizes == sizes[0]).all() else None
-            )
+            # Clients of one size share the work of laying out their batches, unless some do a part only.
+            shared = (sizes == sizes[0]).all() and self.algorithm.stragglers is None
+            alike = schedule(group, pool.offsets, keys, self.algorithm, exact=exact) if shared else None
             for i in range(len(group)):
                 member = group[i : i + 1]
                 yield (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.rng import shuffles
-from atoll.learn.local import count_steps
+from atoll.learn.local import count_many, count_steps
 
 from .keyed import step_seeds
 
@@ -99,7 +99,8 @@ def schedule(
     slots = len(members) if slots is None else slots
     same = slots == len(members) and bool((sizes == sizes[0]).all())
     counts = np.zeros(slots, dtype=np.int64)
-    counts[: len(sizes)] = [count_steps(algorithm, int(n)) for n in (sizes[:1].repeat(len(sizes)) if same else sizes)]
+    counts[: len(sizes)] = count_many(algorithm, sizes, keys[members])
+    same = same and bool((counts == counts[0]).all())
     total = int(counts.max())
     largest = int(sizes.max())
     width = largest if algorithm.batch_size is None else min(algorithm.batch_size, largest)
