@@ -16,7 +16,8 @@ from atoll.core.aggregate import Mean, Parts, Sum, merge_totals
 from atoll.core.cohort import Community
 from atoll.core.errors import CompositionError
 from atoll.core.rng import Rng
-from atoll.core.stage import Chain, Identity, Stage
+from atoll.core.chain import Chain
+from atoll.core.stage import Identity, Stage
 from atoll.core.task import Batch, Task
 from atoll.engines.inline import Inline
 

@@ -13,7 +13,8 @@ from atoll.core import tree as T
 from atoll.core.aggregate import Mean
 from atoll.core.cohort import Community
 from atoll.core.reducer import Plain, TreeReducer
-from atoll.core.stage import Chain, Identity, Stage
+from atoll.core.chain import Chain
+from atoll.core.stage import Identity, Stage
 from atoll.core.task import Batch, task
 from atoll.engines import Inline
 from atoll.learn.algorithms import FedAvg, FedSGD

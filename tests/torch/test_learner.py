@@ -17,7 +17,8 @@ from atoll.core.executor import Executor
 from atoll.core.party import Parties, Roster
 from atoll.core.request import Request
 from atoll.core.rng import Rng
-from atoll.core.stage import Chain, Identity
+from atoll.core.chain import Chain
+from atoll.core.stage import Identity
 from atoll.data import Dataset, Islands, dirichlet
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.learner import LearnerSettings, adapt

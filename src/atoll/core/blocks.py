@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +10,10 @@ import numpy as np
 from . import message as M
 from . import tree as T
 from .aggregate import Aggregate, Total, Totals, merge_totals
-from .request import Folded, Request, not_finite
+from .chain import SentBlock
+from .request import Folded, Request, not_finite, not_finite_total
 from .rng import Rng
+from .shelf import Shelf
 from .states import States
 from .task import Batch, Summed
 from .tree import Tree
@@ -24,8 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["fold_batches"]
 
 
-def fold_batches(request: Request, cohort: Cohort) -> Folded:
-    """Run a task's ``sums``, or its ``many`` and add up the blocks in the order they come."""
+def fold_batches(request: Request, cohort: Cohort, remembered: Shelf | None = None) -> Folded:
+    """Run a task's ``sums``, or its ``many`` and add up the blocks in the order they come.
+
+    Args:
+        request: what to do.
+        cohort: who does it.
+        remembered: what their uplink stages remember.
+    """
     if request.task.sums is not None and not request.uplink:
         made = request.task.sums(cohort, request.message, **request.task.args)
         if made is not None:
@@ -36,18 +44,18 @@ def fold_batches(request: Request, cohort: Cohort) -> Folded:
     sizes = np.zeros(len(positions), dtype=np.int64)
     order: list[NDArray[np.int64]] = []
     for batch in request.task.batches(cohort, request.message):
-        keys = cohort.keys[batch.positions]
-        keep = np.ones(len(batch.positions), dtype=bool)
+        block = _Block(request, batch, positions[batch.positions], cohort.keys[batch.positions])
         for place, why in batch.rejected.items():
-            keep[batch.positions == place] = False
+            block.keep[batch.positions == place] = False
             folded.rejected[int(positions[place])] = why
-        totals = _sum_finite(request, batch, keys, keep, positions, folded.rejected)
-        folded.totals = merge_totals([folded.totals, totals])
-        kept[batch.positions] = keep
-        order.append(batch.positions[keep])
-        sizes[batch.positions] = _reply_bytes(request, batch, keys)
+        folded.totals = merge_totals([folded.totals, block.fold(remembered or Shelf(), folded.rejected)])
+        kept[batch.positions] = block.keep
+        order.append(batch.positions[block.keep])
+        sizes[batch.positions] = block.nbytes
         if batch.states is not None:
-            _keep_states(folded.states, positions[batch.positions], batch.states, keep)
+            _keep_states(folded.states, block.positions, batch.states, block.keep)
+        if block.memory:
+            _keep_states(folded.memories, block.positions, block.memory, block.keep)
     folded.totals = {name: _cohort_order(total, order) for name, total in folded.totals.items()}
     folded.senders = positions[kept]
     folded.nbytes = sizes[kept]
@@ -82,70 +90,151 @@ def _keep_states(states: States, positions: NDArray[np.int64], stacked: Tree, ke
         states.add_block(positions[keep], T.map(lambda leaf: None if leaf is None else leaf[keep], stacked))
 
 
-def _sum_finite(
-    request: Request,
-    batch: Batch,
-    keys: NDArray[np.uint64],
-    keep: NDArray[np.bool_],
-    positions: NDArray[np.int64],
-    rejected: dict[int, str],
-) -> Totals:
-    """Sum a block; a sum is finite only if every term is, so single clients are looked at only when it is not."""
-    totals = _sum_block(request, batch, keys, keep)
-    if not any(_total_not_finite(total) for total in totals.values()):
-        return totals
-    for i in np.flatnonzero(keep).tolist():
-        for name, aggregate in batch.reply.items():
-            one = T.map(lambda leaf, i=i: leaf[i], aggregate.value)
-            bad = not_finite(one, np.broadcast_to(aggregate.weight, keep.shape)[i])
-            if bad:
-                keep[i] = False
-                reason = f"{name}{'' if bad == '.' else '/' + bad} is not finite"
-                rejected[int(positions[batch.positions[i]])] = reason
-                break
-    return _sum_block(request, batch, keys, keep)
+@dataclass
+class _Block:
+    """A block of clients on its way into the sums.
+
+    Attributes:
+        request: what they answer.
+        batch: their replies.
+        positions: who they are.
+        keys: their random keys.
+        keep: whose replies are in.
+        nbytes: encoded size of each reply.
+        memory: what the uplink's stages remember, stacked.
+    """
+
+    request: Request
+    batch: Batch
+    positions: NDArray[np.int64]
+    keys: NDArray[np.uint64]
+    keep: NDArray[np.bool_] = field(init=False)
+    nbytes: NDArray[np.int64] = field(init=False)
+    memory: dict[str, Tree] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.keep = np.ones(len(self.positions), dtype=bool)
+
+    def fold(self, remembered: Shelf, rejected: dict[int, str]) -> Totals:
+        """The sums of those that are kept; a sum is finite only if every term is, so single clients are looked at only when it is not."""
+        chain = self.request.uplink
+        if chain and not all(_finite(a.value) for a in self.batch.reply.values()):
+            self._reject(self.batch.reply, rejected, "is not finite")  # a stage might make a number of what is none
+        if not chain or not chain.summand_stages:
+            blocks = self._through(remembered)
+            self.nbytes = self._sizes({name: b.aggregate.with_value(b.wire) for name, b in blocks.items()})
+            coded = {name: block.aggregate for name, block in blocks.items()}
+            totals = self._sum(coded)
+            if any(not_finite_total(total) for total in totals.values()):
+                self._reject(coded, rejected, "is not finite once encoded" if chain else "is not finite")
+                totals = self._sum(coded)
+            return totals
+        return self._one_by_one(remembered, rejected)
+
+    def _through(self, remembered: Shelf) -> dict[str, SentBlock]:
+        """The replies through the uplink's value stages."""
+        chain, found = self.request.uplink, {}
+        before = self._remembered(remembered) if chain.remembers else {}
+        for name, aggregate in self.batch.reply.items():
+            if chain and not aggregate.metric:
+                streams = np.array([Rng(int(k)).child(name).key for k in self.keys], dtype=np.uint64)
+                whole = aggregate if self.keep.all() else aggregate.with_value(_without(aggregate.value, ~self.keep))
+                found[name] = chain.send_block(whole, self.request.public, streams, before.get(name, {}))
+                if found[name].memory:
+                    self.memory[name] = found[name].memory
+            else:
+                found[name] = SentBlock(aggregate, aggregate.value, {})
+        self.memory.update({name: kept for name, kept in before.items() if name not in self.batch.reply})
+        return found
+
+    def _remembered(self, shelf: Shelf) -> dict[str, dict[str, Tree]]:
+        """What the stages remember of these clients, stacked."""
+        fresh = self.request.uplink.fresh({name: a.row(0) for name, a in self.batch.reply.items()})
+        if not fresh:
+            return {}
+        stacked = shelf.gather(self.positions, fresh)
+        if stacked is None:  # of different forms: what is known of these aggregates only
+            rows = [
+                {**fresh, **{k: v for k, v in (shelf.get(p) or {}).items() if k in fresh}}
+                for p in self.positions.tolist()
+            ]
+            stacked = T.map(lambda *leaves: np.stack(leaves), *rows)
+        return stacked  # type: ignore[no-any-return]
+
+    def _sum(self, reply: dict[str, Aggregate]) -> Totals:
+        if not self.keep.any():
+            return {}
+        mask = None if self.keep.all() else self.keep.astype(np.float64)
+        return {name: aggregate.block_sum(mask) for name, aggregate in reply.items()}
+
+    def _reject(self, reply: dict[str, Aggregate], rejected: dict[int, str], why: str) -> None:
+        """Keep out the clients of whose reply something is not finite."""
+        for i in np.flatnonzero(self.keep).tolist():
+            for name, aggregate in reply.items():
+                one = aggregate.row(i)
+                bad = not_finite(one.value, one.weight)
+                if bad:
+                    self.keep[i] = False
+                    rejected[int(self.positions[i])] = f"{name}{'' if bad == '.' else '/' + bad} {why}"
+                    break
+
+    def _one_by_one(self, remembered: Shelf, rejected: dict[int, str]) -> Totals:
+        """Stages that act on summands see one reply after another."""
+        from .memory import Memory
+
+        request, memories, parts = self.request, States(), list[Totals]()
+        self.nbytes = np.zeros(len(self.positions), dtype=np.int64)
+        for i in np.flatnonzero(self.keep).tolist():
+            reply = {name: aggregate.row(i) for name, aggregate in self.batch.reply.items()}
+            memory, part, wires = Memory(remembered, int(self.positions[i])), Totals(), dict[str, Any]()
+            memory.begin(request, reply)
+            for name, aggregate in reply.items():
+                stream = Rng(int(self.keys[i])).child(name)
+                sent = request.uplink.send(aggregate, request.public, stream, memory.of(name))
+                memory.keep(name, sent.memory)
+                part[name], wires[name] = sent.total, _wire(aggregate, sent.wire)
+            bad = next((f"{k}/{bad}" for k, t in part.items() if (bad := not_finite_total(t))), None)
+            if bad is not None:
+                self.keep[i] = False
+                rejected[int(self.positions[i])] = f"{bad} is not finite once encoded"
+                continue
+            self.nbytes[i] = M.nbytes(wires)
+            memories.singles[i] = memory.now
+            parts.append(part)
+        if memories.singles and request.uplink.remembers:
+            blank = next(iter(memories.singles.values()))
+            rows = [memories.singles.get(i, blank) for i in range(len(self.positions))]
+            self.memory = T.map(lambda *leaves: np.stack(leaves), *rows)
+        return merge_totals(parts)
+
+    def _sizes(self, sent: dict[str, Aggregate]) -> NDArray[np.int64]:
+        """Encoded size of every reply: all of a block have the same shapes, but for stages whose encodings are of any length."""
+        count = len(self.positions)
+        ragged = any(isinstance(leaf, T.Ragged) for a in sent.values() for leaf in T.leaves(a.value))
+        rows = [
+            M.nbytes({name: _wire(aggregate, aggregate.row(i).value) for name, aggregate in sent.items()})
+            for i in range(count if ragged else min(count, 1))
+        ]
+        return np.array(rows, dtype=np.int64) if ragged else np.full(count, rows[0] if rows else 0, dtype=np.int64)
 
 
-def _total_not_finite(total: Total) -> bool:
-    if total.kind == "parts":
-        return any(not_finite(part.value, part.weight) for part in total.value)
-    return bool(not_finite(total.value, total.weight))
+def _wire(aggregate: Aggregate, wire: Tree) -> dict[str, Any]:
+    return {"kind": aggregate.kind, "value": wire, "weight": 1.0}
 
 
-def _sum_block(request: Request, batch: Batch, keys: NDArray[np.uint64], keep: NDArray[np.bool_]) -> Totals:
-    chain = request.uplink
-    if not keep.any():
-        return {}
-    mask = None if keep.all() else keep.astype(np.float64)
-    totals: Totals = {}
-    for name, aggregate in batch.reply.items():
-        if not chain or aggregate.metric:
-            totals[name] = aggregate.block_sum(mask)
-        elif chain.summable and aggregate.summable and not chain.summand_stages:
-            stream = np.array([Rng(int(k)).child(name).key for k in keys], dtype=np.uint64)
-            totals[name] = chain.encode_block(aggregate, request.public, stream).block_sum(mask)
-        else:
-            totals.update(_sum_one_by_one(request, name, aggregate, keys, keep))
-    return totals
+def _finite(value: Tree) -> bool:
+    """Whether the sum of every leaf is finite: then every entry is, but for sums that are too large, which cost a second look."""
+    return all(np.isfinite(float(leaf.sum())) for leaf in T.leaves(value) if getattr(leaf, "ndim", 0))
 
 
-def _sum_one_by_one(
-    request: Request, name: str, aggregate: Aggregate, keys: NDArray[np.uint64], keep: NDArray[np.bool_]
-) -> Totals:
-    rows = [
-        {name: request.uplink.encode(aggregate.row(i), request.public, Rng(int(keys[i])).child(name))[0]}
-        for i in np.flatnonzero(keep).tolist()
-    ]
-    return merge_totals(rows)
+def _without(value: Tree, out: NDArray[np.bool_]) -> Tree:
+    """The same block with zeros for some clients."""
 
+    def blank(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray):
+            return np.where(out.reshape(-1, *[1] * (leaf.ndim - 1)), np.zeros((), leaf.dtype), leaf)
+        copied = leaf.clone()
+        copied[T._namespace(leaf).as_tensor(np.flatnonzero(out), device=leaf.device)] = 0
+        return copied
 
-def _reply_bytes(request: Request, batch: Batch, keys: NDArray[np.uint64]) -> int:
-    """Encoded size of one client's reply; all of a block have the same shapes."""
-    sent: dict[str, Any] = {}
-    for name, aggregate in batch.reply.items():
-        one = aggregate.row(0)
-        wire = one.value
-        if request.uplink and not aggregate.metric:
-            _, wire = request.uplink.encode(one, request.public, Rng(int(keys[0])).child(name))
-        sent[name] = {"kind": aggregate.kind, "value": wire, "weight": 1.0}
-    return M.nbytes(sent)
+    return T.map(blank, value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .stage import Chain
+from .chain import Chain
 from .errors import ConfigError
 from .outcomes import exchanged
 from .party import Parties, Party

@@ -21,8 +21,9 @@ from .cohort import Cohort, Population
 from .errors import AtollError, CompositionError, DataError, MessageError, TaskError
 from .event import Event
 from .island import AllowAll, Island, Policy
+from .memory import Memory
 from .party import Parties, Roster
-from .request import Folded, Ran, Reply, Request, not_finite, sketch, wire_form
+from .request import Folded, Ran, Reply, Request, not_finite, not_finite_total, sketch, wire_form
 from .rng import Rng
 from .session import GuardedPeers
 from .shelf import Shelf
@@ -66,7 +67,15 @@ class Executor:
         """The random key of each party for this request."""
         return Rng(request.key).children(self.roster.keys(positions))
 
-    def island(self, request: Request, position: int, key: int, states: States, spend: Spend | None) -> Island:
+    def island(
+        self,
+        request: Request,
+        position: int,
+        key: int,
+        states: States,
+        spend: Spend | None,
+        memory: Memory | None = None,
+    ) -> Island:
         """The view that a task gets."""
         return Island(
             self.roster.party(position),
@@ -77,10 +86,10 @@ class Executor:
             ledger=spend,
             inbox=request.mail.box(self.roster.name(position)) if request.mail else None,
             secret_seed=self.secret_seed,
-            totals=None if request.task.wraps is None else self._wrapped(request, key),
+            totals=None if request.task.wraps is None else self._wrapped(request, key, memory or Memory()),
         )
 
-    def _wrapped(self, request: Request, key: int) -> Callable[[Island, Tree], Awaitable[Totals]]:
+    def _wrapped(self, request: Request, key: int, memory: Memory) -> Callable[[Island, Tree], Awaitable[Totals]]:
         """Runs the task that the request's task wraps, and puts its reply through the uplink."""
         inner = request.task.wraps
 
@@ -92,6 +101,7 @@ class Executor:
                 value = await value
             aggregates = _aggregates(value, inner.name, island.name)
             found: Totals = {}
+            memory.begin(request, aggregates)
             for name, aggregate in aggregates.items():
                 if not aggregate.summable:
                     raise CompositionError(
@@ -101,14 +111,25 @@ class Executor:
                 bad = not_finite(aggregate.value, aggregate.weight)
                 if bad:
                     raise DataError(f"{_path(name, bad)} is not finite", remedy="lower the learning rate")
-                found[name] = request.uplink.encode(aggregate, request.public, Rng(key).child(name))[0]
+                sent = request.uplink.send(aggregate, request.public, Rng(key).child(name), memory.of(name))
+                memory.keep(name, sent.memory)
+                found[name] = sent.total
             return found
 
         return totals
 
-    async def one(self, request: Request, position: int, key: int, states: States, spend: Spend | None = None) -> Ran:
+    async def one(
+        self,
+        request: Request,
+        position: int,
+        key: int,
+        states: States,
+        spend: Spend | None = None,
+        remembered: Shelf | None = None,
+    ) -> Ran:
         """Run the task at one party."""
-        island = self.island(request, position, key, states, spend)
+        memory = Memory(remembered, position)
+        island = self.island(request, position, key, states, spend, memory)
         try:
             value = request.task(island, request.message)
             if inspect.isawaitable(value):
@@ -119,7 +140,7 @@ class Executor:
         except Exception as error:
             return Ran(Reply(position, error=self.explain(error, request, position)), None, False, island.sealed)
         reply = Reply(position, value, island.outbox, island.notes, nbytes)
-        return Ran(reply, island.new_state, island.state_changed, island.sealed)
+        return Ran(reply, island.new_state, island.state_changed, island.sealed, memory=memory.now or None)
 
     async def fold(
         self,
@@ -128,15 +149,25 @@ class Executor:
         shelf: Shelf,
         replay: Replay | None = None,
         spend: Spend | None = None,
+        remembered: Shelf | None = None,
     ) -> Folded:
-        """Run the task at each party and add up the replies, in cohort order or in the blocks of the task's ``many``."""
+        """Run the task at each party and add up the replies, in cohort order or in the blocks of the task's ``many``.
+
+        Args:
+            request: what to do.
+            positions: the cohort.
+            shelf: the parties' private states.
+            replay: knows replies that must not be made twice.
+            spend: takes privacy events.
+            remembered: what the parties' uplink stages remember.
+        """
         keys = self.keys(request, positions)
         # A policy looks at single replies, which a block never has.
         fast = self.vectorised and request.task.many is not None and isinstance(self.policy, AllowAll)
         if fast and request.mail is None:
             cohort = Cohort(Parties(self.roster, positions), keys, self.population, shelf)
             try:
-                return fold_batches(request, cohort)
+                return fold_batches(request, cohort, remembered)
             except Exception as error:
                 explained = self.explain(error, request, None)
                 return Folded({}, positions[:0], positions[:0], {}, dict.fromkeys(positions.tolist(), explained))
@@ -148,9 +179,12 @@ class Executor:
             if ran is None:
                 ran = await self.one(request, position, key, shelf.get, spend)
                 folded.keep(ran)
-            nbytes = self._add(request, ran.reply, key, folded)
+            memory = Memory(remembered, position)
+            nbytes = self._add(request, ran.reply, key, folded, memory)
             if nbytes is None:  # a reply that is kept out leaves no state behind
                 continue
+            if memory.now:
+                folded.memories.singles[position] = memory.now
             if ran.changed:
                 folded.states.singles[position] = ran.state
             senders.append(position)
@@ -159,7 +193,7 @@ class Executor:
         folded.nbytes = np.array(sizes, dtype=np.int64)
         return folded
 
-    def _add(self, request: Request, reply: Reply, key: int, folded: Folded) -> int | None:
+    def _add(self, request: Request, reply: Reply, key: int, folded: Folded, memory: Memory) -> int | None:
         """Put one reply through the uplink and into the sums; return its size, or ``None`` when it is kept out."""
         if reply.error is not None:
             folded.errors[reply.party] = reply.error
@@ -169,16 +203,23 @@ class Executor:
         except MessageError as error:
             folded.errors[reply.party] = error
             return None
-        part, sent = {}, {}
+        part, wires = {}, {}
+        memory.begin(request, aggregates)
         for name, aggregate in aggregates.items():
             bad = not_finite(aggregate.value, aggregate.weight)
             if bad:
                 folded.rejected[reply.party] = f"{_path(name, bad)} is not finite"
                 return None
-            part[name], wire = request.uplink.encode(aggregate, request.public, Rng(key).child(name))
-            sent[name] = {"kind": aggregate.kind, "value": wire, "weight": float(aggregate.weight)}
+            sent = request.uplink.send(aggregate, request.public, Rng(key).child(name), memory.of(name))
+            bad = not_finite_total(sent.total) if request.uplink else ""
+            if bad:
+                folded.rejected[reply.party] = f"{_path(name, bad)} is not finite once encoded"
+                return None
+            part[name] = sent.total
+            memory.keep(name, sent.memory)
+            wires[name] = {"kind": aggregate.kind, "value": sent.wire, "weight": float(aggregate.weight)}
         folded.totals = merge_totals([folded.totals, part])
-        return M.nbytes(sent)
+        return M.nbytes(wires)
 
     async def role(
         self, request: Request, position: int, peers: Any, states: States, spend: Spend | None = None

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import nesting, survival
-from .stage import Chain
+from .chain import Chain
 from .dialogue import Dialogue
 from .party import Parties, Party
 from .reducer import Plain, Reducer

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .session import Switch
+    from .shelf import Shelf
 
 __all__ = ["Host"]
 
@@ -52,12 +53,16 @@ class Host:
             self.journal.put([(request, ran)])
         if ran.changed:
             self.store.put(request.slot, ran.reply.party, ran.state)
+        if ran.memory is not None:
+            self.store.put(request.memory, ran.reply.party, ran.memory)
         return ran.reply
 
     def absorb_fold(self, request: Request, folded: Folded) -> Folded:
         """Keep what a cohort left behind, then release its sums."""
         self.journal.put((request, ran) for ran in folded.kept)
         self.store.shelf(request.slot).put_all(folded.states)
+        if request.uplink.remembers:
+            self.store.shelf(request.memory).put_all(folded.memories)
         return folded
 
     def replay(self, request: Request, position: int) -> Ran | None:
@@ -72,18 +77,24 @@ class Host:
     async def _one(self, request: Request, position: int, key: int) -> Reply:
         ran = self.replay(request, position)
         if ran is None:
-            ran = await self.executor.one(request, position, key, self.states(request), self.spend)
+            ran = await self.executor.one(
+                request, position, key, self.states(request), self.spend, self.memory(request)
+            )
         return self.absorb(request, ran)
 
     def states(self, request: Request) -> Any:
         """Reads private state for a request: position -> state."""
         return self.store.shelf(request.slot).get
 
+    def memory(self, request: Request) -> Shelf | None:
+        """What the parties' uplink stages remember; ``None`` where they remember nothing."""
+        return self.store.shelf(request.memory) if request.uplink.remembers else None
+
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
         """Run the task at each party and add up the replies."""
         replay = (lambda position: self.replay(request, position)) if self.journal else None
         shelf = self.store.shelf(request.slot)
-        folded = await self.executor.fold(request, positions, shelf, replay, self.spend)
+        folded = await self.executor.fold(request, positions, shelf, replay, self.spend, self.memory(request))
         return self.absorb_fold(request, folded)
 
     async def role(self, request: Request, position: int, peers: Any) -> Ran:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .aggregate import Totals, in_order, merge_totals, sign_parts
+from .chain import Chain
 from .errors import QuorumError
 from .flight import Flight
 from .party import Parties
 from .request import Folded, Mail, Reply
 from .results import Combined, Exchanged
-from .stage import Chain
 from .tree import Tree
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .chain import Chain
 from .errors import CompositionError, ConfigError
 from .results import Combined, Terms
-from .stage import Chain
 from .tree import Tree
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import numpy as np
 
 from . import message as M
 from . import tree as T
-from .aggregate import Aggregate, Totals
-from .stage import Chain
+from .aggregate import Aggregate, Total, Totals
+from .chain import Chain
 from .states import States
 from .task import Task
 from .tree import Tree
@@ -20,7 +20,7 @@ from .tree import Tree
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Folded", "Mail", "Ran", "Reply", "Request", "not_finite", "sketch", "wire_form"]
+__all__ = ["Folded", "Mail", "Ran", "Reply", "Request", "not_finite", "not_finite_total", "sketch", "wire_form"]
 
 
 class Mail:
@@ -80,6 +80,12 @@ class Request:
     public: tuple[Tree, ...] = ()
     mail: Mail | None = None
 
+    @property
+    def memory(self) -> str:
+        """Where the parties keep what the uplink's stages remember: a slot inside the program's that no scope can be named like."""
+        inner = self.task.wraps or self.task
+        return f"{self.slot}//{inner.name}/{self.uplink.place}"
+
 
 @dataclass
 class Reply:
@@ -113,6 +119,7 @@ class Ran:
         sealed: it drew on secrets or spent privacy budget, so running it again would not give the same.
         time: clock time at which it ended, for a role of a session.
         said: bytes that it sent to its peers, for a role of a session.
+        memory: what the uplink's stages remember, ``None`` when they went unused.
     """
 
     reply: Reply
@@ -121,6 +128,7 @@ class Ran:
     sealed: bool = False
     time: float = 0.0
     said: int = 0
+    memory: Tree = None
 
 
 @dataclass
@@ -134,6 +142,7 @@ class Folded:
         rejected: position -> why its reply was kept out.
         errors: position -> what its task raised.
         states: the private states that they leave behind.
+        memories: what the uplink's stages remember of them.
         kept: sealed replies, for the journal.
     """
 
@@ -143,6 +152,7 @@ class Folded:
     rejected: dict[int, str] = field(default_factory=dict)
     errors: dict[int, Exception] = field(default_factory=dict)
     states: States = field(default_factory=States)
+    memories: States = field(default_factory=States)
     kept: list[Ran] = field(default_factory=list)
 
     def keep(self, ran: Ran) -> None:
@@ -175,6 +185,13 @@ def not_finite(value: Tree, weight: Any) -> str:
         elif type(leaf).__module__ == "torch" and leaf.is_floating_point() and not bool(leaf.isfinite().all()):
             return path or "."
     return ""
+
+
+def not_finite_total(total: Total) -> str:
+    """The path of the first non-finite leaf of a total, as ``not_finite`` gives it."""
+    if total.kind == "parts":
+        return next((bad for part in total.value if (bad := not_finite(part.value, part.weight))), "")
+    return not_finite(total.value, total.weight)
 
 
 def sketch(message: Tree) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Self
 
-from .stage import Chain
+from .chain import Chain
 from .errors import ConfigError
 from .meter import Meter
 from .party import Parties, Party

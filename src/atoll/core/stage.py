@@ -3,26 +3,30 @@
 A stage has a party half (``encode``) and a server half (``decode``). Stages form a chain, applied in order at the party and undone in reverse:
 *value* stages see the client's own value, then the aggregate's weight is applied, then *summand* stages see what will be added up.
 ``decode`` runs once on the sum; for a stage that is not summable it runs on every reply, and a secure reducer refuses such a stage.
+
+Because a value stage's encodings are weighted before they are added up, ``sum_k w_k encode(x_k)``, a summable one must have a *linear* decoder. An
+affine one (a scale and an offset of each client's own) is not summable, unless the parameters are public and the decoder is linear.
+
+A stage may keep *memory* at the party, such as what quantisation left over: ``remember`` takes what the last reply of this kind left and gives
+what this one leaves. It is private state with a place of its own, and a reply that is kept out leaves none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from . import tree as T
-from .aggregate import Aggregate, Total
-from .errors import CompositionError
 from .rng import Rng
 from .tree import Tree
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Chain", "Identity", "Stage"]
+__all__ = ["Identity", "Stage"]
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,16 @@ class Stage:
         summable: whether ``decode(sum of encodings)`` equals the sum of the decoded.
         linear: whether encoding is linear in the value.
         unbiased: whether decoding is right on average.
+        packs: whether what it encodes is a binary form, which no stage behind it can take for numbers.
+        remembers: whether it keeps memory at the party.
     """
 
     on: ClassVar[Literal["value", "summand"]] = "value"
     summable: ClassVar[bool] = True
     linear: ClassVar[bool] = True
     unbiased: ClassVar[bool] = True
+    packs: ClassVar[bool] = False
+    remembers: ClassVar[bool] = False
 
     def public(self, rng: Rng) -> Tree:
         """Round parameters that every party gets and everyone may know: a scale, a seed, a codebook."""
@@ -53,19 +61,63 @@ class Stage:
 
     def encode_block(self, block: Tree, public: Tree, keys: NDArray[np.uint64]) -> Tree:
         """The party half for a block of clients with a leading client axis; override it where a loop would be slow."""
-        rows = [
-            self.encode(T.map(lambda leaf, c=c: leaf[c], block), public, Rng(int(key))) for c, key in enumerate(keys)
-        ]
-        return T.map(lambda *leaves: T.stack(leaves), *rows)
+        return _stacked([self.encode(_row(block, c), public, Rng(int(key))) for c, key in enumerate(keys)])
 
     def decode(self, total: Tree, public: Tree, n: int) -> Tree:
         """The server half: on the sum of ``n`` replies, or on one (``n = 1``)."""
         del public, n
         return total
 
+    def decode_block(self, block: Tree, public: Tree, memory: Tree = None) -> Tree:
+        """The server half on each reply of a block; ``memory`` is what the clients remembered before they encoded, see ``decode_one``."""
+        count = len(T.leaves(block)[0])
+        before = [_row(memory, c) if self.remembers else None for c in range(count)]
+        return _stacked([self.decode_one(_row(block, c), public, before[c]) for c in range(count)])
+
+    # ------------------------------------------------------------------ memory
+
+    def fresh(self, value: Tree) -> Tree:
+        """What a party remembers before its first reply: of the same form (structure, dtypes, shapes) as what ``remember`` leaves."""
+        del value
+        return None
+
+    def remember(self, value: Tree, memory: Tree, public: Tree, rng: Rng) -> tuple[Tree, Tree]:
+        """The party half of a stage with memory: the encoded value, and the new memory."""
+        return self.encode(value, public, rng), memory
+
+    def remember_block(self, block: Tree, memory: Tree, public: Tree, keys: NDArray[np.uint64]) -> tuple[Tree, Tree]:
+        """The same for a block of clients; memory has a leading client axis too."""
+        if not self.remembers:
+            return self.encode_block(block, public, keys), memory
+        rows = [self.remember(_row(block, c), _row(memory, c), public, Rng(int(key))) for c, key in enumerate(keys)]
+        sent, kept = ([row[i] for row in rows] for i in (0, 1))
+        return _stacked(sent), _stacked(kept)
+
+    def decode_one(self, sent: Tree, public: Tree, memory: Tree) -> Tree:
+        """One reply as the server understands it.
+
+        A stage whose decoder needs what was sent before (a learned shift) takes it from ``memory``, the client's own before it encoded: in a
+        simulation the server's copy is that very memory. A real server keeps a copy for every client and updates it by what the client
+        sends, which is all that the client's own update depends on.
+        """
+        del memory
+        return self.decode(sent, public, 1)
+
+    # ------------------------------------------------------------------ promises
+
     def bits(self, value: Tree) -> int | None:
         """Exact size of the encoded value in bits; ``None`` when only measuring tells."""
         return sum(8 * int(np.prod(np.shape(leaf))) * int(leaf.dtype.itemsize) for leaf in T.leaves(value))
+
+    def omega(self, value: Tree) -> float | None:
+        """The least known ``w`` with ``E ||C(x) - x||^2 <= w ||x||^2`` for values of this form, for an unbiased stage; ``None`` is unknown."""
+        del value
+        return None
+
+    def delta(self, value: Tree) -> float | None:
+        """The largest known ``d`` with ``E ||C(x) - x||^2 <= (1 - d) ||x||^2`` for values of this form (a contraction); ``None`` is unknown."""
+        del value
+        return None
 
     def sensitivity(self, before: float | None) -> float | None:
         """Largest L2 change one client can cause after this stage, given that before it; ``None`` is unbounded."""
@@ -77,115 +129,38 @@ class Stage:
         return f"{type(self).__module__}:{type(self).__qualname__}"
 
     def settings(self) -> dict[str, Any]:
-        """The stage's fields, as plain values."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        """The stage's fields, as plain values; a stage inside is written as ``{"stage": name, "settings": ...}``."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+    def spec(self) -> dict[str, Any]:
+        """The stage as it travels: its name and plain settings."""
+        return {"stage": self.name, "settings": self.settings()}
+
+    @staticmethod
+    def of(spec: Mapping[str, Any], find: Callable[[str], type[Stage]]) -> Stage:
+        """The inverse of ``spec``; ``find`` looks names up."""
+        settings = {k: Stage.of(v, find) if _is_spec(v) else v for k, v in spec["settings"].items()}
+        return find(spec["stage"])(**settings)
+
+
+def _row(block: Tree, c: int) -> Tree:
+    """Client ``c`` of a block."""
+    return T.map(lambda leaf: leaf[c], block)
+
+
+def _stacked(rows: list[Tree]) -> Tree:
+    """A block of these clients; NumPy leaves may be scalars."""
+    return T.map(lambda *leaves: T.stack(leaves), *rows)
+
+
+def _plain(value: Any) -> Any:
+    return value.spec() if isinstance(value, Stage) else value
+
+
+def _is_spec(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"stage", "settings"}
 
 
 @dataclass(frozen=True)
 class Identity(Stage):
     """Changes nothing."""
-
-
-def _undo(rows: Sequence[tuple[int, Stage, Tree]], value: Tree, n: int) -> Tree:
-    for _, stage, known in reversed(rows):
-        value = stage.decode(value, known, n)
-    return value
-
-
-class Chain:
-    """Stages in order, and how they act on aggregates.
-
-    Args:
-        stages: value stages first, then summand stages.
-
-    Raises:
-        CompositionError: a value stage stands behind a summand stage.
-    """
-
-    def __init__(self, stages: Sequence[Stage] = ()) -> None:
-        self.stages = tuple(stages)
-        seen: Stage | None = None
-        for stage in self.stages:
-            if stage.on == "summand":
-                seen = stage
-            elif seen is not None:
-                raise CompositionError(
-                    f"{type(stage).__name__} acts on the client's value and stands behind {type(seen).__name__}, which acts on the summand",
-                    where="uplink",
-                    remedy=f"put {type(stage).__name__} before {type(seen).__name__}",
-                )
-        self.value_stages = tuple(s for s in self.stages if s.on == "value")
-        self.summand_stages = tuple(s for s in self.stages if s.on == "summand")
-
-    def __bool__(self) -> bool:
-        return bool(self.stages)
-
-    def require_summable(self, why: str) -> None:
-        """Refuse stages whose encodings cannot be added up.
-
-        Raises:
-            CompositionError: one of them is not summable.
-        """
-        for stage in self.stages:
-            if not stage.summable:
-                raise CompositionError(
-                    f"{type(stage).__name__} is not summable: its encodings cannot be added up, and {why} sees only sums",
-                    where="uplink",
-                    remedy="use a summable stage, or a plain reducer",
-                )
-
-    def public(self, rng: Rng) -> list[Tree]:
-        """The round parameters of every stage."""
-        return [stage.public(rng.child(i, stage.name)) for i, stage in enumerate(self.stages)]
-
-    def _pairs(self, public: Sequence[Tree]) -> tuple[list[tuple[int, Stage, Tree]], list[tuple[int, Stage, Tree]]]:
-        rows = [(i, stage, public[i] if public else None) for i, stage in enumerate(self.stages)]
-        return [r for r in rows if r[1].on == "value"], [r for r in rows if r[1].on == "summand"]
-
-    def encode(self, aggregate: Aggregate, public: Sequence[Tree], rng: Rng) -> tuple[Total, Tree]:
-        """One client's aggregate as a total of one, and what of it crosses the link.
-
-        A chain that is summable leaves the total of a summable aggregate encoded; otherwise each reply is decoded here, on arrival.
-        """
-        if aggregate.metric or not self.stages:
-            return aggregate.total(), aggregate.value
-        before, after = self._pairs(public)
-        if after and not aggregate.summable:
-            raise CompositionError(
-                f"{type(after[0][1]).__name__} acts on summands, and {aggregate.kind!r} replies are not summed",
-                where="uplink",
-                remedy="use stages that act on values",
-            )
-        sent = aggregate.value
-        for i, stage, known in before:
-            sent = stage.encode(sent, known, rng.child("stage", i))
-        value = sent if self.summable and aggregate.summable else _undo(before, sent, 1)
-        total = aggregate.with_value(value).total()
-        summand = total.value
-        for i, stage, known in after:
-            sent = summand = stage.encode(summand, known, rng.child("stage", i))
-        if after and not self.summable:
-            summand = _undo(after, summand, 1)
-        return replace(total, value=summand), sent
-
-    def encode_block(self, aggregate: Aggregate, public: Sequence[Tree], keys: NDArray[np.uint64]) -> Aggregate:
-        """A block of clients' aggregates with the value stages applied."""
-        if aggregate.metric:
-            return aggregate
-        value = aggregate.value
-        for i, stage, known in self._pairs(public)[0]:
-            stage_keys = np.array([Rng(int(k)).child("stage", i).key for k in keys], dtype=np.uint64)
-            value = stage.encode_block(value, known, stage_keys)
-        return aggregate.with_value(value)
-
-    def decode(self, total: Total, public: Sequence[Tree]) -> Total:
-        """Undo the stages on a sum, in reverse."""
-        if total.metric or not self.stages or total.kind == "parts" or not self.summable:
-            return total
-        before, after = self._pairs(public)
-        return replace(total, value=_undo([*before, *after], total.value, total.n))
-
-    @property
-    def summable(self) -> bool:
-        """Whether all stages are."""
-        return all(stage.summable for stage in self.stages)

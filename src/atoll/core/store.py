@@ -1,7 +1,7 @@
 """Where private state lives between rounds, and how it survives a crash.
 
 A store belongs to a host and keeps a shelf of states for every slot. A slot is one program's scope, so two concurrent programs never see each
-other's state. ``commit`` writes what changed since the last generation into segment files; the manifest of the checkpoint decides
+other's state; what uplink stages remember lies in slots of its own below it, and goes with it. ``commit`` writes what changed since the last generation into segment files; the manifest of the checkpoint decides
 which segments count. A crash between the two leaves segments that nobody names: they are removed when the run is opened again.
 """
 
@@ -83,12 +83,13 @@ class StateStore:
         """
         if self.folder is None:
             return []
-        shelf, names = self.shelf(slot), list[str]()
+        names = list[str]()
         try:
-            for part in shelf.parts(shelf.positions(changed=not full), SEGMENT_BYTES):
-                name = f"state-{generation:08d}-{hash64(slot):016x}-{len(names):04d}.msg"
-                write_message(self.folder / name, {"slot": slot, **part.packed(), "owners": self._owners(part)})
-                names.append(name)
+            for own, shelf in self._shelves_of(slot):
+                for part in shelf.parts(shelf.positions(changed=not full), SEGMENT_BYTES):
+                    name = f"state-{generation:08d}-{hash64(slot):016x}-{len(names):04d}.msg"
+                    write_message(self.folder / name, {"slot": own, **part.packed(), "owners": self._owners(part)})
+                    names.append(name)
         except Exception:
             for name in names:
                 with contextlib.suppress(OSError):
@@ -98,7 +99,8 @@ class StateStore:
 
     def settle(self, slot: str) -> None:
         """The generation is safe: what was committed is no longer new."""
-        self.shelf(slot).settle()
+        for _, shelf in self._shelves_of(slot):
+            shelf.settle()
 
     def load(self, slot: str, segments: list[str]) -> None:
         """Go back to the generation whose segments are named, oldest first.
@@ -106,16 +108,23 @@ class StateStore:
         Raises:
             CheckpointError: a segment cannot be read, or holds the state of a party that is not there any more.
         """
-        self.shelves.pop(slot, None)
-        shelf = self.shelf(slot)
+        for own, _ in self._shelves_of(slot):
+            del self.shelves[own]
         for name in segments:
             if self.folder is None:
                 raise CheckpointError(f"segment {name!r} without a folder", remedy="open the store with its folder")
             content: dict[str, Any] = read_message(self.folder / name)
             states = States.unpack(content)
             self._check_owners(states, content["owners"], self.folder / name)
-            shelf.put_all(states)
-        shelf.settle()
+            self.shelf(content["slot"]).put_all(states)
+        self.settle(slot)
+
+    def _shelves_of(self, slot: str) -> list[tuple[str, Shelf]]:
+        """The shelf of a slot, and those of what uplink stages remember for it (see ``Request.memory``): they are one generation."""
+        self.shelf(slot)
+        return [
+            (name, self.shelves[name]) for name in sorted(self.shelves) if name == slot or name.startswith(slot + "//")
+        ]
 
     def drop(self, slot: str) -> None:
         """Forget a slot that ended, and every slot inside it."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .stage import Chain
+from .chain import Chain
 from .errors import ConfigError
 from .flight import Arrivals, Flight, Handle, by_flight
 from .outcomes import combined, require_quorum

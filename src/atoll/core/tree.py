@@ -16,6 +16,7 @@ import numpy as np
 from .errors import ConfigError, DataError
 
 __all__ = [
+    "Ragged",
     "Tree",
     "add",
     "dot",
@@ -41,6 +42,23 @@ Tree = Any
 """A nested dict, list or tuple with array or scalar leaves."""
 
 _builtin_map = map
+
+
+class Ragged:
+    """A leaf of a block whose clients have arrays of different lengths: like a leading client axis, it is indexed by client.
+
+    Args:
+        rows: one array a client.
+    """
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self.rows = list(rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.rows[i]
 
 
 def _namespace(leaf: Any) -> Any:

@@ -12,8 +12,9 @@ import numpy as np
 
 from . import errors as E
 from .aggregate import Aggregate, Mean, Part, Parts, Sum, Total, Totals, Vote
+from .chain import Chain
 from .request import Folded, Mail, Ran, Reply, Request
-from .stage import Chain, Stage
+from .stage import Stage
 from .states import States
 from .task import Task, resolve
 from .tree import Tree
@@ -64,7 +65,8 @@ def pack_request(request: Request, names: list[str]) -> Tree:
         "message": request.message,
         "slot": request.slot,
         "key": request.key,
-        "uplink": [{"stage": s.name, "settings": s.settings()} for s in request.uplink.stages],
+        "uplink": [stage.spec() for stage in request.uplink.stages],
+        "place": request.uplink.place,
         "public": list(request.public),
         "mail": None if request.mail is None else {name: request.mail.box(name) for name in names},
     }
@@ -73,11 +75,11 @@ def pack_request(request: Request, names: list[str]) -> Tree:
 def unpack_request(packed: Any, registry: Mapping[str, Any]) -> Request:
     """The inverse of ``pack_request``; names are looked up in the registry first, then as ``module:name``."""
     task = Task.of(packed["task"], lambda name: resolve(name, registry))
-    stages = [resolve(s["stage"], registry, Stage)(**s["settings"]) for s in packed["uplink"]]
+    stages = [Stage.of(spec, lambda name: resolve(name, registry, Stage)) for spec in packed["uplink"]]
     mail = None if packed["mail"] is None else Mail(packed["mail"])
     return Request(
         packed["id"], task, packed["message"], packed["slot"], packed["key"],
-        Chain(stages), tuple(packed["public"]), mail,
+        Chain(stages, packed["place"]), tuple(packed["public"]), mail,
     )  # fmt: skip
 
 
@@ -115,6 +117,7 @@ def pack_ran(ran: Ran) -> Tree:
         "sealed": ran.sealed,
         "time": float(ran.time),
         "said": ran.said,
+        "memory": ran.memory,
     }
 
 
@@ -124,7 +127,9 @@ def unpack_ran(packed: Any) -> Ran:
         packed["party"], unpack_value(packed["value"]), packed["mail"], packed["notes"], packed["nbytes"],
         unpack_error(packed["error"]),
     )  # fmt: skip
-    return Ran(reply, packed["state"], packed["changed"], packed["sealed"], packed["time"], packed["said"])
+    return Ran(
+        reply, packed["state"], packed["changed"], packed["sealed"], packed["time"], packed["said"], packed["memory"]
+    )  # fmt: skip
 
 
 def _pack_total(total: Total) -> Tree:
@@ -150,6 +155,7 @@ def pack_folded(folded: Folded) -> Tree:
         "rejected": [[k, v] for k, v in folded.rejected.items()],
         "errors": [[k, pack_error(v)] for k, v in folded.errors.items()],
         "states": folded.states.packed(),
+        "memories": folded.memories.packed(),
         "kept": [pack_ran(ran) for ran in folded.kept],
     }
 
@@ -160,5 +166,5 @@ def unpack_folded(packed: Any) -> Folded:
     errors = {k: unpack_error(v) or E.TaskError("unknown") for k, v in packed["errors"]}
     return Folded(
         totals, np.asarray(packed["senders"]), np.asarray(packed["nbytes"]), dict(packed["rejected"]), errors,
-        States.unpack(packed["states"]), [unpack_ran(item) for item in packed["kept"]],
+        States.unpack(packed["states"]), States.unpack(packed["memories"]), [unpack_ran(item) for item in packed["kept"]],
     )  # fmt: skip

@@ -15,7 +15,7 @@ from atoll.core.wire import pack_request, unpack_error, unpack_folded
 from .crew import Crew
 from .forking import check_workers, cores
 from .inline import Inline
-from .remote import merge_folded, spread
+from .remote import carried_states, merge_folded, spread
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,7 +74,12 @@ class Batched(Inline):
             for i, part in enumerate(theirs):
                 crew.post(i, self._frame(request, part))
             first = await self.host.executor.fold(
-                request, mine, self.host.store.shelf(request.slot), None, self.host.spend
+                request,
+                mine,
+                self.host.store.shelf(request.slot),
+                None,
+                self.host.spend,
+                self.host.memory(request),
             )
             frames = [crew.collect(i) for i in range(len(theirs))]
         except BaseException:  # an answer that nobody took would be taken for the next one's
@@ -84,8 +89,8 @@ class Batched(Inline):
         return self.host.absorb_fold(request, merge_folded([first, *rest], positions))
 
     def _frame(self, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:
-        states = self.host.store.shelf(request.slot).pick(positions)
-        return {"request": pack_request(request, []), "positions": positions, "states": states.packed()}
+        carried = carried_states(self.host, request, positions)
+        return {"request": pack_request(request, []), "positions": positions, **carried}
 
     def _unpack(self, frame: Any) -> Folded:
         for item in frame["events"]:

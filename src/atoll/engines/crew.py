@@ -15,12 +15,10 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.errors import TaskError
 from atoll.core.executor import Executor
-from atoll.core.shelf import Shelf
-from atoll.core.states import States
 from atoll.core.wire import pack_error, pack_folded, unpack_request
 
 from .forking import Workers
-from .worker import collector
+from .worker import carried_shelves, collector
 
 __all__ = ["Crew", "drive"]
 
@@ -89,8 +87,8 @@ def _work(sock: socket.socket, executor: Executor, registry: Mapping[str, Any]) 
         events: list[Any] = []
         try:
             request = unpack_request(frame["request"], registry)
-            shelf = Shelf.holding(States.unpack(frame["states"]))
-            fold = executor.fold(request, np.asarray(frame["positions"]), shelf, None, collector(events))
+            shelf, memory = carried_shelves(frame)
+            fold = executor.fold(request, np.asarray(frame["positions"]), shelf, None, collector(events), memory)
             answer = {"folded": pack_folded(drive(fold)), "events": events}
         except Exception as error:
             answer = {"error": pack_error(error), "events": events}

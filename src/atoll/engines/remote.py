@@ -27,10 +27,11 @@ from .memory import Memory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from atoll.core.host import Host
     from atoll.core.session import Switch
     from atoll.core.world import World
 
-__all__ = ["Channel", "Remote", "merge_folded", "spread"]
+__all__ = ["Channel", "Remote", "carried_states", "merge_folded", "spread"]
 
 
 class Channel:
@@ -185,7 +186,7 @@ class Remote(Memory):
                 ran[one.reply.party] = one
                 self.host.absorb(request, one)
         folds = [
-            await self.host.executor.fold(request, part, Shelf(), ran.get)
+            await self.host.executor.fold(request, part, Shelf(), ran.get, None, self.host.memory(request))
             for part in spread(positions, len(channels))
             if len(part)
         ]
@@ -221,7 +222,7 @@ class Remote(Memory):
             "op": op,
             "request": pack_request(request, names),
             "positions": positions,
-            "states": self.host.store.shelf(request.slot).pick(positions).packed(),
+            **carried_states(self.host, request, positions),
         }
 
     def _note_events(self, frame: Any) -> None:
@@ -336,6 +337,15 @@ class Remote(Memory):
         """Wait for the workers to end."""
 
 
+def carried_states(host: Host, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:
+    """The private states, and what uplink stages remember, that a request needs: they ride along."""
+    memory = host.memory(request)
+    return {
+        "states": host.store.shelf(request.slot).pick(positions).packed(),
+        "memories": None if memory is None else memory.pick(positions).packed(),
+    }
+
+
 def spread(positions: NDArray[np.int64], parts: int) -> list[NDArray[np.int64]]:
     """Cut a cohort into contiguous parts of nearly equal length, so that merging them in order keeps the cohort's order."""
     return [np.asarray(part, dtype=np.int64) for part in np.array_split(positions, parts)]
@@ -352,5 +362,6 @@ def merge_folded(parts: list[Folded], positions: NDArray[np.int64]) -> Folded:
         merged.rejected.update(part.rejected)
         merged.errors.update(part.errors)
         merged.states.update(part.states)
+        merged.memories.update(part.memories)
         merged.kept.extend(part.kept)
     return merged

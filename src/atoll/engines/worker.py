@@ -22,7 +22,7 @@ from atoll.core.wire import pack_error, pack_folded, pack_ran, unpack_request
 
 from .link import Link, LinkClosed
 
-__all__ = ["Worker", "collector", "serve"]
+__all__ = ["Worker", "carried_shelves", "collector", "serve"]
 
 
 class Worker:
@@ -85,14 +85,14 @@ class Worker:
 
     async def _work(self, frame: Any, request: Request, events: list[Any]) -> dict[str, Any]:
         positions = np.asarray(frame["positions"])
-        shelf = Shelf.holding(States.unpack(frame["states"]))
+        shelf, memory = carried_shelves(frame)
         spend = collector(events)
         if frame["op"] == "fold":
-            folded = await self.executor.fold(request, positions, shelf, None, spend)
+            folded = await self.executor.fold(request, positions, shelf, None, spend, memory)
             return {"folded": pack_folded(folded)}
         keys = self.executor.keys(request, positions).tolist()
         ran = [
-            pack_ran(await self.executor.one(request, p, k, shelf.get, spend))
+            pack_ran(await self.executor.one(request, p, k, shelf.get, spend, memory))
             for p, k in zip(positions.tolist(), keys, strict=True)
         ]
         return {"ran": ran}
@@ -134,6 +134,15 @@ class Worker:
         if not any(session == frame["session"] for session, _ in self._peers):
             self._running.pop(frame["session"], None)
         await self.link.send({"id": frame["id"], "events": events, **answer})
+
+
+def carried_shelves(frame: Any) -> tuple[Shelf, Shelf | None]:
+    """The private states that came with a request, and what uplink stages remember."""
+    memories = frame["memories"]
+    return (
+        Shelf.holding(States.unpack(frame["states"])),
+        None if memories is None else Shelf.holding(States.unpack(memories)),
+    )
 
 
 def collector(events: list[Any]) -> Callable[[Event, str, str], None]:

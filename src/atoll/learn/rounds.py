@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.aggregate import Aggregate, Sum
+from atoll.core.chain import Chain
 from atoll.core.errors import AtollError, QuorumError
-from atoll.core.stage import Chain
 from atoll.core.task import task
 from atoll.core.tree import Tree
 

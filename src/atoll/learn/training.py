@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from atoll.core.chain import Chain
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.reducer import Plain, Reducer
-from atoll.core.stage import Chain, Stage
+from atoll.core.stage import Stage
 
 from .aggregation import Aggregation, Renormalised
 from .algorithm import Algorithm

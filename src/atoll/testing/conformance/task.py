@@ -15,7 +15,7 @@ from atoll.core.party import Roster
 from atoll.core.request import Folded, Request
 from atoll.core.rng import Rng
 from atoll.core.shelf import Shelf
-from atoll.core.stage import Chain
+from atoll.core.chain import Chain
 from atoll.core.states import States
 from atoll.core.task import Task
 from atoll.core.tree import Tree
