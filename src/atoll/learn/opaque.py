@@ -23,12 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["OpaqueLearner", "has_plain_steps"]
 
+_STEPS = ("step", "direction", "passes", "draw")
+
 
 def has_plain_steps(algorithm: Algorithm) -> bool:
-    """Whether an algorithm leaves the local step as it is, so that any training may stand in for it."""
-    if isinstance(algorithm, Wrapped) and type(algorithm).step is Wrapped.step:
+    """Whether an algorithm leaves the local steps as they are, so that any training may stand in for them."""
+    kind = type(algorithm)
+    if isinstance(algorithm, Wrapped) and all(getattr(kind, name) is getattr(Wrapped, name) for name in _STEPS):
         return has_plain_steps(algorithm.base)
-    return isinstance(algorithm, SufficientStatistics) or type(algorithm).step is Algorithm.step
+    plain = all(getattr(kind, name) is getattr(Algorithm, name) for name in _STEPS)
+    return isinstance(algorithm, SufficientStatistics) or plain
 
 
 class OpaqueLearner:

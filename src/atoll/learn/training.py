@@ -130,14 +130,22 @@ class Training:
 
         Raises:
             DataError: the model does not fit the data.
+            CompositionError: the algorithm needs every client, and fewer are invited.
         """
+        cohort = self.selection.cohort_size(len(data))
+        if self.algorithm.card.everyone and cohort < len(data):
+            raise CompositionError(
+                f"{type(self.algorithm).__name__} needs every client in every round, and {cohort} of {len(data)} are invited",
+                where="Training.selection",
+                remedy="use selection=Everyone(), or an algorithm that does with some (atoll.learn.algorithms.Scaffold)",
+            )
         settings = LearnerSettings(
             algorithm=self.aggregation.algorithm(self.algorithm),
             loss=self.loss,
             device=self.device,
             compile=self.compile,
             buffers=self.buffers,
-            volume=self.rounds * self.selection.cohort_size(len(data)),
+            volume=self.rounds * cohort,
         )
         return adapt(self.model, settings, data)
 

@@ -29,7 +29,7 @@ def check_algorithm(algorithm: Algorithm, *, rounds: int = 3, descends: bool = T
     * A reply is a dict of aggregates; shapes and dtypes of parameters stay what they are, for float32 and float64.
     * It is pure: nothing that it is given changes, and the same input gives the same output.
     * It is resumable: going on from its encoded and decoded state gives the same next state to the bit.
-    * It goes on when only some of the clients reply.
+    * It goes on when only some of the clients reply, unless its card says that it needs everyone.
     * ``descends``: the loss is smaller after ``rounds`` than before.
 
     Args:
@@ -45,7 +45,8 @@ def check_algorithm(algorithm: Algorithm, *, rounds: int = 3, descends: bool = T
         problem = _Problem(algorithm, seed, dtype)
         first = last = problem.start()
         for number in range(1, rounds + 1):
-            last = problem.round(last, number, _CLIENTS if number != 2 else 3)
+            some = number == 2 and not algorithm.card.everyone
+            last = problem.round(last, number, 3 if some else _CLIENTS)
         before, after = problem.loss(first["params"]), problem.loss(last["params"])
         require(not descends or after < before, f"{problem.name}: the loss went from {before:g} to {after:g}")
 

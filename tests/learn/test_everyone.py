@@ -1,0 +1,62 @@
+"""Algorithms that need every client, and models that train by themselves: refused before anyone is contacted."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+import atoll
+from atoll.core import tree as T
+from atoll.core.errors import CompositionError
+from atoll.learn.card import Card
+from atoll.learn.opaque import has_plain_steps
+from atoll.learn.wrapped import Wrapped
+
+
+@dataclass(frozen=True, kw_only=True)
+class Together(atoll.FedAvg):
+    """Needs everyone."""
+
+    card: ClassVar[Card] = Card(everyone=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slower(atoll.FedAvg):
+    """Has a direction of its own."""
+
+    def direction(self, local, grad, broadcast):
+        return T.scale(grad(local["params"]), 0.5), local
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twice(atoll.FedAvg):
+    """Has a pass more."""
+
+    def passes(self, phase):
+        return (atoll.FedSGD(), self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Through(Wrapped):
+    """Changes nothing."""
+
+
+@pytest.mark.parametrize("algorithm", [Together(), Through(base=Together())])
+def test_one_that_needs_everyone_is_refused_with_some(algorithm):
+    data = atoll.data.iid(atoll.data.digits(), parties=4)
+    job = atoll.Training(model=atoll.models.linear(64, 10), algorithm=algorithm, selection=atoll.Uniform(3), rounds=1)
+    with pytest.raises(CompositionError, match=r"needs every client in every round, and 3 of 4 are invited"):
+        atoll.simulate(job, data, engine="inline")
+    assert atoll.simulate(job.replace(selection=atoll.Everyone()), data, engine="inline").metrics[0]["replied"] == 4
+    assert atoll.simulate(job.replace(selection=atoll.Uniform(4)), data, engine="inline").metrics[0]["replied"] == 4
+
+
+def test_a_direction_or_a_pass_of_its_own_is_no_plain_step():
+    assert has_plain_steps(atoll.FedAvg())
+    assert has_plain_steps(Through(base=atoll.FedAvg()))
+    for algorithm in (Slower(), Twice(), atoll.FedSGD()):
+        assert not has_plain_steps(algorithm)
+        assert not has_plain_steps(Through(base=algorithm))
+    job = atoll.Training(model=pytest.importorskip("sklearn.linear_model").LogisticRegression(), algorithm=Slower())
+    with pytest.raises(CompositionError, match="Slower changes the local step, and this model trains by itself"):
+        atoll.simulate(job, atoll.data.iid(atoll.data.digits(), parties=3), engine="inline")
