@@ -61,5 +61,6 @@ def test_a_row_that_is_wrong_does_not_hold() -> None:
     assert row.holds(2.69e-4)
     assert not row.holds(2.72e-4)
     assert not Row(name="x", algorithm=row.algorithm, below=1e-9).holds(1e-8)
+    assert not Row(name="x", algorithm=row.algorithm, reference=2.0, factor=3.0).holds(6.1)
     assert Row(name="x", algorithm=row.algorithm, diverges=True).holds(float("inf"))
     assert not Row(name="x", algorithm=row.algorithm, diverges=True).holds(1.0)

@@ -1,7 +1,56 @@
 """Algorithms, one idea a file."""
 
+from .accelerated import Accelerated
+from .compact_estimate import CompactEstimate
+from .ditto import Ditto
+from .fedac import FedAC
 from .fedavg import FedAvg
+from .feddyn import FedDyn
+from .fednova import FedNova
+from .fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from .fedprox import FedProx
 from .fedsgd import FedSGD
+from .full_gradient import FullGradient
+from .local_adaptive import LocalAdaGrad, LocalAdam, LocalRMSProp
+from .local_svrg import LocalSVRG
+from .mfl import MFL, LocalMomentum
+from .mime import Mime, MimeLite, MimeSVRG
+from .pfedme import PFedMe
+from .scaffold import Scaffold
+from .server_optimised import ServerOptimised
+from .signum import SignSGD, Signum
 from .statistics import SufficientStatistics
+from .vrlsgd import VRLSGD
 
-__all__ = ["FedAvg", "FedSGD", "SufficientStatistics"]
+__all__ = [
+    "Signum",
+    "SignSGD",
+    "ServerOptimised",
+    "LocalMomentum",
+    "MFL",
+    "LocalRMSProp",
+    "LocalAdam",
+    "LocalAdaGrad",
+    "FedProx",
+    "FedYogi",
+    "FedAvgM",
+    "FedAdam",
+    "FedAdagrad",
+    "FedAC",
+    "Accelerated",
+    "CompactEstimate",
+    "Ditto",
+    "FedAvg",
+    "FedDyn",
+    "FedNova",
+    "FedSGD",
+    "FullGradient",
+    "LocalSVRG",
+    "Mime",
+    "MimeLite",
+    "MimeSVRG",
+    "PFedMe",
+    "Scaffold",
+    "SufficientStatistics",
+    "VRLSGD",
+]

@@ -28,6 +28,8 @@ class Row:
         algorithm: the method with its settings.
         reference: the reference value; ``None`` where ``below`` is all that is known.
         rtol: relative tolerance around the reference; the default is the rounding of a number given with three digits.
+        factor: instead of ``rtol``, how many times larger or smaller than the reference ours may be: for a reference that comes from one
+            draw of cohorts, which nobody can repeat.
         below: ours must be at most this.
         diverges: the method must leave every bound: the training stops with a non-finite model, or ends above 1e3.
         rounds: communication rounds.
@@ -47,6 +49,7 @@ class Row:
     algorithm: Algorithm
     reference: float | None = None
     rtol: float = 5e-3
+    factor: float | None = None
     below: float | None = None
     diverges: bool = False
     rounds: int = 400
@@ -70,15 +73,22 @@ class Row:
         """Whether a measured value is what the row states."""
         if self.diverges:
             return value > 1e3
-        near = self.reference is None or abs(value - self.reference) <= self.rtol * self.reference
-        return near and (self.below is None or value <= self.below)
+        return self._near(value) and (self.below is None or value <= self.below)
+
+    def _near(self, value: float) -> bool:
+        if self.reference is None:
+            return True
+        if self.factor is not None:
+            return self.reference / self.factor <= value <= self.reference * self.factor
+        return abs(value - self.reference) <= self.rtol * self.reference
 
     def stated(self) -> str:
         """What the row states, in words."""
         if self.diverges:
             return "diverges"
-        bound = "" if self.below is None else f"at most {self.below:g}"
-        return bound if self.reference is None else f"{self.reference:.3g}" + (f", {bound}" if bound else "")
+        near = "" if self.reference is None else f"{self.reference:.3g}"
+        near += "" if self.factor is None else f" within a factor of {self.factor:g}"
+        return ", ".join(part for part in (near, "" if self.below is None else f"at most {self.below:g}") if part)
 
     def training(self, islands: Any) -> Any:
         """The row's training."""

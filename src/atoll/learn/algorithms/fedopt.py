@@ -1,0 +1,166 @@
+"""Server optimisers on the mean update: FedAvgM, FedAdagrad, FedAdam, FedYogi.
+
+Hsu, Qi, Brown 2019, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification" (FedAvgM); Reddi et al. 2021,
+"Adaptive Federated Optimization", Algorithm 2 (the others).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import Algorithm, RoundInfo
+from atoll.learn.card import Card
+from atoll.learn.transforms import AdaGrad, Adam, Momentum, Transform, Yogi
+from atoll.learn.transforms.base import require_positive
+
+__all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi"]
+
+_REDDI = "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive Federated Optimization. ICLR 2021."
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ServerStep(Algorithm):
+    """Local SGD; the server takes the mean update for a gradient: ``w <- w - server_lr * V(-mean update, memory)``."""
+
+    server_lr: float = 1.0
+
+    def rule(self) -> Transform:
+        """The server's optimiser."""
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(type(self).__name__, server_lr=self.server_lr)
+        self.rule()
+
+    def init(self, params: Tree) -> Tree:
+        """The model and the optimiser's memory."""
+        return {"params": params, "optimiser": self.rule().init(params)}
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """The server's step."""
+        del info, phase
+        here = state["params"]
+        v, memory = self.rule().apply(T.scale(sums["update"], -1.0), state["optimiser"], here, here)
+        return {**state, "params": T.sub(here, T.scale(v, self.server_lr)), "optimiser": memory}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgM(_ServerStep):
+    """Server momentum: with ``g = -mean update``, ``m <- beta m + g`` and ``w <- w - server_lr (g + beta m)``.
+
+    Without ``nesterov``, ``w <- w - server_lr m``, the form of the paper's Eq. 2. With ``momentum=0`` it is FedAvg.
+
+    Attributes:
+        momentum: ``beta``, in [0, 1).
+        nesterov: look ahead.
+        server_lr: factor on the step.
+    """
+
+    momentum: float = 0.9
+    nesterov: bool = True
+    citation: ClassVar[str] = (
+        "Hsu, Qi, Brown. Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification. 2019."
+    )
+    card: ClassVar[Card] = Card(note="The effective step is up to 1/(1 - momentum) times as large as FedAvg's.")
+
+    def rule(self) -> Transform:
+        """Momentum."""
+        return Momentum(self.momentum, nesterov=self.nesterov)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Adaptive(_ServerStep):
+    """The options that the adaptive ones share."""
+
+    server_lr: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+    citation: ClassVar[str] = _REDDI
+    card: ClassVar[Card] = Card(
+        note="Shares FedAvg's fixed point: adaptivity at the server does not remove client drift."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdam(_Adaptive):
+    """Adam at the server: ``m <- b1 m + (1-b1) D``, ``s <- b2 s + (1-b2) D^2``, ``w <- w + server_lr m / (sqrt(s) + tau)``.
+
+    ``D`` is the mean update; there is no bias correction, as in the paper.
+
+    Attributes:
+        server_lr: step size of the server.
+        beta1: what remains of the mean.
+        beta2: what remains of the mean square.
+        tau: degree of adaptivity, added to the root.
+    """
+
+    def rule(self) -> Transform:
+        """Adam."""
+        return Adam(self.beta1, self.beta2, self.tau, debias=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedYogi(_Adaptive):
+    """Yogi at the server: FedAdam with ``s <- s - (1-b2) D^2 sign(s - D^2)``.
+
+    Attributes:
+        server_lr: step size of the server.
+        beta1: what remains of the mean.
+        beta2: how slowly the mean square moves.
+        tau: degree of adaptivity, added to the root.
+    """
+
+    def rule(self) -> Transform:
+        """Yogi."""
+        return Yogi(self.beta1, self.beta2, self.tau)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdagrad(_ServerStep):
+    """AdaGrad at the server: ``s <- s + D^2``, ``w <- w + server_lr m / (sqrt(s) + tau)``, ``m <- b1 m + (1-b1) D``.
+
+    Attributes:
+        server_lr: step size of the server.
+        beta1: what remains of the mean; 0, as in the paper's experiments, takes the update itself.
+        tau: degree of adaptivity, added to the root.
+    """
+
+    server_lr: float = 0.1
+    beta1: float = 0.0
+    tau: float = 1e-3
+    citation: ClassVar[str] = _REDDI
+    card: ClassVar[Card] = Card(note="Its steps shrink like one over the root of the rounds.")
+
+    def rule(self) -> Transform:
+        """AdaGrad under a mean of the updates."""
+        return _AdaGradM(self.tau, self.beta1)
+
+
+@dataclass(frozen=True)
+class _AdaGradM(AdaGrad):
+    """AdaGrad whose numerator is a mean of the directions."""
+
+    beta: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Momentum(self.beta)
+
+    def init(self, params: Tree) -> Tree:
+        """``m = s = 0``."""
+        return {**super().init(params), **({"m": T.zeros_like(params)} if self.beta else {})}
+
+    def apply(self, v: Tree, memory: Tree, y: Tree, x: Tree) -> tuple[Tree, Tree]:
+        """The step."""
+        del y, x
+        s = T.add(memory["s"], T.square(v))
+        after = {"s": s}
+        if self.beta:
+            v = after["m"] = T.add(T.scale(memory["m"], self.beta), T.scale(v, 1.0 - self.beta))
+        return T.map(lambda a, root: a / (root + self.eps), v, T.sqrt(s)), after

@@ -1,0 +1,44 @@
+"""FedProx (Li et al. 2020, "Federated Optimization in Heterogeneous Networks", Algorithm 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import Gradient
+from atoll.learn.card import Card
+from atoll.learn.transforms import Proximal
+
+from .fedavg import FedAvg
+
+__all__ = ["FedProx"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(FedAvg):
+    """FedAvg on ``F_k(y) + mu/2 ||y - w||^2``: local steps are pulled back to the global model.
+
+    ``v = grad F_k(y) + mu (y - w)``; any number of inexact steps. With ``mu=0`` it is FedAvg to the bit. The paper draws clients in
+    proportion to their examples and takes the plain mean; that is ``SizeProportional`` with ``EqualWeights``.
+
+    Attributes:
+        mu: weight of the pull, 0 or more.
+    """
+
+    mu: float = 0.1
+    citation: ClassVar[str] = (
+        "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020."
+    )
+    card: ClassVar[Card] = Card(
+        note="Limits how far clients drift; keeps a biased fixed point for several local steps."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Proximal(self.mu)
+
+    def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
+        """The gradient and the pull."""
+        v, local = super().direction(local, grad, broadcast)
+        return Proximal(self.mu).apply(v, {}, local["params"], broadcast["params"])[0], local

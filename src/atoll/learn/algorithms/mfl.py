@@ -1,0 +1,69 @@
+"""Momentum federated learning (Liu, Chen, Chen, Zhang 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from atoll.learn.card import Card
+from atoll.learn.transforms import Momentum, Transform
+
+from .accelerated import Transformed
+from .fedavg import FedAvg
+
+__all__ = ["MFL", "LocalMomentum"]
+
+_LIU = "Liu, Chen, Chen, Zhang. Accelerating Federated Learning via Momentum Gradient Descent. IEEE TPDS 2020."
+_YU = (
+    "Yu, Jin, Yang. On the Linear Speedup Analysis of Communication Efficient Momentum SGD for Distributed Non-Convex "
+    "Optimization. ICML 2019."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MFL(Transformed, FedAvg):
+    """Local momentum steps whose momenta are averaged like the models: ``m_k <- gamma m_k + g``, ``y <- y - lr m_k``.
+
+    Both ``w`` and ``m`` go out and come back, weighted by examples. With ``gamma=0`` it is FedAvg.
+
+    Attributes:
+        gamma: momentum, in [0, 1).
+    """
+
+    gamma: float = 0.5
+    memory: ClassVar[str] = "server"  # type: ignore[misc]  # fixed by the method
+    citation: ClassVar[str] = _LIU
+    card: ClassVar[Card] = Card(note="Converges faster than FedAvg, to the same kind of biased fixed point.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.chain()
+
+    def chain(self) -> tuple[Transform, ...]:
+        """Momentum."""
+        return (Momentum(self.gamma),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalMomentum(Transformed, FedAvg):
+    """Local momentum steps; the momentum begins at zero in every round, or stays with the client.
+
+    Attributes:
+        gamma: momentum, in [0, 1).
+        memory: ``"round"`` resets it, ``"client"`` keeps it as private state.
+        nesterov: look ahead.
+    """
+
+    gamma: float = 0.5
+    memory: str = "round"
+    nesterov: bool = False
+    citation: ClassVar[str] = _YU
+    card: ClassVar[Card] = Card(note="Momentum that never leaves the client.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.chain()
+
+    def chain(self) -> tuple[Transform, ...]:
+        """Momentum."""
+        return (Momentum(self.gamma, nesterov=self.nesterov),)

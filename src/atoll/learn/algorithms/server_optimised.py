@@ -1,0 +1,54 @@
+"""Server optimisers: transforms of the mean update, around any algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from atoll.core import tree as T
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import RoundInfo
+from atoll.learn.transforms import Transform
+from atoll.learn.transforms.base import apply_all, init_all, require_positive
+from atoll.learn.wrapped import Wrapped
+
+__all__ = ["ServerOptimised"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptimised(Wrapped):
+    """Any algorithm whose move of the model is taken as a gradient: ``w <- w - server_lr * V(w - w_base, memory)``.
+
+    ``w_base`` is where the base's fold of its last phase would have gone. Reddi et al. 2021, "Adaptive Federated Optimization", Algorithm 1.
+    A round of the server alone leaves the memory as it is.
+
+    Attributes:
+        base: the algorithm inside.
+        transforms: in the order in which they act.
+        server_lr: step size of the server.
+    """
+
+    transforms: tuple[Transform, ...] = field(default=())
+    server_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("ServerOptimised", server_lr=self.server_lr)
+
+    def init(self, params: Tree) -> Tree:
+        """The base's state, and the optimiser's memory."""
+        return {**self.base.init(params), "optimiser": init_all(self.transforms, params)}
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """The base's; after the last phase, the server's step."""
+        memory, before = state["optimiser"], state["params"]
+        after = self.base.fold(state, sums, info, phase)
+        if phase != self.phases[-1]:
+            return {**after, "optimiser": memory}
+        v, memory = apply_all(self.transforms, T.sub(before, after["params"]), memory, before, before)
+        return {**after, "params": T.sub(before, T.scale(v, self.server_lr)), "optimiser": memory}
+
+    def advance(self, state: Tree, info: RoundInfo) -> Tree:
+        """The base's, with the memory as it is."""
+        return {**self.base.advance(state, info), "optimiser": state["optimiser"]}

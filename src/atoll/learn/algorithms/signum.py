@@ -1,0 +1,107 @@
+"""Signs of gradients under majority vote: SignSGD and SIGNUM (Bernstein et al. 2018, 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate, Vote
+from atoll.core.errors import ConfigError
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.card import Card
+from atoll.learn.transforms import Momentum
+
+__all__ = ["Signum", "SignSGD"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignSGD(Algorithm):
+    """Clients vote on the sign of every coordinate: ``w <- w - lr * sign(sum_k sign(g_k))``.
+
+    One gradient a round, of the whole data or of one mini-batch. A vote has no weights. What crosses is one of three values a coordinate (a
+    gradient may be exactly zero): 1 bit where none is.
+
+    Attributes:
+        lr: length of a step in every coordinate.
+        batch_size: rows of the gradient; ``None`` is all.
+    """
+
+    lr: float = 1e-3
+    batch_size: int | None = None
+    steps: int | None = 1
+    citation: ClassVar[str] = (
+        "Bernstein, Zhao, Azizzadenesheli, Anandkumar. signSGD with Majority Vote is Communication Efficient and Fault Tolerant. "
+        "ICLR 2019."
+    )
+    card: ClassVar[Card] = Card(note="Steps have a fixed length, so that it circles the optimum within about lr.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epochs != 1 or self.steps != 1:
+            raise ConfigError(
+                f"epochs={self.epochs}, steps={self.steps}",
+                where=type(self).__name__,
+                remedy="leave them out: it takes one gradient a round",
+            )
+
+    def start(self, broadcast: Tree, client: Tree) -> Tree:
+        """The model and no direction yet."""
+        del client
+        return {"params": broadcast["params"], "v": T.zeros_like(broadcast["params"])}
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """Take the direction; the model stays."""
+        v, local = self.direction(local, grad, broadcast)
+        return {**local, "v": v}
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """Vote."""
+        del broadcast, work
+        return {"vote": Vote(T.sign(local["v"]))}, client
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """A step of length ``lr`` wherever there is a majority."""
+        del info, phase
+        return {**state, "params": T.sub(state["params"], T.scale(sums["vote"], self.lr))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signum(SignSGD):
+    """SignSGD on a momentum that stays with the client: ``m_k <- beta m_k + (1 - beta) g_k``, and the vote is on ``sign(m_k)``.
+
+    With ``beta=0`` it is SignSGD.
+
+    Attributes:
+        beta: what remains of the momentum, in [0, 1).
+    """
+
+    beta: float = 0.9
+    citation: ClassVar[str] = (
+        "Bernstein, Wang, Azizzadenesheli, Anandkumar. signSGD: Compressed Optimisation for Non-Convex Problems. ICML 2018."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Momentum(self.beta)
+
+    def client_init(self, params: Tree) -> Tree:
+        """``m_k = 0``."""
+        return Momentum(self.beta).init(params)
+
+    def start(self, broadcast: Tree, client: Tree) -> Tree:
+        """The model and the client's momentum."""
+        return {**super().start(broadcast, client), "memory": client}
+
+    def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
+        """The momentum."""
+        v, local = super().direction(local, grad, broadcast)
+        rule = Momentum(self.beta, damped=True)
+        v, memory = rule.apply(v, local["memory"], local["params"], broadcast["params"])
+        return v, {**local, "memory": memory}
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """Vote, and keep the momentum."""
+        return super().finish(local, broadcast, client, work)[0], local["memory"]

@@ -1,0 +1,82 @@
+"""The contract of a transform: the operators V (direction) and U (memory) of the acceleration frameworks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from atoll.core.errors import ConfigError
+from atoll.core.tree import Tree
+
+__all__ = ["Transform", "apply_all", "init_all", "require_positive", "require_share"]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """Turns a direction into another one, with a memory of its own; the base leaves it as it is.
+
+    A step is ``y <- y - lr * v``: a direction points uphill. Both functions are pure and run on NumPy and in traced PyTorch, so they use
+    operators and ``atoll.core.tree`` only.
+
+    Attributes:
+        remembers: whether it has a memory at all.
+    """
+
+    remembers: ClassVar[bool] = False
+
+    def init(self, params: Tree) -> Tree:
+        """The memory before the first step: a tree of arrays in the dtypes of the parameters; ``{}`` for none."""
+        del params
+        return {}
+
+    def apply(self, v: Tree, memory: Tree, y: Tree, x: Tree) -> tuple[Tree, Tree]:
+        """One step's direction and the memory after it.
+
+        Args:
+            v: the direction so far.
+            memory: as ``init`` or the step before left it.
+            y: the point where the direction was taken.
+            x: the point where the round began.
+        """
+        del y, x
+        return v, memory
+
+
+def init_all(transforms: Sequence[Transform], params: Tree) -> list[Tree]:
+    """The memories of a chain of transforms."""
+    return [transform.init(params) for transform in transforms]
+
+
+def apply_all(
+    transforms: Sequence[Transform], v: Tree, memory: Sequence[Tree], y: Tree, x: Tree
+) -> tuple[Tree, list[Tree]]:
+    """A chain of transforms, in order."""
+    after: list[Tree] = []
+    for transform, own in zip(transforms, memory, strict=True):
+        v, left = transform.apply(v, own, y, x)
+        after.append(left)
+    return v, after
+
+
+def require_share(where: str, **shares: float) -> None:
+    """Refuse a factor of memory outside [0, 1).
+
+    Raises:
+        ConfigError: one is.
+    """
+    for name, value in shares.items():
+        if not 0.0 <= value < 1.0:
+            raise ConfigError(f"{name}={value}", where=where, remedy="use a number in [0, 1)")
+
+
+def require_positive(where: str, **numbers: float) -> None:
+    """Refuse what is not positive and finite.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name, value in numbers.items():
+        if not (value > 0 and math.isfinite(value)):
+            raise ConfigError(f"{name}={value}", where=where, remedy="use a positive, finite number")
