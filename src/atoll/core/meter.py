@@ -29,8 +29,11 @@ class Meter:
 
     def down(self, hub: str, positions: NDArray[np.int64], nbytes: int | NDArray[np.int64]) -> None:
         """A message went to each of these parties: the same, or of one size each."""
-        each = np.broadcast_to(np.asarray(nbytes, dtype=np.int64), positions.shape)
-        self.bytes_down += int(each.sum())
+        if isinstance(nbytes, np.ndarray):
+            each, total = nbytes, int(nbytes.sum())
+        else:
+            each, total = np.full(len(positions), nbytes, dtype=np.int64), nbytes * len(positions)
+        self.bytes_down += total
         self.messages_down += len(positions)
         self._add((hub, "down"), positions, each)
 

@@ -9,6 +9,7 @@ These streams are reproducible and therefore **not secret**: noise, masks, share
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ _MUL_2 = np.uint64(0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
 
 
+@functools.lru_cache(maxsize=1 << 12)  # a program's paths begin alike, round after round
 def hash64(*parts: str | int) -> int:
     """Hash a path to 64 bits with BLAKE2b; a part's type and length are part of the hash."""
     digest = hashlib.blake2b(digest_size=8)
