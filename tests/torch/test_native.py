@@ -35,17 +35,20 @@ def _drawn(*shape: int, seed: int = 1) -> Tensor:
 
 def _steps(fn: Any, local: list[Tensor], shared: list[Tensor], columns: list[Tensor]) -> tuple[list[Tensor], Tensor]:
     """Run ``fn(local, shared, data) -> local, loss`` natively on columns ``(clients, steps, ...)``."""
-    seeds = torch.zeros(*columns[0].shape[:2], 2, dtype=torch.int64)
-    data = [*columns, seeds]
+    clients, steps = columns[0].shape[:2]
+    numbers = torch.arange(clients * steps).flip(0).reshape(clients, steps, 1)
+    pool = torch.arange(clients * steps, dtype=torch.float32).flip(0) / 4  # row numbers[c, s] holds (c * steps + s) / 4
     a, b = len(local), len(shared)
 
     def step(*flat: Tensor) -> list[Tensor]:
-        return list(fn(flat[:a], flat[a : a + b], [column[0] for column in flat[a + b : -1]]))
+        *after, loss = fn(flat[:a], flat[a : a + b], [column[0] for column in flat[a + b + 1 :]])
+        return [*after, loss + flat[a + b].sum()]
 
-    made = make_native(step, [leaf[0] for leaf in local], shared, [column[0, :1] for column in data])
+    made = make_native(step, [leaf[0] for leaf in local], shared, [torch.zeros(1, 1)], [c[0, :1] for c in columns])
     assert isinstance(made, NativeSteps)
     own = [leaf.clone() for leaf in local]
-    return own, made(own, shared, data, None)
+    losses = made(own, shared, [pool], numbers, columns, None)
+    return own, losses - torch.arange(clients * steps).reshape(clients, steps).sum(1) / 4
 
 
 ELEMENTWISE: dict[str, Any] = {
@@ -186,9 +189,8 @@ def test_convolutions_and_double_precision_are_left_to_pytorch() -> None:
     training = _chosen(model, FedAvg(batch_size=5))
     assert compare(training, shards_of([5, 5], (1, 8, 8)), broadcast_of(model)) < 1e-4
     assert _natives(training) == [None]
-    step = lambda w, x, seeds: [w - x[0], w.sum()]  # noqa: E731
-    seeds = torch.zeros(1, 2, dtype=torch.int64)
-    assert make_native(step, [torch.zeros(3).double()], [], [torch.zeros(1, 3).double(), seeds]) is None
+    step = lambda w, x: [w - x[0], w.sum()]  # noqa: E731
+    assert make_native(step, [torch.zeros(3).double()], [], [torch.zeros(1, 3).double()], []) is None
 
 
 def test_without_a_working_compiler_pytorchs_programs_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

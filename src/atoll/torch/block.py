@@ -98,22 +98,26 @@ class Block:
         """Run all steps in one call of native code, if there is such for them."""
         if not self.compiled or self.update.network.device.type != "cpu" or self._cut(plan):
             return None
-        *data, active, seeds = self._columns(pool, plan)
-        data.append(seeds)
-        form = (plan.weights is not None, data[0].shape[2:])
+        device, dtype = self.update.network.device, self.update.network.dtype
+        rows = torch.from_numpy(plan.rows)
+        data = [] if plan.weights is None else [torch.from_numpy(plan.weights).to(device=device, dtype=dtype)]
+        data.append(torch.from_numpy(plan.seeds))
         shared = [*sent, *self.update.network.frozen.values()]
         clients = self.update.clients
+        form = (plan.weights is not None, rows.shape[2], pool.x.shape[1:], pool.y.shape[1:])
         if form not in self._native:
+            batch = [column.new_empty(1, rows.shape[2], *column.shape[1:]) for column in (pool.x, pool.y)]
             examples = [leaf[0] for leaf in local] if clients else local
             step = self._alone().steps(StepForm(1, plan.weights is not None))
-            self._native[form] = found = make_native(step, examples, shared, [column[0, :1] for column in data])
+            self._native[form] = found = make_native(step, examples, shared, batch, [c[0, :1] for c in data])
             for what, seconds in (found.seconds if found else {}).items():
                 self.seconds[what] += seconds
         native = self._native[form]
         if native is None:
             return None
         own = [self._buffer(i, leaf, dense=True).copy_(leaf) for i, leaf in enumerate(local)]
-        losses = native(own, shared, data, active)
+        active = None if plan.active is None else torch.from_numpy(plan.active)
+        losses = native(own, shared, [pool.x, pool.y], rows, data, active)
         return own, losses if clients else losses[0]
 
     def _alone(self) -> Update:

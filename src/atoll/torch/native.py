@@ -56,31 +56,41 @@ class NativeSteps:
         seconds: time to trace and to compile.
     """
 
-    def __init__(self, run: Any, room: int, counts: tuple[int, int, int], seconds: dict[str, float]) -> None:
+    def __init__(self, run: Any, room: int, seconds: dict[str, float]) -> None:
         self._run = run
         self._room = torch.empty(room + 64, dtype=torch.uint8)
-        self._counts = counts
         self.seconds = seconds
 
-    def __call__(self, local: list[Tensor], shared: list[Tensor], data: list[Tensor], active: Tensor | None) -> Tensor:
+    def __call__(
+        self,
+        local: list[Tensor],
+        shared: list[Tensor],
+        pool: list[Tensor],
+        rows: Tensor,
+        data: list[Tensor],
+        active: Tensor | None,
+    ) -> Tensor:
         """Train a block in place.
 
         Args:
             local: leaves of the local states with a leading client axis, contiguous; overwritten.
             shared: leaves that all clients see: the broadcast and what is frozen.
-            data: columns of mini-batches, ``(clients, steps, ...)``, the seeds last.
+            pool: columns of rows, of which mini-batches are made.
+            rows: their numbers, ``(clients, steps, batch)``.
+            data: further columns, ``(clients, steps, ...)``.
             active: whether a client takes a step, ``(clients, steps)``; ``None`` when all take all.
 
         Returns:
             The sum of the losses, one a client.
         """
-        clients, steps = data[-1].shape[:2]
+        clients, steps = rows.shape[:2]
         losses = torch.zeros(clients, dtype=torch.float32)
-        held = [*local, *(t.contiguous() for t in shared), *(t.contiguous() for t in data), losses]
+        held = [*local, *(t.contiguous() for t in (*shared, *pool, *data)), losses]
+        rows = rows.contiguous()
         mask = None if active is None else active.contiguous()
         pointers = (ctypes.c_void_p * len(held))(*[t.data_ptr() for t in held])
         room = -(-self._room.data_ptr() // 64) * 64
-        bad = self._run(pointers, ctypes.c_void_p(room), _pointer(mask), clients, steps)
+        bad = self._run(pointers, room, _pointer(rows), _pointer(mask), clients, steps)
         if bad:
             raise IndexError("the model looked up an entry that is not there")
         return losses
@@ -91,17 +101,22 @@ def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:
 
 
 def make_native(
-    step: Callable[..., Sequence[Tensor]], local: list[Tensor], shared: list[Tensor], data: list[Tensor]
+    step: Callable[..., Sequence[Tensor]],
+    local: list[Tensor],
+    shared: list[Tensor],
+    batch: list[Tensor],
+    data: list[Tensor],
 ) -> NativeSteps | None:
     """Translate and compile one client's step, or return ``None`` where that cannot be done or would not pay.
 
     Args:
-        step: ``local, shared, data -> local, loss`` of one client and one step.
+        step: ``local, shared, batch, data -> local, loss`` of one client and one step.
         local: examples of one client's leaves.
         shared: examples of what all clients see.
-        data: examples of one step's columns, with an axis of one step.
+        batch: examples of the columns that are taken from a pool of rows, with an axis of one step: ``(1, batch, ...)``.
+        data: examples of one step's further columns, with an axis of one step.
     """
-    inputs = [torch.empty(t.shape, dtype=t.dtype) for t in (*local, *shared, *data)]
+    inputs = [torch.empty(t.shape, dtype=t.dtype) for t in (*local, *shared, *batch, *data)]
     floats = all(t.dtype == torch.float32 for t in local)
     if not floats or sum(t.numel() * t.element_size() for t in inputs) > _LARGEST:
         return None
@@ -115,23 +130,28 @@ def make_native(
         return None
     if body.room > _LARGEST:
         return None
-    counts = (len(local), len(shared), len(data))
+    counts = (len(local), len(shared), len(batch), len(data))
     traced = time.perf_counter()
     library = _library(_source(body, inputs, counts))
     if library is None:
         return None
     run = library.run
     run.restype = ctypes.c_int64
-    run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+    run.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 2
     seconds = {"trace": traced - began, "compile": time.perf_counter() - traced}
-    return NativeSteps(run, body.room, counts, seconds)
+    room = body.room + sum(64 + t.numel() * t.element_size() for t in batch)
+    return NativeSteps(run, room, seconds)
 
 
-def _source(body: Body, inputs: list[Tensor], counts: tuple[int, int, int]) -> str:
-    a, b, c = counts
+def _source(body: Body, inputs: list[Tensor], counts: tuple[int, int, int, int]) -> str:
+    a, b, c, d = counts
+    pooled = range(a + b, a + b + c)
     sizes = [max(1, math.prod(t.shape)) * t.element_size() for t in inputs]
-    per_client = [*sizes[:a], *[0] * (b + c), 4]
-    per_step = [*[0] * (a + b), *sizes[a + b :], 0]
+    per_client = [*sizes[:a], *[0] * (b + c + d), 4]
+    per_step = [*[0] * (a + b + c), *sizes[a + b + c :], 0]
+    batch = inputs[a + b].shape[1]
+    held = [f"alignas(64) char g{i}[{sizes[i]}];" for i in pooled]
+    fetch = [_fetch(i, sizes[i] // batch, batch) for i in pooled]
     names = [C_TYPES.get(t.dtype, "char") for t in inputs] + ["float"]
     begin = [f"{t}* __restrict x{i} = ({t}*)p[{i}]; (void)x{i};" for i, t in enumerate(names)]
     scratch = [
@@ -146,7 +166,12 @@ def _source(body: Body, inputs: list[Tensor], counts: tuple[int, int, int]) -> s
             f"constexpr i64 PER_STEP[COUNT] = {{{', '.join(map(str, per_step))}}};",
             "struct Scratch {",
             *body.buffers,
+            *held,
             "};",
+            f"constexpr i64 BATCH = {batch};",
+            "static void fetch(char** p, Scratch& scratch, const i64* rows) {",
+            *fetch,
+            "}",
             "static void step(char** p, Scratch& scratch, i64& bad) {",
             *begin,
             *scratch,
@@ -155,6 +180,12 @@ def _source(body: Body, inputs: list[Tensor], counts: tuple[int, int, int]) -> s
             EPILOGUE,
         ]
     )
+
+
+def _fetch(i: int, size: int, batch: int) -> str:
+    """Copy one mini-batch's rows of a column to where the step reads them."""
+    copy = f"std::memcpy(scratch.g{i} + b * {size}, p[{i}] + rows[b] * {size}, {size});"
+    return f"for (int b = 0; b < {batch}; ++b) {copy} p[{i}] = scratch.g{i};"
 
 
 def _library(source: str) -> ctypes.CDLL | None:

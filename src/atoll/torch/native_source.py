@@ -211,15 +211,17 @@ INLINE i64 within(i64 i, i64 n, i64& bad) {
 """
 
 EPILOGUE = r"""
-// For every client all steps; those that a client sits out are passed over.
-extern "C" i64 run(char** given, char* room, const uint8_t* active, i64 clients, i64 steps) {
+// For every client all steps; those that a client sits out are passed over. Rows of the pool are fetched as they are needed.
+extern "C" i64 run(char** given, char* room, const i64* rows, const uint8_t* active, i64 clients, i64 steps) {
   Scratch& scratch = *(Scratch*)room;
   char* p[COUNT];
   i64 bad = 0;
   for (i64 c = 0; c < clients; ++c)
     for (i64 s = 0; s < steps; ++s) {
-      if (active && !active[c * steps + s]) continue;
-      for (int i = 0; i < COUNT; ++i) p[i] = given[i] + c * PER_CLIENT[i] + (c * steps + s) * PER_STEP[i];
+      const i64 at = c * steps + s;
+      if (active && !active[at]) continue;
+      for (int i = 0; i < COUNT; ++i) p[i] = given[i] + c * PER_CLIENT[i] + at * PER_STEP[i];
+      fetch(p, scratch, rows + at * BATCH);
       step(p, scratch, bad);
     }
   return bad;
