@@ -52,6 +52,15 @@ WRONG = [
     ({"pacing": {"name": "Synchronous", "over_select": 0.5}}, r"pacing\.over_select=0\.5"),
     ({"stop": [{"name": "MaxTime", "seconds": 0}]}, r"stop\[0\]\.seconds=0"),
     ({"rounds": 0}, r"rounds=0"),
+    (
+        {"algorithm": {"name": "FedAvg", "epochs": 3, "stragglers": {"probability": 2.0}}},
+        r"algorithm\.stragglers\.probability=2\.0 \(.*Remedy: use a number from 0 to 1",
+    ),
+    (
+        {"algorithm": {"name": "FedAvg", "epochs": 3, "stragglers": {"probabilty": 0.5}}},
+        r"algorithm\.stragglers\.probabilty=0\.5 is not a setting\. Did you mean 'probability'\?.*settings of stragglers are: probability",
+    ),
+    ({"algorithm": {"name": "FedAvg", "stragglers": 0.5}}, r"algorithm\.stragglers=0\.5 should be"),
     ({"loss": "nowhere:loss"}, r"'nowhere:loss' cannot be imported: No module named 'nowhere'"),
     ({"stop": [{"name": "Target", "value": 1.0}]}, r"stop\[0\]\.metric is missing"),
     ({"pacing": {"name": "Synchronous", "late": "never"}}, r"pacing\.late='never' should be 'cancel'"),
@@ -218,6 +227,16 @@ def test_metrics_and_the_aggregation_are_those_of_python(settings: dict[str, Any
     assert atoll.simulate(job, islands).metrics[-1]["test/top_2_accuracy"] > 0.5
 
 
+def test_settings_that_are_a_value_of_their_own_are_a_section(settings: dict[str, Any]) -> None:
+    from atoll.learn.stragglers import Stragglers
+
+    said = {"name": "FedAvg", "epochs": 3, "stragglers": {"probability": 0.5}}
+    made = parse_config({**settings, "algorithm": said})
+    assert made.job()[0].algorithm == atoll.FedAvg(epochs=3, stragglers=Stragglers(0.5))
+    assert parse_config(yaml.parse(made.to_yaml(), "again")) == made
+    assert json_schema()["$defs"]["Stragglers"]["required"] == ["probability"]
+
+
 def test_your_own_loss_is_named_like_any_part(settings: dict[str, Any]) -> None:
     import parts_of_mine
 
@@ -303,7 +322,16 @@ def test_the_json_schema_knows_the_parts_and_their_settings() -> None:
     assert topk["properties"]["k"]["type"] == "integer"
     parts = schema["$defs"]["AlgorithmPart"]["anyOf"]
     fedavg = next(p for p in parts if p.get("title") == "FedAvg")
-    assert set(fedavg["properties"]) == {"name", "lr", "epochs", "batch_size", "steps", "server_lr", "decay"}
+    assert set(fedavg["properties"]) == {
+        "name",
+        "lr",
+        "epochs",
+        "batch_size",
+        "steps",
+        "server_lr",
+        "decay",
+        "stragglers",
+    }
 
 
 def test_data_that_cannot_be_had_says_so(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

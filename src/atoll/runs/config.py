@@ -6,9 +6,9 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from atoll.core.errors import AtollError, ConfigError
@@ -35,7 +35,7 @@ from .parts import (
 )
 from .problems import Loc, Problem, closest, collect, refused
 from .registry import imported
-from .schema import Section, schema_of
+from .schema import Section, names_at, schema_of
 
 if TYPE_CHECKING:
     from atoll.data import Islands
@@ -285,19 +285,14 @@ def json_schema() -> dict[str, Any]:
     schema = RunConfig.model_json_schema()
     for kind in Part.__subclasses__():
         if kind.__name__ in schema["$defs"]:
-            schema["$defs"][kind.__name__] = kind.described()
+            described = kind.described()
+            schema["$defs"] = {**described.pop("$defs"), **schema["$defs"], kind.__name__: described}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _names_at(loc: Loc) -> list[str]:
     """The valid keys of the section at a path."""
-    model: type[BaseModel] = RunConfig
-    for step in loc:
-        annotation = model.model_fields[step].annotation if step in model.model_fields else None
-        inner = [a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel)]
-        if inner:
-            model = inner[0]
-    return list(model.model_fields)
+    return names_at(RunConfig, loc)
 
 
 def _check_engine(config: RunConfig, where: str) -> None:

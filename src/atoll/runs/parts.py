@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +12,8 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from atoll.core.errors import AtollError, ConfigError
 
-from .problems import Problem, collect
+from .problems import Loc, Problem, collect
+from .schema import Section, is_value, names_at
 
 __all__ = [
     "AggregationPart",
@@ -73,7 +72,11 @@ class Part(BaseModel):
         kept = {k: v for k, v in said.items() if k in cls.own}
         schema = registry(cls.kind).schema(part)
         args = cls._validated(name, schema, settings)
-        if _is_value(part) and not registry(cls.kind).given:
+        for key, value in args.items():
+            if isinstance(value, Section):
+                with refusing(list(type(value).model_fields), type(value).__name__, (key,)):
+                    argument(value, key)
+        if is_value(part) and not registry(cls.kind).given:
             with refusing(schema.names, name):
                 part(**{k: argument(v, k) for k, v in args.items()})
         return {"name": name, "args": {**args, **kept}}
@@ -87,8 +90,8 @@ class Part(BaseModel):
         try:
             found = schema.model.model_validate(settings)
         except ValidationError as error:
-            problems = collect(error, settings, lambda loc: [*schema.names, *cls.own])
-            _refuse([p.named(name) for p in problems])
+            problems = collect(error, settings, lambda loc: [*names_at(schema.model, loc), *(() if loc else cls.own)])
+            _refuse([p.named(str(p.loc[-2]) if len(p.loc) > 1 else name) for p in problems])
         return {key: getattr(found, key) for key in schema.names}
 
     @model_serializer
@@ -103,7 +106,7 @@ class Part(BaseModel):
 
     @classmethod
     def described(cls) -> dict[str, Any]:
-        """The JSON Schema: one alternative a part, and the bare name of any that needs no settings."""
+        """The JSON Schema: one alternative a part, and the bare name of any that needs no settings; below ``$defs`` their sections."""
         from .registry import registry
 
         found = registry(cls.kind)
@@ -114,7 +117,8 @@ class Part(BaseModel):
             "required": ["name"],
             "title": "your own, as module:name",
         }
-        return {"anyOf": [{"type": "string"}, *options, own], "title": cls.kind}
+        sections = {name: text for option in options for name, text in option.pop("$defs").items()}
+        return {"anyOf": [{"type": "string"}, *options, own], "title": cls.kind, "$defs": sections}
 
     def build(self, path: str, *given: Any) -> Any:
         """Make the part.
@@ -149,18 +153,14 @@ def _after_name(what: str, name: str) -> str:
     return f"={what}" if what.startswith(repr(name)) else what
 
 
-def _is_value(part: Any) -> bool:
-    """Whether a part is a frozen dataclass: making one has no effect and costs nothing."""
-    return inspect.isclass(part) and dataclasses.is_dataclass(part) and part.__dataclass_params__.frozen  # type: ignore[attr-defined]
-
-
 @contextmanager
-def refusing(names: list[str], owner: str) -> Iterator[None]:
+def refusing(names: list[str], owner: str, below: Loc = ()) -> Iterator[None]:
     """Turn what the constructor of a part or section says about its settings into a problem of the configuration.
 
     Args:
         names: its settings.
         owner: its name, for an error that is not Atoll's own.
+        below: where it stands in what is checked.
     """
     try:
         yield
@@ -168,17 +168,19 @@ def refusing(names: list[str], owner: str) -> Iterator[None]:
         said = re.match(r"(\w+)=", error.what)
         inside = said is not None and said[1] in names
         loc, text = ((said[1],), error.what[len(said[1]) :]) if said and inside else ((), f": {error.what}")
-        _refuse([Problem(loc, text, error.remedy or "correct the value")])
+        _refuse([Problem((*below, *loc), text, error.remedy or "correct the value")])
     except AtollError:  # not about one setting: the run raises it as what it is
         return
     except (TypeError, ValueError) as error:
-        _refuse([Problem((), f": {owner} cannot be made: {error}", "correct the settings")])
+        _refuse([Problem(below, f": {owner} cannot be made: {error}", "correct the settings")])
 
 
 def argument(value: Any, path: str) -> Any:
-    """A setting as the part's constructor takes it: parts are built, lists are tuples."""
+    """A setting as the part's constructor takes it: parts are built, sections made, lists are tuples."""
     if isinstance(value, Part):
         return value.build(path)
+    if isinstance(value, Section):
+        return value.makes(**{key: argument(getattr(value, key), f"{path}.{key}") for key in type(value).model_fields})
     if isinstance(value, list):
         return tuple(argument(v, f"{path}[{i}]") for i, v in enumerate(value))
     return value
@@ -188,6 +190,8 @@ def plain(value: Any) -> Any:
     """A setting as YAML and JSON have it."""
     if isinstance(value, Part):
         return value.model_dump()
+    if isinstance(value, Section):
+        return {key: plain(getattr(value, key)) for key in type(value).model_fields}
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
     return {k: plain(v) for k, v in value.items()} if isinstance(value, dict) else value
@@ -203,6 +207,7 @@ def _described(name: str, schema: Any, own: tuple[str, ...]) -> dict[str, Any]:
         "properties": properties,
         "required": ["name", *inner.get("required", []), *own],
         "additionalProperties": False,
+        "$defs": inner.get("$defs", {}),
     }
 
 

@@ -10,20 +10,25 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, create_model
 
-__all__ = ["Schema", "Section", "schema_of"]
+__all__ = ["Schema", "Section", "is_value", "names_at", "schema_of"]
 
 _SCALARS = (bool, int, float, str, types.NoneType)
 _UNKNOWN = object()
 
 
 class Section(BaseModel):
-    """Base of all settings: unknown keys and silent conversions are refused."""
+    """Base of all settings: unknown keys and silent conversions are refused.
+
+    Attributes:
+        makes: the class whose settings they are, if they are those of one.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
+    makes: ClassVar[Any] = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,24 @@ def schema_of(part: Any, given: int = 0) -> Schema:
         fields[parameter.name] = (wanted, ... if required else _default(part, parameter))
     text = (inspect.getdoc(part) or "").partition("\n")[0]
     made = create_model(_name(part), __base__=Section, __doc__=text, **fields)
+    if inspect.isclass(part):
+        made.makes = part
     return Schema(made, configurable, anything, text)
+
+
+def is_value(part: Any) -> bool:
+    """Whether something is a frozen dataclass: making one has no effect and costs nothing."""
+    return inspect.isclass(part) and dataclasses.is_dataclass(part) and part.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+def names_at(model: type[BaseModel], loc: Sequence[Any]) -> list[str]:
+    """The valid keys of the section at a path."""
+    for step in loc:
+        annotation = model.model_fields[step].annotation if step in model.model_fields else None
+        inner = [a for a in (annotation, *get_args(annotation)) if inspect.isclass(a) and issubclass(a, BaseModel)]
+        if inner:
+            model = inner[0]
+    return list(model.model_fields)
 
 
 def _name(part: Any) -> str:
@@ -86,6 +108,8 @@ def _default(part: Any, parameter: inspect.Parameter) -> Any:
     for found in dataclasses.fields(part) if dataclasses.is_dataclass(part) else ():
         if found.name == parameter.name and found.default_factory is not dataclasses.MISSING:
             return Field(default_factory=found.default_factory)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return schema_of(type(value)).model.model_validate(dataclasses.asdict(value))
     return list(value) if isinstance(value, tuple) and not _is_pair(_annotation(part, parameter)) else value
 
 
@@ -137,6 +161,9 @@ def _container(annotation: Any, origin: Any, args: tuple[Any, ...]) -> Any:
 
     if inspect.isclass(annotation) and part_type(annotation.__name__) is not None:
         return part_type(annotation.__name__)
+    if is_value(annotation):
+        inside = schema_of(annotation)
+        return inside.model if inside.configurable else _UNKNOWN
     inner = [_settable(a) for a in args if a is not Ellipsis]
     if _UNKNOWN in inner:
         return _UNKNOWN
