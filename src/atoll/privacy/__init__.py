@@ -1,0 +1,32 @@
+"""Accountants: what releases cost, and who may still make one."""
+
+from .accountant import Loss, Perturbed, Tally, spent
+from .budget import Budget
+from .gaussian import (
+    cost,
+    exact_delta,
+    exact_epsilon,
+    exact_sigma,
+    moments_delta,
+    moments_epsilon,
+    moments_sigma,
+)
+from .objective import LOGISTIC, objective_alpha, objective_epsilon
+
+__all__ = [
+    "LOGISTIC",
+    "Budget",
+    "Loss",
+    "Perturbed",
+    "Tally",
+    "cost",
+    "exact_delta",
+    "exact_epsilon",
+    "exact_sigma",
+    "moments_delta",
+    "moments_epsilon",
+    "moments_sigma",
+    "objective_alpha",
+    "objective_epsilon",
+    "spent",
+]

@@ -1,0 +1,66 @@
+"""Budgets: how much each client may spend, and the refusal before it is asked for more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from atoll.core.errors import ConfigError
+from atoll.core.event import Event
+
+from .accountant import Loss, Tally
+
+__all__ = ["Budget"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much privacy each client may spend in all.
+
+    Attributes:
+        epsilon: of a client that has no number of its own.
+        delta: of everybody.
+        clients: party's name -> its own epsilon.
+        method: ``"exact"`` or ``"moments"``: how Gaussian releases are counted.
+    """
+
+    epsilon: float
+    delta: float = 1e-5
+    clients: Mapping[str, float] = field(default_factory=dict)
+    method: str = "exact"
+
+    def __post_init__(self) -> None:
+        if not all(value > 0 for value in (self.epsilon, *self.clients.values())) or not 0 < self.delta < 1:
+            raise ConfigError(
+                f"epsilon={self.epsilon}, delta={self.delta}, clients={dict(self.clients)}",
+                where="Budget",
+                remedy="use a positive epsilon, and delta in (0, 1)",
+            )
+        if self.method not in ("exact", "moments"):
+            raise ConfigError(f"method={self.method!r}", where="Budget", remedy="use 'exact' or 'moments'")
+
+    def of(self, party: str) -> float:
+        """A party's epsilon."""
+        return float(self.clients.get(party, self.epsilon))
+
+    def exceeded(self, tally: Tally, parties: Iterable[str], planned: Mapping[str, Iterable[Event]]) -> str | None:
+        """Why a request may not be made, or ``None`` when every party can afford it.
+
+        Args:
+            tally: what was spent.
+            parties: who would be asked.
+            planned: party -> what it would release.
+        """
+        tally.update()
+        for party in parties:
+            loss = tally.of(party)
+            for event in planned[party]:
+                loss = loss + Loss.of(event)
+            after = loss.epsilon(self.delta, self.method)
+            if after > self.of(party) * (1 + 1e-12):
+                before = tally.of(party).epsilon(self.delta, self.method)
+                return (
+                    f"the privacy budget of {party} is epsilon={self.of(party):g} at delta={self.delta:g}: "
+                    f"{before:.4g} is spent, and another release would make it {after:.4g}"
+                )
+        return None
