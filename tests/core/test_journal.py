@@ -7,10 +7,15 @@ import pytest
 
 from atoll.core import message as M
 from atoll.core.aggregate import Mean, Parts
+from atoll.core.cohort import Community
 from atoll.core.errors import CheckpointError
+from atoll.core.event import NonPrivate
 from atoll.core.journal import Journal
 from atoll.core.request import Ran, Reply, Request
-from atoll.core.task import Task
+from atoll.core.task import Task, task
+from atoll.core.world import World
+from atoll.engines import Inline
+from atoll.testing import Killed, live
 
 TASK = Task("a:b", print)
 
@@ -92,3 +97,31 @@ def test_a_full_disk_means_that_nothing_is_known(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match=r"could not append .* No space left on device .*nothing was released"):
         journal.put([row("t/0")])
     assert journal.get("main/t/0", 0) is None
+
+
+@task
+async def say(island, peers, to):
+    """A role that releases something, so that it must never be played twice."""
+    island.spend(NonPrivate(what="a number"))
+    await peers.send(to, island.secret.integer(2**20))
+    return await peers.recv(to)
+
+
+async def conversation(fed):
+    state = await fed.restore(None)
+    if state is None:
+        state = await fed.session({me: (me, say.with_args(to=to)) for me, to in (("ann", "bob"), ("bob", "ann"))})
+        await fed.checkpoint(state)
+    return state
+
+
+def test_a_session_that_ended_is_not_held_again(tmp_path):
+    def world(name, resume=False):
+        return World(Community({"ann": None, "bob": None}), Inline(), folder=tmp_path / name, resume=resume)
+
+    steps = live(world("whole"), conversation).steps
+    with pytest.raises(Killed, match="before commit"):
+        live(world("killed"), conversation, kill_at=steps.index("before commit"))
+    again = live(world("killed", True), conversation)
+    assert len(again.spent) == 2  # booked once: the session was answered from the journal
+    assert "before commit" in again.steps

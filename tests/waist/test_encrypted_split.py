@@ -1,10 +1,11 @@
-"""The best split of a tree node over two parties' features, with encrypted gradients (SecureBoost, Cheng et al. 2021; Paillier 1999)."""
+"""The best split of a tree node over two parties' features, with encrypted gradients (SecureBoost, Cheng et al. 2021)."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+from paillier import decrypt, encrypt, pack, prime, unpack
 
 from atoll.core.cohort import Community
 from atoll.core.request import Mail
@@ -13,26 +14,8 @@ from atoll.core.task import task
 SCALE, BINS, LAMBDA = 10**6, 4, 1.0
 
 
-def probably_prime(n, entropy):
-    """Miller-Rabin, 20 rounds."""
-    odd, twos = n - 1, 0
-    while odd % 2 == 0:
-        odd, twos = odd // 2, twos + 1
-    for _ in range(20):
-        x = pow(entropy.integer(n - 3) + 2, odd, n)
-        if x not in (1, n - 1) and all((x := x * x % n) != n - 1 for _ in range(twos - 1)):
-            return False
-    return True
-
-
-def prime(entropy):
-    while not probably_prime(n := entropy.integer(2**63) | 2**63 | 1, entropy):
-        pass
-    return n
-
-
-def pack(numbers):
-    return [x.to_bytes(32) for x in numbers]
+def histogram(columns, bins):
+    return [[column[bins == k].sum() / SCALE for k in range(BINS)] for column in columns]
 
 
 def best(histograms):
@@ -48,54 +31,41 @@ def best(histograms):
 
 
 @task
-def encrypt(island, hosts):
-    """The guest's gradients under its own key: Enc(m) = (1 + n)^m r^n mod n^2."""
+def send_gradients(island, hosts):
+    """The guest's gradients and hessians, under its own key."""
     p, q = prime(island.secret), prime(island.secret)
-    n, (g, h) = p * q, island.data["gradients"]
     for host in hosts:
-        rows = [
-            [pow(1 + n, int(m) % n, n * n) * pow(island.secret.integer(n - 1) + 1, n, n * n) % (n * n) for m in c]
-            for c in (g, h)
-        ]
-        island.post(host, {"n": n.to_bytes(32), "rows": [pack(column) for column in rows]})
+        columns = [[encrypt(m, p * q, island.secret) for m in c.tolist()] for c in island.data["gradients"]]
+        island.post(host, {"n": pack([p * q]), "columns": [pack(column) for column in columns]})
     island.state = {"primes": pack([p, q])}
 
 
 @task
 def add_up(island, guest):
     """The host adds ciphertexts by bin, which multiplies them; it learns nothing."""
-    letter = island.inbox[guest]
-    square = int.from_bytes(letter["n"]) ** 2
-    columns = [[int.from_bytes(c) for c in column] for column in letter["rows"]]
-    bins = island.data["bins"]
-    sums = [
-        [math.prod([1, *(c for c, b in zip(column, bins, strict=True) if b == k)]) % square for k in range(BINS)]
-        for column in columns
-    ]
-    island.post(guest, [pack(column) for column in sums])
+    square, bins = unpack(island.inbox[guest]["n"])[0] ** 2, island.data["bins"]
+    sums = []
+    for column in map(unpack, island.inbox[guest]["columns"]):
+        by_bin = [[c for c, b in zip(column, bins, strict=True) if b == k] for k in range(BINS)]
+        sums.append(pack([math.prod(terms) % square for terms in by_bin]))
+    island.post(guest, sums)
 
 
 @task
 def choose(island, message):
-    p, q = (int.from_bytes(x) for x in island.state["primes"])
-    n, phi = p * q, (p - 1) * (q - 1)
-
-    def decrypt(c):
-        m = (pow(int.from_bytes(c), phi, n * n) - 1) // n * pow(phi, -1, n) % n
-        return (m - n if m > n // 2 else m) / SCALE
-
-    theirs = {name: [[decrypt(c) for c in column] for column in sums] for name, sums in island.inbox.items()}
-    mine = [
-        [column[island.data["bins"] == k].sum() / SCALE for k in range(BINS)] for column in island.data["gradients"]
-    ]
-    return list(best({island.name: mine, **theirs}))
+    key = unpack(island.state["primes"])
+    theirs = {
+        name: [[decrypt(c, *key) / SCALE for c in unpack(column)] for column in sums]
+        for name, sums in island.inbox.items()
+    }
+    return list(best({island.name: histogram(island.data["gradients"], island.data["bins"]), **theirs}))
 
 
 async def find_split(fed):
     guest, hosts = fed.parties[:1], fed.parties[1:]
     state = await fed.restore(None)
     if state is None:
-        sealed = await fed.exchange(guest, encrypt, hosts.names)
+        sealed = await fed.exchange(guest, send_gradients, hosts.names)
         sums = await fed.exchange(hosts, add_up, guest.names[0], mail=sealed.mail)
         state = {"mail": sums.mail.sealed()}
         await fed.checkpoint(state)
@@ -113,6 +83,5 @@ def test_the_split_is_that_of_the_plain_data(survive):
     data = {name: {"bins": b} for name, b in bins.items()}
     data["guest"]["gradients"] = fixed
     life = survive(find_split, Community(data), points=10)
-    plain = {name: [[c[b == k].sum() / SCALE for k in range(BINS)] for c in fixed] for name, b in bins.items()}
-    assert life.result == list(best(plain))
+    assert life.result == list(best({name: histogram(fixed, b) for name, b in bins.items()}))
     assert life.result[1] == "host-2"

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from masks import mask
 from shamir import join, split
 
 from atoll.core.aggregate import Sum
@@ -14,10 +15,6 @@ from atoll.core.reducer import Reducer
 from atoll.core.results import Combined
 from atoll.core.task import task
 from atoll.testing import Timetable
-
-
-def stream(seed, size):
-    return np.random.Generator(np.random.Philox(key=seed)).integers(2**64, size=size, dtype=np.uint64)
 
 
 @task
@@ -36,8 +33,8 @@ async def masked(island, message):
     theirs = {n: m["seed"] for n, m in island.inbox.items() if n < island.name}
     total = (await island.totals(message))["x"].value.astype(np.int64).view(np.uint64)
     for name in island.inbox:
-        mask = stream(int.from_bytes({**island.state["seeds"], **theirs}[name]), total.size)
-        total = total + mask if name >= island.name else total - mask
+        words = mask({**island.state["seeds"], **theirs}[name], total.size)
+        total = total + words if name >= island.name else total - words
     island.state = {**island.state, "shares": {n: m["shares"] for n, m in island.inbox.items()}}
     return total
 
@@ -64,8 +61,8 @@ class DoubleMasked(Reducer):
         third = (await fed.ask_all(second.senders, reveal, pairs, quorum=quorum)).by_name()
         total = sum(second.values, np.uint64(0))
         for i, (a, b) in enumerate(pairs):
-            mask = stream(join({n: row[i] for n, row in list(third.items())[:quorum]}, names), total.size)
-            total = total + mask if b in kept and a != b else total - mask
+            words = mask(join({n: row[i] for n, row in list(third.items())[:quorum]}, names), total.size)
+            total = total + words if b in kept and a != b else total - words
         silent = parties.without(second.senders)
         return Combined({"x": total.view(np.int64)}, len(kept), {"x": 1.0}, second.senders, silent)
 

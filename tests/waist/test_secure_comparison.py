@@ -7,7 +7,6 @@ from a dealer (Beaver 1991).
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from atoll.core.cohort import Community
 from atoll.core.event import NonPrivate
@@ -72,19 +71,3 @@ def test_only_the_answer_is_opened(survive):
     np.testing.assert_array_equal(life.result, x > y)
     assert life.clock == 1.0 + BITS + 1.0  # shares, a round a bit, the opening: longest chain of messages
     assert len(life.spent) == 2
-
-
-def test_a_session_that_ended_is_not_held_again(tmp_path):
-    from atoll.core.world import World
-    from atoll.engines import Inline
-    from atoll.testing import Killed, live
-
-    def world(resume):
-        people = Community({"left": [1] * 20, "right": [2] * 20, "dealer": None})
-        return World(people, Inline(), folder=tmp_path, resume=resume)
-
-    steps = live(World(world(False).population, Inline(), folder=tmp_path / "whole"), compare).steps
-    with pytest.raises(Killed, match="before commit"):
-        live(world(False), compare, kill_at=steps.index("before commit"))
-    again = live(world(True), compare)
-    assert len(again.spent) == 2  # booked once: the session was answered from the journal

@@ -51,13 +51,12 @@ async def discover(fed):
     names = fed.parties.names
     while len(state["rounds"]) < 4:
         number = len(state["rounds"])
+        terms = {"quorum": THRESHOLD, "at": number}
         message = {"truth": state["truth"], "names": names}
-        shared = await fed.exchange(fed.parties, give, message, deadline=5.0, quorum=THRESHOLD, at=number)
+        shared = await fed.exchange(fed.parties, give, message, deadline=5.0, **terms)
         in_time = shared.senders.names
         mail = shared.mail.only_from(set(in_time))
-        sums = await fed.exchange(
-            fed.parties, add_up, in_time, mail=mail, accept=THRESHOLD, quorum=THRESHOLD, at=number
-        )
+        sums = await fed.exchange(fed.parties, add_up, in_time, mail=mail, accept=THRESHOLD, **terms)
         truth = opened(sums.by_name(), names, 0) / opened(sums.by_name(), names, 1)
         fed.record({"truth": truth})
         state = {"truth": truth, "rounds": [*state["rounds"], in_time]}
