@@ -1,0 +1,141 @@
+"""Mime, MimeLite and MimeSVRG (Karimireddy et al. 2020): a centralised optimiser carried into local steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.card import Card
+
+from .frozen_optimiser import FrozenOptimiser
+from .full_gradient import FullGradient
+
+__all__ = ["Mime", "MimeLite", "MimeSVRG"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mime(Algorithm):
+    """Local steps ``v = U(g_j(y) - g_j(x) + c, s)`` with the global gradient ``c`` and an optimiser whose statistics ``s`` stand still.
+
+    First exchange: the cohort's full gradients at ``x``, ``c = sum_S n_k grad F_k(x) / sum_S n_k``. Second: the local steps (``g_j`` at both
+    points on the same mini-batch), the mean of the updates, then ``s <- V(c, s)``. With everyone and full gradients the fixed point is
+    the optimum; a sampled cohort leaves a floor, because ``c`` is the cohort's. No client state.
+
+    Attributes:
+        optimiser: sgd, sgdm, adam or adagrad; see ``FrozenOptimiser``.
+        beta1: momentum ``b1``.
+        beta2: decay ``b2`` of Adam's second moment.
+        eps: added to the root of the second moment.
+        warm: begin the second moment at the first ``c^2``; from zero the first step is ``c / eps``, and the training diverges.
+    """
+
+    optimiser: str = "sgdm"
+    beta1: float = 0.9
+    beta2: float = 0.99
+    eps: float = 1e-8
+    warm: bool = True
+    phases: ClassVar[tuple[str, ...]] = ("anchor", "train")
+    citation: ClassVar[str] = (
+        "Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh. Mime: Mimicking Centralized Stochastic Algorithms in Federated "
+        "Learning. arXiv:2008.03606, 2020."
+    )
+    card: ClassVar[Card] = Card(unbiased=True, note="with a sampled cohort it stops at a floor")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._rule()
+
+    def _rule(self) -> FrozenOptimiser:
+        return FrozenOptimiser(self.optimiser, self.beta1, self.beta2, self.eps)
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """The full gradient, or the local steps."""
+        return (FullGradient(reply=True),) if phase == "anchor" else (self,)
+
+    def init(self, params: Tree) -> Tree:
+        """The model, the statistics, and no gradient yet."""
+        return {
+            "params": params,
+            "statistics": self._rule().zero(params),
+            "gradient": T.zeros_like(params),
+            "cold": self.warm and self._rule().adaptive,
+        }
+
+    def broadcast(self, state: Tree, phase: str) -> Tree:
+        """The model; for the local steps also ``c`` and ``s``."""
+        sent = {"params": state["params"], "lr": self.lr}
+        if phase == "anchor":
+            return sent
+        return {**sent, "gradient": state["gradient"], "statistics": state["statistics"]}
+
+    def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
+        """``U(g_j(y) - g_j(x) + c, s)``."""
+        change = T.sub(grad(local["params"]), grad(broadcast["params"]))
+        return self._rule().direction(T.add(change, broadcast["gradient"]), broadcast["statistics"]), local
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """Keep ``c``; or move the model, and then the statistics."""
+        if phase == "anchor":
+            began = self._rule().begun(state["statistics"], sums["gradient"]) if state["cold"] else state["statistics"]
+            return {**state, "gradient": sums["gradient"], "statistics": began, "cold": False}
+        moved = super().fold(state, sums, info, phase)
+        return {**moved, "statistics": self._rule().refreshed(state["statistics"], state["gradient"])}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MimeLite(Mime):
+    """Mime without the correction: ``v = U(g_j(y), s)``, so that only the optimiser's statistics are global.
+
+    The full gradient at ``x`` comes with the update, in the same contact. Only a first round that needs it beforehand (for the first
+    second moment) asks for it by itself. Local drift stays as in FedAvg.
+    """
+
+    phases: ClassVar[tuple[str, ...]] = ("train",)
+    card: ClassVar[Card] = Card(note="keeps FedAvg's drift")
+
+    def plan(self, state: Tree) -> tuple[str, ...]:
+        """One phase; two in a first round that begins a second moment."""
+        return ("anchor", "train") if state["cold"] else ("train",)
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """The full gradient, and the local steps."""
+        return super().passes(phase) if phase == "anchor" else (FullGradient(), self)
+
+    def init(self, params: Tree) -> Tree:
+        """The model and the statistics."""
+        return {name: value for name, value in super().init(params).items() if name != "gradient"}
+
+    def broadcast(self, state: Tree, phase: str) -> Tree:
+        """The model; for the local steps also ``s``."""
+        sent = {"params": state["params"], "lr": self.lr}
+        return sent if phase == "anchor" else {**sent, "statistics": state["statistics"]}
+
+    def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
+        """``U(g_j(y), s)``."""
+        return self._rule().direction(grad(local["params"]), broadcast["statistics"]), local
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """The update, and the full gradient at ``x``."""
+        update = T.sub(local["params"], broadcast["params"])
+        mean = {"update": update, "gradient": client["anchor"]}
+        return {name: Mean(value, examples=work.examples) for name, value in mean.items()}, None
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """Move the model, and then the statistics."""
+        gradient, rule = sums["gradient"], self._rule()
+        if phase == "anchor":
+            return {**state, "statistics": rule.begun(state["statistics"], gradient), "cold": False}
+        params = T.add(state["params"], sums["update"])
+        return {**state, "params": params, "statistics": rule.refreshed(state["statistics"], gradient)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MimeSVRG(Mime):
+    """Mime with plain SGD, ``v = g_j(y) - g_j(x) + c``: SVRG whose anchor gradient is the cohort's. Also called MimeSGD."""
+
+    optimiser: str = "sgd"

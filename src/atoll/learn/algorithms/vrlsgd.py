@@ -1,0 +1,82 @@
+"""VRL-SGD (Liang et al. 2019): variance-reduced local SGD for cross-silo federations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.errors import ConfigError, QuorumError
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.card import Card
+
+__all__ = ["VRLSGD"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VRLSGD(Algorithm):
+    """Local steps along ``v = g_k(y) - Delta_k``; after a round ``Delta_k <- Delta_k + (x' - y_k) / (T lr)`` with the new average ``x'``.
+
+    The client learns ``x'`` from the next broadcast and corrects ``Delta_k`` then. ``sum_k Delta_k = 0`` always, because ``x'`` is the plain
+    mean of all ``y_k``: hence everyone, every round, and the same number of steps ``T`` at each. The fixed point is the optimum of
+    ``(1/N) sum_k F_k``. Client state: two models. Up and down: one model each.
+
+    Attributes:
+        steps: local steps ``T``; must be given.
+    """
+
+    citation: ClassVar[str] = (
+        "Liang, Shen, Liu, Pan, Chen, Cheng. Variance Reduced Local SGD with Lower Communication Complexity. arXiv:1912.12844, 2019."
+    )
+    card: ClassVar[Card] = Card(
+        unbiased=True, everyone=True, note="every client, every round, with the same number of steps"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps is None or self.stragglers is not None:
+            raise ConfigError(
+                f"steps={self.steps}, stragglers={self.stragglers}",
+                where="VRLSGD",
+                remedy="give steps=, the same for all clients, and no stragglers; Scaffold takes any number of steps",
+            )
+
+    def client_init(self, params: Tree) -> Tree:
+        """``Delta_k = 0``, and no steps yet."""
+        return {"delta": T.zeros_like(params), "last": params, "present": 0.0}
+
+    def start(self, broadcast: Tree, client: Tree) -> Tree:
+        """Correct ``Delta_k`` by the average that has arrived."""
+        behind = T.sub(broadcast["params"], client["last"])
+        factor = client["present"] / ((self.steps or 1) * broadcast["lr"])
+        return {"params": broadcast["params"], "delta": T.add(client["delta"], T.scale(behind, factor))}
+
+    def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
+        """``g - Delta_k``."""
+        del broadcast
+        return T.sub(grad(local["params"]), local["delta"]), local
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """The update, equal weights; a client without rows has none."""
+        del client
+        present = 1.0 * (work.steps > 0)
+        update = T.sub(local["params"], broadcast["params"])
+        kept = {"delta": local["delta"], "last": local["params"], "present": present}
+        return {"update": Mean(update, examples=present)}, kept
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """The mean of all.
+
+        Raises:
+            QuorumError: somebody is missing.
+        """
+        if info.replied < info.population:
+            raise QuorumError(
+                f"{info.replied} of {info.population} clients replied",
+                where=f"VRLSGD, round {info.round}",
+                remedy="wait for everyone, or use Scaffold, which does without some",
+            )
+        return super().fold(state, sums, info, phase)
