@@ -6,6 +6,7 @@ from .ditto import Ditto
 from .fedac import FedAC
 from .fedavg import FedAvg
 from .feddyn import FedDyn
+from .fedmirror import FedDualAvg, FedMirror
 from .fednova import FedNova
 from .fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from .fedprox import FedProx
@@ -23,6 +24,8 @@ from .statistics import SufficientStatistics
 from .vrlsgd import VRLSGD
 
 __all__ = [
+    "FedMirror",
+    "FedDualAvg",
     "Signum",
     "SignSGD",
     "ServerOptimised",

@@ -9,17 +9,24 @@ from atoll.learn.algorithms import (
     FedAdagrad,
     FedAdam,
     FedAvg,
+    FedDualAvg,
+    FedMirror,
     FedProx,
     FedYogi,
     LocalAdam,
     LocalMomentum,
 )
 
+from .lasso import LASSO_L1, LASSO_LR, lasso, non_zeros
 from .row import Row
 
 __all__ = ["ROWS"]
 
 _FULL: dict[str, Any] = {"lr": 0.01, "batch_size": None}
+_SPARSE: dict[str, Any] = {"lr": LASSO_LR, "l1": LASSO_L1, "batch_size": None}
+_DRAWS = (
+    "an independent NumPy loop over other draws of the same recipe (its order of draws is not given); the optimum has 8"
+)
 
 ROWS = (
     Row(name="FedAvg T=1", algorithm=FedAvg(steps=1, **_FULL), reference=2.69e-4),
@@ -45,5 +52,25 @@ ROWS = (
         algorithm=LocalAdam(steps=5, lr=0.02, batch_size=None, beta2=0.99, eps=1e-3),
         reference=13.9,
         origin="an independent NumPy loop, which names no betas: those of the server's Adam are taken (0.9, 0.99, eps 1e-3)",
+    ),
+    Row(
+        name="FedMirror LASSO T=5: non-zeros",
+        algorithm=FedMirror(steps=5, **_SPARSE),
+        reference=77,
+        factor=1.25,
+        rounds=500,
+        problem=lasso,
+        measure=non_zeros,
+        origin=_DRAWS,
+    ),
+    Row(
+        name="FedDualAvg LASSO T=5: non-zeros",
+        algorithm=FedDualAvg(steps=5, **_SPARSE),
+        reference=8,
+        rtol=0.0,
+        rounds=500,
+        problem=lasso,
+        measure=non_zeros,
+        origin=_DRAWS,
     ),
 )

@@ -67,6 +67,8 @@ class Row:
     def run(self, engine: str = "inline") -> float:
         """Train and measure: the geometric mean over the seeds; infinite if a training left the finite numbers."""
         values = [self._once(seed, engine) for seed in self.seeds]
+        if len(values) == 1:
+            return values[0]
         return float(np.exp(np.mean(np.log(np.maximum(values, 1e-300)))))
 
     def holds(self, value: float) -> bool:
