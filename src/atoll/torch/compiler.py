@@ -7,7 +7,7 @@ import importlib.util
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -89,7 +89,7 @@ def _make_program(
     began = time.perf_counter()
     # Tracing tells inputs apart by identity, and one tensor may be given twice (a local model that begins as the global one).
     inputs = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device) for t in inputs]
-    gm = trace(fn, inputs, decompose=compiled)
+    gm = trace(fn, inputs, _generators_table() if compiled else None)
     fuse_updates(gm, owned or set()) if owned else tidy(gm)
     traced = time.perf_counter()
     call = None
@@ -109,17 +109,22 @@ def _make_program(
     return made
 
 
-def trace(fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], *, decompose: bool = True) -> GraphModule:
-    """The operations of a function, split into simple ones if asked."""
-    table = None
-    if decompose:
-        importlib.import_module("torch._inductor.lowering")
-        from torch._inductor.decomposition import select_decomp_table
-
-        table = select_decomp_table()
+def trace(
+    fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], table: Mapping[Any, Any] | None = None
+) -> GraphModule:
+    """The operations of a function, split into those that a table of decompositions gives."""
     with torch.no_grad():
         made: GraphModule = make_fx(fn, decomposition_table=table, tracing_mode="fake")(*inputs)
     return made
+
+
+def _generators_table() -> Mapping[Any, Any]:
+    """The decompositions that PyTorch's code generator wants."""
+    importlib.import_module("torch._inductor.lowering")
+    from torch._inductor.decomposition import select_decomp_table
+
+    table: Mapping[Any, Any] = select_decomp_table()
+    return table
 
 
 @contextmanager

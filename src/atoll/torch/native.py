@@ -26,7 +26,7 @@ from .backend import cache_folder, cpp_compiler
 from .compiler import trace
 from .fuse import fuse_updates
 from .native_emit import emit
-from .native_ops import C_TYPES
+from .native_ops import C_TYPES, simple_operations
 from .native_source import EPILOGUE, PREAMBLE
 from .native_values import Body, Unsupported
 
@@ -121,7 +121,7 @@ def make_native(
     if not floats or sum(t.numel() * t.element_size() for t in inputs) > _LARGEST:
         return None
     began = time.perf_counter()
-    graph = trace(step, inputs)
+    graph = trace(step, inputs, simple_operations())
     fuse_updates(graph, set(range(len(local))))
     try:
         body = emit(graph, len(local))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["C_TYPES", "CONVERSIONS", "POINTWISE", "VIEWS", "literal"]
+__all__ = ["C_TYPES", "CONVERSIONS", "POINTWISE", "VIEWS", "literal", "simple_operations"]
 
 aten: Any = torch.ops.aten
 prims: Any = torch.ops.prims
@@ -98,6 +98,27 @@ def _table() -> dict[Any, str]:
 
 POINTWISE: dict[Any, str] = _table()
 """Operation -> expression with ``{0}``, ``{1}``, ... for its arguments, already converted to the type it works in."""
+
+
+def simple_operations() -> dict[Any, Any]:
+    """Decompositions into what is translated; PyTorch's core set, and softmax and normalisations taken apart further."""
+    from torch._decomp import core_aten_decompositions, get_decompositions
+
+    further = [
+        aten._log_softmax,
+        aten._log_softmax_backward_data,
+        aten._softmax,
+        aten._softmax_backward_data,
+        aten.gelu,
+        aten.gelu_backward,
+        aten.leaky_relu,
+        aten.native_group_norm,
+        aten.native_group_norm_backward,
+        aten.native_layer_norm,
+        aten.native_layer_norm_backward,
+        aten.var_mean,
+    ]
+    return {**core_aten_decompositions(), **get_decompositions(further)}
 
 
 def literal(value: float, dtype: torch.dtype) -> str:
