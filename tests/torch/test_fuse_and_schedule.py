@@ -102,7 +102,7 @@ def test_the_layout_is_that_of_the_reference(
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(1, 9))
 def test_blocks_hold_every_client_once(sizes: list[int], block: int) -> None:
-    cut = list(cut_blocks(np.array(sizes), FedAvg(batch_size=4), block))
+    cut = list(cut_blocks(np.array(sizes), block))
     assert sorted(np.concatenate(cut).tolist()) == list(range(len(sizes)))
     assert max(len(b) for b in cut) <= block
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .compiler import Program, make_program
+from .feed import Feed
 from .native import NativeSteps, make_native
 from .update import StepForm, Update
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
+    from .course import Course
     from .pool import Pool
     from .schedule import Schedule
 
@@ -41,11 +43,10 @@ class Trained:
 
 @dataclass
 class Block:
-    """Everything needed to train blocks of one shape.
+    """Everything needed to train blocks of one size.
 
     Attributes:
         update: the functions.
-        width: examples in a mini-batch.
         unroll: steps in one call of a program.
         compiled: whether programs are compiled.
         channels_last: whether images and their filters keep the channel as the innermost axis.
@@ -53,7 +54,6 @@ class Block:
     """
 
     update: Update
-    width: int
     unroll: int
     compiled: bool
     channels_last: bool = False
@@ -61,15 +61,18 @@ class Block:
     seconds: dict[str, float] = field(default_factory=lambda: {"trace": 0.0, "compile": 0.0})
     templates: list[Tensor] | None = None
     valid: dict[int, Tensor] = field(default_factory=dict)
-    _rows: dict[str, Tensor] = field(default_factory=dict)
-    _own: dict[int, Tensor] = field(default_factory=dict)
+    _own: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    _borrowed: set[int] = field(default_factory=set)
     _native: dict[Any, NativeSteps | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.feed = Feed(self.update.network, self.update.clients, self.unroll)
 
     @torch.no_grad()
     def train(
         self,
         pool: Pool,
-        plan: Schedule,
+        course: Course,
         sent: Sequence[Tensor],
         private: Sequence[Tensor],
     ) -> Trained:
@@ -77,48 +80,74 @@ class Block:
 
         Args:
             pool: the rows.
-            plan: mini-batches, one slot a client of the block.
+            course: mini-batches, one slot a client of the block.
             sent: leaves of the broadcast.
             private: leaves of the private states, stacked.
         """
         device, dtype = self.update.network.device, self.update.network.dtype
         clients = self.update.clients
         local = list(self.program("start", self.update.start, [*sent, *private])([*sent, *private]))
-        made = self._all_steps(pool, plan, local, sent) or self._step_by_step(pool, plan, local, sent)
-        local, losses = made
-        counts = torch.from_numpy(plan.steps).to(device=device, dtype=dtype)
-        examples = torch.from_numpy(plan.sizes).to(device=device, dtype=dtype)
+        losses = torch.zeros(clients or (), dtype=dtype, device=device)
+        left: list[list[Tensor]] = []
+        self._borrowed = set(range(len(local)))
+        for plan in course.pieces:
+            slots = plan.rows.shape[0]
+            if clients and slots < len(local[0]):
+                # The clients behind the last slot are done.
+                left.append([leaf[slots:] for leaf in local])
+                local = [leaf[:slots] for leaf in local]
+            local = self._steps(pool, course, plan, local, sent, losses[:slots] if clients else losses)
+        local = [_settled(leaf) for leaf in local]  # a block of clients without examples has taken no step
+        if left:
+            local = [torch.cat([leaf, *(part[i] for part in left[::-1])]) for i, leaf in enumerate(local)]
+        counts = torch.from_numpy(course.steps).to(device=device, dtype=dtype)
+        examples = torch.from_numpy(course.sizes).to(device=device, dtype=dtype)
         if not clients:
             counts, examples = counts[0], examples[0]
         return Trained(local, examples, counts, losses / counts.clamp(min=1.0))
 
+    def _steps(
+        self, pool: Pool, course: Course, plan: Schedule, local: list[Tensor], sent: Sequence[Tensor], losses: Tensor
+    ) -> list[Tensor]:
+        """Run the steps of one rectangle and add up the losses."""
+        if course.widths is not None and plan.rows.shape[2] not in course.widths:
+            return self._without_program(pool, course, plan, local, sent, losses)
+        made = self._all_steps(pool, plan, local, sent, losses)
+        return self._step_by_step(pool, course, plan, local, sent, losses) if made is None else made
+
     def _all_steps(
-        self, pool: Pool, plan: Schedule, local: list[Tensor], sent: Sequence[Tensor]
-    ) -> tuple[list[Tensor], Tensor] | None:
+        self, pool: Pool, plan: Schedule, local: list[Tensor], sent: Sequence[Tensor], losses: Tensor
+    ) -> list[Tensor] | None:
         """Run all steps in one call of native code, if there is such for them."""
-        if not self.compiled or self.update.network.device.type != "cpu" or self._cut(plan):
+        if not self.compiled or self.update.network.device.type != "cpu" or self.feed.cut(plan):
             return None
-        device, dtype = self.update.network.device, self.update.network.dtype
-        rows = torch.from_numpy(plan.rows)
-        data = [] if plan.weights is None else [torch.from_numpy(plan.weights).to(device=device, dtype=dtype)]
+        rows, network = torch.from_numpy(plan.rows), self.update.network
+        data = [] if plan.weights is None else [torch.from_numpy(plan.weights).to(dtype=network.dtype)]
         data.append(torch.from_numpy(plan.seeds))
-        shared = [*sent, *self.update.network.frozen.values()]
-        clients = self.update.clients
-        form = (plan.weights is not None, rows.shape[2], pool.x.shape[1:], pool.y.shape[1:])
-        if form not in self._native:
-            batch = [column.new_empty(1, rows.shape[2], *column.shape[1:]) for column in (pool.x, pool.y)]
-            examples = [leaf[0] for leaf in local] if clients else local
-            step = self._alone().steps(StepForm(1, plan.weights is not None))
-            self._native[form] = found = make_native(step, examples, shared, batch, [c[0, :1] for c in data])
-            for what, seconds in (found.seconds if found else {}).items():
-                self.seconds[what] += seconds
-        native = self._native[form]
+        shared = [*sent, *network.frozen.values()]
+        native = self._native_steps(pool, plan, local, shared, data)
         if native is None:
             return None
         own = [self._buffer(i, leaf, dense=True).copy_(leaf) for i, leaf in enumerate(local)]
         active = None if plan.active is None else torch.from_numpy(plan.active)
-        losses = native(own, shared, [pool.x, pool.y], rows, data, active)
-        return own, losses if clients else losses[0]
+        sums = native(own, shared, [pool.x, pool.y], rows, data, active)
+        losses += sums if self.update.clients else sums[0]
+        return own
+
+    def _native_steps(
+        self, pool: Pool, plan: Schedule, local: list[Tensor], shared: list[Tensor], data: list[Tensor]
+    ) -> NativeSteps | None:
+        """The native code for this width, made when it is first asked for."""
+        width = plan.rows.shape[2]
+        form = (plan.weights is not None, width, pool.x.shape[1:], pool.y.shape[1:])
+        if form not in self._native:
+            batch = [column.new_empty(1, width, *column.shape[1:]) for column in (pool.x, pool.y)]
+            examples = [leaf[0] for leaf in local] if self.update.clients else local
+            step = self._alone().steps(StepForm(1, plan.weights is not None))
+            self._native[form] = found = make_native(step, examples, shared, batch, [c[0, :1] for c in data])
+            for what, seconds in (found.seconds if found else {}).items():
+                self.seconds[what] += seconds
+        return self._native[form]
 
     def _alone(self) -> Update:
         """The update of one client without a client axis."""
@@ -129,25 +158,40 @@ class Block:
         alone.local = update.local
         return alone
 
+    def _without_program(
+        self, pool: Pool, course: Course, plan: Schedule, local: list[Tensor], sent: Sequence[Tensor], losses: Tensor
+    ) -> list[Tensor]:
+        """Run the operations one by one: for a width that is met too rarely for a program."""
+        frozen = list(self.update.network.frozen.values())
+        for form, data in self.feed.windows(pool, course, plan):
+            *local, loss = self.update.steps(form)(*local, *sent, *frozen, *data)
+            losses += loss
+        return local
+
     def _step_by_step(
-        self, pool: Pool, plan: Schedule, local: list[Tensor], sent: Sequence[Tensor]
-    ) -> tuple[list[Tensor], Tensor]:
+        self, pool: Pool, course: Course, plan: Schedule, local: list[Tensor], sent: Sequence[Tensor], losses: Tensor
+    ) -> list[Tensor]:
         """Run a few steps at a time."""
-        network = self.update.network
-        frozen = list(network.frozen.values())
-        losses = torch.zeros(self.update.clients or (), dtype=network.dtype, device=network.device)
-        first = True
-        for form, data in self._windows(pool, plan):
+        frozen = list(self.update.network.frozen.values())
+        program: Program | None = None
+        for form, data in self.feed.windows(pool, course, plan):
             rest = [*sent, *frozen, *data]
-            program = self._step_program(form, local, rest)
-            if first:
-                local, first = self._take(program, local), False
+            if self.feed.cut(plan) and course.widths is not None and data[0].shape[1] not in course.widths:
+                *local, loss = self.update.steps(form)(*local, *rest)
+                losses += loss
+                continue
+            before, program = program, self._step_program(form, local, rest)
+            if program is not before:
+                local = self._take(program, local)
             strides = [leaf.stride() for leaf in local] if program.compiled else None
+            given = local
             *local, loss = program([*local, *rest])
             if strides is not None:
                 local = [_restrided(leaf, stride) for leaf, stride in zip(local, strides, strict=True)]
-            losses = losses + loss
-        return local, losses
+            if program is not before:
+                self._borrowed &= {i for i, leaf in enumerate(local) if leaf.data_ptr() == given[i].data_ptr()}
+            losses += loss
+        return local
 
     def program(
         self, name: Any, fn: Callable[..., Sequence[Tensor]], inputs: list[Tensor], owned: set[int] | None = None
@@ -173,68 +217,26 @@ class Block:
         return self.program(name, self.update.steps(form), [*examples, *rest], owned=set(range(len(local))))
 
     def _take(self, program: Program, local: list[Tensor]) -> list[Tensor]:
-        """Copy what the program will overwrite into buffers of our own; lay out the rest densely."""
+        """Copy what the program will overwrite, and others may hold, into buffers of our own; lay out the rest densely."""
         taken: list[Tensor] = []
         for i, leaf in enumerate(local):
-            if i not in program.overwrites:
+            if i not in program.overwrites or i not in self._borrowed:
                 taken.append(_settled(leaf))
                 continue
+            self._borrowed.remove(i)
             taken.append(self._buffer(i, leaf).copy_(leaf))
         return taken
 
     def _buffer(self, i: int, leaf: Tensor, *, dense: bool = False) -> Tensor:
-        """Memory of our own for a leaf of the local state."""
-        own = self._own.get(i)
+        """Memory of our own for a leaf of the local state, one for each number of slots."""
+        place = (i, len(leaf) if self.update.clients else 0)
+        own = self._own.get(place)
         if own is None or own.shape != leaf.shape or (dense and not own.is_contiguous()):
-            own = self._own[i] = torch.empty_like(
+            own = self._own[place] = torch.empty_like(
                 leaf if dense else _settled(leaf),
                 memory_format=torch.contiguous_format if dense else torch.preserve_format,
             )
         return own
-
-    def _cut(self, plan: Schedule) -> bool:
-        """Whether padded rows must be cut off, because the loss gives means only."""
-        return plan.weights is not None and self.update.network.loss.each is None
-
-    def _columns(self, pool: Pool, plan: Schedule) -> list[Any]:
-        """``[x, y, (weights), active or None, seeds]`` with a client axis and an axis of steps."""
-        device, dtype = self.update.network.device, self.update.network.dtype
-        rows = torch.from_numpy(plan.rows).to(device)
-        data: list[Any] = [self._fetch("x", pool.x, rows), self._fetch("y", pool.y, rows)]
-        if plan.weights is not None and not self._cut(plan):
-            data.append(torch.from_numpy(plan.weights).to(device=device, dtype=dtype))
-        active = None if plan.active is None else torch.from_numpy(plan.active).to(device)
-        return [*data, active, torch.from_numpy(plan.seeds).to(device)]
-
-    def _windows(self, pool: Pool, plan: Schedule) -> Iterator[tuple[StepForm, list[Tensor]]]:
-        """Yield ``(form, [x, y, weights, active, seeds])`` for runs of steps."""
-        cut = self._cut(plan)
-        data = [column for column in self._columns(pool, plan) if column is not None]
-        if not self.update.clients:
-            data = [column[0] for column in data]
-        axis = 1 if self.update.clients else 0
-        total, begin = plan.rows.shape[1], 0
-        while begin < total:
-            size = self.unroll if total - begin >= self.unroll and not cut else 1
-            window = [column.narrow(axis, begin, size) for column in data]
-            if cut and plan.weights is not None:  # a loss of means: the real rows only, one step a call
-                real = int(plan.weights[0, begin].sum())
-                window = [*(column[:, :real] for column in window[:2]), *window[2:]]
-            yield StepForm(size, plan.weights is not None and not cut, plan.active is not None), window
-            begin += size
-
-    def _fetch(self, name: str, column: Tensor, rows: Tensor) -> Tensor:
-        """``column[rows]`` in a buffer that is used again; images keep their memory order."""
-        flat = rows.reshape(-1)
-        images = column.dim() == 4 and not column.is_contiguous()
-        source = column.permute(0, 2, 3, 1) if images else column
-        shape = (len(flat), *source.shape[1:])
-        kept = self._rows.get(name)
-        if kept is None or kept.shape != shape or kept.dtype != column.dtype:
-            kept = self._rows[name] = source.new_empty(shape)
-        torch.index_select(source, 0, flat, out=kept)
-        made = kept.view(*rows.shape, *shape[1:])
-        return made.permute(0, 1, 2, 5, 3, 4) if images else made
 
 
 def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:

@@ -35,6 +35,9 @@ class Choices:
         unroll: local steps in one call of a program.
         compiled: whether programs are compiled.
         channels_last: memory order of images.
+        widths: mini-batch sizes that programs are made for, others run without; ``None`` for all.
+        stretch: how many times its own size a client's mini-batch may be padded to, to fit a program.
+        uneven: whether clients have unlike numbers of examples or steps.
         reason: why, for the record.
     """
 
@@ -43,11 +46,14 @@ class Choices:
     unroll: int = 1
     compiled: bool = False
     channels_last: bool = False
+    widths: tuple[int, ...] | None = None
+    stretch: int = 2
+    uneven: bool = False
     reason: str = ""
 
     def record(self) -> dict[str, Any]:
         """As a plain dict."""
-        return asdict(self)
+        return {**asdict(self), "widths": None if self.widths is None else list(self.widths)}
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> Choices:
@@ -63,7 +69,8 @@ class Choices:
                 where="local training",
                 remedy="leave them out, and they are made anew",
             )
-        return cls(**record)
+        widths = record.get("widths")
+        return cls(**{**record, "widths": None if widths is None else tuple(int(w) for w in widths)})
 
 
 @dataclass(frozen=True)

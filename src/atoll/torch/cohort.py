@@ -14,10 +14,11 @@ from atoll.core.tree import Tree
 
 from .block import Block, Trained
 from .choose import Choices
+from .course import Course, courses, drills, is_uneven, natural_widths
 from .decide import decide
 from .leaves import Layout, flatten, join_reply, to_tensor
 from .local import Summed, TrainedBatch
-from .schedule import Schedule, cut_blocks, schedule
+from .schedule import cut_blocks, schedule
 from .sums import Accumulator, merge, rejections
 from .update import Update
 
@@ -129,20 +130,18 @@ class Runner:
         stacked = [np.stack([np.asarray(row[i]) for row in rows]) for i in range(layout.count)]
         return [self.place(leaf, False) for leaf in stacked], layout
 
-    def block(
-        self, chosen: Choices, sent: Layout, private: Layout, pool: Pool, width: int, last: Block | None = None
-    ) -> Block:
-        """The programs for blocks of one shape; the last one, if this block is like it."""
-        if last is not None and last.width == width and last.update.client == private:
+    def block(self, chosen: Choices, sent: Layout, private: Layout, pool: Pool, last: Block | None = None) -> Block:
+        """The programs for blocks of one size; the last one, if this block is like it."""
+        if last is not None and last.update.client == private:
             return last
         clients = chosen.block if chosen.mode == "vector" else 0
-        shape = (pool.x.shape[1:], pool.x.dtype, pool.y.shape[1:], pool.y.dtype, width)
+        shape = (pool.x.shape[1:], pool.x.dtype, pool.y.shape[1:], pool.y.dtype)
         how = (clients, chosen.unroll, chosen.compiled, chosen.channels_last)
         key = (how, shape, sent.key, private.key)
         found = self._blocks.get(key)
         if found is None:
             update = Update(self.network, self.algorithm, sent, private, clients)
-            found = Block(update, width, chosen.unroll, chosen.compiled, chosen.channels_last)
+            found = Block(update, chosen.unroll, chosen.compiled, chosen.channels_last)
             self._blocks[key] = found
         return found
 
@@ -153,33 +152,48 @@ class Runner:
             pool.x = pool.x.contiguous(memory_format=torch.channels_last)
         sent, sent_layout = self.sent(broadcast, chosen.channels_last)
         last: Block | None = None
-        for members, plan in self._plans(chosen, pool, keys):
-            slots = len(plan.steps)
+        for members, course in self._courses(chosen, pool, keys):
+            slots = len(course.steps)
             private, layout = self.privates([states[m] for m in members], broadcast["params"], slots, chosen)
-            block = self.block(chosen, sent_layout, layout, pool, plan.rows.shape[2], last)
+            block = self.block(chosen, sent_layout, layout, pool, last)
             last = block
-            yield members, block, block.train(pool, plan, sent, private), sent, private
+            yield members, block, block.train(pool, course, sent, private), sent, private
 
-    def _plans(
+    def _courses(
         self, chosen: Choices, pool: Pool, keys: NDArray[np.uint64]
-    ) -> Iterator[tuple[NDArray[np.int64], Schedule]]:
+    ) -> Iterator[tuple[NDArray[np.int64], Course]]:
         """Yield the clients of each block and their mini-batches."""
-        exact = self.network.loss.each is None
-        if chosen.mode == "vector":
-            for members in cut_blocks(pool.sizes, self.algorithm, chosen.block):
-                yield members, schedule(members, pool.offsets, keys, self.algorithm, slots=chosen.block, exact=exact)
+        exact, algorithm = self.network.loss.each is None, self.algorithm
+        sizes = pool.sizes
+        if chosen.uneven or is_uneven(algorithm, sizes, keys) or self._strange(chosen, sizes):
+            yield from courses(pool.offsets, keys, algorithm, chosen, exact)
             return
-        for group in cut_blocks(pool.sizes, self.algorithm, _GROUP):
-            sizes = pool.sizes[group]
-            # Clients of one size share the work of laying out their batches, unless some do a part only.
-            shared = (sizes == sizes[0]).all() and self.algorithm.stragglers is None
-            alike = schedule(group, pool.offsets, keys, self.algorithm, exact=exact) if shared else None
+        if chosen.mode == "vector":
+            for members in cut_blocks(sizes, chosen.block):
+                plan = schedule(members, pool.offsets, keys, algorithm, slots=chosen.block, exact=exact)
+                yield members, Course.even(plan, chosen.widths)
+            return
+        # Clients of one size share the work of laying out their batches.
+        for group in cut_blocks(sizes, _GROUP):
+            alike = schedule(group, pool.offsets, keys, algorithm, exact=exact)
             for i in range(len(group)):
-                member = group[i : i + 1]
-                yield (
-                    member,
-                    alike.one(i) if alike else schedule(member, pool.offsets, keys, self.algorithm, exact=exact),
-                )
+                yield group[i : i + 1], Course.even(alike.one(i), chosen.widths)
+
+    def _strange(self, chosen: Choices, sizes: NDArray[np.int64]) -> bool:
+        """Whether like clients have a width that no program was made for."""
+        return chosen.widths is not None and int(natural_widths(self.algorithm, sizes[:1])[0]) not in chosen.widths
+
+    def warm(self, pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64]) -> None:
+        """Make all programs that cohorts of unlike clients can come to need, so that no worker has to."""
+        chosen = self.training._choices
+        if chosen is None or not chosen.uneven or not chosen.compiled or chosen.mode == "each":
+            return
+        sent, sent_layout = self.sent(broadcast, chosen.channels_last)
+        slots = chosen.block if chosen.mode == "vector" else 1
+        private, layout = self.privates(states[:1], broadcast["params"], slots, chosen)
+        block = self.block(chosen, sent_layout, layout, pool)
+        for course in drills(chosen, self.algorithm, slots):
+            block.train(pool, course, sent, private)
 
     @torch.no_grad()
     def _replies(

@@ -10,32 +10,43 @@ import torch
 
 from atoll.core import tree as T
 from atoll.core.tree import Tree
+from atoll.learn.local import count_many
 
 from .choose import Choices, Cost, best_of, block_size, favoured, step_cost, unroll_of
 from .compiler import can_compile, notice
-from .schedule import schedule
+from .course import is_uneven, program_widths, rungs
+from .pool import Pool
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from atoll.learn.algorithm import Algorithm
+
     from .cohort import Runner
-    from .pool import Pool
 
 __all__ = ["decide"]
 
 _CALL = 4e-6  # seconds of one uncompiled operation on a CPU
 _RATE = 6e10  # floating-point operations a second of one core
 _COMPILE = 15.0  # seconds to compile a set of programs
+_BATCHES = 8  # mini-batches of a client that a trial looks at
+_ROWS = 256  # examples, where a mini-batch is all of them
+_UNROLL = 4  # steps in one call, where clients take unlike numbers of steps
+_STRETCH = 1024  # how far to pad batches, where a step costs calls rather than arithmetic
 
 
 def decide(runner: Runner, pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64]) -> Choices:
     """Choose mode, block, unrolling and compilation for cohorts like this one."""
-    biggest = int(np.argmax(pool.sizes)) if len(pool.sizes) else 0
-    if not len(pool.sizes) or pool.sizes[biggest] == 0:
+    if not len(pool.sizes) or not pool.sizes.any():
         return Choices("each", reason="no examples")
     stateful = runner.training.stateful(pool.x)
     if stateful:
         return _each(runner, stateful)
+    algorithm, sizes = runner.algorithm, pool.sizes
+    steps, uneven = count_many(algorithm, sizes, keys), is_uneven(algorithm, sizes, keys)
+    # Trials look at the first few mini-batches of each client: one with thousands costs no more than the others.
+    pool = _clipped(pool, algorithm)
+    biggest = int(np.argmax(pool.sizes))
     try:
         cost, calls = _look(runner, pool, broadcast, states, keys, biggest)
     except Exception as error:
@@ -43,25 +54,40 @@ def decide(runner: Runner, pool: Pool, broadcast: Tree, states: list[Tree], keys
     device = runner.network.device
     mode = favoured(cost, device)
     reason = f"{cost.flops / 1e6:.2f} MFLOP a step"
-    if runner.network.loss.each is None:
+    exact = runner.network.loss.each is None
+    if exact:
         mode, reason = "single", "the loss gives means only, so batches cannot be padded"
     block = block_size(cost, len(pool.sizes), device)
     if mode != "single":
         mode, reason = _vectorise(runner, pool, broadcast, states, keys, mode, block, reason)
     if mode == "single":
         block = 1
-    steps = int(schedule(np.array([biggest]), pool.offsets, keys, runner.algorithm).steps[0])
-    runner.seconds_a_client = steps * (calls * _CALL / block + cost.flops / _RATE)
-    compiled = _compile(runner, steps * (calls * _CALL / block + cost.flops / _RATE))
+    widths = program_widths(algorithm, sizes, steps, mode, exact)
+    runner.seconds_a_client = float(steps.mean()) * (calls * _CALL / block + cost.flops / _RATE)
+    programs = len(widths) * (len(rungs(block)) if mode == "vector" else 2) if uneven else 1
+    compiled = _compile(runner, runner.seconds_a_client, programs)
     chosen = Choices(
         mode,
         block,
-        unroll_of(cost, mode, block, steps, compiled),
+        unroll_of(cost, mode, block, _UNROLL if uneven else int(steps.max()), compiled),
         compiled,
         channels_last=mode == "single" and cost.convolves and device.type == "cpu",
+        widths=widths,
+        stretch=_STRETCH if mode == "vector" and cost.flops < 4e6 else 2,
+        uneven=uneven,
         reason=reason,
     )
     return _verified(runner, chosen, pool, broadcast, states, keys)
+
+
+def _clipped(pool: Pool, algorithm: Algorithm) -> Pool:
+    """The pool with a few mini-batches of each client; a partial one stays partial."""
+    sizes, batch = pool.sizes, algorithm.batch_size
+    kept = np.minimum(sizes, _ROWS if batch is None else _BATCHES * batch + sizes % batch)
+    if (kept == sizes).all():
+        return pool
+    rows = np.concatenate([np.arange(o, o + k) for o, k in zip(pool.offsets[:-1], kept, strict=True)])
+    return _rows(pool, rows, kept)
 
 
 def _each(runner: Runner, why: str) -> Choices:
@@ -110,13 +136,13 @@ def _run(
 
 
 def _subset(pool: Pool, members: NDArray[np.int64]) -> Pool:
-    from .pool import Pool
-
     rows = np.concatenate([np.arange(pool.offsets[m], pool.offsets[m + 1]) for m in members])
+    return _rows(pool, rows, pool.sizes[members])
+
+
+def _rows(pool: Pool, rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> Pool:
     index = torch.from_numpy(rows).to(pool.x.device)
-    offsets = np.zeros(len(members) + 1, dtype=np.int64)
-    np.cumsum(pool.sizes[members], out=offsets[1:])
-    return Pool(pool.x[index], pool.y[index], pool.labels[rows], offsets)
+    return Pool(pool.x[index], pool.y[index], pool.labels[rows], np.concatenate([[0], np.cumsum(sizes)]))
 
 
 def _vectorise(
@@ -152,12 +178,12 @@ def _vectorise(
     return best, f"measured a client: {shown}"
 
 
-def _compile(runner: Runner, seconds: float) -> bool:
-    """Whether to compile, given the seconds that one client's update takes uncompiled."""
+def _compile(runner: Runner, seconds: float, programs: int) -> bool:
+    """Whether to compile, given the seconds that one client's update takes uncompiled and the number of programs."""
     wish, device = runner.training.compile, runner.network.device
     if wish == "never":
         return False
-    if wish == "auto" and runner.training.volume * seconds < 2 * _COMPILE:
+    if wish == "auto" and runner.training.volume * seconds < 2 * _COMPILE * max(1.0, programs / 2):
         return False
     if not can_compile(device):
         need = "C++ compiler (g++ or clang++)" if device.type == "cpu" else "triton"

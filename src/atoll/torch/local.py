@@ -285,6 +285,9 @@ class LocalTraining:
     def prepare(self, shards: Any, broadcast: Tree, clients: Sequence[Tree] | None, keys: NDArray[np.uint64]) -> None:
         """Decide, trace and compile on a sample of the cohort that one worker will get, before workers are forked."""
         self.many_sum(shards, broadcast, clients, keys)
+        for positions, pool, states in self._chunks(shards, broadcast, clients, keys):
+            self._open_runner().warm(pool, broadcast, states, keys[positions])
+            break
 
     def _chunks(
         self, shards: Any, broadcast: Tree, clients: Sequence[Tree] | None, keys: NDArray[np.uint64]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.rng import shuffles
-from atoll.learn.local import count_many, count_steps
+from atoll.learn.local import count_many
 
 from .keyed import step_seeds
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from atoll.learn.algorithm import Algorithm
 
-__all__ = ["Schedule", "cut_blocks", "pad_width", "schedule"]
+__all__ = ["Orders", "Schedule", "cut_blocks", "pad_width", "schedule"]
 
 
 @dataclass
@@ -52,20 +52,10 @@ class Schedule:
         return Schedule(self.rows[row], weights, None, self.steps[row], self.sizes[row], self.seeds[row])
 
 
-def cut_blocks(sizes: NDArray[np.int64], algorithm: Algorithm, block: int) -> Iterator[NDArray[np.int64]]:
-    """Cut a cohort into blocks of at most ``block`` clients with like numbers of steps and examples.
-
-    A cohort whose clients are all alike keeps its order; no client's result depends on the cut.
-    """
-    if len(sizes) == 0:
-        return
-    if (sizes == sizes[0]).all():
-        order = np.arange(len(sizes))
-    else:
-        steps = np.array([count_steps(algorithm, int(n)) for n in sizes])
-        order = np.lexsort((sizes, steps))
-    for start in range(0, len(order), block):
-        yield order[start : start + block]
+def cut_blocks(sizes: NDArray[np.int64], block: int) -> Iterator[NDArray[np.int64]]:
+    """Cut a cohort of like clients into blocks of at most ``block``, in order."""
+    for start in range(0, len(sizes), block):
+        yield np.arange(start, min(start + block, len(sizes)))
 
 
 def pad_width(width: int) -> int:
@@ -97,11 +87,9 @@ def schedule(
     """
     sizes = (offsets[members + 1] - offsets[members]).astype(np.int64)
     slots = len(members) if slots is None else slots
-    same = slots == len(members) and bool((sizes == sizes[0]).all())
-    counts = np.zeros(slots, dtype=np.int64)
-    counts[: len(sizes)] = count_many(algorithm, sizes, keys[members])
-    same = same and bool((counts == counts[0]).all())
-    total = int(counts.max())
+    steps = count_many(algorithm, sizes, keys[members])
+    same = slots == len(members) and bool((sizes == sizes[0]).all() and (steps == steps[0]).all())
+    total = int(steps.max())
     largest = int(sizes.max())
     width = largest if algorithm.batch_size is None else min(algorithm.batch_size, largest)
     if algorithm.batch_size is None or largest < algorithm.batch_size:
@@ -109,38 +97,68 @@ def schedule(
     width = max(width, 1)
     if same and total and sizes[0] % width == 0:
         rows = _orders(int(sizes[0]), width, total, keys[members]) + offsets[members][:, None, None]
-        return Schedule(rows, None, None, counts, sizes, step_seeds(keys[members], np.arange(total)))
-    return _padded(members, offsets, keys, sizes, counts, (slots, total, width))
+        return Schedule(rows, None, None, steps, sizes, step_seeds(keys[members], np.arange(total)))
+    plan = Orders(members, offsets, keys, algorithm).rectangle(slots, (0, total), width)
+    if plan.weights is not None and plan.weights.all():
+        plan.weights = None
+    if plan.active is not None and plan.active.all():
+        plan.active = None
+    return plan
 
 
-def _padded(
-    members: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    keys: NDArray[np.uint64],
-    sizes: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    shape: tuple[int, int, int],
-) -> Schedule:
-    rows = np.zeros(shape, dtype=np.int64)
-    weights = np.zeros(shape, dtype=np.float32)
-    for n, steps in sorted({(int(n), int(c)) for n, c in zip(sizes, counts, strict=False) if n}):
-        at = np.flatnonzero((sizes == n) & (counts[: len(sizes)] == steps))
-        size = min(shape[2], n)
-        made = _orders(n, size, steps, keys[members[at]])
-        begin = offsets[members[at]][:, None, None]
-        # A padded entry repeats the client's first row, so that whatever the model computes there is finite.
-        block = np.broadcast_to(begin, (len(at), steps, shape[2])).copy()
-        real = made >= 0
-        block[:, :, :size] += np.where(real, made, 0)
-        rows[at, :steps] = block
-        weights[at, :steps, :size] = real
-    taken = np.arange(shape[1])[None, :] < counts[:, None]
-    filled = np.zeros(shape[0], dtype=np.int64)
-    filled[: len(sizes)] = sizes
-    seeds = np.zeros((shape[0], shape[1], 2), dtype=np.int64)
-    seeds[: len(members)] = step_seeds(keys[members], np.arange(shape[1]))
-    masks = (None if weights.all() else weights, None if taken.all() else taken)
-    return Schedule(rows, *masks, counts, filled, seeds)
+class Orders:
+    """The mini-batches of some clients, each as long as it is; any stretch of steps can be laid out as a rectangle.
+
+    Args:
+        members: which clients of the pool, in block order.
+        offsets: the pool's offsets.
+        keys: one key for each client of the pool.
+        algorithm: its epochs, batch size and steps.
+    """
+
+    def __init__(
+        self,
+        members: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        keys: NDArray[np.uint64],
+        algorithm: Algorithm,
+    ) -> None:
+        self.sizes = (offsets[members + 1] - offsets[members]).astype(np.int64)
+        self.steps = count_many(algorithm, self.sizes, keys[members])
+        self._keys, self._begin = keys[members], offsets[members]
+        self._groups: list[tuple[NDArray[np.int64], NDArray[Any]]] = []
+        kinds = np.unique(np.stack([self.sizes, self.steps]), axis=1).T.tolist() if len(members) else []
+        for n, steps in kinds:
+            at = np.flatnonzero((self.sizes == n) & (self.steps == steps))
+            size = n if algorithm.batch_size is None else min(algorithm.batch_size, n)
+            if n and steps:
+                self._groups.append((at, _orders(n, size, steps, self._keys[at])))
+
+    def rectangle(self, slots: int, stretch: tuple[int, int], width: int) -> Schedule:
+        """Lay out the steps ``stretch[0] .. stretch[1] - 1`` of the first ``slots`` clients.
+
+        Slots without a client, steps after a client's last, and places behind a partial batch are masked.
+        """
+        begin, end = stretch
+        shape = (slots, end - begin, width)
+        rows = np.zeros(shape, dtype=np.int64)
+        weights = np.zeros(shape, dtype=np.float32)
+        for at, orders in self._groups:
+            at, made = at[at < slots], orders[: int((at < slots).sum()), begin:end]
+            if not made.size:
+                continue
+            real = made >= 0
+            first = self._begin[at][:, None, None]
+            # A padded entry repeats the client's first row, so that whatever the model computes there is finite.
+            rows[at, : made.shape[1]] = first
+            rows[at, : made.shape[1], : made.shape[2]] = np.where(real, made, 0) + first
+            weights[at, : made.shape[1], : made.shape[2]] = real
+        sizes, steps, seeds = (np.zeros((slots, *more), np.int64) for more in ((), (), (end - begin, 2)))
+        count = min(slots, len(self.sizes))
+        sizes[:count], steps[:count] = self.sizes[:count], self.steps[:count]
+        seeds[:count] = step_seeds(self._keys[:count], np.arange(begin, end))
+        active = np.arange(begin, end)[None, :] < steps[:, None]
+        return Schedule(rows, weights, active, steps, sizes, seeds)
 
 
 def _orders(n: int, size: int, steps: int, keys: NDArray[np.uint64]) -> NDArray[Any]:
