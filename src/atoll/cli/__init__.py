@@ -1,4 +1,4 @@
-"""The command line: ``atoll demo``, ``run``, ``runs``, ``report``, ``compare``, ``reproduce``, ``doctor``, ``schema``."""
+"""The command line: ``atoll demo``, ``run``, ``runs``, ``report``, ``compare``, ``reproduce``, ``algorithms``, ``doctor``, ``schema``."""
 
 from .app import main, run
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 __all__ = ["Card", "Family"]
 
@@ -19,9 +20,13 @@ class Card:
         unbiased: with full participation and identical step counts its fixed point is the optimum of the global objective.
         everyone: needs every client in every round.
         note: what a user should know, in a sentence.
+        part: does not train by itself: a pass or phase of other algorithms, left out of the table.
+        example: settings with which the table measures it, where the defaults alone are not enough.
     """
 
     family: Family = "first order"
     unbiased: bool = False
     everyone: bool = False
     note: str = ""
+    part: bool = False
+    example: Mapping[str, Any] = field(default_factory=dict, hash=False)

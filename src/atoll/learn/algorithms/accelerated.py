@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.aggregate import Aggregate, Mean
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
-from atoll.learn.transforms import Transform
+from atoll.learn.card import Card
+from atoll.learn.transforms import Momentum, Transform
 from atoll.learn.transforms.base import apply_all, init_all
 from atoll.learn.wrapped import Wrapped
 
@@ -150,6 +151,14 @@ class Accelerated(Transformed, Wrapped):
 
     transforms: tuple[Transform, ...] = field(default=())
     memory: str = "round"
+    citation: ClassVar[str] = (
+        "Advancements in Federated Learning: Models, Methods, and Privacy (survey), Algorithms 4 and 5."
+    )
+    card: ClassVar[Card] = Card(
+        family="wrapper",
+        note="Keeps what its base promises of replies; with memory='server' it sends and averages the transforms' memory too.",
+        example={"transforms": (Momentum(),), "memory": "server"},
+    )
     step = Algorithm.step
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ class FullGradient(Algorithm):
     steps: int | None = 1
     beside: Algorithm | None = None
     reply: bool = False
-    card: ClassVar[Card] = Card(note="a part of other algorithms: it does not train")
+    card: ClassVar[Card] = Card(part=True, note="a part of other algorithms: it does not train")
 
     def client_init(self, params: Tree) -> Tree:
         """That of the algorithm beside it."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from atoll.core import tree as T
 from atoll.core.tree import Tree
 from atoll.learn.algorithm import RoundInfo
-from atoll.learn.transforms import Transform
+from atoll.learn.card import Card
+from atoll.learn.transforms import Momentum, Transform
 from atoll.learn.transforms.base import apply_all, init_all, require_positive
 from atoll.learn.wrapped import Wrapped
 
@@ -31,6 +32,12 @@ class ServerOptimised(Wrapped):
 
     transforms: tuple[Transform, ...] = field(default=())
     server_lr: float = 1.0
+    citation: ClassVar[str] = (
+        "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive Federated Optimization. ICLR 2021."
+    )
+    card: ClassVar[Card] = Card(
+        family="wrapper", note="Costs nothing on the wire.", example={"transforms": (Momentum(),)}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Sum
 from atoll.core.errors import CompositionError
 from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.card import Card
 
 __all__ = ["SufficientStatistics"]
 
@@ -22,6 +23,10 @@ class SufficientStatistics(Algorithm):
     With every client in one round (``selection=Everyone(), rounds=1``) the model is the one of the pooled rows. For naive Bayes; a model
     without sufficient statistics is refused.
     """
+
+    card: ClassVar[Card] = Card(
+        family="statistics", unbiased=True, note="Exact in one round with everyone; for models without gradients."
+    )
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """No statistics yet."""

@@ -32,7 +32,10 @@ class VRLSGD(Algorithm):
         "Liang, Shen, Liu, Pan, Chen, Cheng. Variance Reduced Local SGD with Lower Communication Complexity. arXiv:1912.12844, 2019."
     )
     card: ClassVar[Card] = Card(
-        unbiased=True, everyone=True, note="every client, every round, with the same number of steps"
+        example={"steps": 5},
+        unbiased=True,
+        everyone=True,
+        note="every client, every round, with the same number of steps",
     )
 
     def __post_init__(self) -> None:

@@ -1,0 +1,211 @@
+"""What an algorithm is and costs, found out by running it dry: the rows of ``atoll algorithms``."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, fields
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.aggregate import merge_totals
+from atoll.core.errors import AtollError, ConfigError, nearest
+from atoll.core.tree import Tree
+
+from .algorithm import Algorithm, RoundInfo
+from .local import local_contact
+from .wrapped import Wrapped
+
+__all__ = ["Exchange", "Fact", "describe", "facts", "formula", "kinds"]
+
+_SIZES = (100, 200, 300, 400)
+"""Models on which floats are counted; a polynomial through the first three must meet the fourth."""
+_ROWS = 12
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One phase of a round, for one client.
+
+    Attributes:
+        phase: its name.
+        down: floats of the broadcast, as a formula in the number of parameters ``d``.
+        up: floats of the reply.
+    """
+
+    phase: str
+    down: str
+    up: str
+
+
+@dataclass(frozen=True)
+class Fact:
+    """An algorithm in the table.
+
+    Attributes:
+        name: of the class.
+        paper: where it is from.
+        family: the shelf it stands on.
+        state: floats that a client keeps between rounds, as a formula in ``d``; ``None`` where it could not be measured.
+        exchanges: what crosses in a round, phase by phase.
+        stateless: clients keep nothing.
+        secure: every reply can be summed, so that a secure reducer can carry it.
+        unbiased: its fixed point is the optimum, by its card.
+        everyone: needs every client in every round, by its card.
+        note: a sentence on it; or why it could not be measured.
+    """
+
+    name: str
+    paper: str
+    family: str
+    state: str | None
+    exchanges: tuple[Exchange, ...]
+    stateless: bool | None
+    secure: bool | None
+    unbiased: bool
+    everyone: bool
+    note: str
+
+
+def kinds() -> dict[str, type[Algorithm]]:
+    """Every algorithm that ``atoll.learn.algorithms`` exports, by name, except those that are parts of others."""
+    from atoll.learn import algorithms
+
+    found = {name: getattr(algorithms, name) for name in sorted(algorithms.__all__)}
+    made = {n: k for n, k in found.items() if isinstance(k, type) and issubclass(k, Algorithm)}
+    return {n: k for n, k in made.items() if not k.card.part}
+
+
+def facts(names: tuple[str, ...] = ()) -> list[Fact]:
+    """The table.
+
+    Args:
+        names: of the algorithms; empty for all.
+
+    Raises:
+        ConfigError: there is no such algorithm.
+    """
+    known = kinds()
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"no algorithm {name!r}.{nearest(name, known)}",
+                where="atoll algorithms",
+                remedy=f"choose among {', '.join(known)}",
+            )
+    return [describe(known[name]) for name in names or known]
+
+
+def describe(kind: type[Algorithm]) -> Fact:
+    """One algorithm with its default settings; a wrapper is measured around FedAvg."""
+    from .algorithms import FedAvg
+
+    lone = issubclass(kind, Wrapped)
+    note = f"measured around FedAvg. {kind.card.note}" if lone else kind.card.note
+    state: str | None = None
+    secure: bool | None = None
+    exchanges: tuple[Exchange, ...] = ()
+    try:
+        inside: dict[str, Any] = {"base": FedAvg()} if lone and _wants_base(kind) else {}
+        made = kind(**{**inside, **kind.card.example})
+        runs = [_DryRun(made, size) for size in _SIZES]
+    except (AtollError, TypeError) as error:
+        note = f"could not be measured: {error}"
+    else:
+        state = formula([run.state for run in runs])
+        secure = runs[0].secure
+        exchanges = tuple(
+            Exchange(phase, formula([r.down[i] for r in runs]), formula([r.up[i] for r in runs]))
+            for i, phase in enumerate(runs[0].phases)
+        )
+    stateless = None if state is None else state == "0"
+    card = kind.card
+    return Fact(
+        kind.__name__, kind.citation, card.family, state, exchanges, stateless, secure, card.unbiased, card.everyone,
+        note.strip(),
+    )  # fmt: skip
+
+
+def _wants_base(kind: type[Algorithm]) -> bool:
+    return any(f.name == "base" and f.default is MISSING for f in fields(kind))
+
+
+def formula(counts: list[int]) -> str:
+    """A count as a polynomial in ``d``, ``"d^2/2 + d/2 + 1"``, or the count at the first size where it is none of degree 2.
+
+    Args:
+        counts: one for each of the sizes.
+    """
+    (x0, x1, x2), (y0, y1, y2) = _SIZES[:3], counts[:3]
+    second = Fraction((y2 - y1) * (x1 - x0) - (y1 - y0) * (x2 - x1), (x1 - x0) * (x2 - x1) * (x2 - x0))
+    first = Fraction(y1 - y0, x1 - x0) - second * (x0 + x1)
+    constant = y0 - first * x0 - second * x0 * x0
+    if second * _SIZES[3] ** 2 + first * _SIZES[3] + constant != counts[3]:
+        return f"{counts[0]} of d = {_SIZES[0]}"
+    terms = [_term(second, "d^2"), _term(first, "d"), _term(constant, "")]
+    return " + ".join(term for term in terms if term).replace("+ -", "- ") or "0"
+
+
+def _term(factor: Fraction, power: str) -> str:
+    if factor == 0:
+        return ""
+    if not power:
+        return str(factor)
+    top = {1: power, -1: f"-{power}"}.get(factor.numerator, f"{factor.numerator} {power}")
+    return top if factor.denominator == 1 else f"{top}/{factor.denominator}"
+
+
+class _DryRun:
+    """One round of an algorithm with two clients on a small least-squares problem with ``d`` parameters, and what it moved."""
+
+    def __init__(self, algorithm: Algorithm, d: int) -> None:
+        self.algorithm = algorithm
+        draw = np.random.default_rng(0)
+        self.x, self.y = draw.normal(size=(_ROWS, d)) / np.sqrt(d), draw.normal(size=_ROWS)
+        self.phases: list[str] = []
+        self.down: list[int] = []
+        self.up: list[int] = []
+        self.secure = True
+        self.clients: list[Tree] = [None, None]
+        state = algorithm.init({"w": np.zeros(d)})
+        with np.errstate(all="ignore"):
+            for phase in algorithm.plan(state):
+                state = self._phase(state, phase)
+        self.state = _floats(self.clients[0])
+
+    def _phase(self, state: Tree, phase: str) -> Tree:
+        sent = self.algorithm.broadcast(state, phase)
+        replies = []
+        for i, client in enumerate(self.clients):
+            reply, kept = self._contact(sent, client, phase, i)
+            self.clients[i] = client if kept is None else kept
+            replies.append({name: aggregate.total() for name, aggregate in reply.items()})
+        self.phases.append(phase)
+        self.down.append(_floats(sent))
+        self.up.append(sum(_floats(aggregate.value) for aggregate in reply.values()))
+        self.secure = self.secure and all(aggregate.summable for aggregate in reply.values())
+        sums = {name: total.result() for name, total in merge_totals(replies).items()}
+        return self.algorithm.fold(state, sums, RoundInfo(1, 2, 2, 2, weight=2.0 * _ROWS), phase)
+
+    def _contact(self, sent: Tree, client: Tree, phase: str, key: int) -> tuple[Any, Tree]:
+        try:
+            return local_contact(
+                self.algorithm, phase, self._gradient, sent, client, self.x, self.y, key, self._curvature
+            )[:2]
+        except AtollError:  # one that takes no gradients at all: a client without rows takes no step
+            return local_contact(self.algorithm, phase, self._gradient, sent, client, self.x[:0], self.y[:0], key)[:2]
+
+    def _gradient(self, params: Tree, x: Any, y: Any) -> tuple[float, Tree]:
+        off = x @ params["w"] - y
+        return float(off @ off / (2 * len(y))), {"w": x.T @ off / len(y)}
+
+    def _curvature(self, params: Tree, x: Any, y: Any, vector: Tree) -> Tree:
+        del params
+        return {"w": x.T @ (x @ vector["w"]) / len(y)}
+
+
+def _floats(tree: Tree) -> int:
+    """Numbers in a tree; text, flags and nothing do not count."""
+    numeric = [leaf for leaf in T.leaves(tree) if not isinstance(leaf, bool | str | bytes | None)]
+    return sum(int(np.size(leaf)) for leaf in numeric)

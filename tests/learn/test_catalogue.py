@@ -1,0 +1,77 @@
+"""The facts about algorithms are measured: known counts come out, and every algorithm can be measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import atoll
+from atoll.cli import run
+from atoll.core.errors import ConfigError
+from atoll.learn.algorithm import Algorithm
+from atoll.learn.catalogue import describe, facts, formula, kinds
+
+
+def _counts(name: str) -> tuple[str | None, list[tuple[str, str]]]:
+    (fact,) = facts((name,))
+    return fact.state, [(exchange.down, exchange.up) for exchange in fact.exchanges]
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "floats"),
+    [
+        # Survey, Table 4 and digest 6, section 7.3 (floats down and up); the 1 is the learning rate, which rides along.
+        ("FedAvg", "0", [("d + 1", "d")]),
+        ("FedProx", "0", [("d + 1", "d")]),
+        ("LocalMomentum", "0", [("d + 1", "d")]),
+        ("MFL", "0", [("2 d + 1", "2 d")]),
+        ("FedAdam", "0", [("d + 1", "d")]),
+        ("Signum", "d", [("d + 1", "d")]),
+        ("FedAC", "0", [("2 d + 1", "2 d")]),  # "2d values", digest 3, A4
+        ("LocalAdam", "2 d + 2", [("d + 1", "d")]),  # two moments, and two numbers that correct their start
+    ],
+)
+def test_counts_are_those_of_the_tables(name: str, state: str, floats: list[tuple[str, str]]) -> None:
+    assert _counts(name) == (state, floats)
+
+
+@pytest.mark.parametrize("name", kinds())
+def test_every_algorithm_is_measured_and_says_where_it_is_from(name: str) -> None:
+    (fact,) = facts((name,))
+    assert fact.state is not None, f"{fact.note}; settings that it needs go into example= of its Card"
+    assert fact.exchanges
+    assert fact.paper or kinds()[name].card.note
+
+
+def test_a_formula_is_found_or_said_not_to_exist() -> None:
+    assert formula([0, 0, 0, 0]) == "0"
+    assert formula([d * (d + 1) // 2 + 1 for d in (100, 200, 300, 400)]) == "d^2/2 + d/2 + 1"
+    assert formula([3 * d - 2 for d in (100, 200, 300, 400)]) == "3 d - 2"
+    assert formula([7, 8, 8, 9]) == "7 of d = 100"
+
+
+def test_replies_that_must_be_seen_one_by_one_are_not_secure() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Seen(Algorithm):
+        def finish(self, local: Any, broadcast: Any, client: Any, work: Any) -> Any:
+            return {"update": atoll.Parts(local["params"], examples=work.examples)}, {"kept": local["params"]}
+
+        def fold(self, state: Any, sums: Any, info: Any, phase: str) -> Any:
+            return state
+
+    fact = describe(Seen)
+    assert (fact.secure, fact.stateless, fact.state) == (False, False, "d")
+
+
+def test_the_command_lists_them_and_refuses_a_name_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["algorithms", "FedAvg", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["algorithms"]
+    assert (row["name"], row["stateless"], row["secure"]) == ("FedAvg", True, True)
+    assert run(["algorithms", "FedProx"]) == 0
+    assert "Heterogeneous" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"no algorithm 'FedAvgg'\. Did you mean 'FedAvg'"):
+        facts(("FedAvgg",))
+    assert "FullGradient" not in kinds()
