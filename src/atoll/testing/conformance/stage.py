@@ -8,6 +8,7 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core import tree as T
+from atoll.core.form import form_of
 from atoll.core.rng import Rng
 from atoll.core.stage import Stage
 from atoll.core.task import resolve
@@ -26,10 +27,15 @@ def check_stage(
     * It travels: name and plain settings make the same stage again; what it encodes is a message.
     * Encoding is a function of value, round parameters and key; it does not change what it is given.
     * ``decode`` gives back the structure, shapes and dtypes.
-    * ``encode_block`` is ``encode`` row by row.
-    * *summable*: ``decode(sum of encodings, n) = sum of decode(encoding, 1)``.
+    * ``encode_block`` is ``encode`` row by row, ``decode_block`` is ``decode`` row by row.
+    * *summable*: ``decode(sum of w_k encoding_k, n) = sum of w_k decode(encoding_k, 1)`` for any weights, because a value stage's encodings are
+      weighted before they are added: its decoder is linear. Or its encoder is, ``sum of w_k encode(x_k) = encode(sum of w_k x_k)``, and its
+      decoder scales, ``decode(c y) = c decode(y)``.
+    * *remembers*: what it leaves has the form of ``fresh``; encoding is a function of value, memory, round parameters and key, and changes none
+      of them; a block remembers row by row. A stage that remembers nothing leaves ``fresh`` at ``None``.
     * *linear*: ``encode(a x + b y) = a encode(x) + b encode(y)`` for one key.
     * *unbiased*: ``decode(encode(x), 1)`` is ``x`` on average: within six standard errors over ``draws`` keys.
+    * ``omega`` and ``delta`` bound the mean square error, within six standard errors over the draws.
     * ``bits`` is the size of the encoded leaves, and ``sensitivity(None)`` bounds the norm of what is encoded.
 
     Args:
@@ -52,6 +58,8 @@ def check_stage(
     _blocks(stage, rows, public, root, name, tolerance)
     if stage.summable:
         _sums(stage, rows, public, root, name, tolerance)
+    _remembers(stage, rows, public, root, name, tolerance)
+    _errs(stage, rows[0], public, root, name, min(draws, 100))
     if stage.linear:
         _is_linear(stage, rows, public, root.child("linear"), name, tolerance)
     if stage.unbiased:
@@ -65,10 +73,15 @@ def _value(rng: Rng) -> Tree:
 
 def _travels(stage: Stage, public: Tree, name: str) -> None:
     settings = M.decode(M.encode(stage.settings()))
-    require(type(stage)(**settings) == stage, f"{name}: its settings {settings} do not make it again")
+    made = Stage.of({"stage": stage.name, "settings": settings}, lambda n: _class_of(stage, n))
+    require(made == stage, f"{name}: its settings {settings} do not make it again")
     if "<locals>" not in stage.name:
         require(resolve(stage.name, {}, Stage) is type(stage), f"{name}: {stage.name} does not lead to it")
     M.encode(public)
+
+
+def _class_of(stage: Stage, name: str) -> type[Stage]:
+    return type(stage) if name == stage.name else resolve(name, {}, Stage)
 
 
 def _encodes(stage: Stage, value: Tree, public: Tree, rng: Rng, name: str) -> None:
@@ -97,6 +110,61 @@ def _blocks(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, 
     for i, value in enumerate(rows):
         one = stage.encode(value, public, Rng(int(keys[i])))
         close(T.map(lambda leaf, i=i: leaf[i], block), one, f"{name}: row {i} of a block", tolerance)
+    if stage.remembers:
+        return
+    back = stage.decode_block(block, public)
+    for i, value in enumerate(rows):
+        one = stage.decode(stage.encode(value, public, Rng(int(keys[i]))), public, 1)
+        close(T.map(lambda leaf, i=i: leaf[i], back), one, f"{name}: row {i} of a decoded block", tolerance)
+
+
+def _remembers(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, tolerance: float) -> None:
+    """The laws of memory, over three replies of every client."""
+    if not stage.remembers:
+        require(stage.fresh(rows[0]) is None, f"{name}: it remembers nothing and has a memory to begin with")
+        return
+    alone = [stage.fresh(value) for value in rows]
+    form = form_of(alone[0])
+    require(form is not None, f"{name}: its memory is no tree of arrays")
+    together = T.map(lambda *leaves: np.stack(leaves), *alone)
+    block = T.map(lambda *leaves: np.stack(leaves), *rows)
+    for number in range(3):
+        keys = np.array([root.child("reply", number, i).key for i in range(len(rows))], dtype=np.uint64)
+        before = M.encode({"memory": alone[0], "value": rows[0]})
+        again = stage.remember(rows[0], alone[0], public, Rng(int(keys[0])))
+        pairs = [stage.remember(v, m, public, Rng(int(k))) for v, m, k in zip(rows, alone, keys, strict=True)]
+        same(pairs[0], again, f"{name}: the same memory and key encode differently")
+        require(
+            M.encode({"memory": alone[0], "value": rows[0]}) == before, f"{name}: it changes the memory it is given"
+        )
+        sent, kept = stage.remember_block(block, together, public, keys)
+        understood = stage.decode_block(sent, public, together)
+        for i, (wire, memory) in enumerate(pairs):
+            found = form_of(memory)
+            require(
+                form is not None and found is not None and found[0] == form[0], f"{name}: its memory changes its form"
+            )
+            close(T.map(lambda leaf, i=i: leaf[i], kept), memory, f"{name}: memory of row {i} of a block", tolerance)
+            one = stage.decode_one(wire, public, alone[i])
+            close(T.map(lambda leaf, i=i: leaf[i], understood), one, f"{name}: row {i} with memory", tolerance)
+        alone, together = [memory for _, memory in pairs], kept
+
+
+def _errs(stage: Stage, value: Tree, public: Tree, root: Rng, name: str, draws: int) -> None:
+    """The bounds of the mean square error."""
+    omega, delta = stage.omega(value), stage.delta(value)
+    if (omega is None and delta is None) or stage.remembers:
+        return
+    square = sum(float((leaf.astype(np.float64) ** 2).sum()) for leaf in T.leaves(value))
+    seen = []
+    for i in range(draws):
+        key = root.child("error", i)
+        known = stage.public(key.child("public")) if public is not None else public
+        off = T.sub(stage.decode(stage.encode(value, known, key), known, 1), value)
+        seen.append(sum(float((leaf.astype(np.float64) ** 2).sum()) for leaf in T.leaves(off)) / square)
+    least = float(np.mean(seen) - 6 * np.std(seen) / np.sqrt(draws))
+    for bound, what in ((omega, "omega"), (None if delta is None else 1 - delta, "1 - delta")):
+        require(bound is None or least <= bound + 1e-6, f"{name}: its error is {least:g} and its {what} {bound}")
 
 
 def _added(trees: list[Any]) -> Any:
@@ -108,9 +176,35 @@ def _added(trees: list[Any]) -> Any:
 
 def _sums(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, tolerance: float) -> None:
     encoded = [stage.encode(value, public, root.child("key", i)) for i, value in enumerate(rows)]
-    together = stage.decode(_added(encoded), public, len(rows))
-    apart = _added([stage.decode(one, public, 1) for one in encoded])
-    close(together, apart, f"{name} says it is summable, and the sum decodes differently", tolerance)
+    # A summand stage's encodings are added as they are; whoever adds before weighting uses weights 1.
+    weights = [1.0 + i * (stage.on == "value") for i in range(len(rows))]
+    for scales in ([1.0] * len(rows), weights):
+        summed = _added([T.scale(one, w) for one, w in zip(encoded, scales, strict=True)])
+        together = stage.decode(summed, public, len(rows))
+        apart = _added([T.scale(stage.decode(one, public, 1), w) for one, w in zip(encoded, scales, strict=True)])
+        try:
+            close(together, apart, f"{name} says it is summable, and the sum decodes differently", tolerance)
+        except AssertionError:
+            if not _sums_before(stage, rows, scales, summed, public, root, tolerance):
+                raise
+
+
+def _sums_before(
+    stage: Stage, rows: list[Tree], scales: list[float], summed: Tree, public: Tree, root: Rng, tolerance: float
+) -> bool:
+    """Whether the sum of encodings is the encoding of the sum, and decoding scales and does not count."""
+    whole = _added([T.scale(value, w) for value, w in zip(rows, scales, strict=True)])
+    try:
+        close(summed, stage.encode(whole, public, root.child("whole")), "", tolerance)
+        close(
+            stage.decode(T.scale(summed, 2.5), public, 1),
+            T.scale(stage.decode(summed, public, len(rows)), 2.5),
+            "",
+            tolerance,
+        )
+    except AssertionError:
+        return False
+    return True
 
 
 def _is_linear(stage: Stage, rows: list[Tree], public: Tree, rng: Rng, name: str, tolerance: float) -> None:

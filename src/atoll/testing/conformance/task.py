@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.chain import Chain
 from atoll.core.clock import run
 from atoll.core.cohort import Population
 from atoll.core.executor import Executor
@@ -15,7 +16,6 @@ from atoll.core.party import Roster
 from atoll.core.request import Folded, Request
 from atoll.core.rng import Rng
 from atoll.core.shelf import Shelf
-from atoll.core.chain import Chain
 from atoll.core.states import States
 from atoll.core.task import Task
 from atoll.core.tree import Tree

@@ -1,0 +1,59 @@
+"""What compression left over is sent later: error feedback."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.tree import Tree
+
+from .around import Around
+from .rows import numpy_leaf
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["ErrorFeedback"]
+
+
+@dataclass(frozen=True)
+class ErrorFeedback(Around):
+    """``p = x + e``; send ``C(p)``; keep ``e = p - C(p)``, what the server did not get.
+
+    Seide et al. 2014; Stich, Cordonnier, Jaggi 2018; Karimireddy, Rebjock, Stich, Jaggi 2019, "Error Feedback Fixes SignSGD". With a contraction
+    (``delta``), ``E ||e||^2 <= 4 (1 - delta)/delta^2 max ||x||^2``, and gradient descent converges as without compression. What is sent is the
+    inner stage's form, and the residual is the client's memory, one for each kind of request and aggregate.
+
+    Attributes:
+        stage: the compressor ``C``.
+    """
+
+    linear: ClassVar[bool] = False
+    unbiased: ClassVar[bool] = False
+
+    def fresh(self, value: Tree) -> Tree:
+        """No residual."""
+        return {"residual": T.map(lambda leaf: np.zeros_like(numpy_leaf(leaf))[()], value)}
+
+    def remember_block(self, block: Tree, memory: Tree, public: Tree, keys: NDArray[np.uint64]) -> tuple[Tree, Tree]:
+        """Send what is due; keep what was not sent."""
+        due = T.add(T.map(numpy_leaf, block), memory["residual"])
+        sent = self.stage.encode_block(due, public, keys)
+        return sent, {"residual": T.sub(due, self.stage.decode_block(sent, public))}
+
+    def decode_block(self, block: Tree, public: Tree, memory: Tree = None) -> Tree:
+        """The inner stage's."""
+        del memory
+        return self.stage.decode_block(block, public)
+
+    def decode(self, total: Tree, public: Tree, n: int) -> Tree:
+        """The inner stage's."""
+        return self.stage.decode(total, public, n)
+
+    def decode_one(self, sent: Tree, public: Tree, memory: Tree) -> Tree:
+        """The inner stage's."""
+        del memory
+        return self.stage.decode(sent, public, 1)

@@ -1,0 +1,104 @@
+"""The base of compressors: stages whose encoding is a binary form of a client's vector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.rng import Rng
+from atoll.core.stage import Stage
+from atoll.core.tree import Tree
+
+from .rows import Groups, Per, check_per, lay_out, put_back
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Packed"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Packed(Stage):
+    """Base of compressors: an update is laid out as one vector, and ``pack`` makes named arrays of it.
+
+    What crosses the link is ``{"like": template, name: array, ...}``; the template tells shapes and dtypes and holds no entries.
+    """
+
+    summable: ClassVar[bool] = False
+    linear: ClassVar[bool] = False
+    packs: ClassVar[bool] = True
+
+    def pack(self, rows: Array, groups: Groups, public: Tree, keys: Array) -> dict[str, Any]:
+        """Compress vectors.
+
+        Args:
+            rows: one a client, shape ``(clients, entries)``.
+            groups: what shares a scale.
+            public: the round's parameters.
+            keys: a random key each.
+
+        Returns:
+            Arrays with a leading client axis, or ``Ragged`` ones.
+        """
+        raise NotImplementedError
+
+    def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Array:
+        """The vectors as the server understands them, shape ``(clients, entries)``, of this dtype."""
+        raise NotImplementedError
+
+    @property
+    def grouping(self) -> Per:
+        """What shares a scale."""
+        per: Per = getattr(self, "per", "model")
+        return per
+
+    def groups(self, like: Tree) -> Groups:
+        """The groups of a value or a template."""
+        return Groups.of(like, self.grouping)
+
+    def _check_per(self) -> None:
+        check_per(self.grouping, type(self).__name__)
+
+    def encode(self, value: Tree, public: Tree, rng: Rng) -> Tree:
+        """A block of one client."""
+        block = T.map(
+            lambda leaf: leaf[None] if hasattr(leaf, "shape") and leaf.shape else np.asarray(leaf)[None], value
+        )
+        return T.map(lambda leaf: leaf[0], self.encode_block(block, public, np.array([rng.key], dtype=np.uint64)))
+
+    def encode_block(self, block: Tree, public: Tree, keys: NDArray[np.uint64]) -> Tree:
+        """Every client's vector, packed."""
+        rows, like = lay_out(block)
+        with np.errstate(over="ignore", invalid="ignore"):
+            parts = self.pack(rows, self.groups(T.map(lambda leaf: leaf[0], like)), public, keys)
+        return {"like": like, **parts}
+
+    def decode(self, total: Tree, public: Tree, n: int) -> Tree:
+        """A block of one."""
+        del n
+        one = T.map(lambda leaf: np.asarray(leaf)[None], total)
+        return T.map(lambda leaf: leaf[0], self.decode_block(one, public))
+
+    def decode_block(self, block: Tree, public: Tree, memory: Tree = None) -> Tree:
+        """Every client's vector, put back."""
+        del memory
+        like = block["like"]
+        groups = self.groups(T.map(lambda leaf: leaf[0], like))
+        dtype = np.result_type(*[leaf.dtype for leaf in T.leaves(like)])
+        parts = {name: leaf for name, leaf in block.items() if name != "like"}
+        with np.errstate(over="ignore", invalid="ignore"):
+            return put_back(self.unpack(parts, groups, dtype, public), like)
+
+
+def wire_scale(scale: Array, *, up: bool = False) -> Array:
+    """Scales as they travel, in 32 bits; ``up``: not below what they were, so that no entry exceeds its scale."""
+    sent = scale.astype(np.float32)
+    if not up:
+        return sent
+    return np.where(sent.astype(np.float64) < scale, np.nextafter(sent, np.float32(np.inf)), sent)

@@ -1,0 +1,80 @@
+"""Random quantisation with one norm a group: QSGD, also called low-precision quantisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+from atoll.core.tree import Tree
+
+from .bits import pack, packed_bytes, unpack
+from .packed import Packed, wire_scale
+from .rows import Groups, Per, template_of, uniforms
+
+__all__ = ["QSGD"]
+
+
+@dataclass(frozen=True)
+class QSGD(Packed):
+    """Every entry becomes its sign and one of ``levels + 1`` magnitudes, at random so that the mean is kept.
+
+    ``Q(x)_i = ||x||_2 sign(x_i) (l_i + b_i) / s`` with ``l_i = floor(s |x_i| / ||x||_2)`` and ``b_i`` 1 with probability
+    ``s |x_i| / ||x||_2 - l_i``. Alistarh, Grubic, Li, Tomioka, Vojnovic 2017, "QSGD", section 3.1; Youn, Kumar, Abernethy 2022, example 1.
+    Unbiased, with ``E ||Q(x) - x||^2 <= min(n/s^2, sqrt(n)/s) ||x||^2`` (lemma 3.1) for groups of ``n`` entries.
+
+    On the wire: 32 bits a norm, and ``1 + ceil(log2(s + 1))`` bits an entry: 127 levels are 8 bits, 7 are 4, 1 is 2.
+
+    Attributes:
+        levels: positive magnitudes ``s``.
+        per: what shares a norm: ``"tensor"``, ``"model"``, or entries a bucket.
+    """
+
+    levels: int = 127
+    per: Per = "tensor"
+    unbiased: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.levels < 1 << 31:
+            raise ConfigError(f"levels={self.levels}", where="QSGD", remedy="use a whole number from 1 to 2^31 - 1")
+        self._check_per()
+
+    @property
+    def width(self) -> int:
+        """Bits an entry."""
+        return 1 + self.levels.bit_length()
+
+    def pack(self, rows: Any, groups: Groups, public: Tree, keys: Any) -> dict[str, Any]:
+        """Norms, and signs with levels."""
+        del public
+        norms = wire_scale(groups.norms(rows), up=True)
+        dtype = np.float64 if self.levels > 4096 else rows.dtype  # a fraction of a level must be seen
+        unit = self.levels / np.where(norms > 0, norms, 1.0).astype(np.float64)
+        exact = np.abs(rows, dtype=dtype) * groups.spread(unit, dtype)
+        exact += uniforms(keys, groups.size, dtype)
+        level = np.minimum(exact, self.levels).astype(np.uint32 if self.levels > 127 else np.uint8)
+        level |= np.where(rows < 0, 1 << (self.width - 1), 0).astype(level.dtype)
+        return {"norms": norms, "codes": pack(level, self.width)}
+
+    def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Any:
+        """Levels times the norm's share."""
+        del public
+        codes = unpack(parts["codes"], self.width, groups.size)
+        top = 1 << (self.width - 1)
+        size = (codes & np.array(top - 1, dtype=codes.dtype)).astype(dtype)
+        size *= groups.spread(parts["norms"].astype(np.float64) / self.levels, dtype)
+        return np.where(codes >= top, -size, size)
+
+    def bits(self, value: Tree) -> int:
+        """``32 groups + 8 ceil(entries width / 8)``."""
+        groups = self.groups(template_of(value))
+        return 32 * len(groups) + 8 * packed_bytes(groups.size, self.width)
+
+    def omega(self, value: Tree) -> float:
+        """``min(n/s^2, sqrt(n)/s)`` of the largest group."""
+        n = int(self.groups(template_of(value)).sizes.max(initial=0))
+        return min(n / self.levels**2, math.sqrt(n) / self.levels)

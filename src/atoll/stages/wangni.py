@@ -1,0 +1,106 @@
+"""The sparsest unbiased vector of a given second moment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.errors import ConfigError
+from atoll.core.tree import Tree
+
+from .bits import index_width, pack, unpack
+from .packed import Packed
+from .rows import Groups, uniforms
+
+__all__ = ["OptimalSparse", "probabilities"]
+
+
+def probabilities(rows: Any, eps: float) -> tuple[Any, Any]:
+    """The probabilities that send the fewest entries: ``min_p sum_j p_j`` so that ``sum_j g_j^2 / p_j <= (1 + eps) ||g||^2``.
+
+    ``p_j = min(1, c |g_j|)``: the ``k`` largest are sent for sure, with the smallest ``k`` for which ``c |g_(k+1)| <= 1``, where
+    ``c = sum_{j>k} |g_(j)| / ((1 + eps) ||g||^2 - sum_{j<=k} g_(j)^2)``. The constraint is tight. Wangni, Wang, Liu, Zhang 2018, "Gradient
+    Sparsification for Communication-Efficient Distributed Optimization", algorithm 2.
+
+    Args:
+        rows: one vector a client, shape ``(clients, entries)``.
+        eps: how much the second moment may grow.
+
+    Returns:
+        ``p``, shape ``(clients, entries)``, and ``c``, shape ``(clients,)`` (0 for a vector of zeros).
+    """
+    size = np.abs(rows).astype(np.float64)
+    peak = size.max(axis=1, initial=0.0, keepdims=True)
+    size /= np.where(peak > 0, peak, 1.0)  # so that no square is too large or lost
+    order = -np.sort(-size, axis=1)
+    square = order * order
+    above = np.cumsum(square, axis=1) - square
+    below = np.cumsum(order[:, ::-1], axis=1)[:, ::-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = below / ((1.0 + eps) * square.sum(axis=1, keepdims=True) - above)
+        first = np.argmax(factor * order <= 1.0, axis=1)
+    c = np.take_along_axis(factor, first[:, None], axis=1)
+    c = np.where(peak > 0, c, 0.0)
+    return np.minimum(1.0, c * size), (c / np.where(peak > 0, peak, 1.0))[:, 0]
+
+
+@dataclass(frozen=True)
+class OptimalSparse(Packed):
+    """Entry ``j`` becomes ``g_j / p_j`` with probability ``p_j`` and 0 otherwise, with the probabilities of ``probabilities``.
+
+    Unbiased, with ``E ||Q(g) - g||^2 <= eps ||g||^2``. Entries that are drawn (``p_j = c |g_j| < 1``) all come back as ``1/c``, so only their number
+    and sign are sent.
+
+    On the wire: 64 bits for ``c``; number and value of each entry that is sent for sure; number and sign of each that was drawn.
+
+    Attributes:
+        eps: how much the second moment may grow.
+    """
+
+    eps: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.eps > 0 and math.isfinite(self.eps)):
+            raise ConfigError(f"eps={self.eps}", where="OptimalSparse", remedy="use a finite number above 0")
+
+    def pack(self, rows: Any, groups: Groups, public: Tree, keys: Any) -> dict[str, Any]:
+        """``1/c``, what is sent for sure, and what was drawn."""
+        del public
+        width = index_width(groups.size)
+        chance, c = probabilities(rows, self.eps)
+        drawn = (uniforms(keys, groups.size, np.float64) < chance) & (chance < 1.0)
+        sure = [np.flatnonzero(row) for row in chance >= 1.0]
+        rest = [np.flatnonzero(row) for row in drawn]
+        with np.errstate(divide="ignore"):
+            return {
+                "size": np.where(c > 0, 1.0 / c, 0.0)[:, None],
+                "sure": T.Ragged([pack(index, width) for index in sure]),
+                "values": T.Ragged([row[index] for row, index in zip(rows, sure, strict=True)]),
+                "rest": T.Ragged([pack(index, width) for index in rest]),
+                "signs": T.Ragged([(row[index] < 0) for row, index in zip(rows, rest, strict=True)]),
+            }
+
+    def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Any:
+        """Everything at its place."""
+        del public
+        width = index_width(groups.size)
+        found = np.zeros((len(parts["size"]), groups.size), dtype=dtype)
+        for i, row in enumerate(found):
+            values, signs, size = parts["values"][i], parts["signs"][i], parts["size"][i][0]
+            row[unpack(parts["sure"][i], width, len(values)).astype(np.int64)] = values
+            row[unpack(parts["rest"][i], width, len(signs)).astype(np.int64)] = np.where(signs, -size, size)
+        return found
+
+    def bits(self, value: Tree) -> None:
+        """Only the draw tells."""
+        del value
+
+    def omega(self, value: Tree) -> float:
+        """``eps``."""
+        del value
+        return self.eps
