@@ -228,6 +228,14 @@ class _Emitter:
         base = made if isinstance(made, Leaf) else self._store(made)
         return Expr(f"({' * '.join(['{0}'] * int(power))})", [base], base.shape, torch.float32)  # type: ignore[arg-type]
 
+    def _clamp(self, node: Node) -> Value:
+        shape, dtype = tuple(node.meta["val"].shape), node.meta["val"].dtype
+        made = self._spread(self._cast(self._get(node.args[0], dtype), dtype), shape)
+        for bound, text in zip(node.args[1:], ("larger({0}, {1})", "smaller({0}, {1})"), strict=False):
+            if bound is not None:
+                made = Expr(text, [made, self._spread(self._cast(self._get(bound, dtype), dtype), shape)], shape, dtype)
+        return made
+
     def _reshape(self, node: Node) -> Value:
         return self._view(node, lambda at, shape: at.view(shape))
 
@@ -245,11 +253,16 @@ class _Emitter:
 
     def _positions(self, node: Node) -> Value:
         """``iota`` and ``arange``: entries that are their own place."""
-        length, start, step = int(node.args[0]), 0, 1  # type: ignore[arg-type]
         if node.target is torch.ops.prims.iota.default:
-            start, step = int(node.kwargs["start"]), int(node.kwargs["step"])  # type: ignore[arg-type]
-        if start < 0 or step < 0:
-            raise Unsupported("positions that run down")
+            (length,), start, step = node.args, node.kwargs["start"], node.kwargs["step"]
+        elif node.target is aten.arange.start_step:
+            start, _, step = (*node.args, 1)[:3]
+            length = node.meta["val"].numel()
+        else:
+            length, start, step = node.args[0], 0, 1
+        if not all(isinstance(n, int) and n >= 0 for n in (length, start, step)):
+            raise Unsupported("positions that run down, or are no whole numbers")
+        length, start, step = cast(int, length), cast(int, start), cast(int, step)
         room = torch.empty(start + step * max(length, 1) + 1, device="meta", dtype=torch.uint8)
         return self._cast(Leaf("", room.as_strided((length,), (step,), start), torch.int64), node.meta["val"].dtype)
 
@@ -380,7 +393,7 @@ _RULES: dict[Any, _Rule] = {
         ),
         _Emitter._constant,
     ),
-    **dict.fromkeys((torch.ops.prims.iota.default, aten.arange.default), _Emitter._positions),
+    **dict.fromkeys((torch.ops.prims.iota.default, aten.arange.default, aten.arange.start_step), _Emitter._positions),
     **dict.fromkeys(
         (
             aten.sum.default,
@@ -403,6 +416,7 @@ _RULES: dict[Any, _Rule] = {
         ),
         _Emitter._product,
     ),
+    aten.clamp.default: _Emitter._clamp,
     aten.pow.Tensor_Scalar: _Emitter._power,
     aten.gather.default: _Emitter._gather,
     aten.scatter.value: _Emitter._scatter,
