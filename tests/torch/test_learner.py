@@ -11,13 +11,14 @@ import torch
 from torch import nn
 from torch_toys import Images, broadcast_of, seeded
 
+from atoll.core.chain import Chain
 from atoll.core.cohort import Cohort
 from atoll.core.errors import DataError
 from atoll.core.executor import Executor
 from atoll.core.party import Parties, Roster
 from atoll.core.request import Request
 from atoll.core.rng import Rng
-from atoll.core.chain import Chain
+from atoll.core.shelf import Shelf
 from atoll.core.stage import Identity
 from atoll.data import Dataset, Islands, dirichlet
 from atoll.learn.algorithms import FedAvg
@@ -36,7 +37,7 @@ def _fold(learner: Any, task: str, message: Any, islands: Islands, vectorised: b
     roster = Roster(islands.names)
     executor = Executor(roster, islands, vectorised=vectorised)
     request = Request("round/1", getattr(learner, task), message, "main", key=11)
-    return asyncio.run(executor.fold(request, np.arange(len(islands)), lambda position: None))
+    return asyncio.run(executor.fold(request, np.arange(len(islands)), Shelf()))
 
 
 def _settings(**more: Any) -> LearnerSettings:
@@ -77,7 +78,7 @@ def test_the_fold_of_single_replies_goes_through_many() -> None:
     roster = Roster(islands.names)
     request = Request("round/1", learner.train, message, "main", key=11, uplink=Chain([Identity()]), public=(None,))
     executor = Executor(roster, islands, vectorised=True)
-    staged = asyncio.run(executor.fold(request, np.arange(len(islands)), lambda position: None))
+    staged = asyncio.run(executor.fold(request, np.arange(len(islands)), Shelf()))
     plain = _fold(learner, "train", message, islands, True)
     for name in ("weight", "bias"):
         a, b = plain.totals["update"].value[name], staged.totals["update"].value[name]
