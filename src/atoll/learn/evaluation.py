@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ class Evaluation:
         server: evaluate the global model on the server's own test set.
         clients: evaluate it at this many clients too (all with ``-1``, none with 0), for the distribution over clients.
         clients_every: rounds between evaluations at clients; by default as often as ``every``.
+        personal: evaluate each of these clients' own model too (``Algorithm.personal``), under names that begin with ``"personal/"``; a
+            client that has not trained uses the global one.
         metrics: measured besides the loss and what the task suggests, such as ``Confusion(10)``; see ``atoll.learn.metrics``.
     """
 
@@ -41,6 +43,7 @@ class Evaluation:
     server: bool = True
     clients: int = 0
     clients_every: int | None = None
+    personal: bool = False
     metrics: Sequence[ScoreMetric] = ()
 
     def __post_init__(self) -> None:
@@ -48,6 +51,12 @@ class Evaluation:
             raise ConfigError(f"every={self.every}, clients_every={self.clients_every}", remedy="use at least 1 round")
         if self.clients < -1:
             raise ConfigError(f"clients={self.clients}", remedy="use a number of clients, 0 for none, -1 for all")
+        if self.personal and self.clients == 0:
+            raise ConfigError(
+                "personal=True with clients=0",
+                where="Evaluation",
+                remedy="personal models lie at the clients: use clients=-1 for all, or a number of them",
+            )
         for metric in self.metrics:
             if not isinstance(metric, ScoreMetric):
                 raise ConfigError(
@@ -97,44 +106,57 @@ class Evaluation:
             drawn = fed.rng.child("evaluation", number).generator().choice(len(parties), self.clients, replace=False)
             parties = parties[np.sort(drawn)]
         packed = [pack_metric(metric) for metric in self.metrics]
+        asked = {"personal": True} if self.personal else {}
         if reducer is not None and reducer.secure:
-            message = {"params": params, "metrics": packed, "sums": True}
+            message = {"params": params, "metrics": packed, "sums": True, **asked}
             combined = await fed.sum(
                 parties, scoring_task(learner), message, reducer=reducer, at=("score", number), quorum=0
             )
-            return self._of_sums(combined)
-        combined = await fed.sum(parties, learner.measure, {"params": params}, at=("measure", number), quorum=0)
+            return self._of_both(combined, self._of_sums)
+        message = {"params": params, **asked}
+        combined = await fed.sum(parties, learner.measure, message, at=("measure", number), quorum=0)
         if "measure" not in combined.value:
             return {}
-        per_client = [scores(part.value) for part in combined["measure"]]
-        weights = [float(part.value["n"]) for part in combined["measure"]]
-        result = distribution(per_client, weights)
+        result = _of_measures(combined["measure"], "clients")
+        if self.personal:
+            result.update(_of_measures(combined["personal"], "personal"))
         if self.metrics:
-            message = {"params": params, "metrics": packed, "sums": False}
+            message = {"params": params, "metrics": packed, "sums": False, **asked}
             combined = await fed.sum(parties, scoring_task(learner), message, at=("score", number), quorum=0)
-            result.update(self._of_parts(combined))
+            result.update(self._of_both(combined, self._of_parts))
         return result
 
-    def _of_parts(self, combined: Combined) -> dict[str, Any]:
-        parts = combined.value.get("metrics", [])
-        result = distribution([merged_results(self.metrics, [part.value]) for part in parts], [p.weight for p in parts])
-        pooled = merged_results(self.metrics, [part.value for part in parts])
-        return {**result, **{f"clients/{name}": value for name, value in pooled.items()}}
+    def _of_both(self, combined: Combined, made: Callable[[Combined, str, str], dict[str, Any]]) -> dict[str, Any]:
+        """Rows of the global model and, where they were asked for, of the clients' own."""
+        return {**made(combined, "", "clients"), **(made(combined, "personal_", "personal") if self.personal else {})}
 
-    def _of_sums(self, combined: Combined) -> dict[str, Any]:
-        if "measure" not in combined.value:
+    def _of_parts(self, combined: Combined, begin: str, group: str) -> dict[str, Any]:
+        parts = combined.value.get(f"{begin}metrics", [])
+        each = [merged_results(self.metrics, [part.value]) for part in parts]
+        pooled = merged_results(self.metrics, [part.value for part in parts])
+        spread = distribution(each, [p.weight for p in parts], group)
+        return {**spread, **{f"{group}/{name}": value for name, value in pooled.items()}}
+
+    def _of_sums(self, combined: Combined, begin: str, group: str) -> dict[str, Any]:
+        if f"{begin}measure" not in combined.value:
             return {}
-        pooled = {**scores(combined["measure"]), **merged_results(self.metrics, [combined["metrics"]])}
-        result: dict[str, Any] = {f"clients/{name}": value for name, value in pooled.items()}
-        for name, counts in combined["spread"].items():
+        metrics = merged_results(self.metrics, [combined[f"{begin}metrics"]])
+        pooled = {**scores(combined[f"{begin}measure"]), **metrics}
+        result: dict[str, Any] = {f"{group}/{name}": value for name, value in pooled.items()}
+        for name, counts in combined[f"{begin}spread"].items():
             summary = {"counts": counts}
             if not np.sum(counts) > 0:
                 continue
-            result[f"clients/{name}/worst_decile"] = SPREAD.tail_mean(summary, 0.1)
-            result[f"clients/{name}/best_decile"] = SPREAD.tail_mean(summary, 0.1, highest=True)
-            result[f"clients/{name}/median"] = SPREAD.quantile(summary, 0.5)
-            result[f"clients/{name}/histogram"] = [float(c) for c in counts]
+            result[f"{group}/{name}/worst_decile"] = SPREAD.tail_mean(summary, 0.1)
+            result[f"{group}/{name}/best_decile"] = SPREAD.tail_mean(summary, 0.1, highest=True)
+            result[f"{group}/{name}/median"] = SPREAD.quantile(summary, 0.5)
+            result[f"{group}/{name}/histogram"] = [float(c) for c in counts]
         return result
+
+
+def _of_measures(parts: Sequence[Any], group: str) -> dict[str, Any]:
+    """The distribution of single replies to ``measure``."""
+    return distribution([scores(part.value) for part in parts], [float(part.value["n"]) for part in parts], group)
 
 
 def as_parts(sums: Mapping[str, float]) -> dict[str, Parts]:
@@ -155,22 +177,28 @@ def scores(sums: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def distribution(per_client: list[dict[str, float]], weights: list[float]) -> dict[str, Any]:
-    """Mean by examples, and the spread over clients: standard deviation, median, worst and best decile means."""
+def distribution(per_client: list[dict[str, float]], weights: list[float], group: str = "clients") -> dict[str, Any]:
+    """Mean by examples, and the spread over clients: standard deviation, median, worst and best decile means.
+
+    Args:
+        per_client: name -> value at each client.
+        weights: examples of each client.
+        group: what the names in the result begin with.
+    """
     result: dict[str, Any] = {}
     for name in sorted({key for row in per_client for key in row}):
         pairs = [(row[name], w) for row, w in zip(per_client, weights, strict=True) if name in row and w > 0]
         if not pairs:
             continue
         values = np.array([v for v, _ in pairs])
-        result[f"clients/{name}"] = float(np.average(values, weights=[w for _, w in pairs]))
+        result[f"{group}/{name}"] = float(np.average(values, weights=[w for _, w in pairs]))
         tenth = max(1, round(len(values) / 10))
         ordered = np.sort(values)
         low, high = float(ordered[:tenth].mean()), float(ordered[-tenth:].mean())
         lower_better = any(word in name for word in ("loss", "error", "mse", "mae"))
-        result[f"clients/{name}/worst_decile"] = high if lower_better else low
-        result[f"clients/{name}/best_decile"] = low if lower_better else high
-        result[f"clients/{name}/median"] = float(np.median(values))
-        result[f"clients/{name}/std"] = float(values.std())
-        result[f"clients/{name}/values"] = [round(float(v), 6) for v in values]
+        result[f"{group}/{name}/worst_decile"] = high if lower_better else low
+        result[f"{group}/{name}/best_decile"] = low if lower_better else high
+        result[f"{group}/{name}/median"] = float(np.median(values))
+        result[f"{group}/{name}/std"] = float(values.std())
+        result[f"{group}/{name}/values"] = [round(float(v), 6) for v in values]
     return result

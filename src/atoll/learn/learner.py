@@ -51,7 +51,9 @@ class Learner(Protocol):
     aggregates of the evaluation (see ``evaluate``) for the party's own data.
 
     A learner may also offer ``scores(params, x)``, the outputs of the model, ``(n, outputs)``, which ``Evaluation(metrics=...)`` needs, and
-    ``loss_gradient(params, x, y) -> (mean loss, its gradient)``, which the gradient-divergence analysis needs.
+    ``loss_gradient(params, x, y) -> (mean loss, its gradient)``, which the gradient-divergence analysis needs, and
+    ``personal(params, state)``, the model of a client with this private state, which ``Evaluation(personal=True)`` needs: ``measure`` then
+    gets ``"personal": True`` in its message and replies with ``"personal"`` too (see `atoll.learn.personal.measured`).
     """
 
     train: Task

@@ -13,9 +13,9 @@ from atoll.core.rng import Rng
 from atoll.core.task import Task, Work
 from atoll.core.tree import Tree
 
-from .evaluation import as_parts
 from .learner import LearnerSettings
 from .local import count_steps, local_contact
+from .personal import measured, own_model
 
 __all__ = ["Linear", "LinearLearner"]
 
@@ -148,6 +148,10 @@ class LinearLearner:
             sums["absolute_error"] = float(np.abs(error).mean(axis=1).sum())
         return sums
 
+    def personal(self, params: Tree, state: Tree) -> Tree:
+        """The model of a client with this private state."""
+        return own_model(self.algorithm, params, state)
+
     def export(self, params: Tree) -> Any:
         """A function from inputs to scores."""
         return lambda x: self.scores(params, x)
@@ -177,4 +181,4 @@ class LinearLearner:
         return {**reply, "metric/loss": Mean(np.float64(loss), examples=float(len(data)), metric=True)}
 
     def _measure(self, island: Any, message: Tree) -> Any:
-        return as_parts(self.evaluate(message["params"], island.data))
+        return measured(self, island, message)

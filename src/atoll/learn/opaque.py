@@ -14,8 +14,8 @@ from atoll.core.tree import Tree, items
 
 from .algorithm import Algorithm, LocalWork
 from .algorithms.statistics import SufficientStatistics
-from .evaluation import as_parts
 from .learner import LearnerSettings
+from .personal import measured, own_model
 from .wrapped import Wrapped
 
 if TYPE_CHECKING:
@@ -78,6 +78,10 @@ class OpaqueLearner:
         """Sums over a data set."""
         raise NotImplementedError
 
+    def personal(self, params: Tree, state: Tree) -> Tree:
+        """The model of a client with this private state."""
+        return own_model(self.algorithm, params, None if state is None else state["algorithm"])
+
     def buffers(self) -> Tree:
         """None."""
         return {}
@@ -108,7 +112,7 @@ class OpaqueLearner:
         return reply
 
     def _measure(self, island: Island, message: Tree) -> dict[str, Aggregate]:
-        return dict(as_parts(self.evaluate(message["params"], island.data)))
+        return measured(self, island, message)
 
 
 def _same_shapes(before: Tree, after: Tree) -> Tree:

@@ -13,9 +13,9 @@ from atoll.core.rng import Rng
 from atoll.core.task import Task, Work
 from atoll.core.tree import Tree
 
-from .evaluation import as_parts
 from .learner import LearnerSettings
 from .local import count_steps, local_contact
+from .personal import measured, own_model
 
 __all__ = ["Quadratic", "QuadraticLearner", "minimiser", "quadratics"]
 
@@ -93,6 +93,10 @@ class QuadraticLearner:
         """The value, counted once a client."""
         return {"n": 1.0, "loss_sum": self.loss_gradient(params, np.asarray(data.x), np.asarray(data.y))[0]}
 
+    def personal(self, params: Tree, state: Tree) -> Tree:
+        """The model of a client with this private state."""
+        return own_model(self.algorithm, params, state)
+
     def export(self, params: Tree) -> Any:
         """The point."""
         return params["w"]
@@ -129,7 +133,7 @@ class QuadraticLearner:
         return {**reply, "metric/loss": Mean(np.float64(loss), metric=True)}
 
     def _measure(self, island: Any, message: Tree) -> Any:
-        return as_parts(self.evaluate(message["params"], island.data))
+        return measured(self, island, message)
 
 
 def quadratics(clients: int = 10, dim: int = 20, seed: int = 0) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from atoll.core.island import Island
 
     from .learner import Learner
+    from .personal import Personal
 
 __all__ = ["SPREAD", "merged_results", "scoring_task", "shares", "summarise"]
 
@@ -63,12 +64,12 @@ def shares(values: dict[str, float]) -> dict[str, float]:
 def scoring_task(learner: Learner) -> Task:
     """The task by which a client measures a model on its own data.
 
-    The message holds ``params``, the packed ``metrics``, and ``sums``: false replies with the client's own summaries, true with values
-    that add up (a secure reducer sees nothing else): sums, and a 1 in the bin of each of the client's shares.
+    The message holds ``params``, the packed ``metrics``, ``sums``: false replies with the client's own summaries, true with values that add
+    up (a secure reducer sees nothing else): sums, and a 1 in the bin of each of the client's shares; and ``personal``: true measures the
+    client's own model too, under names that begin with ``"personal_"``.
     """
 
-    def run(island: Island, message: Tree) -> dict[str, Aggregate]:
-        data, params = island.data, message["params"]
+    def of(params: Tree, data: Any, message: Tree) -> dict[str, Aggregate]:
         metrics = [unpack_metric(packed) for packed in message["metrics"]]
         summaries = summarise(metrics, learner, params, data)
         if not message["sums"]:
@@ -79,6 +80,13 @@ def scoring_task(learner: Learner) -> Task:
             "metrics": Sum(_arrays(summaries), metric=True),
             "spread": Sum(_spread(own, metrics, summaries), metric=True),
         }
+
+    def run(island: Island, message: Tree) -> dict[str, Aggregate]:
+        reply = of(message["params"], island.data, message)
+        if not message.get("personal"):
+            return reply
+        own = of(cast("Personal", learner).personal(message["params"], island.state), island.data, message)
+        return {**reply, **{f"personal_{name}": aggregate for name, aggregate in own.items()}}
 
     return Task("atoll.learn.scoring:score", run)
 

@@ -18,6 +18,7 @@ from .algorithms import FedAvg
 from .evaluation import Evaluation
 from .learner import Learner, LearnerSettings, adapt
 from .pacing import Synchronous
+from .personal import require_personal
 from .selection import Selection, Uniform
 from .stop import StopRule
 
@@ -130,7 +131,7 @@ class Training:
 
         Raises:
             DataError: the model does not fit the data.
-            CompositionError: the algorithm needs every client, and fewer are invited.
+            CompositionError: the algorithm needs every client and fewer are invited, or keeps no personal models to measure.
         """
         cohort = self.selection.cohort_size(len(data))
         if self.algorithm.card.everyone and cohort < len(data):
@@ -147,7 +148,10 @@ class Training:
             buffers=self.buffers,
             volume=self.rounds * cohort,
         )
-        return adapt(self.model, settings, data)
+        made = adapt(self.model, settings, data)
+        if self.evaluation.personal:
+            require_personal(self.algorithm, made, self.buffers == "local")
+        return made
 
     def program(self, data: Any, learner: Learner | None = None) -> Callable[[Federation], Awaitable[Trained]]:
         """The program of this job on a federated data set."""

@@ -17,8 +17,8 @@ from atoll.core.errors import CompositionError
 from atoll.core.rng import Rng
 from atoll.core.task import Batch, Summed, Task, Work
 from atoll.core.tree import Tree
-from atoll.learn.evaluation import as_parts
 from atoll.learn.local import count_steps, pass_key
+from atoll.learn.personal import measured, own_model
 
 from .evaluate import evaluate, evaluate_many, score
 from .local import LocalTraining
@@ -128,6 +128,13 @@ class TorchLearner:
         """The model's outputs for some inputs, one row each."""
         return score(self.training.network, params, x)
 
+    def personal(self, params: Tree, state: Tree) -> Tree:
+        """The model of a client with this private state; with ``buffers="local"`` its running statistics are its own too."""
+        own: Tree = {}
+        if self.training.buffers == "local" and isinstance(state, dict) and set(state) == {"algorithm", "buffers"}:
+            own, state = state["buffers"], state["algorithm"]
+        return {**own_model(self.algorithm, params, state), **own}
+
     def export(self, params: Tree) -> nn.Module:
         """A copy of the module with these parameters, in evaluation mode."""
         return load(self.model, params).eval()
@@ -173,12 +180,21 @@ class TorchLearner:
             states = after
         return plan[-1], states
 
-    def _measure(self, island: Island, message: Tree) -> dict[str, Parts]:
-        return as_parts(self.evaluate(message["params"], island.data))
+    def _measure(self, island: Island, message: Tree) -> dict[str, Aggregate]:
+        return measured(self, island, message)
 
     def _measure_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
         sums = evaluate_many(self.training.network, message["params"], _rows_of(cohort), len(cohort))
         reply: dict[str, Aggregate] = {"measure": Parts(sums, examples=sums["n"], metric=True)}
+        if message.get("personal"):
+            # One by one: every client has a model of its own.
+            each = [
+                self.evaluate(self.personal(message["params"], cohort.state(i)), cohort.shard(i))
+                for i in range(len(cohort))
+            ]
+            names = max(each, key=len, default={"n": 0.0})
+            own = {name: np.array([row.get(name, 0.0) for row in each], dtype=np.float64) for name in names}
+            reply["personal"] = Parts(own, examples=own["n"], metric=True)
         yield Batch(np.arange(len(cohort)), reply)
 
 
