@@ -31,6 +31,7 @@ __all__ = [
     "StagePart",
     "StopPart",
     "TrackerPart",
+    "TransformPart",
     "argument",
     "part_type",
     "plain",
@@ -242,6 +243,12 @@ class AlgorithmPart(Part):
     kind = "algorithm"
 
 
+class TransformPart(Part):
+    """What a search direction goes through."""
+
+    kind = "transform"
+
+
 class SelectionPart(Part):
     """Who is invited."""
 
@@ -298,6 +305,7 @@ class MetricPart(Part):
 
 _HELD: dict[str, type[Part]] = {
     "Algorithm": AlgorithmPart,
+    "Transform": TransformPart,
     "Selection": SelectionPart,
     "Stage": StagePart,
     "Reducer": ReducerPart,

@@ -137,6 +137,7 @@ KINDS: dict[str, Registry] = {
         Registry("corruption", ("atoll.data",), _is_kind("atoll.data:Corruption")),
         Registry("model", ("atoll.models",), inspect.isfunction),
         Registry("algorithm", ("atoll.learn.algorithms",), _is_kind("atoll.learn:Algorithm")),
+        Registry("transform", ("atoll.learn.transforms",), _is_kind("atoll.learn.transforms:Transform")),
         Registry("selection", ("atoll.learn.selection",), _is_kind("atoll.learn:Selection")),
         Registry("aggregation", ("atoll.learn.aggregation",), _is_kind("atoll.learn:Aggregation")),
         Registry("pacing", ("atoll.learn.pacing",), inspect.isclass),
