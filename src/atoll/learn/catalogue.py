@@ -17,7 +17,7 @@ from .algorithm import Algorithm, RoundInfo
 from .local import local_contact
 from .wrapped import Wrapped
 
-__all__ = ["Exchange", "Fact", "describe", "facts", "formula", "kinds"]
+__all__ = ["Exchange", "Fact", "describe", "example", "facts", "formula", "kinds"]
 
 _SIZES = (100, 200, 300, 400)
 """Models on which floats are counted; a polynomial through the first three must meet the fourth."""
@@ -99,16 +99,13 @@ def facts(names: tuple[str, ...] = ()) -> list[Fact]:
 
 def describe(kind: type[Algorithm]) -> Fact:
     """One algorithm with its default settings; a wrapper is measured around FedAvg."""
-    from .algorithms import FedAvg
-
     lone = issubclass(kind, Wrapped)
     note = f"measured around FedAvg. {kind.card.note}" if lone else kind.card.note
     state: str | None = None
     secure: bool | None = None
     exchanges: tuple[Exchange, ...] = ()
     try:
-        inside: dict[str, Any] = {"base": FedAvg()} if lone and _wants_base(kind) else {}
-        made = kind(**{**inside, **kind.card.example})
+        made = example(kind)
         runs = [_DryRun(made, size) for size in _SIZES]
     except (AtollError, TypeError) as error:
         note = f"could not be measured: {error}"
@@ -127,8 +124,17 @@ def describe(kind: type[Algorithm]) -> Fact:
     )  # fmt: skip
 
 
-def _wants_base(kind: type[Algorithm]) -> bool:
-    return any(f.name == "base" and f.default is MISSING for f in fields(kind))
+def example(kind: type[Algorithm], **settings: Any) -> Algorithm:
+    """An algorithm with its defaults, its card's example settings and some others; a wrapper is put around FedAvg.
+
+    Raises:
+        AtollError: it refuses them.
+    """
+    from .algorithms import FedAvg
+
+    if issubclass(kind, Wrapped) and any(f.name == "base" and f.default is MISSING for f in fields(kind)):
+        return kind(**{"base": FedAvg(**settings), **kind.card.example})
+    return kind(**{**kind.card.example, **settings})
 
 
 def formula(counts: list[int]) -> str:
@@ -171,7 +177,7 @@ class _DryRun:
         state = algorithm.init({"w": np.zeros(d)})
         with np.errstate(all="ignore"):
             for phase in algorithm.plan(state):
-                state = self._phase(state, phase)
+                state = self._phase(state, phase) if algorithm.needs(state, phase) else state
         self.state = _floats(self.clients[0])
 
     def _phase(self, state: Tree, phase: str) -> Tree:
