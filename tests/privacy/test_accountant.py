@@ -177,12 +177,12 @@ def test_a_ledger_becomes_epsilons(tmp_path):
 def test_budgets_are_each_clients_own():
     budget = Budget(1.0, clients={"b": 3.0}, method="moments")
     ledger = Ledger()
-    one = Gaussian(noise_multiplier=8.0)
+    one = Gaussian(noise_multiplier=6.0)
     planned = {"a": [one], "b": [one]}
     assert budget.exceeded(Tally(ledger), "ab", planned) is None
     ledger.append(one, "a", "1")
     ledger.append(one, "b", "1")
-    assert moments_epsilon(1 / 64, DELTA) < 1 < moments_epsilon(2 / 64, DELTA)
+    assert moments_epsilon(1 / 36, DELTA) < 1 < moments_epsilon(2 / 36, DELTA)
     assert "budget of a is epsilon=1" in str(budget.exceeded(Tally(ledger), "ab", planned))
     assert budget.exceeded(Tally(ledger), "b", planned) is None
 

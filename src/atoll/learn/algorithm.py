@@ -11,10 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
+
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Mean
 from atoll.core.errors import ConfigError
+from atoll.core.event import Event
 from atoll.core.rng import Rng
+from atoll.core.stage import Stage
 from atoll.core.tree import Tree
 
 from .card import Card
@@ -93,6 +97,8 @@ class Algorithm:
     phases: ClassVar[tuple[str, ...]] = ("train",)
     citation: ClassVar[str] = ""
     card: ClassVar[Card] = Card()
+    extrapolates: ClassVar[tuple[str, ...]] = ("params",)
+    """Names in the server's state that move with the model when a wrapper moves it without the clients (see ``Upcycled``)."""
 
     def __post_init__(self) -> None:
         if not (self.lr > 0 and math.isfinite(self.lr)):
@@ -129,6 +135,36 @@ class Algorithm:
         """
         del phase
         return (self,)
+
+    # ---------------------------------------------------------------- compression
+
+    def uplink(self, phase: str) -> tuple[Stage, ...]:
+        """The stages that the method itself puts on the way up in a phase; those of ``Training(uplink=...)`` go around them."""
+        del phase
+        return ()
+
+    def downlink(self) -> Stage | None:
+        """The compressor that the method itself puts on the way down; ``Training(downlink=...)`` takes its place."""
+        return None
+
+    # ---------------------------------------------------------------- privacy
+
+    def fits(self, learner: Any) -> None:
+        """Refuse a model that this algorithm cannot train soundly, before anyone is contacted."""
+        del learner
+
+    def admit(self, data: Any) -> None:
+        """Refuse, at a client, data that break what its privacy rests on."""
+        del data
+
+    def events(self, examples: int) -> tuple[Event, ...]:
+        """What a client with so many examples releases in one contact; none when nothing is promised.
+
+        An algorithm that names some is run client by client: its events are in the ledger before its reply leaves, the numbers that it
+        draws come from the island's secret, and nothing but what ``finish`` gives is sent.
+        """
+        del examples
+        return ()
 
     # ---------------------------------------------------------------- the server and the clients
 

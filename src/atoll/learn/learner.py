@@ -54,6 +54,10 @@ class Learner(Protocol):
     ``loss_gradient(params, x, y) -> (mean loss, its gradient)``, which the gradient-divergence analysis needs, and
     ``personal(params, state)``, the model of a client with this private state, which ``Evaluation(personal=True)`` needs: ``measure`` then
     gets ``"personal": True`` in its message and replies with ``"personal"`` too (see `atoll.learn.personal.measured`).
+
+    A learner that may run private algorithms has ``releases = True``: its ``train`` calls `atoll.learn.release.released` first and sends
+    nothing but the algorithm's reply. ``curved`` says whether it gives Hessian-vector products of a loss that is not piecewise linear, as
+    second-order methods need. ``margins`` says whether its loss is the log-loss of one margin, as objective perturbation needs.
     """
 
     train: Task

@@ -16,6 +16,7 @@ from atoll.core.tree import Tree
 from .learner import LearnerSettings
 from .local import count_steps, local_contact
 from .personal import measured, own_model
+from .release import released
 
 __all__ = ["Linear", "LinearLearner"]
 
@@ -52,6 +53,8 @@ class Linear:
 class LinearLearner:
     """A linear model as a learner."""
 
+    releases = True
+
     def __init__(self, model: Linear, loss: str, settings: LearnerSettings) -> None:
         self.model = model
         self.loss = loss
@@ -64,6 +67,16 @@ class LinearLearner:
         del rng
         shape = (self.model.features, self.model.outputs)
         return {"weight": np.zeros(shape), "bias": np.zeros(self.model.outputs)}
+
+    @property
+    def margins(self) -> bool:
+        """Whether the loss is a function of ``y w^T x`` of one margin, the log-loss of two classes."""
+        return self.loss == "cross_entropy" and self.model.outputs == 2
+
+    @property
+    def curved(self) -> bool:
+        """Whether the loss has a curvature: the hinge has none."""
+        return self.loss != "hinge"
 
     def buffers(self) -> Tree:
         """None."""
@@ -163,6 +176,7 @@ class LinearLearner:
 
     def _train(self, island: Any, message: Tree) -> Any:
         data = island.data
+        noise = released(self.algorithm, island)
         # What overflows is not finite, and is rejected and named where replies are added up.
         with np.errstate(over="ignore", invalid="ignore"):
             reply, state, loss = local_contact(
@@ -175,9 +189,12 @@ class LinearLearner:
                 np.asarray(data.y),
                 island.rng.key,
                 self.curvature,
+                noise,
             )
         if state is not None:
             island.state = state
+        if noise is not None:
+            return reply
         return {**reply, "metric/loss": Mean(np.float64(loss), examples=float(len(data)), metric=True)}
 
     def _measure(self, island: Any, message: Tree) -> Any:

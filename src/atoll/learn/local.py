@@ -111,6 +111,7 @@ def local_update(
     y: Any,
     key: int,
     curvature: Curvature | None = None,
+    noise: Rng | None = None,
 ) -> tuple[dict[str, Aggregate], Tree, float]:
     """Run ``start``, the steps and ``finish`` for one client.
 
@@ -123,13 +124,14 @@ def local_update(
         y: targets.
         key: random key of this client in this request.
         curvature: Hessian-vector products, where the model has them.
+        noise: where the algorithm's draws come from, instead of the key.
 
     Returns:
         The reply, the new private state and the mean loss over the steps.
     """
     if client is None:
         client = algorithm.client_init(broadcast["params"])
-    drawn = algorithm.draw(Rng(int(key)).child("draw"), broadcast["params"])
+    drawn = algorithm.draw(noise or Rng(int(key)).child("draw"), broadcast["params"])
     extra = {} if drawn is None else {"drawn": drawn}
     local = {**algorithm.start(broadcast, client), **extra}
     losses: list[float] = []
@@ -152,6 +154,7 @@ def local_contact(
     y: Any,
     key: int,
     curvature: Curvature | None = None,
+    noise: Rng | None = None,
 ) -> tuple[dict[str, Aggregate], Tree, float]:
     """Run all passes of a phase for one client; see ``local_update``."""
     passes = algorithm.passes(phase)
@@ -159,5 +162,5 @@ def local_contact(
     loss = 0.0
     for at, part in enumerate(passes):
         chosen = pass_key(int(key), at, len(passes))
-        reply, client, loss = local_update(part, loss_gradient, broadcast, client, x, y, chosen, curvature)
+        reply, client, loss = local_update(part, loss_gradient, broadcast, client, x, y, chosen, curvature, noise)
     return reply, client, loss

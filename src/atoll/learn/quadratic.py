@@ -16,6 +16,7 @@ from atoll.core.tree import Tree
 from .learner import LearnerSettings
 from .local import count_steps, local_contact
 from .personal import measured, own_model
+from .release import released
 
 __all__ = ["Quadratic", "QuadraticLearner", "minimiser", "quadratics"]
 
@@ -43,6 +44,9 @@ class Quadratic:
 
 class QuadraticLearner:
     """A quadratic as a learner; its parameters are ``{"w": (dim,)}``, zero at the start."""
+
+    releases = True
+    curved = True
 
     def __init__(self, model: Quadratic, settings: LearnerSettings) -> None:
         self.model = model
@@ -109,6 +113,7 @@ class QuadraticLearner:
     def _train(self, island: Any, message: Tree) -> Any:
         x, y = np.asarray(island.data.x, np.float64), np.asarray(island.data.y, np.float64)
         draw = island.rng.child("noise").generator()
+        secret = released(self.algorithm, island)
         scale = self.model.noise / np.sqrt(self.model.dim)
 
         def noisy(params: Tree, rows: Any, targets: Any) -> tuple[float, Tree]:
@@ -127,9 +132,12 @@ class QuadraticLearner:
                 y,
                 island.rng.key,
                 self.curvature,
+                secret,
             )
         if state is not None:
             island.state = state
+        if secret is not None:
+            return reply
         return {**reply, "metric/loss": Mean(np.float64(loss), metric=True)}
 
     def _measure(self, island: Any, message: Tree) -> Any:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.aggregate import Aggregate, Sum
-from atoll.core.chain import Chain
-from atoll.core.errors import AtollError, QuorumError
+from atoll.core.errors import AtollError, PolicyError, QuorumError
 from atoll.core.task import task
 from atoll.core.tree import Tree
+from atoll.privacy import Tally
 
 from .algorithm import RoundInfo
 from .history import History, _lower_is_better
@@ -42,8 +42,13 @@ async def train(fed: Federation, job: Training, learner: Learner, data: Any) -> 
     if job.aggregation.weighs_population and state["weight"] is None:
         state = {**state, "weight": await _count(fed, data)}
     reason = _reason(job, History(fed.records))
+    tally = Tally(fed.world.ledger)
     while reason is None:
         number = len(fed.records) + 1
+        over = _over_budget(fed, job, data, state, tally)
+        if over is not None:
+            reason = _spent(over, number)
+            break
         state, row = await _round(fed, job, learner, data, state, number)
         # A callback's wish to stop is not part of the state: a resumed run goes on.
         reason = _report(fed, job, row) or _reason(job, History(fed.records))
@@ -53,6 +58,25 @@ async def train(fed: Federation, job: Training, learner: Learner, data: Any) -> 
     best = state["best"] if job.keep_best else None
     params, number = (best["params"], best["round"]) if best else (_model(state), len(history))
     return Trained(params, history, str(reason), number)
+
+
+def _over_budget(fed: Federation, job: Training, data: Any, state: Tree, tally: Tally) -> str | None:
+    """Why the coming round may not be held, from what the ledger says and what its cohort would release."""
+    phases = job.algorithm.plan(state["server"])
+    if job.budget is None or not phases:
+        return None
+    parties, _ = _invite(fed, job, data, {**state, "contacts": state["contacts"] + 1})
+    sizes = getattr(data, "sizes", None)
+    names = [party.name for party in parties]
+    counts = [0 if sizes is None else int(sizes[fed.world.roster.position(name)]) for name in names]
+    planned = {name: job.algorithm.events(n) * len(phases) for name, n in zip(names, counts, strict=True)}
+    return job.budget.exceeded(tally, names, planned)
+
+
+def _spent(over: str, number: int) -> str:
+    if number == 1:
+        raise PolicyError(over, where="Training.budget", remedy="raise the budget, or add noise")
+    return over
 
 
 def _initial(fed: Federation, job: Training, learner: Learner) -> Tree:
@@ -121,7 +145,7 @@ async def _round(
         invited, size = _invite(fed, job, data, state)
         state, row, replied = await _phases(fed, job, learner, state, invited, (phases, size, number))
     if "failed" not in row:
-        info = _info(fed, state, number, len(invited), len(replied))
+        info = _info(fed, state, (number, bool(phases)), len(invited), len(replied))
         state = {**state, "server": job.algorithm.advance(state["server"], info)}
         _require_finite(state["server"]["params"], number)
     model = _model(state)
@@ -146,8 +170,10 @@ def _invite(fed: Federation, job: Training, data: Any, state: Tree) -> tuple[Par
     return invited, min(size, len(invited))
 
 
-def _info(fed: Federation, state: Tree, number: int, selected: int, replied: int) -> RoundInfo:
-    stream = fed.rng.child("server", number)
+def _info(fed: Federation, state: Tree, at: tuple[int, bool], selected: int, replied: int) -> RoundInfo:
+    # The server's numbers follow the contacts too; alone it has others.
+    number, met = at
+    stream = fed.rng.child("server", state["contacts"] if met else f"alone-{number}")
     return RoundInfo(number, selected, replied, len(fed.parties), state["weight"], stream)
 
 
@@ -186,7 +212,7 @@ async def _phases(
         _account(row, combined)
         replied = combined.senders
         row.update({k.removeprefix("metric/"): float(v) for k, v in combined.value.items() if k.startswith("metric/")})
-        info = _info(fed, state, number, len(invited), combined.n)
+        info = _info(fed, state, (number, True), len(invited), combined.n)
         # Operators and algorithms see updates; running statistics are averaged as they are.
         state = {**state, "buffers": combined.value.get("buffers", state["buffers"])}
         updates = {k: v for k, v in combined.value.items() if k != "buffers" and not k.startswith("metric/")}

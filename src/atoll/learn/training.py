@@ -7,10 +7,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from atoll.core.chain import Chain
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.reducer import Plain, Reducer
 from atoll.core.stage import Stage
+from atoll.privacy import Budget
 
 from .aggregation import Aggregation, Renormalised
 from .algorithm import Algorithm
@@ -19,6 +22,7 @@ from .evaluation import Evaluation
 from .learner import Learner, LearnerSettings, adapt
 from .pacing import Synchronous
 from .personal import require_personal
+from .release import is_private, require_private_reply
 from .selection import Selection, Uniform
 from .stop import StopRule
 
@@ -72,6 +76,7 @@ class Training:
         buffers: of normalisation layers: averaged or local.
         checkpoint_every: rounds between checkpoints when a run folder is given.
         callbacks: called with every round's record.
+        budget: how much privacy each client may spend; the round that would exceed it is not held, and training ends before it.
     """
 
     model: Any
@@ -91,6 +96,7 @@ class Training:
     buffers: str = "averaged"
     checkpoint_every: int = 1
     callbacks: Sequence[Callback] = ()
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -151,7 +157,29 @@ class Training:
         made = adapt(self.model, settings, data)
         if self.evaluation.personal:
             require_personal(self.algorithm, made, self.buffers == "local")
+        self.algorithm.fits(made)
+        self._check_private(made, data)
         return made
+
+    def _check_private(self, learner: Learner, data: Any) -> None:
+        """Refuse what would leak beside a mechanism, and clients too small for its promise."""
+        if not is_private(self.algorithm):
+            if self.budget is not None:
+                raise CompositionError(
+                    f"a privacy budget, and {type(self.algorithm).__name__} protects nothing",
+                    where="Training.budget",
+                    remedy="use for example OutputPerturbation around it, or no budget",
+                )
+            return
+        require_private_reply(self.algorithm, learner)
+        if self.evaluation.clients:
+            raise CompositionError(
+                "measures of clients would leave them without noise",
+                where="Training.evaluation",
+                remedy="evaluate at the server, or measure the same algorithm without privacy",
+            )
+        for n in np.unique(getattr(data, "sizes", [])):
+            self.algorithm.events(int(n))
 
     def program(self, data: Any, learner: Learner | None = None) -> Callable[[Federation], Awaitable[Trained]]:
         """The program of this job on a federated data set."""

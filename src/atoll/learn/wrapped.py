@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from atoll.core.aggregate import Aggregate
+from atoll.core.event import Event
 from atoll.core.rng import Rng
+from atoll.core.stage import Stage
 from atoll.core.tree import Tree
 
 from .algorithm import Algorithm, Gradient, LocalWork, RoundInfo
@@ -32,7 +34,18 @@ class Wrapped(Algorithm):
     stragglers: Stragglers | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("lr", "epochs", "batch_size", "steps", "stragglers", "phases", "citation", "card"):
+        for name in (
+            "lr",
+            "epochs",
+            "batch_size",
+            "steps",
+            "stragglers",
+            "phases",
+            "cyclic",
+            "citation",
+            "card",
+            "extrapolates",
+        ):
             object.__setattr__(self, name, getattr(self.base, name))
 
     def plan(self, state: Tree) -> tuple[str, ...]:
@@ -43,6 +56,26 @@ class Wrapped(Algorithm):
         """The base's; a pass of the base's own kind stays wrapped."""
         made = self.base.passes(phase)
         return tuple(replace(self, base=part) if type(part) is type(self.base) else part for part in made)
+
+    def uplink(self, phase: str) -> tuple[Stage, ...]:
+        """The base's."""
+        return self.base.uplink(phase)
+
+    def downlink(self) -> Stage | None:
+        """The base's."""
+        return self.base.downlink()
+
+    def fits(self, learner: Any) -> None:
+        """The base's."""
+        self.base.fits(learner)
+
+    def admit(self, data: Any) -> None:
+        """The base's."""
+        self.base.admit(data)
+
+    def events(self, examples: int) -> tuple[Event, ...]:
+        """The base's."""
+        return self.base.events(examples)
 
     def init(self, params: Tree) -> Tree:
         """The base's."""
@@ -103,10 +136,10 @@ class Drawing(Wrapped):
     So that numbers drawn by NumPy reach an update that is traced or runs on another device.
     """
 
-    def handed(self, params: Tree, client: Tree, key: int) -> Tree:
-        """A client's state with the numbers of this update."""
+    def handed(self, params: Tree, client: Tree, key: int, noise: Rng | None = None) -> Tree:
+        """A client's state with the numbers of this update, from ``noise`` where there is a secret source."""
         client = self.base.client_init(params) if client is None else client
-        return {"client": client, "drawn": self.base.draw(Rng(int(key)).child("draw"), params)}
+        return {"client": client, "drawn": self.base.draw(noise or Rng(int(key)).child("draw"), params)}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """The base's, with the numbers."""

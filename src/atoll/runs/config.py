@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from atoll.core.errors import AtollError, ConfigError
 from atoll.learn.evaluation import Evaluation
+from atoll.privacy import Budget
 
 from . import yaml
 from .parts import (
@@ -61,6 +62,25 @@ class EvaluationConfig(_EvaluationFields):
     def build(self, path: str) -> Evaluation:
         """Make it."""
         return Evaluation(**{name: argument(getattr(self, name), f"{path}.{name}") for name in type(self).model_fields})
+
+
+class BudgetConfig(Section):
+    """How much privacy each client may spend: the settings of ``atoll.privacy.Budget``."""
+
+    epsilon: float
+    delta: float = 1e-5
+    clients: dict[str, float] = Field(default_factory=dict)
+    method: Literal["exact", "moments"] = "exact"
+
+    @model_validator(mode="after")
+    def _accepted(self) -> BudgetConfig:
+        with refusing(list(type(self).model_fields), "Budget"):
+            self.build()
+        return self
+
+    def build(self) -> Budget:
+        """Make it."""
+        return Budget(self.epsilon, self.delta, self.clients, self.method)
 
 
 def _default(kind: type[Part], name: str) -> Any:
@@ -136,6 +156,7 @@ class RunConfig(Section):
         pacing: when a round ends.
         uplink: stages on the way up.
         reducer: how replies become one.
+        budget: how much privacy each client may spend; by default nobody counts.
         rounds: most rounds.
         stop: further stop rules.
         evaluation: what is measured.
@@ -163,6 +184,7 @@ class RunConfig(Section):
     pacing: PacingPart = _default(PacingPart, "Synchronous")
     uplink: list[StagePart] = Field(default_factory=list)
     reducer: ReducerPart = _default(ReducerPart, "Plain")
+    budget: BudgetConfig | None = None
     rounds: int = 50
     stop: list[StopPart] = Field(default_factory=list)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
@@ -203,6 +225,7 @@ class RunConfig(Section):
             reducer=self.reducer.build("reducer"),
             stop=tuple(part.build(f"stop[{i}]") for i, part in enumerate(self.stop)),
             evaluation=self.evaluation.build("evaluation"),
+            budget=None if self.budget is None else self.budget.build(),
             loss=imported(self.loss, "loss") if ":" in self.loss else self.loss,
             **{name: getattr(self, name) for name in _SAME},
         )

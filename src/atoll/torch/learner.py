@@ -19,6 +19,7 @@ from atoll.core.task import Batch, Summed, Task, Work
 from atoll.core.tree import Tree
 from atoll.learn.local import count_steps, pass_key
 from atoll.learn.personal import measured, own_model
+from atoll.learn.release import is_private, released
 
 from .evaluate import evaluate, evaluate_many, score
 from .local import LocalTraining
@@ -72,14 +73,13 @@ class TorchLearner:
         self._plans: dict[str, list[LocalTraining]] = {}
         self.training = self.plan(settings.algorithm.phases[-1])[-1]
         self._single_replies: set[str] = set()
-        self.train = Task(
-            "atoll.torch:train",
-            self._train,
-            many=self._train_many,
-            sums=self._train_sums,
-            work=self._work,
-            tuning=_Tuning(self),
+        # What is released under privacy is spent and noised at each island, by itself.
+        blocks: dict[str, Any] = (
+            {}
+            if is_private(self.algorithm)
+            else {"many": self._train_many, "sums": self._train_sums, "tuning": _Tuning(self)}
         )
+        self.train = Task("atoll.torch:train", self._train, work=self._work, **blocks)
         self.measure = Task("atoll.torch:measure", self._measure, many=self._measure_many)
 
     @property
@@ -105,6 +105,23 @@ class TorchLearner:
     def init(self, rng: Rng) -> Tree:
         """The initial parameters: the given module's, or those of a fresh one from the factory under ``rng``."""
         return params_of(self.model if self.factory is None else init(self.factory, rng))
+
+    @property
+    def releases(self) -> bool:
+        """Yes: it may run private algorithms."""
+        return True
+
+    @property
+    def margins(self) -> bool:
+        """Whether the loss is the log-loss of one margin: a single linear layer with two outputs."""
+        made = [part for part in self.model.modules() if not isinstance(part, nn.Sequential | nn.Flatten)]
+        linear = len(made) == 1 and isinstance(made[0], nn.Linear) and made[0].out_features == 2
+        return linear and self.training.network.loss.name == "cross_entropy"
+
+    @property
+    def curved(self) -> bool:
+        """Whether the loss has a curvature: one that is piecewise linear has none."""
+        return self.training.network.loss.name not in ("hinge", "multiclass_hinge", "l1")
 
     def buffers(self) -> Tree:
         """Running statistics that travel beside the parameters; empty when they stay local or there are none."""
@@ -147,10 +164,13 @@ class TorchLearner:
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         plan, state = self.plan(message["phase"]), island.state
         reply: dict[str, Aggregate] = {}
+        noise = released(self.algorithm, island)
         with one_thread():
             for at, training in enumerate(plan):
                 key = pass_key(island.rng.key, at, len(plan))
-                reply, state = training.one(island.data, message["broadcast"], state, key)
+                reply, state = training.one(island.data, message["broadcast"], state, key, noise)
+        if noise is not None:
+            reply = {name: value for name, value in reply.items() if name != training.loss_metric}
         if state is not None:
             island.state = state
         return reply

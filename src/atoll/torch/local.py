@@ -11,6 +11,7 @@ import torch
 
 from atoll.core.aggregate import Aggregate, Mean, Totals
 from atoll.core.errors import ConfigError, nearest
+from atoll.core.rng import Rng
 from atoll.core.task import Batch
 from atoll.core.tree import Tree
 from atoll.learn.wrapped import Drawing, draws
@@ -159,7 +160,9 @@ class LocalTraining:
         """Time spent on tracing and compiling so far."""
         return {"trace": 0.0, "compile": 0.0} if self._runner is None else dict(self._runner.seconds)
 
-    def one(self, shard: Any, broadcast: Tree, client: Tree, key: int) -> tuple[dict[str, Aggregate], Tree]:
+    def one(
+        self, shard: Any, broadcast: Tree, client: Tree, key: int, noise: Rng | None = None
+    ) -> tuple[dict[str, Aggregate], Tree]:
         """Train one client.
 
         Args:
@@ -167,6 +170,7 @@ class LocalTraining:
             broadcast: what the server sent: ``"params"`` and what else the algorithm needs.
             client: the private state, ``None`` before the first round.
             key: the client's random key.
+            noise: where the algorithm's draws come from, instead of the key.
 
         Returns:
             The reply (with the training loss as a metric) and the new private state.
@@ -176,12 +180,14 @@ class LocalTraining:
         """
         pool = Source([shard], 1).pool(np.zeros(1, np.int64), self.network)
         self.check(pool, "the client's data")
-        outcome = self._train_one(pool, 0, broadcast, client, key)
+        outcome = self._train_one(pool, 0, broadcast, client, key, noise)
         return outcome.reply, outcome.state
 
-    def _train_one(self, pool: Pool, at: int, broadcast: Tree, client: Tree, key: int) -> Outcome:
+    def _train_one(
+        self, pool: Pool, at: int, broadcast: Tree, client: Tree, key: int, noise: Rng | None = None
+    ) -> Outcome:
         rows = slice(int(pool.offsets[at]), int(pool.offsets[at + 1]))
-        sent, given, private, own = self._open(pool, broadcast, client, key)
+        sent, given, private, own = self._open(pool, broadcast, client, key, noise)
         made = train_one(self.network, self.algorithm, pool.x[rows], pool.y[rows], sent, private, key, own or given)
         n = float(rows.stop - rows.start)
         if self.loss_metric:
@@ -195,7 +201,9 @@ class LocalTraining:
                 made.reply["buffers"] = Mean(kept, examples=n)
         return made
 
-    def _open(self, pool: Pool, broadcast: Tree, client: Tree, key: int) -> tuple[Tree, Any, Tree, Any]:
+    def _open(
+        self, pool: Pool, broadcast: Tree, client: Tree, key: int, noise: Rng | None
+    ) -> tuple[Tree, Any, Tree, Any]:
         """Take buffers out of the broadcast and the private state."""
         given = broadcast.get("buffers") if isinstance(broadcast, dict) else None
         sent = {k: v for k, v in broadcast.items() if k != "buffers"}
@@ -203,7 +211,7 @@ class LocalTraining:
         if self.buffers == "local" and client is not None and self.stateful(pool.x) and self.network.buffer_names:
             own, client = client["buffers"], client["algorithm"]
         if isinstance(self.algorithm, Drawing):
-            client = self.algorithm.handed(sent["params"], client, key)
+            client = self.algorithm.handed(sent["params"], client, key, noise)
         elif client is None:
             client = self.algorithm.client_init(sent["params"])
         return sent, self._tensors(given), client, self._tensors(own)

@@ -11,19 +11,27 @@ from .fednova import FedNova
 from .fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from .fedprox import FedProx
 from .fedsgd import FedSGD
+from .first_order_residual import FirstOrderResidual
 from .full_gradient import FullGradient
 from .local_adaptive import LocalAdaGrad, LocalAdam, LocalRMSProp
 from .local_svrg import LocalSVRG
 from .mfl import MFL, LocalMomentum
 from .mime import Mime, MimeLite, MimeSVRG
+from .objective_perturbation import ObjectivePerturbation
+from .output_perturbation import OutputPerturbation
 from .pfedme import PFedMe
 from .scaffold import Scaffold
 from .server_optimised import ServerOptimised
 from .signum import SignSGD, Signum
 from .statistics import SufficientStatistics
+from .upcycled import Upcycled
 from .vrlsgd import VRLSGD
 
 __all__ = [
+    "Upcycled",
+    "OutputPerturbation",
+    "ObjectivePerturbation",
+    "FirstOrderResidual",
     "FedMirror",
     "FedDualAvg",
     "Signum",

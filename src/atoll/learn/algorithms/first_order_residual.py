@@ -1,0 +1,80 @@
+"""How far local solves are from their first-order condition: a metric around any algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.errors import CompositionError
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork
+from atoll.learn.card import Card
+from atoll.learn.release import is_private
+from atoll.learn.wrapped import Wrapped, draws
+
+__all__ = ["FirstOrderResidual"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstOrderResidual(Wrapped):
+    """Records ``residual = ||direction at w_k over all rows||``, the mean over clients by examples, beside what the base does.
+
+    For FedProx that is ``||grad F_k(w_k) + mu (w_k - W)||``, which is 0 after an exact solve and measures the error of an Upcycled round that reuses
+    the gradient. One more gradient over the client's rows; it is a pass of its own, so mini-batch orders are not those of the base
+    alone. Around momentum the direction is the momentum's.
+
+    Raises:
+        CompositionError: the base is private (the metric would leave without noise), draws numbers, or runs several passes.
+    """
+
+    card: ClassVar[Card] = Card(family="wrapper", note="a measurement, not a method")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        several = any(len(self.base.passes(phase)) != 1 for phase in self.base.phases)
+        if is_private(self.base) or draws(self.base) or several:
+            raise CompositionError(
+                f"{type(self.base).__name__} is private, draws numbers or runs several passes",
+                where="FirstOrderResidual",
+                remedy="measure the same algorithm without privacy; its local solves are as exact",
+            )
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """The base's update, then the gradient at its end."""
+        (part,) = self.base.passes(phase)
+        return (_Solve(base=part), _Measure(beside=part))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Solve(Wrapped):
+    """The base's update; its end lies in the client's state for the next pass."""
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        reply, _ = self.base.finish(local, broadcast, client, work)
+        return reply, {"local": local, "client": {} if client is None else {"state": client}, "steps": work.steps}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measure(Algorithm):
+    """One full-batch direction at the end of the update, and the base's reply."""
+
+    beside: Algorithm
+    batch_size: int | None = None
+    steps: int | None = 1
+
+    def start(self, broadcast: Tree, client: Tree) -> Tree:
+        del broadcast
+        begun = client["local"]
+        return {"params": begun["params"], "at": begun, "found": T.zeros_like(begun["params"])}
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        found, _ = self.beside.direction(local["at"], grad, broadcast)
+        return {**local, "found": found}
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        own = client["client"].get("state")
+        reply, kept = self.beside.finish(client["local"], broadcast, own, LocalWork(work.examples, client["steps"]))
+        residual: Any = T.norm(local["found"])
+        return {**reply, "metric/residual": Mean(residual, examples=work.examples, metric=True)}, kept

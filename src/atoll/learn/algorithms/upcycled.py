@@ -1,0 +1,160 @@
+"""Upcycled-FL: every second round is the server's alone (Yin, Zhang, Zhang and Liu, "Federated Learning with Reduced Information Leakage and Computation")."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import RoundInfo
+from atoll.learn.card import Card
+from atoll.learn.wrapped import Wrapped
+
+__all__ = ["Upcycled"]
+
+_GROWTH: dict[str, Callable[[int], float]] = {"constant": lambda m: 1.0, "linear": float, "sqrt": math.sqrt}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upcycled(Wrapped):
+    """Any algorithm with a round of the server alone after ``period - 1`` of its own: ``W <- W + eta (W - W_before)``.
+
+    ``W_before`` is what the clients were sent in the last round with data. With ``eta = mu / (mu + lambda)`` and FedProx with exact solves it is
+    the aggregate of every client's minimiser of its objective linearised at its last model, plus ``lambda/2 ||w - w_k||^2`` and the proximal
+    term: gradients are reused, so nobody is contacted, nothing is sent and no privacy is spent. In general it is a free coefficient.
+    A pair of rounds equals one of the base with server learning rate ``1 + eta`` wherever the server adds the mean update: compare with that.
+
+    What else of the server's state moves along is the base's ``extrapolates``; integers never do. Clients cannot tell.
+
+    Attributes:
+        base: the algorithm inside.
+        coefficient: ``eta``, 0 or more; or give ``mu`` and ``lambda_``.
+        mu: weight of the proximal term.
+        lambda_: weight of the quadratic term of the linearised objective, in the first extrapolation.
+        schedule: of ``lambda_`` over the extrapolations ``m = 1, 2, ...``: ``"constant"``, ``"linear"`` (times m) or ``"sqrt"`` (times the root of
+            m); of a coefficient likewise, as ``lambda/mu = 1/eta - 1``.
+        period: rounds from one extrapolation to the next.
+    """
+
+    coefficient: float | None = None
+    mu: float | None = None
+    lambda_: float | None = None
+    schedule: str = "constant"
+    period: int = 2
+    citation: ClassVar[str] = (
+        "Yin, Zhang, Zhang, Liu. Federated Learning with Reduced Information Leakage and Computation. TMLR 2025."
+    )
+    card: ClassVar[Card] = Card(
+        family="wrapper",
+        note="a pair of rounds is one of the base with server learning rate 1 + eta, where that is defined",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "citation", f"{self.base.citation} {type(self).citation}".strip())
+        given = self.mu is not None, self.lambda_ is not None
+        if given != (self.coefficient is None,) * 2:
+            _refuse(self, "give either a coefficient, or both mu and lambda_", "coefficient", "mu", "lambda_")
+        if (
+            self.mu is not None
+            and self.lambda_ is not None
+            and not (math.isfinite(self.mu) and self.mu >= 0 < self.lambda_)
+        ):
+            _refuse(self, "use mu >= 0 and lambda_ > 0", "mu", "lambda_")
+        if self.coefficient is not None and not (self.coefficient >= 0 and math.isfinite(self.coefficient)):
+            _refuse(self, "use 0 or more", "coefficient")
+        if self.schedule not in _GROWTH:
+            _refuse(self, f"use one of {', '.join(_GROWTH)}", "schedule")
+        if self.schedule != "constant" and self.eta(1) > 1:
+            _refuse(self, "use at most 1: above there is no lambda to grow", "coefficient", "schedule")
+        if self.period < 2:
+            _refuse(self, "use at least 2 rounds", "period")
+
+    def eta(self, m: int) -> float:
+        """The coefficient of the ``m``-th extrapolation, from 1: ``1 / (1 + (lambda/mu) growth(m))``."""
+        first = self.coefficient
+        if self.mu is not None and self.lambda_ is not None:
+            first = self.mu / (self.mu + self.lambda_)
+        if not first or self.schedule == "constant":
+            return first or 0.0
+        return 1.0 / (1.0 + (1.0 / first - 1.0) * _GROWTH[self.schedule](m))
+
+    def init(self, params: Tree) -> Tree:
+        """The base's state, what may be extrapolated as it was, and the rounds done."""
+        inner = self.base.init(params)
+        missing = [name for name in self.extrapolates if name not in inner]
+        if missing:
+            raise CompositionError(
+                f"{type(self.base).__name__} keeps no {', '.join(missing)}",
+                where="Upcycled",
+                remedy="correct the base's `extrapolates`",
+            )
+        return self._state(inner, self._parts(inner), 0)
+
+    def plan(self, state: Tree) -> tuple[str, ...]:
+        """The base's phases; none when the coming round is the server's."""
+        return () if self._alone(state["turn"]) else self.base.plan(_inner(state))
+
+    def needs(self, state: Tree, phase: str) -> bool:
+        """The base's."""
+        return self.base.needs(_inner(state), phase)
+
+    def broadcast(self, state: Tree, phase: str) -> Tree:
+        """The base's."""
+        return self.base.broadcast(_inner(state), phase)
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """The base's, which counts rounds with data."""
+        after = self.base.fold(_inner(state), sums, self._counted(info, state), phase)
+        return self._state(after, state["before"], state["turn"])
+
+    def advance(self, state: Tree, info: RoundInfo) -> Tree:
+        """The base's after a round with data, else the extrapolation."""
+        turn, inner = state["turn"], _inner(state)
+        if self._alone(turn):
+            moved = _beyond(self._parts(inner), state["before"], self.eta((turn + 1) // self.period))
+            inner = {**inner, **moved}
+        else:
+            inner = self.base.advance(inner, self._counted(info, state))
+        kept = state["before"] if self._alone(turn + 1) else self._parts(inner)
+        return self._state(inner, kept, turn + 1)
+
+    def _alone(self, turn: int) -> bool:
+        return (turn + 1) % self.period == 0
+
+    def _counted(self, info: RoundInfo, state: Tree) -> RoundInfo:
+        turn = state["turn"]
+        return replace(info, round=turn + 1 - turn // self.period)
+
+    def _parts(self, inner: Tree) -> Tree:
+        return {name: inner[name] for name in self.extrapolates}
+
+    def _state(self, inner: Tree, before: Tree, turn: int) -> Tree:
+        rest = {name: value for name, value in inner.items() if name != "params"}
+        return {"params": inner["params"], "base": rest, "before": before, "turn": turn}
+
+
+def _refuse(algorithm: Upcycled, remedy: str, *names: str) -> None:
+    what = ", ".join(f"{name}={getattr(algorithm, name)!r}" for name in names)
+    raise ConfigError(what, where="Upcycled", remedy=remedy)
+
+
+def _inner(state: Tree) -> Tree:
+    return {**state["base"], "params": state["params"]}
+
+
+def _beyond(now: Tree, before: Tree, eta: float) -> Tree:
+    """``now + eta (now - before)``; what is no floating-point number stays."""
+
+    def one(a: Any, b: Any) -> Any:
+        if np.asarray(a).dtype.kind != "f":
+            return a
+        return a + np.asarray(eta * (a - b), dtype=np.asarray(a).dtype)[()]
+
+    return T.map(one, now, before)
