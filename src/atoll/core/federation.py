@@ -21,6 +21,9 @@ from .task import Task
 from .tree import Tree
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from .world import World
 
 __all__ = ["Federation", "Program", "run_program"]
@@ -66,6 +69,7 @@ class Federation(Dialogue, Sums):
         accept: int | None = None,
         late: Late = "cancel",
         at: Any = None,
+        down: NDArray[np.int64] | None = None,
     ) -> Combined:
         """Ask the parties and get the combination of their replies, never the parts.
 
@@ -80,6 +84,7 @@ class Federation(Dialogue, Sums):
             accept: replies after which the round closes.
             late: what becomes of the others.
             at: label of the request in its random path; by default a count.
+            down: bytes that reach each party, where they are not the message's own size; see ``Terms``.
 
         Raises:
             CompositionError: stages and reducer cannot be combined; nobody was contacted.
@@ -88,7 +93,8 @@ class Federation(Dialogue, Sums):
         chain = uplink if isinstance(uplink, Chain) else Chain(uplink)
         chosen = reducer or Plain()
         chosen.check(chain)
-        return await chosen.reduce(self, parties, task, message, chain, Terms(deadline, quorum, accept, late), at)
+        terms = Terms(deadline, quorum, accept, late, down)
+        return await chosen.reduce(self, parties, task, message, chain, terms, at)
 
     def scope(self, name: str, parties: Parties | None = None) -> Federation:
         """A view with its own random path, private state and checkpoint slot, for concurrent sub-programs.

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import ConfigError
 from .party import Parties
 from .request import Mail
 from .tree import Tree
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["Combined", "Exchanged", "Late", "Replies", "Terms"]
 
@@ -25,12 +29,14 @@ class Terms:
         quorum: replies without which the round has failed.
         accept: replies after which the round closes early (over-selection); ``None`` takes all.
         late: what becomes of the others: ``"cancel"`` their work, let them ``"arrive"`` later, or do the work and ``"drop"`` the reply.
+        down: bytes that reach each party where they are not the message's own size, because a party is sent only what it does not know.
     """
 
     deadline: float | None = None
     quorum: int = 1
     accept: int | None = None
     late: Late = "cancel"
+    down: NDArray[np.int64] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.deadline is not None and not self.deadline > 0:

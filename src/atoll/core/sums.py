@@ -39,7 +39,7 @@ class Sums(Scope):
     ) -> Combined:
         """The plain sum that reducers build on: the engine adds up replies, in cohort order or by groups of ``fan_in``."""
         request = self._request(task, message, at, uplink=uplink)
-        flight = self.traffic.send(request, parties)
+        flight = self.traffic.send(request, parties, down=terms.down)
         accepted = await self.traffic.close(flight, terms)
         if terms.late == "drop" and len(flight.cancelled):
             await self.traffic.run(flight, flight.cancelled)

@@ -40,23 +40,25 @@ class Traffic:
         self.meter = meter
         self.flights: list[Flight] = []
 
-    def send(self, request: Request, parties: Parties, version: int = 0) -> Flight:
-        """Put a request on its way to each party."""
+    def send(
+        self, request: Request, parties: Parties, version: int = 0, *, down: NDArray[np.int64] | None = None
+    ) -> Flight:
+        """Put a request on its way to each party; ``down`` are the bytes that reach each, where they are not the message's own."""
         now = self.world.clock.now()
         n = len(parties)
-        down: Any = M.nbytes(request.message)
+        sent: Any = M.nbytes(request.message) if down is None else down
         if request.mail is not None:
-            down = down + np.array([request.mail.nbytes(name) for name in parties.names], dtype=np.int64)
-        self.meter.down(self.hub, parties.positions, down)
+            sent = sent + np.array([request.mail.nbytes(name) for name in parties.names], dtype=np.int64)
+        self.meter.down(self.hub, parties.positions, sent)
         if type(self.world.cost) is Free:
             arrives, fraction = np.full(n, now), np.ones(n)
             lost = np.full(n, np.inf)
         else:
-            outcomes = self.world.cost.plan(parties, self._plan(request, parties, down, now))
+            outcomes = self.world.cost.plan(parties, self._plan(request, parties, sent, now))
             arrives = np.where(outcomes.done, now + outcomes.seconds, np.inf)
             lost = np.where(outcomes.done, np.inf, now + outcomes.seconds)
             fraction = outcomes.fraction
-        total = int(down.sum()) if isinstance(down, np.ndarray) else down * n
+        total = int(sent.sum()) if isinstance(sent, np.ndarray) else sent * n
         open_, waiting = np.isfinite(arrives), np.zeros(n, dtype=bool)
         return Flight(request, parties, arrives, fraction, version, now, total, open_, waiting, lost)
 
