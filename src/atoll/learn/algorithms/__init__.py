@@ -14,6 +14,7 @@ from .fedsgd import FedSGD
 from .first_order_residual import FirstOrderResidual
 from .full_gradient import FullGradient
 from .local_adaptive import LocalAdaGrad, LocalAdam, LocalRMSProp
+from .local_saga import LocalSAGA
 from .local_svrg import LocalSVRG
 from .mfl import MFL, LocalMomentum
 from .mime import Mime, MimeLite, MimeSVRG
@@ -56,6 +57,7 @@ __all__ = [
     "FedNova",
     "FedSGD",
     "FullGradient",
+    "LocalSAGA",
     "LocalSVRG",
     "Mime",
     "MimeLite",
