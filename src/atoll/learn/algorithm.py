@@ -95,6 +95,8 @@ class Algorithm:
     steps: int | None = None
     stragglers: Stragglers | None = None
     phases: ClassVar[tuple[str, ...]] = ("train",)
+    cyclic: ClassVar[bool] = False
+    """Mini-batches are cut from the rows as they lie, the same ones in the same order in every epoch and round; else rows are shuffled."""
     citation: ClassVar[str] = ""
     card: ClassVar[Card] = Card()
     extrapolates: ClassVar[tuple[str, ...]] = ("params",)
@@ -119,6 +121,10 @@ class Algorithm:
                 where=type(self).__name__,
                 remedy="a straggler does a part of the local work: use at least 2 epochs or steps",
             )
+
+    def batch_of(self, n: Any) -> Any:
+        """Rows of a mini-batch at a client with ``n`` examples (a number or an array of numbers)."""
+        return n if self.batch_size is None else np.minimum(self.batch_size, n)
 
     # ---------------------------------------------------------------- what a round consists of
 

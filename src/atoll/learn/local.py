@@ -29,7 +29,7 @@ def count_steps(algorithm: Algorithm, n: int, key: int | None = None) -> int:
     late = algorithm.stragglers if key is not None else None
     if algorithm.steps is not None:
         return algorithm.steps if late is None else late.done(algorithm.steps, int(key or 0))
-    size = n if algorithm.batch_size is None else min(algorithm.batch_size, n)
+    size = int(algorithm.batch_of(n))
     epochs = algorithm.epochs if late is None else late.done(algorithm.epochs, int(key or 0))
     return epochs * -(-n // size)
 
@@ -41,7 +41,7 @@ def count_many(algorithm: Algorithm, sizes: np.ndarray, keys: np.ndarray) -> np.
     done = np.full(len(sizes), full) if late is None else late.done_many(full, keys)
     if algorithm.steps is not None:
         return np.where(sizes > 0, done, 0)
-    width = np.maximum(sizes if algorithm.batch_size is None else np.minimum(algorithm.batch_size, sizes), 1)
+    width = np.maximum(algorithm.batch_of(sizes), 1)
     return np.asarray(done * -(-sizes // width))
 
 
@@ -49,13 +49,13 @@ def batch_rows(algorithm: Algorithm, n: int, key: int) -> list[np.ndarray]:
     """The rows of every mini-batch in order; a full-batch algorithm takes the rows as they lie."""
     if n == 0:
         return []
-    size = n if algorithm.batch_size is None else min(algorithm.batch_size, n)
+    size = int(algorithm.batch_of(n))
     per_epoch = -(-n // size)
     steps = count_steps(algorithm, n, key)
     epochs = -(-steps // per_epoch)
     if size == n:
         return [np.arange(n)] * steps
-    orders = shuffles(np.array([key], dtype=np.uint64), epochs, n)[0]
+    orders = [np.arange(n)] * epochs if algorithm.cyclic else shuffles(np.array([key], dtype=np.uint64), epochs, n)[0]
     rows = [order[start : start + size] for order in orders for start in range(0, n, size)]
     return rows[:steps]
 

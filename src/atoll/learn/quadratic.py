@@ -76,9 +76,9 @@ class QuadraticLearner:
                 where="Quadratic",
                 remedy=f"give each client a matrix of shape {(self.model.dim, self.model.dim)} and dim={self.model.dim}",
             )
-        if self.algorithm.batch_size is not None and self.algorithm.batch_size < self.model.dim:
+        if self.algorithm.batch_of(self.model.dim) < self.model.dim:
             raise DataError(
-                f"batch_size={self.algorithm.batch_size} takes some rows of a quadratic",
+                f"mini-batches of {self.algorithm.batch_of(self.model.dim)} take some rows of a quadratic",
                 where="Quadratic",
                 remedy="use batch_size=None; noise= makes the gradients stochastic",
             )

@@ -48,6 +48,10 @@ class Wrapped(Algorithm):
         ):
             object.__setattr__(self, name, getattr(self.base, name))
 
+    def batch_of(self, n: Any) -> Any:
+        """The base's."""
+        return self.base.batch_of(n)
+
     def plan(self, state: Tree) -> tuple[str, ...]:
         """The base's."""
         return self.base.plan(state)

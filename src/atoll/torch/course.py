@@ -66,7 +66,7 @@ def rungs(block: int) -> list[int]:
 
 def natural_widths(algorithm: Algorithm, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Examples in a full mini-batch of each client, ``(clients,)``."""
-    return sizes if algorithm.batch_size is None else np.minimum(algorithm.batch_size, sizes)
+    return np.asarray(algorithm.batch_of(sizes))
 
 
 def program_widths(

@@ -91,12 +91,12 @@ def schedule(
     same = slots == len(members) and bool((sizes == sizes[0]).all() and (steps == steps[0]).all())
     total = int(steps.max())
     largest = int(sizes.max())
-    width = largest if algorithm.batch_size is None else min(algorithm.batch_size, largest)
+    width = int(algorithm.batch_of(largest))
     if algorithm.batch_size is None or largest < algorithm.batch_size:
         width = width if exact or same else pad_width(width)
     width = max(width, 1)
     if same and total and sizes[0] % width == 0:
-        rows = _orders(int(sizes[0]), width, total, keys[members]) + offsets[members][:, None, None]
+        rows = _orders(int(sizes[0]), width, total, keys[members], algorithm.cyclic) + offsets[members][:, None, None]
         return Schedule(rows, None, None, steps, sizes, step_seeds(keys[members], np.arange(total)))
     plan = Orders(members, offsets, keys, algorithm).rectangle(slots, (0, total), width)
     if plan.weights is not None and plan.weights.all():
@@ -130,9 +130,9 @@ class Orders:
         kinds = np.unique(np.stack([self.sizes, self.steps]), axis=1).T.tolist() if len(members) else []
         for n, steps in kinds:
             at = np.flatnonzero((self.sizes == n) & (self.steps == steps))
-            size = n if algorithm.batch_size is None else min(algorithm.batch_size, n)
+            size = int(algorithm.batch_of(n))
             if n and steps:
-                self._groups.append((at, _orders(n, size, steps, self._keys[at])))
+                self._groups.append((at, _orders(n, size, steps, self._keys[at], algorithm.cyclic)))
 
     def rectangle(self, slots: int, stretch: tuple[int, int], width: int) -> Schedule:
         """Lay out the steps ``stretch[0] .. stretch[1] - 1`` of the first ``slots`` clients.
@@ -161,13 +161,13 @@ class Orders:
         return Schedule(rows, weights, active, steps, sizes, seeds)
 
 
-def _orders(n: int, size: int, steps: int, keys: NDArray[np.uint64]) -> NDArray[Any]:
+def _orders(n: int, size: int, steps: int, keys: NDArray[np.uint64], cyclic: bool) -> NDArray[Any]:
     """Row numbers ``(clients, steps, size)`` of clients with ``n`` examples; -1 where a last batch is partial."""
     per_epoch = -(-n // size)
     passes = -(-steps // per_epoch)
     if size == n:
         return np.broadcast_to(np.arange(n), (len(keys), steps, n))
-    orders = shuffles(keys, passes, n)
+    orders = np.broadcast_to(np.arange(n), (len(keys), passes, n)) if cyclic else shuffles(keys, passes, n)
     short = per_epoch * size - n
     if short:
         orders = np.concatenate([orders, np.full((len(keys), passes, short), -1, dtype=orders.dtype)], axis=2)
