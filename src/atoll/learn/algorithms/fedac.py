@@ -49,6 +49,7 @@ class FedAC(Algorithm):
     beta: float | None = None
     gamma: float | None = None
     citation: ClassVar[str] = "Yuan, Ma. Federated Accelerated Stochastic Gradient Descent. NeurIPS 2020."
+    extrapolates: ClassVar[tuple[str, ...]] = ("params", "other")
     card: ClassVar[Card] = Card(note="Proved for clients whose data are alike; two models each way.")
 
     def __post_init__(self) -> None:

@@ -76,6 +76,7 @@ class FedDualAvg(FedMirror):
     """
 
     server_lr: float = 1.0
+    extrapolates: ClassVar[tuple[str, ...]] = ("params", "dual")
     card: ClassVar[Card] = Card(note="Aggregates dual points: the threshold acts on the mean, and zeros stay zeros.")
 
     def __post_init__(self) -> None:
