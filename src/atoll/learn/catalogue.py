@@ -99,13 +99,13 @@ def facts(names: tuple[str, ...] = ()) -> list[Fact]:
 
 def describe(kind: type[Algorithm]) -> Fact:
     """One algorithm with its default settings; a wrapper is measured around FedAvg."""
-    lone = issubclass(kind, Wrapped)
-    note = f"measured around FedAvg. {kind.card.note}" if lone else kind.card.note
+    note = kind.card.note
     state: str | None = None
     secure: bool | None = None
     exchanges: tuple[Exchange, ...] = ()
     try:
         made = example(kind)
+        note = f"Measured around {type(made.base).__name__}. {note}" if isinstance(made, Wrapped) else note
         runs = [_DryRun(made, size) for size in _SIZES]
     except (AtollError, TypeError) as error:
         note = f"could not be measured: {error}"

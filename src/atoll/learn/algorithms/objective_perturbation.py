@@ -47,7 +47,9 @@ class ObjectivePerturbation(Mechanism):
         "Chaudhuri, Monteleoni, Sarwate. Differentially Private Empirical Risk Minimization. JMLR 2011."
     )
     card: ClassVar[Card] = Card(
-        family="wrapper", note="pure local differential privacy of exact minimisers of a two-class linear model"
+        example={"base": FedProx(), "alpha": 1.0},
+        family="wrapper",
+        note="pure local differential privacy of exact minimisers of a two-class linear model",
     )
 
     def __post_init__(self) -> None:

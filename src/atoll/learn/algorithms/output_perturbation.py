@@ -42,6 +42,7 @@ class OutputPerturbation(Mechanism):
         "Yin, Zhang, Zhang, Liu. Federated Learning with Reduced Information Leakage and Computation. TMLR 2025, section 6."
     )
     card: ClassVar[Card] = Card(
+        example={"tau": 1.0, "sigma": 1.0},
         family="wrapper",
         note="local differential privacy for each example; a base that keeps a second model releases twice",
     )

@@ -51,6 +51,7 @@ class Upcycled(Wrapped):
         "Yin, Zhang, Zhang, Liu. Federated Learning with Reduced Information Leakage and Computation. TMLR 2025."
     )
     card: ClassVar[Card] = Card(
+        example={"coefficient": 0.5},
         family="wrapper",
         note="a pair of rounds is one of the base with server learning rate 1 + eta, where that is defined",
     )
