@@ -273,3 +273,17 @@ def test_wrappers_leave_other_replies_alone():
 
 def test_the_base_operator_is_the_plain_mean():
     assert Aggregation().combine(combined([np.ones(2)], [2.0], None), None, "kept", None)[1] == "kept"
+
+
+@pytest.mark.parametrize(
+    "operator", [KeepGlobal(), KeepLocal(), Rescaled()], ids=repr
+)
+def test_algorithms_that_count_clients_alike_are_refused_where_the_population_is_weighed(operator):
+    from atoll.learn.algorithms import FedDyn, Mime, Scaffold
+
+    params = {"w": np.zeros(3)}
+    for algorithm in (FedDyn(), Scaffold()):
+        with pytest.raises(CompositionError, match="does not weigh its mean 'update' by examples"):
+            operator.check(algorithm, params)
+    for algorithm in (atoll.FedAvg(), Mime(), Scaffold(by_examples=True)):
+        operator.check(algorithm, params)

@@ -158,7 +158,9 @@ class Drawing(Wrapped):
         return self.base.finish(local, broadcast, client["client"], work)
 
 
-def dry_reply(algorithm: Algorithm, params: Tree, phase: str | None = None) -> dict[str, Aggregate]:
+def dry_reply(
+    algorithm: Algorithm, params: Tree, phase: str | None = None, examples: float = 1.0
+) -> dict[str, Aggregate]:
     """What a client would reply in a phase (the last one) after no step at all, to check a composition before anyone is contacted."""
     phase = algorithm.phases[-1] if phase is None else phase
     broadcast, client = algorithm.broadcast(algorithm.init(params), phase), None
@@ -167,5 +169,5 @@ def dry_reply(algorithm: Algorithm, params: Tree, phase: str | None = None) -> d
         client = part.client_init(params) if client is None else client
         drawn = part.draw(Rng(0), params)
         local = {**part.start(broadcast, client), **({} if drawn is None else {"drawn": drawn})}
-        reply, client = part.finish(local, broadcast, client, LocalWork(1.0, 1.0))
+        reply, client = part.finish(local, broadcast, client, LocalWork(examples, 1.0))
     return reply

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from atoll.core import tree as T
-from atoll.core.errors import ConfigError
+from atoll.core.aggregate import Mean
+from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.results import Combined
 from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, RoundInfo
+from atoll.learn.wrapped import dry_reply
 
-__all__ = ["Aggregation", "Renormalised", "population_weight", "scale_means"]
+__all__ = ["Aggregation", "Renormalised", "population_weight", "require_examples", "scale_means"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,22 @@ class Renormalised(Aggregation):
 
     This is what FedAvg's text does in practice; the weights sum to 1 in every round.
     """
+
+
+def require_examples(operator: Aggregation, base: Algorithm, params: Tree) -> None:
+    """Refuse an algorithm that does not weigh its means by examples: the population is weighed by them.
+
+    Raises:
+        CompositionError: it weighs clients alike, or in another way.
+    """
+    for phase in base.phases:
+        for name, aggregate in dry_reply(base, params, phase, examples=3.0).items():
+            if isinstance(aggregate, Mean) and float(aggregate.examples) != 3.0:
+                raise CompositionError(
+                    f"{type(base).__name__} does not weigh its mean {name!r} by examples, and {type(operator).__name__} weighs the population so",
+                    where="Training.aggregation",
+                    remedy="use Renormalised, or an algorithm such as FedAvg",
+                )
 
 
 def population_weight(info: RoundInfo) -> float:

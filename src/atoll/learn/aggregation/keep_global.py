@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from atoll.core.results import Combined
 from atoll.core.tree import Tree
-from atoll.learn.algorithm import RoundInfo
+from atoll.learn.algorithm import Algorithm, RoundInfo
 
-from .base import Aggregation, population_weight, scale_means
+from .base import Aggregation, population_weight, require_examples, scale_means
 
 __all__ = ["KeepGlobal"]
 
@@ -22,6 +22,10 @@ class KeepGlobal(Aggregation):
     """
 
     weighs_population: ClassVar[bool] = True
+
+    def check(self, base: Algorithm, params: Tree) -> None:
+        """Refuse an algorithm that does not weigh by examples."""
+        require_examples(self, base, params)
 
     def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
         """Means over the population, with nothing from the absent."""

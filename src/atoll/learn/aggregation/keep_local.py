@@ -13,7 +13,7 @@ from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, LocalWork, RoundInfo
 from atoll.learn.wrapped import Wrapped, dry_reply
 
-from .base import Aggregation, population_weight
+from .base import Aggregation, population_weight, require_examples
 
 __all__ = ["KeepLocal"]
 
@@ -42,6 +42,7 @@ class KeepLocal(Aggregation):
                 where="aggregation=KeepLocal",
                 remedy="use KeepGlobal, or an algorithm such as FedAvg",
             )
+        require_examples(self, base, params)
 
     def init(self, params: Tree) -> Tree:
         """Every client starts from ``w(0)``."""

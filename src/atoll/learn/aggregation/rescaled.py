@@ -12,7 +12,7 @@ from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, RoundInfo
 from atoll.learn.wrapped import dry_reply
 
-from .base import Aggregation, population_weight, scale_means
+from .base import Aggregation, population_weight, require_examples, scale_means
 
 __all__ = ["Rescaled"]
 
@@ -33,7 +33,8 @@ class Rescaled(Aggregation):
     weighs_population: ClassVar[bool] = True
 
     def check(self, base: Algorithm, params: Tree) -> None:
-        """On models: refuse an algorithm without an update of the model."""
+        """Refuse an algorithm that does not weigh by examples; on models, one without an update of the model."""
+        require_examples(self, base, params)
         if self.models and "update" not in dry_reply(base, params):
             raise CompositionError(
                 f"{type(base).__name__} does not reply with an update of the model",
