@@ -15,6 +15,7 @@ from atoll.core.tree import Tree
 from atoll.privacy import Tally
 
 from .algorithm import RoundInfo
+from .downlink import held_by, lowered
 from .history import History, _lower_is_better
 from .selection import Candidates
 
@@ -90,6 +91,7 @@ def _initial(fed: Federation, job: Training, learner: Learner) -> Tree:
         "contacts": 0,
         "best": None,
         "buffers": learner.buffers(),
+        "down": {},
     }
 
 
@@ -188,21 +190,24 @@ async def _phases(
     phases, size, number = plan
     row: dict[str, Any] = {"selected": len(invited), "bytes_up": 0, "bytes_down": 0}
     replied = invited
-    chain = Chain(job.uplink)
     server, memory = state["server"], state["aggregation"]
     for phase in phases:
         broadcast = job.algorithm.broadcast(server, phase)
-        if state["buffers"]:
-            broadcast = {**broadcast, "buffers": state["buffers"]}
-        message = {"broadcast": broadcast, "phase": phase}
+        rest = {"buffers": state["buffers"]} if state["buffers"] else {}
+        broadcast, down, sizes = lowered(
+            fed, job.down(), state["down"], broadcast, rest, invited, (state["contacts"], phase)
+        )
+        state = {**state, "down": down}
+        message = {"broadcast": {**broadcast, **rest}, "phase": phase}
         try:
             combined = await fed.sum(
                 invited,
                 learner.train,
                 message,
-                uplink=chain,
+                uplink=job.up(phase),
                 reducer=job.reducer,
                 at=(state["contacts"], phase),
+                down=sizes,
                 **job.pacing.terms(size),
             )
         except QuorumError as error:
@@ -211,6 +216,7 @@ async def _phases(
             return state, {**row, "replied": 0, "failed": str(error.what)}, invited[:0]
         _account(row, combined)
         replied = combined.senders
+        state = {**state, "down": held_by(state["down"], replied.positions)}
         row.update({k.removeprefix("metric/"): float(v) for k, v in combined.value.items() if k.startswith("metric/")})
         info = _info(fed, state, (number, True), len(invited), combined.n)
         # Operators and algorithms see updates; running statistics are averaged as they are.

@@ -18,6 +18,7 @@ from atoll.privacy import Budget
 from .aggregation import Aggregation, Renormalised
 from .algorithm import Algorithm
 from .algorithms import FedAvg
+from .downlink import check_downlink
 from .evaluation import Evaluation
 from .learner import Learner, LearnerSettings, adapt
 from .pacing import Synchronous
@@ -64,7 +65,8 @@ class Training:
         selection: who is invited.
         aggregation: how the replies stand for the whole population.
         pacing: when a round ends.
-        uplink: stages on the way up; value stages first.
+        uplink: stages on the way up; value stages first. Those of the algorithm itself act behind the value stages given here.
+        downlink: a compressor on the way down, in place of the algorithm's own (see ``atoll.learn.downlink``).
         reducer: how replies become one.
         rounds: most rounds.
         stop: further stop rules.
@@ -85,6 +87,7 @@ class Training:
     aggregation: Aggregation = field(default_factory=Renormalised)
     pacing: Synchronous = field(default_factory=Synchronous)
     uplink: Sequence[Stage] = ()
+    downlink: Stage | None = None
     reducer: Reducer = field(default_factory=Plain)
     rounds: int = 50
     stop: Sequence[StopRule] = ()
@@ -103,17 +106,38 @@ class Training:
             raise ConfigError(f"rounds={self.rounds}", remedy="use at least 1 round")
         if self.checkpoint_every < 1:
             raise ConfigError(f"checkpoint_every={self.checkpoint_every}", remedy="use at least 1 round")
-        if self.reducer.secure:
-            self._check_secure(type(self.reducer).__name__)
         if not isinstance(self.algorithm, Algorithm):
             raise CompositionError(
                 f"{self.algorithm!r} is not an algorithm",
                 where="Training.algorithm",
                 remedy="use for example atoll.FedAvg()",
             )
+        check_downlink(self.down())
+        self._check_memory()
+        if self.reducer.secure:
+            self._check_secure(type(self.reducer).__name__)
+
+    def up(self, phase: str) -> Chain:
+        """The stages on the way up in a phase: value stages given here, the algorithm's own, summand stages given here."""
+        given = Chain(self.uplink)
+        return Chain((*given.value_stages, *self.algorithm.uplink(phase), *given.summand_stages), place=phase)
+
+    def down(self) -> Stage | None:
+        """The compressor on the way down."""
+        return self.algorithm.downlink() if self.downlink is None else self.downlink
+
+    def _check_memory(self) -> None:
+        for stage in (s for phase in self.algorithm.phases for s in self.up(phase).stages):
+            if stage.remembers and self.selection.repeats:
+                raise CompositionError(
+                    f"{type(self.selection).__name__} may draw a client twice, and {type(stage).__name__} remembers one reply of each",
+                    where="Training.selection",
+                    remedy="draw without replacement",
+                )
 
     def _check_secure(self, reducer: str) -> None:
-        Chain(self.uplink).require_summable(reducer)
+        for phase in self.algorithm.phases:
+            self.up(phase).require_summable(reducer)
         self.evaluation.require_sums(reducer)
         if not self.aggregation.summable:
             raise CompositionError(

@@ -2,13 +2,17 @@
 
 from .accelerated import Accelerated
 from .compact_estimate import CompactEstimate
+from .deep_gradient import DeepGradientCompression
+from .diana import ADIANA, DIANA
 from .ditto import Ditto
 from .fedac import FedAC
+from .fedaq import FedAQ, FedCOMGATE
 from .fedavg import FedAvg
 from .feddyn import FedDyn
 from .fedmirror import FedDualAvg, FedMirror
 from .fednova import FedNova
 from .fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from .fedpaq import FedPAQ, MemSGD, SparseTernary
 from .fedprox import FedProx
 from .fedsgd import FedSGD
 from .first_order_residual import FirstOrderResidual
@@ -19,16 +23,32 @@ from .local_svrg import LocalSVRG
 from .mfl import MFL, LocalMomentum
 from .mime import Mime, MimeLite, MimeSVRG
 from .objective_perturbation import ObjectivePerturbation
+from .one_gradient import QuantisedSGD
 from .output_perturbation import OutputPerturbation
 from .pfedme import PFedMe
+from .qsvrg import QSVRG
 from .scaffold import Scaffold
 from .server_optimised import ServerOptimised
 from .signum import SignSGD, Signum
+from .sketched import SketchedSGD
 from .statistics import SufficientStatistics
+from .two_way import TwoWaySGDM
 from .upcycled import Upcycled
 from .vrlsgd import VRLSGD
 
 __all__ = [
+    "DeepGradientCompression",
+    "ADIANA",
+    "DIANA",
+    "FedAQ",
+    "FedCOMGATE",
+    "FedPAQ",
+    "MemSGD",
+    "SparseTernary",
+    "QuantisedSGD",
+    "QSVRG",
+    "SketchedSGD",
+    "TwoWaySGDM",
     "Upcycled",
     "OutputPerturbation",
     "ObjectivePerturbation",

@@ -1,0 +1,92 @@
+"""FedPAQ: federated averaging with quantised updates; and sparse ternary compression in both directions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from atoll.core.stage import Stage
+from atoll.learn.card import Card
+from atoll.stages import QSGD, STC, ErrorFeedback, TopK
+
+from .fedavg import FedAvg
+from .one_gradient import require_stage
+
+__all__ = ["FedPAQ", "MemSGD", "SparseTernary"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPAQ(FedAvg):
+    """FedAvg whose clients send ``Q(w_k - w)``: ``w <- w + mean Q(w_k - w)``, with any share of the clients.
+
+    Attributes:
+        compressor: an unbiased stage; 127 levels are 8 bits an entry.
+    """
+
+    compressor: Stage = field(default_factory=QSGD)
+    citation: ClassVar[str] = (
+        "Reisizadeh, Mokhtari, Hassani, Jadbabaie, Pedarsani. FedPAQ: A Communication-Efficient Federated Learning Method with Periodic "
+        "Averaging and Quantization. AISTATS 2020."
+    )
+    card: ClassVar[Card] = Card(family="compressed", note="FedAvg with QSGD on the way up.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_stage(self.compressor, type(self).__name__)
+
+    def uplink(self, phase: str) -> tuple[Stage, ...]:
+        """The compressor."""
+        del phase
+        return (self.compressor,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemSGD(FedAvg):
+    """FedAvg whose clients send a biased compression of their updates and feed the error back: ``p = u + e``; send ``C(p)``; ``e = p - C(p)``.
+
+    Top-k with memory by default; with ``OneBit()`` it is 1-bit SGD (Seide et al. 2014), with ``Threshold(tau)`` that of Strom (2015), with ``Sign()``
+    EF-signSGD (Karimireddy et al. 2019).
+
+    Attributes:
+        compressor: a contraction.
+    """
+
+    compressor: Stage = field(default_factory=lambda: TopK(0.01))
+    citation: ClassVar[str] = "Stich, Cordonnier, Jaggi. Sparsified SGD with Memory. NeurIPS 2018."
+    card: ClassVar[Card] = Card(
+        family="compressed",
+        unbiased=False,
+        note="Error feedback at clients: what is left over waits until a client is invited again.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_stage(self.compressor, type(self).__name__)
+
+    def uplink(self, phase: str) -> tuple[Stage, ...]:
+        """Error feedback around the compressor."""
+        del phase
+        return (ErrorFeedback(self.compressor),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseTernary(MemSGD):
+    """STC: the largest entries as their signs and one magnitude, with error feedback, up and down.
+
+    Attributes:
+        compressor: on the way up, inside error feedback.
+        down: on the way down, where the server keeps the error.
+    """
+
+    compressor: Stage = field(default_factory=lambda: STC(0.0025))
+    down: Stage = field(default_factory=lambda: STC(0.0025))
+    citation: ClassVar[str] = (
+        "Sattler, Wiedemann, Müller, Samek. Robust and Communication-Efficient Federated Learning from Non-IID Data. IEEE TNNLS 2019."
+    )
+    card: ClassVar[Card] = Card(
+        family="compressed", note="Positions take ceil(log2 d) bits, where the paper uses Golomb's code."
+    )
+
+    def downlink(self) -> Stage:
+        """The same on the way down."""
+        return self.down

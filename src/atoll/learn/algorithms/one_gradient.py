@@ -1,0 +1,124 @@
+"""One gradient a client and round: the base of methods that compress gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.errors import ConfigError
+from atoll.core.stage import Stage
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.card import Card
+from atoll.stages import QSGD
+
+__all__ = ["OneGradient", "QuantisedSGD", "require_stage", "require_weight", "soft_threshold"]
+
+
+def require_stage(stage: object, where: str) -> None:
+    """Refuse a compressor that is none.
+
+    Raises:
+        ConfigError: it is no stage.
+    """
+    if not isinstance(stage, Stage):
+        raise ConfigError(f"compressor={stage!r}", where=where, remedy="use a stage, for example QSGD(127)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneGradient(Algorithm):
+    """Clients send the gradient of their data, or of one mini-batch, and the server takes a step: ``w <- w - lr * mean g_k``.
+
+    Attributes:
+        lr: the server's learning rate.
+        batch_size: rows of the gradient; ``None`` is all.
+    """
+
+    batch_size: int | None = None
+    steps: int | None = 1
+    card: ClassVar[Card] = Card(family="compressed", part=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epochs != 1 or self.steps != 1:
+            raise ConfigError(
+                f"epochs={self.epochs}, steps={self.steps}",
+                where=type(self).__name__,
+                remedy="leave them out: it takes one gradient a round",
+            )
+
+    def start(self, broadcast: Tree, client: Tree) -> Tree:
+        """The model and no gradient yet."""
+        del client
+        return {"params": broadcast["params"], "v": T.zeros_like(broadcast["params"])}
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """Take the direction; the model stays."""
+        v, local = self.direction(local, grad, broadcast)
+        return {**local, "v": v}
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """Reply with the direction."""
+        del broadcast
+        return {"gradient": Mean(local["v"], examples=work.examples)}, client
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """``w <- w - lr * mean``."""
+        del info, phase
+        return {**state, "params": T.sub(state["params"], T.scale(sums["gradient"], self.lr))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantisedSGD(OneGradient):
+    """SGD whose gradients are quantised at random: ``w <- w - lr * mean Q(g_k)``.
+
+    With one level an entry takes 2 bits up. With another unbiased compressor, such as ``OptimalSparse(1.0)`` (Wangni et al. 2018), ``Ternary()`` (Wen et
+    al. 2017) or ``RandomK(0.1)``, it is that paper's SGD. Where clients disagree, compression keeps it from the optimum; see ``DIANA``.
+
+    Attributes:
+        lr: the server's learning rate.
+        batch_size: rows of the gradient; ``None`` is all.
+        compressor: an unbiased stage.
+    """
+
+    compressor: Stage = field(default_factory=lambda: QSGD(1))
+    citation: ClassVar[str] = (
+        "Alistarh, Grubic, Li, Tomioka, Vojnovic. QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding. NeurIPS 2017."
+    )
+    card: ClassVar[Card] = Card(
+        family="compressed", note="The error of compression does not vanish: it stalls beside the optimum."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_stage(self.compressor, type(self).__name__)
+        if not self.compressor.unbiased:
+            raise ConfigError(
+                f"{type(self.compressor).__name__} is biased",
+                where=type(self).__name__,
+                remedy="use an unbiased stage such as QSGD, or MemSGD, which feeds errors back",
+            )
+
+    def uplink(self, phase: str) -> tuple[Stage, ...]:
+        """The compressor."""
+        del phase
+        return (self.compressor,)
+
+
+def soft_threshold(tree: Tree, level: float) -> Tree:
+    """The prox of ``level ||.||_1``: ``sign(z) max(|z| - level, 0)``."""
+    return T.map(lambda z: z - z.clip(-level, level), tree) if level > 0 else tree
+
+
+def require_weight(l1: float, where: str) -> None:
+    """Refuse a negative weight of the L1 norm.
+
+    Raises:
+        ConfigError: it is negative or not finite.
+    """
+    if not (l1 >= 0 and math.isfinite(l1)):
+        raise ConfigError(f"l1={l1}", where=where, remedy="use a finite number of at least 0")

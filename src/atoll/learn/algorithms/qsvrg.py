@@ -1,0 +1,86 @@
+"""QSVRG: quantised stochastic variance reduction (Alistarh et al. 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.errors import ConfigError
+from atoll.core.stage import Stage
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import Algorithm, Gradient, RoundInfo
+from atoll.learn.card import Card
+from atoll.stages import QSGD
+
+from .full_gradient import FullGradient
+from .one_gradient import OneGradient, require_stage
+
+__all__ = ["QSVRG"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QSVRG(OneGradient):
+    """Clients send ``Q(g_j(w) - g_j(w0) + mu)``, where ``w0`` is an anchor and ``mu`` the full gradient there; the server takes the step.
+
+    Every ``period`` rounds the anchor moves to the model, and the clients send their full gradients there, as they are. The direction vanishes at the
+    optimum when clients are alike; where they disagree, ``g_k(w) - g_k(w0) + mu`` still does, because ``mu`` is the mean over clients.
+
+    Attributes:
+        period: rounds an anchor lasts.
+        compressor: an unbiased stage.
+    """
+
+    period: int = 10
+    compressor: Stage = field(default_factory=QSGD)
+    phases: ClassVar[tuple[str, ...]] = ("anchor", "train")
+    citation: ClassVar[str] = (
+        "Alistarh, Grubic, Li, Tomioka, Vojnovic. QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding. NeurIPS 2017."
+    )
+    card: ClassVar[Card] = Card(
+        family="compressed", unbiased=True, note="Anchor and mean gradient ride along on the way down."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_stage(self.compressor, "QSVRG")
+        if self.period < 1:
+            raise ConfigError(f"period={self.period}", where="QSVRG", remedy="use at least 1 round")
+
+    def plan(self, state: Tree) -> tuple[str, ...]:
+        """An anchor first, when it is time."""
+        return self.phases if state["age"] == 0 else ("train",)
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """Full gradients at the anchor."""
+        return (FullGradient(reply=True),) if phase == "anchor" else (self,)
+
+    def uplink(self, phase: str) -> tuple[Stage, ...]:
+        """The compressor, but not for full gradients."""
+        return () if phase == "anchor" else (self.compressor,)
+
+    def init(self, params: Tree) -> Tree:
+        """The anchor is the model, its gradient not known."""
+        return {"params": params, "anchor": params, "mu": T.zeros_like(params), "age": 0}
+
+    def broadcast(self, state: Tree, phase: str) -> Tree:
+        """The model; and in training the anchor and the mean gradient there."""
+        base = {"params": state["params"], "lr": self.lr}
+        return base if phase == "anchor" else {**base, "anchor": state["anchor"], "mu": state["mu"]}
+
+    def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
+        """``g_j(w) - g_j(w0) + mu``, on one mini-batch."""
+        moved = T.sub(grad(local["params"]), grad(broadcast["anchor"]))
+        return T.add(moved, broadcast["mu"]), local
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """Keep the mean gradient at the anchor, or take the step."""
+        if phase == "anchor":
+            return {**state, "anchor": state["params"], "mu": sums["gradient"]}
+        return super().fold(state, sums, info, phase)
+
+    def advance(self, state: Tree, info: RoundInfo) -> Tree:
+        """A round older."""
+        del info
+        return {**state, "age": (state["age"] + 1) % self.period}
