@@ -42,6 +42,10 @@ class Gradient(Protocol):
         """The Hessian times a vector, ``(hess F(params)) vector``; a model that cannot raises a ``CompositionError``."""
         ...
 
+    def hvps(self, params: Tree, vectors: Tree) -> Tree:
+        """The Hessian times several vectors, which lie along a leading axis of every leaf."""
+        ...
+
 
 @dataclass(frozen=True)
 class LocalWork:
@@ -132,6 +136,11 @@ class Algorithm:
         """The phases of the coming round; none when the server goes on alone and no client is contacted."""
         del state
         return self.phases
+
+    def needs(self, state: Tree, phase: str) -> bool:
+        """Whether a planned phase is still wanted, now that the folds before it are done; one that is not contacts nobody."""
+        del state, phase
+        return True
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """The local updates that a client runs in a phase, in one contact.

@@ -10,7 +10,8 @@ import numpy as np
 from atoll.core.aggregate import Aggregate
 from atoll.core.errors import CompositionError
 from atoll.core.rng import Rng, shuffles
-from atoll.core.tree import Tree
+from atoll.core.tree import Tree, leaves
+from atoll.core.tree import map as tree_map
 
 from .algorithm import Algorithm, LocalWork
 
@@ -89,7 +90,9 @@ class MiniBatch:
 
     def loss(self, params: Tree) -> Any:
         """The mean loss."""
-        return np.asarray(self._loss_gradient(params, self._x, self._y)[0])[()]
+        loss = np.asarray(self._loss_gradient(params, self._x, self._y)[0])[()]
+        self.first = float(loss) if self.first is None else self.first
+        return loss
 
     def hvp(self, params: Tree, vector: Tree) -> Tree:
         """The Hessian times a vector."""
@@ -100,6 +103,12 @@ class MiniBatch:
                 remedy="use a PyTorch module or atoll.models.linear, or a first-order algorithm",
             )
         return self._curvature(params, self._x, self._y, vector)
+
+    def hvps(self, params: Tree, vectors: Tree) -> Tree:
+        """The Hessian times several vectors, one by one."""
+        count = len(leaves(vectors)[0])
+        found = [self.hvp(params, tree_map(lambda leaf, i=i: leaf[i], vectors)) for i in range(count)]
+        return tree_map(lambda *parts: np.stack(parts), *found)
 
 
 def local_update(

@@ -56,6 +56,10 @@ class Wrapped(Algorithm):
         """The base's."""
         return self.base.plan(state)
 
+    def needs(self, state: Tree, phase: str) -> bool:
+        """The base's."""
+        return self.base.needs(state, phase)
+
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """The base's; a pass of the base's own kind stays wrapped."""
         made = self.base.passes(phase)

@@ -110,7 +110,14 @@ class _Oracle:
 
     def loss(self, params: Tree) -> Tensor:
         with self.mode:
-            return self.network.batch_loss(params, self.frozen, self.x, self.y, None).detach()
+            loss = self.network.batch_loss(params, self.frozen, self.x, self.y, None).detach()
+        self.losses.append(float(loss))
+        return loss
+
+    def hvps(self, params: Tree, vectors: Tree) -> Tree:
+        count = len(T.leaves(vectors)[0])
+        found = [self.hvp(params, T.map(lambda leaf, i=i: leaf[i], vectors)) for i in range(count)]
+        return T.map(lambda *parts: torch.stack(parts), *found)
 
     def hvp(self, params: Tree, vector: Tree) -> Tree:
         leaves, loss = self._at(params)

@@ -59,7 +59,9 @@ class _Oracle:
         return gradient
 
     def loss(self, params: Tree) -> Tensor:
-        return self.loss_at(params).detach()
+        loss = self.loss_at(params).detach()
+        self.first = loss if self.first is None else self.first
+        return loss
 
     def hvp(self, params: Tree, vector: Tree) -> Tree:
         def along(at: Tree) -> Tensor:
@@ -67,6 +69,9 @@ class _Oracle:
             return found
 
         return grad_and_value(along)(params)[0]
+
+    def hvps(self, params: Tree, vectors: Tree) -> Tree:
+        return vmap(lambda vector: self.hvp(params, vector))(vectors)
 
 
 class Update:

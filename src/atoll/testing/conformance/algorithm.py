@@ -118,6 +118,8 @@ class _Problem:
         from atoll.learn.local import local_contact
 
         for phase in self.algorithm.plan(state):
+            if not self.algorithm.needs(state, phase):
+                continue
             broadcast = self.algorithm.broadcast(state, phase)
             require("params" in broadcast, f"{self.name}: the broadcast of phase {phase!r} holds no 'params'")
             M.encode(broadcast)
