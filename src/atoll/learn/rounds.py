@@ -192,6 +192,8 @@ async def _phases(
     replied = invited
     server, memory = state["server"], state["aggregation"]
     for phase in phases:
+        if not job.algorithm.needs(server, phase):
+            continue
         broadcast = job.algorithm.broadcast(server, phase)
         rest = {"buffers": state["buffers"]} if state["buffers"] else {}
         broadcast, down, sizes = lowered(
