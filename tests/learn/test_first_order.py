@@ -34,7 +34,7 @@ from atoll.learn.algorithms import (
     Signum,
 )
 from atoll.learn.algorithms.accelerated import Transformed
-from atoll.learn.catalogue import example, kinds
+from atoll.learn.catalogue import example, facts, kinds
 from atoll.learn.quadratic import Quadratic, minimiser, quadratics
 from atoll.learn.transforms import Adam, ClipNorm, Momentum, Proximal
 from atoll.learn.wrapped import Wrapped
@@ -365,6 +365,19 @@ def test_the_contract_holds_and_engines_agree(algorithm: Algorithm) -> None:
         assert np.quantile(off, 0.98 if jumps else 1.0) < 5e-5, name
 
 
+@pytest.mark.parametrize("name", ["FedAvg", "MFL", "FedAC", "FedAdam", "Signum", "Scaffold"])
+def test_the_meter_sees_the_floats_that_the_catalogue_states(name: str) -> None:
+    algorithm, d, clients = example(kinds()[name]), 64 * 10 + 10, 4
+    down, up = (int((getattr(facts((name,))[0].exchanges[0], way)).split("d")[0] or 1) for way in ("down", "up"))
+    data = atoll.data.dirichlet(atoll.data.digits(), parties=clients, alpha=0.5, seed=1)
+    job = atoll.Training(model=atoll.models.linear(64, 10), algorithm=algorithm, selection=atoll.Everyone(), rounds=1)
+    result = atoll.simulate(job, data, engine="inline")
+    row, width = result.metrics[0], result.params["weight"].dtype.itemsize
+    for way, floats in (("bytes_down", down), ("bytes_up", up)):
+        beside = row[way] / clients - floats * d * width
+        assert 0 < beside < 1500, f"{way}: {beside} bytes beside the arrays"  # names, shapes, the training loss
+
+
 def test_worker_processes_agree() -> None:
     for algorithm in (FedAC(**SETTING), LocalAdam(**SETTING), MFL(**SETTING)):
         job = atoll.Training(model=Quadratic(20), algorithm=algorithm, selection=atoll.Uniform(4), rounds=3)
@@ -377,12 +390,12 @@ def test_worker_processes_agree() -> None:
     ("make", "said"),
     [
         (lambda: FedProx(mu=-1.0), r"mu=-1\.0"),
-        (lambda: FedAvgM(momentum=1.0), r"beta=1\.0"),
+        (lambda: FedAvgM(momentum=1.0), r"momentum=1\.0 \(in FedAvgM\)"),
         (lambda: FedAvgM(server_lr=0.0), r"server_lr=0\.0"),
-        (lambda: FedAdam(tau=0.0), r"eps=0\.0"),
+        (lambda: FedAdam(tau=0.0), r"tau=0\.0"),
         (lambda: FedYogi(beta2=1.0), r"beta2=1\.0"),
-        (lambda: FedAdagrad(beta1=1.0), r"beta=1\.0"),
-        (lambda: MFL(gamma=1.0), r"beta=1\.0"),
+        (lambda: FedAdagrad(beta1=1.0), r"beta1=1\.0"),
+        (lambda: MFL(gamma=1.0), r"gamma=1\.0 \(in MFL\)"),
         (lambda: LocalMomentum(memory="cloud"), "memory='cloud'"),
         (lambda: LocalAdam(beta1=-0.5), r"beta1=-0\.5"),
         (lambda: Signum(beta=2.0), r"beta=2\.0"),

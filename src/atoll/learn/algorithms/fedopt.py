@@ -15,7 +15,7 @@ from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.transforms import AdaGrad, Adam, Momentum, Transform, Yogi
-from atoll.learn.transforms.base import require_positive
+from atoll.learn.transforms.base import require_positive, require_share
 
 __all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi"]
 
@@ -35,7 +35,6 @@ class _ServerStep(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(type(self).__name__, server_lr=self.server_lr)
-        self.rule()
 
     def init(self, params: Tree) -> Tree:
         """The model and the optimiser's memory."""
@@ -68,6 +67,10 @@ class FedAvgM(_ServerStep):
     )
     card: ClassVar[Card] = Card(note="The effective step is up to 1/(1 - momentum) times as large as FedAvg's.")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_share("FedAvgM", momentum=self.momentum)
+
     def rule(self) -> Transform:
         """Momentum."""
         return Momentum(self.momentum, nesterov=self.nesterov)
@@ -85,6 +88,11 @@ class _Adaptive(_ServerStep):
     card: ClassVar[Card] = Card(
         note="Shares FedAvg's fixed point: adaptivity at the server does not remove client drift."
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_share(type(self).__name__, beta1=self.beta1, beta2=self.beta2)
+        require_positive(type(self).__name__, tau=self.tau)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +145,11 @@ class FedAdagrad(_ServerStep):
     citation: ClassVar[str] = _REDDI
     card: ClassVar[Card] = Card(note="Its steps shrink like one over the root of the rounds.")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_share("FedAdagrad", beta1=self.beta1)
+        require_positive("FedAdagrad", tau=self.tau)
+
     def rule(self) -> Transform:
         """AdaGrad under a mean of the updates."""
         return _AdaGradM(self.tau, self.beta1)
@@ -147,10 +160,6 @@ class _AdaGradM(AdaGrad):
     """AdaGrad whose numerator is a mean of the directions."""
 
     beta: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        Momentum(self.beta)
 
     def init(self, params: Tree) -> Tree:
         """``m = s = 0``."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from atoll.learn.card import Card
 from atoll.learn.transforms import Momentum, Transform
+from atoll.learn.transforms.base import require_share
 
 from .accelerated import Transformed
 from .fedavg import FedAvg
@@ -37,7 +38,7 @@ class MFL(Transformed, FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.chain()
+        require_share(type(self).__name__, gamma=self.gamma)
 
     def chain(self) -> tuple[Transform, ...]:
         """Momentum."""
@@ -62,7 +63,7 @@ class LocalMomentum(Transformed, FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.chain()
+        require_share(type(self).__name__, gamma=self.gamma)
 
     def chain(self) -> tuple[Transform, ...]:
         """Momentum."""
