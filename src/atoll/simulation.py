@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .core.clock import Clock, Free, run
 from .core.errors import ConfigError, nearest
 from .core.federation import Federation, Program, run_program
+from .core.party import Roster
 from .core.world import World
 
 if TYPE_CHECKING:
@@ -114,14 +115,15 @@ def simulate(
         on_record: called with every record of metrics.
         on_restore: called with the records of the checkpoint that a resumed run continues from.
     """
-    from .learn.scoring import scoring_task
     from .learn.training import Training
 
     begin = time.perf_counter()
     chosen = make_engine(engine, workers)
     where = None if folder is None else Path(folder)
+    servers = job.topology.servers(len(islands)) if isinstance(job, Training) else {}
+    known: dict[str, Any] = {"roster": Roster(islands.names, others=servers)} if servers else {}
     world = World(
-        islands, chosen, seed=seed, clock=Clock(), cost=devices or Free(), folder=where, resume=resume,
+        islands, chosen, seed=seed, **known, clock=Clock(), cost=devices or Free(), folder=where, resume=resume,
         errors=errors, secret_seed=secret_seed, state_memory=state_memory, on_record=on_record, on_restore=on_restore,
     )  # fmt: skip
     world.registry.update({task.name: task for task in (*tasks, *getattr(job, "tasks", ()))})
@@ -130,8 +132,7 @@ def simulate(
     if len(islands) == 0:
         raise ConfigError("the federation has no clients", where="islands", remedy="partition the data first")
     learner = job.learner(islands)
-    own = (learner.train, learner.measure, scoring_task(learner))
-    world.registry.update({task.name: task for task in own})
+    world.registry.update({task.name: task for task in job.named_tasks(learner, islands)})
     trained, fed = run_in(world, job.program(islands, learner))
     return Result(
         learner.export(trained.params),

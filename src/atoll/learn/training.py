@@ -24,11 +24,14 @@ from .learner import Learner, LearnerSettings, adapt
 from .pacing import Synchronous
 from .personal import require_personal
 from .release import is_private, require_private_reply
+from .scoring import scoring_task
 from .selection import Selection, Uniform
 from .stop import StopRule
+from .topology.base import Star, Topology
 
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
+    from atoll.core.task import Task
 
     from .history import History
 
@@ -62,6 +65,7 @@ class Training:
     Attributes:
         model: a ``torch.nn.Module``, a scikit-learn estimator, any object with ``learner(settings, data)``, or a callable that makes one.
         algorithm: what clients and server compute.
+        topology: who talks to whom; see ``atoll.learn.topology``.
         selection: who is invited.
         aggregation: how the replies stand for the whole population.
         pacing: when a round ends.
@@ -83,6 +87,7 @@ class Training:
 
     model: Any
     algorithm: Algorithm = field(default_factory=FedAvg)
+    topology: Topology = field(default_factory=Star)
     selection: Selection = field(default_factory=Uniform)
     aggregation: Aggregation = field(default_factory=Renormalised)
     pacing: Synchronous = field(default_factory=Synchronous)
@@ -164,14 +169,14 @@ class Training:
             CompositionError: the algorithm needs every client and fewer are invited, or keeps no personal models to measure.
         """
         cohort = self.selection.cohort_size(len(data))
-        if self.algorithm.card.everyone and cohort < len(data):
+        if self.topology.needs_everyone(self.algorithm) and cohort < len(data):
             raise CompositionError(
                 f"{type(self.algorithm).__name__} needs every client in every round, and {cohort} of {len(data)} are invited",
                 where="Training.selection",
                 remedy="use selection=Everyone(), or an algorithm that does with some (atoll.learn.algorithms.Scaffold)",
             )
         settings = LearnerSettings(
-            algorithm=self.aggregation.algorithm(self.algorithm),
+            algorithm=self.topology.algorithm(self.aggregation.algorithm(self.algorithm)),
             loss=self.loss,
             device=self.device,
             compile=self.compile,
@@ -183,7 +188,12 @@ class Training:
             require_personal(self.algorithm, made, self.buffers == "local")
         self.algorithm.fits(made)
         self._check_private(made, data)
+        self.topology.check(self, made, data)
         return made
+
+    def named_tasks(self, learner: Learner, data: Any) -> tuple[Task, ...]:
+        """What a world must know by name to run this job."""
+        return (learner.train, learner.measure, scoring_task(learner), *self.topology.tasks(self, learner, data))
 
     def _check_private(self, learner: Learner, data: Any) -> None:
         """Refuse what would leak beside a mechanism, and clients too small for its promise."""
@@ -207,11 +217,9 @@ class Training:
 
     def program(self, data: Any, learner: Learner | None = None) -> Callable[[Federation], Awaitable[Trained]]:
         """The program of this job on a federated data set."""
-        from .rounds import train
-
         ready = learner or self.learner(data)
 
         async def program(fed: Federation) -> Trained:
-            return await train(fed, self, ready, data)
+            return await self.topology.run(fed, self, ready, data)
 
         return program

@@ -1,0 +1,39 @@
+"""Topologies: who talks to whom in a training, whatever the algorithm."""
+
+from .base import Star, Topology
+from .gossip import Gossip
+from .graphs import (
+    Complete,
+    EdgeList,
+    ErdosRenyi,
+    Expander,
+    Geometric,
+    Graph,
+    Ring,
+    StarGraph,
+    TimeVarying,
+    Torus,
+)
+from .membership import Membership
+from .mixing import check_matrix, components, contraction, metropolis
+
+__all__ = [
+    "Complete",
+    "EdgeList",
+    "ErdosRenyi",
+    "Expander",
+    "Geometric",
+    "Gossip",
+    "Graph",
+    "Membership",
+    "Ring",
+    "Star",
+    "StarGraph",
+    "TimeVarying",
+    "Topology",
+    "Torus",
+    "check_matrix",
+    "components",
+    "contraction",
+    "metropolis",
+]

@@ -1,0 +1,137 @@
+"""The contract of a topology: who talks to whom in a training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.errors import CompositionError
+from atoll.core.reducer import Plain
+from atoll.core.rng import Rng
+from atoll.core.task import Task
+
+from ..aggregation import Renormalised
+from ..algorithm import RoundInfo
+from ..wrapped import dry_reply
+
+if TYPE_CHECKING:
+    from atoll.core.federation import Federation
+
+    from ..algorithm import Algorithm
+    from ..learner import Learner
+    from ..training import Trained, Training
+
+__all__ = ["Star", "Topology", "refuse", "require_alone", "require_plain"]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Base of topologies: frozen dataclasses of settings. ``run`` is the training's program; everything else is checked or made before it."""
+
+    def check(self, job: Training, learner: Learner, data: Any) -> None:
+        """Refuse what makes no sense here, before anyone is contacted.
+
+        Raises:
+            CompositionError: with the reason and the remedy.
+        """
+
+    def algorithm(self, base: Algorithm) -> Algorithm:
+        """What clients run: the base, or the base with other replies."""
+        return base
+
+    def needs_everyone(self, algorithm: Algorithm) -> bool:
+        """Whether this algorithm wants every client in every round here."""
+        return algorithm.card.everyone
+
+    def servers(self, n: int) -> dict[str, str]:
+        """Parties that it needs beside ``n`` clients: name -> role."""
+        del n
+        return {}
+
+    def tasks(self, job: Training, learner: Learner, data: Any) -> tuple[Task, ...]:
+        """Tasks of its own, which the world must know beforehand."""
+        del job, learner, data
+        return ()
+
+    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
+        """The program of the training."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Star(Topology):
+    """One server, and every client linked to it: federated learning as it is usually meant."""
+
+    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
+        """Rounds of select, broadcast, train, sum, fold."""
+        from ..rounds import train
+
+        return await train(fed, job, learner, data)
+
+
+def refuse(topology: Topology, what: str, where: str, remedy: str) -> None:
+    """Raise the error of a composition that makes no sense."""
+    raise CompositionError(f"{type(topology).__name__}: {what}", where=f"Training.{where}", remedy=remedy)
+
+
+def require_plain(topology: Topology, job: Training, *, uplink: bool) -> None:
+    """Refuse the parts of a training that belong to a central server.
+
+    Args:
+        topology: which one refuses.
+        job: the training.
+        uplink: whether there is a server whose clients' replies stages may act on.
+    """
+    if not uplink:
+        _require_no_server(topology, job)
+    if job.budget is not None:
+        refuse(
+            topology,
+            "a budget is kept by the server that invites",
+            "budget",
+            "leave it out; what every node spends is in the ledger",
+        )
+    if job.evaluation.personal:
+        refuse(topology, "clients' personal models are measured in a star", "evaluation", "use personal=False")
+
+
+def require_alone(topology: Topology, algorithm: Algorithm, learner: Learner) -> None:
+    """Refuse algorithms whose server cannot run at a single client: a round without steps is held once, and its reply folded."""
+    name, params = type(algorithm).__name__, learner.init(Rng(0))
+    if algorithm.card.family == "statistics":
+        why = "adds up what all clients sent and forgets what it had; alone it would forget what its neighbours said"
+        refuse(topology, f"{name} {why}", "algorithm", "use Star()")
+    state = algorithm.init(params)
+    info = RoundInfo(1, 1, 1, 1, 1.0)
+    try:
+        for phase in algorithm.plan(state):
+            reply = dry_reply(algorithm, params, phase)
+            state = algorithm.fold(state, {key: a.total().result() for key, a in reply.items()}, info, phase)
+        algorithm.advance(state, info)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"cannot be a server to itself: a single reply does not fold ({type(error).__name__}: {error})"
+        refuse(topology, f"{name} {why}", "algorithm", "use Star(), or an algorithm that folds sums of replies")
+
+
+def _require_no_server(topology: Topology, job: Training) -> None:
+    """Refuse what acts between clients and a server, where there is none."""
+    if type(job.reducer) is not Plain:
+        why = "and there is no server whose sum it could protect: neighbours send each other their models"
+        refuse(
+            topology, f"{type(job.reducer).__name__} combines many replies, {why}", "reducer", "use Plain(), or Star()"
+        )
+    if type(job.aggregation) is not Renormalised:
+        refuse(
+            topology,
+            f"{type(job.aggregation).__name__} says how a cohort stands for a population, and here the graph's weights do",
+            "aggregation",
+            "use Renormalised()",
+        )
+    stages = any(job.up(phase).stages for phase in job.algorithm.phases)
+    if stages or job.down() is not None:
+        refuse(
+            topology,
+            "stages act between clients and a server, and there is none",
+            "uplink",
+            "use Gossip(compress=...) with an algorithm that sends what it has, such as FedAvg()",
+        )

@@ -1,0 +1,109 @@
+"""Decentralised training: no server. Every node runs the algorithm on its own, and neighbours mix what they have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.errors import ConfigError
+from atoll.core.stage import Stage
+from atoll.core.task import Task
+
+from .base import Topology, refuse, require_alone, require_plain
+from .graphs import Graph, Ring
+from .loop import run_course
+from .membership import Membership
+from .mixer import Mixer
+from .nodes import Nodes
+from .shared import Share
+
+if TYPE_CHECKING:
+    from atoll.core.federation import Federation
+
+    from ..algorithm import Algorithm
+    from ..learner import Learner
+    from ..training import Trained, Training
+
+__all__ = ["Gossip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gossip(Topology):
+    """In each round every node takes its local steps, then ``mixing`` times ``X <- W X`` with its neighbours.
+
+    Works for every algorithm whose server part can run at a single client: a node starts from its own broadcast and folds its own reply, then
+    the floating-point leaves of the server's state are mixed (parameters, momentum, control variates: with SCAFFOLD that is gradient
+    tracking). Weights are Metropolis', so that the mean over the nodes is kept exactly, and every node counts alike: the objective is
+    ``(1/N) sum_k F_k``, whatever the clients' sizes. On the complete graph it is federated averaging with equal weights.
+
+    The global model is the mean of the nodes; ``consensus`` in the history is ``max_i ||x_i - mean||``. With a selection rule the nodes that it
+    invites are awake in a round, and mix on a graph among themselves.
+
+    Liu et al. 2022 (local steps and several rounds of mixing); with ``compress``, CHOCO gossip (Koloskova, Stich, Jaggi 2019); with an
+    algorithm of one step and ``mixing=Q`` besides, DeLi-CoCo (Hashemi et al. 2022).
+
+    Attributes:
+        graph: who is whose neighbour.
+        mixing: steps of mixing a round.
+        compress: a compressor; it wants a ``gamma`` that is small enough for it.
+        gamma: how far a compressed step goes, in (0, 1].
+        share: mix the server's whole state, or the parameters only. Of what must stay positive (second moments) a compressed mix is not safe.
+        members: who is there when; by default everyone, always.
+    """
+
+    graph: Graph = field(default_factory=Ring)
+    mixing: int = 1
+    compress: Stage | None = None
+    gamma: float = 1.0
+    share: Share = "state"
+    members: Membership | None = None
+
+    def __post_init__(self) -> None:
+        if self.mixing < 1:
+            raise ConfigError(f"mixing={self.mixing}", where="Gossip", remedy="use at least 1 step")
+        if not 0.0 < self.gamma <= 1.0:
+            raise ConfigError(f"gamma={self.gamma}", where="Gossip", remedy="use a number in (0, 1]")
+        if self.gamma != 1.0 and self.compress is None:
+            raise ConfigError(
+                f"gamma={self.gamma} without a compressor", where="Gossip", remedy="give compress=, or 1.0"
+            )
+        if self.share not in ("state", "params"):
+            raise ConfigError(f"share={self.share!r}", where="Gossip", remedy="use 'state' or 'params'")
+
+    def needs_everyone(self, algorithm: Algorithm) -> bool:
+        """No: a node is the only client of its own server, and always there."""
+        del algorithm
+        return False
+
+    def check(self, job: Training, learner: Learner, data: Any) -> None:
+        """Refuse what belongs to a server, graphs in parts, and compression where public copies would go stale."""
+        require_plain(self, job, uplink=False)
+        require_alone(self, job.algorithm, learner)
+        if self.compress is None:
+            return
+        if self.compress.remembers:
+            why = "remembers what it left out, and the public copies of CHOCO already do"
+            refuse(self, f"{type(self.compress).__name__} {why}", "topology", "use the stage inside it")
+        partial = job.selection.cohort_size(len(data)) < len(data)
+        if self.graph.changes or self.members is not None or partial:
+            why = "every node keeps copies of its neighbours, who must be the same in every round"
+            refuse(
+                self,
+                f"compressed gossip on a changing set of neighbours; {why}",
+                "topology",
+                "use a fixed graph and everyone",
+            )
+
+    def tasks(self, job: Training, learner: Learner, data: Any) -> tuple[Task, ...]:
+        """Local rounds, mixing, and what the observer asks."""
+        return self._nodes(job, learner, data).tasks
+
+    def _nodes(self, job: Training, learner: Learner, data: Any) -> Nodes:
+        mixer = Mixer(self.graph, data.names, self.mixing, self.share, self.compress, self.gamma)
+        return Nodes(job, learner, data, mixer, self.members)
+
+    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
+        """Rounds of local steps and mixing."""
+        nodes = self._nodes(job, learner, data)
+        nodes.check(fed)
+        return await run_course(fed, job, learner, data, nodes)

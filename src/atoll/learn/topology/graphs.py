@@ -1,0 +1,257 @@
+"""Graphs of nodes: who is whose neighbour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+from atoll.core.rng import Rng
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = [
+    "Complete",
+    "EdgeList",
+    "ErdosRenyi",
+    "Expander",
+    "Geometric",
+    "Graph",
+    "Ring",
+    "StarGraph",
+    "TimeVarying",
+    "Torus",
+]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Base of undirected graphs on nodes ``0 .. n-1``.
+
+    A graph is drawn once a run, from the run's seed; ``TimeVarying`` draws one for every round.
+    """
+
+    def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
+        """The edges, shape ``(edges, 2)``, each once; ``rng`` is the stream of a random graph."""
+        raise NotImplementedError
+
+    @property
+    def changes(self) -> bool:
+        """Whether every round has a graph of its own."""
+        return False
+
+
+@dataclass(frozen=True)
+class Ring(Graph):
+    """A circle: each node is linked to the next ``neighbours`` on either side.
+
+    Attributes:
+        neighbours: on each side.
+    """
+
+    neighbours: int = 1
+
+    def __post_init__(self) -> None:
+        if self.neighbours < 1:
+            raise ConfigError(f"neighbours={self.neighbours}", where="Ring", remedy="use at least 1")
+
+    def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
+        """``i - (i + k) mod n``."""
+        del rng
+        return _unique([(i, (i + k) % n) for k in range(1, self.neighbours + 1) for i in range(n)])
+
+
+@dataclass(frozen=True)
+class Torus(Graph):
+    """A grid whose opposite borders meet: every node has four neighbours.
+
+    Attributes:
+        rows: of the grid, a divisor of the number of nodes; by default the largest one up to its root.
+    """
+
+    rows: int | None = None
+
+    def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
+        """Right and down, round the borders."""
+        del rng
+        rows = max(r for r in range(1, int(n**0.5) + 1) if n % r == 0) if self.rows is None else self.rows
+        if rows < 1 or n % rows:
+            raise ConfigError(f"rows={rows} does not divide {n} nodes", where="Torus", remedy="use a divisor, or None")
+        columns = n // rows
+        at = [(r, c) for r in range(rows) for c in range(columns)]
+        right = [(r * columns + c, r * columns + (c + 1) % columns) for r, c in at]
+        down = [(r * columns + c, (r + 1) % rows * columns + c) for r, c in at]
+        return _unique([*right, *down])
+
+
+@dataclass(frozen=True)
+class Complete(Graph):
+    """Everyone is linked to everyone: one step of mixing is the mean."""
+
+    def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
+        """All pairs."""
+        del rng
+        return np.argwhere(np.triu(np.ones((n, n), dtype=bool), 1)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class StarGraph(Graph):
+    """One node in the middle, linked to all others: a server that also trains.
+
+    Attributes:
+        centre: its index.
+    """
+
+    centre: int = 0
+
+    def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
+        """Centre to everyone."""
+        del rng
+        if not 0 <= self.centre < n:
+            raise ConfigError(f"centre={self.centre} of {n} nodes", where="StarGraph", remedy=f"use 0 to {n - 1}")
+        return _unique([(self.centre, i) for i in range(n) if i != self.centre])
+
+
+@dataclass(frozen=True)
+class Expander(Graph):
+    """A random graph in which every node has ``degree`` neighbours: few links, and yet few steps from anyone to anyone.
+
+    The union of ``degree // 2`` random circles (with an odd degree also a random pairing), so that it is connected. Drawn again until no
+    link is double; where nodes are few a link may stay double, and its ends then have a neighbour less.
+
+    Attributes:
+        degree: at least 2; odd only with an even number of nodes.
+    """
+
+    degree: int = 4
+
+    def __post_init__(self) -> None:
+        if self.degree < 2:
+            raise ConfigError(f"degree={self.degree}", where="Expander", remedy="use at least 2")
+
+    def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
+        """The circles and the pairing."""
+        if self.degree >= n or (self.degree % 2 and n % 2):
+            raise ConfigError(
+                f"degree={self.degree} with {n} nodes",
+                where="Expander",
+                remedy="use a degree below the number of nodes, even if that is odd",
+            )
+        draw = rng.generator()
+        best: NDArray[np.int64] = np.zeros((0, 2), dtype=np.int64)
+        for _ in range(100):
+            pairs: list[Any] = []
+            for _ in range(self.degree // 2):
+                order = draw.permutation(n)
+                pairs += list(zip(order, np.roll(order, 1), strict=True))
+            if self.degree % 2:
+                pairs += draw.permutation(n).reshape(-1, 2).tolist()
+            found = _unique(pairs)
+            best = found if len(found) > len(best) else best
+            if len(best) == n * self.degree // 2:
+                break
+        return best
+
+
+@dataclass(frozen=True)
+class ErdosRenyi(Graph):
+    """Every pair is linked with the same probability. Above ``log(n)/n`` such a graph is almost surely connected.
+
+    Attributes:
+        probability: of a link, in (0, 1].
+    """
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.probability <= 1.0:
+            raise ConfigError(f"probability={self.probability}", where="ErdosRenyi", remedy="use a number in (0, 1]")
+
+    def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
+        """A coin a pair."""
+        coins = rng.generator().random((n, n)) < self.probability
+        return np.argwhere(np.triu(coins, 1)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Geometric(Graph):
+    """Nodes at random places of the unit square, linked where they are near: radios.
+
+    Attributes:
+        radius: reach of a link.
+    """
+
+    radius: float = 0.4
+
+    def __post_init__(self) -> None:
+        if not self.radius > 0:
+            raise ConfigError(f"radius={self.radius}", where="Geometric", remedy="use a positive number")
+
+    def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
+        """Pairs within reach."""
+        places = rng.generator().random((n, 2))
+        far = ((places[:, None] - places[None]) ** 2).sum(axis=2)
+        return np.argwhere(np.triu(far <= self.radius**2, 1)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class EdgeList(Graph):
+    """A graph link by link.
+
+    Attributes:
+        links: pairs of node indices, in the order of the federation's clients.
+    """
+
+    links: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "links", tuple((int(a), int(b)) for a, b in self.links))
+
+    def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
+        """As given."""
+        del rng
+        for a, b in self.links:
+            if not (0 <= a < n and 0 <= b < n) or a == b:
+                raise ConfigError(
+                    f"the link {(a, b)} among {n} nodes", where="EdgeList", remedy=f"link two of the nodes 0 to {n - 1}"
+                )
+        return _unique(list(self.links))
+
+
+@dataclass(frozen=True)
+class TimeVarying(Graph):
+    """A new graph in every round: the base drawn again, its nodes at other places, and some links down.
+
+    A round's graph may be disconnected; over the rounds everyone is reached.
+
+    Attributes:
+        base: what is drawn.
+        up: share of the links that work in a round, in (0, 1].
+    """
+
+    base: Graph = field(default_factory=Ring)
+    up: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.up <= 1.0:
+            raise ConfigError(f"up={self.up}", where="TimeVarying", remedy="use a share in (0, 1]")
+
+    @property
+    def changes(self) -> bool:
+        """Yes."""
+        return True
+
+    def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
+        """This round's."""
+        draw = rng.child("places").generator()
+        found = draw.permutation(n)[self.base.edges(n, rng.child("base"))]
+        return found[draw.random(len(found)) < self.up]
+
+
+def _unique(pairs: list[Any]) -> NDArray[np.int64]:
+    """Each pair once, smaller index first, without loops."""
+    found = np.sort(np.array(pairs, dtype=np.int64).reshape(-1, 2), axis=1)
+    return np.unique(found[found[:, 0] != found[:, 1]], axis=0)

@@ -1,0 +1,98 @@
+"""The round loop that topologies without a single server share: records, evaluation, stop rules, checkpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from atoll.core.tree import Tree
+
+from ..history import History
+from ..rounds import _best, _reason, _report
+
+if TYPE_CHECKING:
+    from atoll.core.federation import Federation
+
+    from ..learner import Learner
+    from ..training import Trained, Training
+
+__all__ = ["Course", "run_course"]
+
+
+class Course(Protocol):
+    """What a topology does in its rounds. Its state is a tree that checkpoints carry."""
+
+    def initial(self, fed: Federation) -> Tree:
+        """The state before the first round."""
+        ...
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """One round: the new state, and its row (``selected``, ``replied`` and measures)."""
+        ...
+
+    async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """The global model, and what was measured in finding it. What it asks through ``watch`` is metered apart."""
+        ...
+
+
+async def run_course(fed: Federation, job: Training, learner: Learner, data: Any, course: Course) -> Trained:
+    """Train until a stop rule holds.
+
+    The global model is found in rounds that are evaluated only. That is an observer's work: its messages go through a scope of their own,
+    ``observer``, and a round's ``bytes_up`` and ``bytes_down`` leave them out.
+    """
+    from ..training import Trained
+
+    state = await fed.restore({"course": course.initial(fed), "best": None, "model": None})
+    reason = _reason(job, History(fed.records))
+    while reason is None:
+        number = len(fed.records) + 1
+        state, row = await _round(fed, job, learner, data, state, (course, number))
+        reason = _report(fed, job, row) or _reason(job, History(fed.records))
+        if reason is not None and state["model"] is None:  # a callback stopped between two evaluations
+            state = {**state, "model": (await course.model(_watch(fed), state["course"], number))[0]}
+        if fed.durable and (reason is not None or number % job.checkpoint_every == 0):
+            await fed.checkpoint(state)
+    history = History(fed.records)
+    best = state["best"] if job.keep_best else None
+    params, number = (best["params"], best["round"]) if best else (state["model"], len(history))
+    return Trained(params, history, str(reason), number)
+
+
+def _watch(fed: Federation) -> Federation:
+    """The observer's scope: it sees the private state of this one, and has a meter of its own."""
+    watch = fed.scope("observer")
+    watch.settle_at(fed.parties, fed.hub, fed.home)
+    return watch
+
+
+async def _round(
+    fed: Federation, job: Training, learner: Learner, data: Any, state: Tree, at: tuple[Course, int]
+) -> tuple[Tree, dict[str, Any]]:
+    course, number = at
+    start, before = fed.clock.now(), _bytes(fed)
+    kept, row = await course.round(fed, state["course"], number)
+    after = _bytes(fed)
+    spent = {name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}
+    row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **spent, **row}
+    last = _reason(job, History([*fed.records, row])) is not None
+    at_server, at_clients = job.evaluation.due(number, last), job.evaluation.clients_due(number, last)
+    model = None
+    if at_server or at_clients:
+        watch = _watch(fed)
+        model, measured = await course.model(watch, kept, number)
+        row.update(measured)
+        if at_server:
+            row.update(job.evaluation.at_server(learner, model, getattr(data, "test", None)))
+        if at_clients:
+            row.update(await job.evaluation.at_clients(watch, learner, model, number))
+    last = last or _reason(job, History([*fed.records, row])) is not None
+    best = state["best"] if model is None else _best(job, state["best"], row, model, number)
+    return {"course": kept, "best": best, "model": model if last else None}, row
+
+
+def _bytes(fed: Federation) -> dict[str, int]:
+    """Bytes so far, without the observer's."""
+    totals = fed.bytes()
+    watched = fed.family.get(f"{fed.slot}/observer")
+    seen = {} if watched is None else watched.bytes()
+    return {name: value - seen.get(name, 0) for name, value in totals.items()}

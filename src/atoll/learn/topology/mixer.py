@@ -1,0 +1,132 @@
+"""Mixing ``X <- W X`` by sealed mail: every node hears its neighbours, and nobody hears everyone.
+
+A step costs one superstep: each node posts one envelope a neighbour, and the relay hands them over with the next superstep. Each envelope is
+metered where it leaves (up) and where it arrives (down). Mail has one content a recipient, so that nodes mix one by one; the local
+update before it is a request of its own, which may run in blocks.
+
+With a compressor it is CHOCO gossip (Koloskova, Stich, Jaggi 2019, "Decentralized Stochastic Optimization and Gossip Algorithms with Compressed
+Communication", Algorithm 1): node i has a public copy ``c_i`` that all its neighbours know, sends ``q_i = C(x_i - c_i)``, everyone adds it to its
+copy, and ``x_i <- x_i + gamma sum_j W_ij (c_j - c_i)``. A node keeps ``c_i`` and ``s_i = sum_j W_ij c_j``, two models whatever its degree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.rng import Rng
+from atoll.core.stage import Stage
+from atoll.core.task import Task
+from atoll.core.tree import Tree
+
+from .graphs import Graph
+from .mixing import mixing_matrix
+from .shared import Share, pulled, shared, with_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from atoll.core.federation import Federation
+    from atoll.core.island import Island
+    from atoll.core.party import Parties
+
+__all__ = ["Mixer"]
+
+
+@dataclass(frozen=True, eq=False)
+class Mixer:
+    """Mixes what lies in ``island.state`` of the nodes of a graph.
+
+    Attributes:
+        graph: of the nodes that take part, in the order of their positions.
+        names: of the whole population, by position.
+        steps: of mixing.
+        share: what is mixed.
+        compress: the compressor of CHOCO, ``None`` for plain mixing.
+        gamma: its step.
+    """
+
+    graph: Graph
+    names: Sequence[str]
+    steps: int = 1
+    share: Share = "state"
+    compress: Stage | None = None
+    gamma: float = 1.0
+
+    @property
+    def task(self) -> Task:
+        """A superstep; its message is ``{"key", "round", "step", "members"}``."""
+        return Task("atoll.learn.topology:mix", self._task)
+
+    async def mix(self, fed: Federation, nodes: Parties, number: int, key: int) -> Parties:
+        """Run the steps among these nodes; return those that went all the way.
+
+        A node that is lost before it posts is not in the round. One that is lost after it posted has given and not taken: the mean then moves.
+        """
+        everyone = len(nodes) == len(self.names)
+        message = {"key": key, "round": number, "members": None if everyone else np.sort(nodes.positions)}
+        last = await fed.exchange(nodes, self.task, {**message, "step": 0}, at=(number, 0))
+        for step in range(1, self.steps + 1):
+            mail = last.mail.only_from(set(last.senders.names))
+            last = await fed.exchange(last.senders, self.task, {**message, "step": step}, mail=mail, at=(number, step))
+        return last.senders
+
+    def weights(self, position: int, key: int, members: Any) -> tuple[dict[str, float], float]:
+        """``W_ij`` of a node's neighbours by name, and ``W_ii``."""
+        known = np.arange(len(self.names)) if members is None else np.asarray(members)
+        row = mixing_matrix(self.graph, len(known), int(key))[int(np.searchsorted(known, position))]
+        places = [int(j) for j in np.flatnonzero(row) if int(known[j]) != position]
+        own = 1.0 - sum(float(row[j]) for j in places)
+        return {str(self.names[int(known[j])]): float(row[j]) for j in places}, own
+
+    def begun(self, node: Tree) -> Tree:
+        """A node's first state; with a compressor also the public copies, which all begin at the common model."""
+        if self.compress is None:
+            return node
+        values = shared(node, self.share)
+        return {**node, "copy": values, "around": dict(values)}
+
+    def _task(self, island: Island, message: Tree) -> Tree:
+        weights, own = self.weights(island.party.position, message["key"], message["members"])
+        step = int(message["step"])
+        node = island.state
+        if step:
+            node = self._received(node, island.inbox, weights, message)
+        if step < self.steps:
+            node, sent = self._sent(node, own, message, island.rng)
+            for name in weights:
+                island.post(name, sent)
+        island.state = node
+        return {}
+
+    def _sent(self, node: Tree, own: float, message: Tree, rng: Rng) -> tuple[Tree, Tree]:
+        """What goes to the neighbours, and the node afterwards."""
+        values = shared(node, self.share)
+        if self.compress is None:
+            return node, values
+        off = {path: value - node["copy"][path] for path, value in values.items()}
+        known = self._public(message, int(message["step"]))
+        wire = self.compress.encode(off, known, rng.child("compress"))
+        q = self.compress.decode_one(wire, known, None)
+        copy = {path: value + q[path] for path, value in node["copy"].items()}
+        around = {path: value + own * q[path] for path, value in node["around"].items()}
+        return {**node, "copy": copy, "around": around}, wire
+
+    def _received(self, node: Tree, inbox: dict[str, Tree], weights: dict[str, float], message: Tree) -> Tree:
+        """The node after what its neighbours sent."""
+        values = shared(node, self.share)
+        if self.compress is None:
+            return with_shared(node, pulled(values, inbox, weights), self.share)
+        known = self._public(message, int(message["step"]) - 1)
+        around = dict(node["around"])
+        for name, wire in inbox.items():
+            q = self.compress.decode_one(wire, known, None)
+            around = {path: value + weights[name] * q[path] for path, value in around.items()}
+        moved = {p: value + self.gamma * (around[p] - node["copy"][p]) for p, value in values.items()}
+        return {**with_shared(node, moved, self.share), "around": around}
+
+    def _public(self, message: Tree, step: int) -> Tree:
+        stage = self.compress or Stage()
+        return stage.public(Rng(int(message["key"])).child("public", int(message["round"]), step))

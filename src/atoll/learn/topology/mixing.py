@@ -1,0 +1,104 @@
+"""Mixing matrices: how much each node takes from each neighbour."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.rng import Rng
+
+from .graphs import Graph
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["check_matrix", "components", "contraction", "metropolis", "mixing_matrix", "require_connected"]
+
+
+def metropolis(n: int, edges: NDArray[np.int64]) -> NDArray[np.float64]:
+    """``W_ij = 1 / (1 + max(deg_i, deg_j))`` on the links, the rest on the diagonal: symmetric and doubly stochastic, shape ``(n, n)``.
+
+    Each node needs to know its own degree and its neighbours' only.
+    """
+    matrix = np.zeros((n, n))
+    degree = np.bincount(edges.ravel(), minlength=n)
+    a, b = edges[:, 0], edges[:, 1]
+    matrix[a, b] = matrix[b, a] = 1.0 / (1.0 + np.maximum(degree[a], degree[b]))
+    np.fill_diagonal(matrix, 1.0 - matrix.sum(axis=1))
+    return matrix
+
+
+@functools.lru_cache(maxsize=64)
+def mixing_matrix(graph: Graph, n: int, key: int) -> NDArray[np.float64]:
+    """The Metropolis matrix of a graph that is drawn from a key; made once a process, not to be changed."""
+    matrix = metropolis(n, graph.edges(n, Rng(key)))
+    matrix.setflags(write=False)
+    return matrix
+
+
+def check_matrix(matrix: NDArray[np.float64]) -> None:
+    """Refuse a matrix that does not keep the mean: it must be symmetric, non-negative, and every row must add up to 1.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    faults = {
+        "not square": matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1],
+        "negative somewhere": bool((matrix < -1e-12).any()),
+    }
+    if not any(faults.values()):
+        faults["not symmetric"] = not np.allclose(matrix, matrix.T, atol=1e-12)
+        faults["not stochastic: some row does not add up to 1"] = not np.allclose(matrix.sum(axis=1), 1.0, atol=1e-12)
+    for fault, there in faults.items():
+        if there:
+            raise ConfigError(
+                f"the mixing matrix is {fault}",
+                where="mixing matrix",
+                remedy="use Metropolis weights: metropolis(n, edges)",
+            )
+
+
+def contraction(matrix: NDArray[np.float64]) -> float:
+    """The second largest eigenvalue by size: a step of mixing shrinks the distance to the mean at least by this factor."""
+    values = np.sort(np.abs(np.linalg.eigvalsh(matrix)))
+    return float(values[-2]) if len(values) > 1 else 0.0
+
+
+def components(n: int, edges: NDArray[np.int64]) -> list[list[int]]:
+    """The connected parts, each sorted, by their first node."""
+    root = list(range(n))
+
+    def top(i: int) -> int:
+        while root[i] != i:
+            root[i] = i = root[root[i]]
+        return i
+
+    for a, b in edges.tolist():
+        root[max(top(a), top(b))] = min(top(a), top(b))
+    parts: dict[int, list[int]] = {}
+    for i in range(n):
+        parts.setdefault(top(i), []).append(i)
+    return [parts[i] for i in sorted(parts)]
+
+
+def require_connected(graph: Graph, n: int, key: int, names: list[str] | None = None) -> None:
+    """Refuse a graph in which some nodes can never hear of some others; one that changes is judged over its rounds by its base.
+
+    Raises:
+        CompositionError: it falls into parts, which are named.
+    """
+    base = getattr(graph, "base", graph)
+    parts = components(n, base.edges(n, Rng(key)))
+    if len(parts) == 1:
+        return
+    known = [str(i) for i in range(n)] if names is None else names
+    shown = "; ".join(", ".join(known[i] for i in part[:6]) + (", ..." if len(part) > 6 else "") for part in parts[:6])
+    more = f"; and {len(parts) - 6} more" if len(parts) > 6 else ""
+    raise CompositionError(
+        f"{type(base).__name__} falls into {len(parts)} parts: {shown}{more}",
+        where="topology.graph",
+        remedy="add links (a larger radius, probability or degree), or use Ring()",
+    )

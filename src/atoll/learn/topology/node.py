@@ -1,0 +1,115 @@
+"""A node that is a server to itself: one round of any algorithm, on its own data and by itself.
+
+Its private state is ``{"server", "client", "buffers"}``: the algorithm's state at the server, at the client, and the running statistics of
+normalisation layers. A round sends itself its own broadcast, updates, and folds its own reply, ``n = 1``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.aggregate import Aggregate
+from atoll.core.errors import AtollError
+from atoll.core.rng import Rng
+from atoll.core.task import Work
+from atoll.core.tree import Tree
+
+from ..algorithm import Algorithm, RoundInfo
+
+if TYPE_CHECKING:
+    from atoll.core.island import Island
+
+    from ..learner import Learner
+
+__all__ = ["Node", "Turn", "finite", "folded"]
+
+
+class Turn:
+    """An island as a learner's task sees it in one phase: the same island, with the algorithm's own state and a key of the phase.
+
+    Args:
+        island: the real one.
+        state: the algorithm's private state.
+        rng: the phase's stream.
+    """
+
+    def __init__(self, island: Island, state: Tree, rng: Rng) -> None:
+        self.island = island
+        self.state = state
+        self.rng = rng
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.island, name)
+
+
+@dataclass(frozen=True)
+class Node:
+    """Rounds of an algorithm at single nodes.
+
+    Attributes:
+        algorithm: which one.
+        learner: trains the model.
+        population: what ``RoundInfo`` says: a node alone is a population of one.
+    """
+
+    algorithm: Algorithm
+    learner: Learner
+    population: int = 1
+
+    def work(self, data: Any, args: Any) -> Work:
+        """That of the learner's training, phase by phase."""
+        del args
+        one, times = self.learner.train.declared(data), len(self.algorithm.phases)
+        return Work(one.examples * times, one.batches * times, one.epochs * times)
+
+    def begin(self, key: int) -> Tree:
+        """The state before the first round: every node draws the same model from the same key, so that nobody has to send it."""
+        params = self.learner.init(Rng(int(key)))
+        return {"server": self.algorithm.init(params), "client": None, "buffers": self.learner.buffers()}
+
+    async def round(
+        self, island: Island, node: Tree, number: int, label: str | int = "phase"
+    ) -> tuple[Tree, dict[str, Aggregate]]:
+        """One round: the node's next state, and the metrics of its last reply."""
+        server, metrics = node["server"], dict[str, Aggregate]()
+        stream = island.rng.child("server")
+        info = RoundInfo(number, 1, 1, self.population, float(len(island.data)), stream)
+        for at, phase in enumerate(self.algorithm.plan(server)):
+            if not self.algorithm.needs(server, phase):
+                continue
+            rest = {"buffers": node["buffers"]} if node["buffers"] else {}
+            message = {"broadcast": {**self.algorithm.broadcast(server, phase), **rest}, "phase": phase}
+            turn = Turn(island, node["client"], island.rng.child(label, at))
+            reply = self.learner.train(turn, message)  # type: ignore[arg-type]
+            reply = await reply if inspect.isawaitable(reply) else reply
+            sums, metrics = folded(reply)
+            node = {**node, "client": turn.state, "buffers": sums.pop("buffers", node["buffers"])}
+            server = self.algorithm.fold(server, sums, info, phase)
+        server = self.algorithm.advance(server, info)
+        finite(server["params"], island.name, number)
+        return {**node, "server": server}, metrics
+
+
+def folded(reply: dict[str, Aggregate]) -> tuple[dict[str, Any], dict[str, Aggregate]]:
+    """One reply as sums of one, and its metrics."""
+    metrics = {name: aggregate for name, aggregate in reply.items() if name.startswith("metric/")}
+    return {name: a.total().result() for name, a in reply.items() if name not in metrics}, metrics
+
+
+def finite(params: Tree, name: str, number: int) -> None:
+    """Refuse a model that has left the numbers.
+
+    Raises:
+        AtollError: one of its parameters is not finite.
+    """
+    for leaf, value in params.items() if isinstance(params, dict) else []:
+        if isinstance(value, np.ndarray) and not np.isfinite(value).all():
+            raise AtollError(
+                f"parameter {leaf!r} of {name} is not finite",
+                where=f"round {number}",
+                remedy="lower the learning rate; the last checkpoint is intact",
+            )

@@ -1,0 +1,207 @@
+"""The rounds of nodes that mix: local steps, mixing, newcomers, and what an observer may see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate, Mean, Parts
+from atoll.core.errors import QuorumError
+from atoll.core.rng import Rng
+from atoll.core.task import Task
+from atoll.core.tree import Tree
+
+from ..selection import Candidates
+from .mixing import mixing_matrix, require_connected
+from .node import Node
+
+if TYPE_CHECKING:
+    from atoll.core.federation import Federation
+    from atoll.core.island import Island
+    from atoll.core.party import Parties
+
+    from ..learner import Learner
+    from ..training import Training
+    from .membership import Membership
+    from .mixer import Mixer
+
+__all__ = ["Nodes", "seed_of"]
+
+
+def seed_of(rng: Rng, *path: str | int) -> int:
+    """A public key of 63 bits, which fits a message."""
+    return rng.child(*path).key >> 1
+
+
+class Nodes:
+    """A course of nodes that are servers to themselves.
+
+    Args:
+        job: the training.
+        learner: its learner.
+        data: the federated data set.
+        mixer: how neighbours mix.
+        members: who is there when.
+    """
+
+    def __init__(
+        self, job: Training, learner: Learner, data: Any, mixer: Mixer, members: Membership | None = None
+    ) -> None:
+        self.job, self.learner, self.data = job, learner, data
+        self.node = Node(job.algorithm, learner)
+        self.mixer = mixer
+        self.members = members
+
+    # ------------------------------------------------------------------ tasks
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All that nodes are asked."""
+        return (self.local, self.mixer.task, self.peek, self.distance, self.give, self.take)
+
+    @property
+    def local(self) -> Task:
+        """One round of the algorithm at the node itself."""
+        return Task("atoll.learn.topology:local", self._local, work=self.node.work)
+
+    @property
+    def peek(self) -> Task:
+        """The node's model, as one of equals."""
+        return Task("atoll.learn.topology:peek", self._peek)
+
+    @property
+    def distance(self) -> Task:
+        """How far the node's model is from a given one."""
+        return Task("atoll.learn.topology:distance", self._distance)
+
+    @property
+    def give(self) -> Task:
+        """Send the server's state to some nodes."""
+        return Task("atoll.learn.topology:give", self._give)
+
+    @property
+    def take(self) -> Task:
+        """Begin with the state that a neighbour sent."""
+        return Task("atoll.learn.topology:take", self._take)
+
+    def at_node(self, island: Island, message: Tree) -> Tree:
+        """The node's state, or the first one."""
+        node = island.state
+        return self.mixer.begun(self.node.begin(message["init"])) if node is None else node
+
+    async def _local(self, island: Island, message: Tree) -> dict[str, Aggregate]:
+        node = self.at_node(island, message)
+        island.state, metrics = await self.node.round(island, node, int(message["round"]))
+        return {**metrics, "metric/updated": Mean(np.float64(1.0), metric=True)}
+
+    def _peek(self, island: Island, message: Tree) -> dict[str, Aggregate]:
+        node = self.at_node(island, message)
+        return {"params": Mean({**node["server"]["params"], **node["buffers"]}, metric=True)}
+
+    def _distance(self, island: Island, message: Tree) -> dict[str, Aggregate]:
+        mine = self.at_node(island, message)["server"]["params"]
+        off = T.norm({name: np.asarray(leaf, np.float64) - message["mean"][name] for name, leaf in mine.items()})
+        return {"distance": Parts(np.float64(off), metric=True)}
+
+    def _give(self, island: Island, message: Tree) -> Tree:
+        for name in message["to"][island.name]:
+            node = self.at_node(island, message)
+            island.post(name, {"server": node["server"], "buffers": node["buffers"]})
+        return {}
+
+    def _take(self, island: Island, message: Tree) -> Tree:
+        del message
+        island.state = {"client": None, **next(iter(island.inbox.values()))}
+        return {}
+
+    # ------------------------------------------------------------------ the course
+
+    def graph_key(self, fed: Federation, number: int) -> int:
+        """From what the graph of a round is drawn."""
+        return seed_of(fed.rng, "graph", number if self.mixer.graph.changes else 0)
+
+    def check(self, fed: Federation) -> None:
+        """Refuse a graph in parts, for every set of members that there will be."""
+        names = [str(name) for name in self.data.names]
+        if self.members is None:
+            require_connected(self.mixer.graph, len(names), self.graph_key(fed, 1), names)
+            return
+        self.members.check(len(names))
+        for number in self.members.changes():
+            there = self.members.at(number, len(names))
+            require_connected(self.mixer.graph, len(there), self.graph_key(fed, number), [names[i] for i in there])
+
+    def initial(self, fed: Federation) -> Tree:
+        """The selection rule's memory, and the key of the first model; the models are the nodes' own."""
+        return {"selection": self.job.selection.init(fed.parties), "init": seed_of(fed.rng, "init")}
+
+    def there(self, fed: Federation, number: int) -> Parties:
+        """The members of a round."""
+        return fed.parties if self.members is None else fed.parties[self.members.at(number, len(fed.parties))]
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """Welcome newcomers, take local steps, mix."""
+        there = self.there(fed, number)
+        welcomed = await self._welcome(fed, state, number)
+        invited, size = self._invite(fed, there, state, number)
+        row: dict[str, Any] = {"selected": len(invited)}
+        if self.members is not None:
+            row |= {"members": len(there), "joined": welcomed}
+        try:
+            done = await fed.sum(
+                invited,
+                self.local,
+                {"init": state["init"], "round": number},
+                at=("local", number),
+                **self.job.pacing.terms(size),
+            )
+            row |= {k.removeprefix("metric/"): float(v) for k, v in done.value.items() if k != "metric/updated"}
+            row |= {"silent": len(done.silent), "rejected": len(done.rejected)}
+            if done.errors:
+                row["errors"] = {name: str(error) for name, error in done.errors.items()}
+            mixed = await self.mixer.mix(fed, done.senders, number, self.graph_key(fed, number))
+            row["replied"] = len(mixed)
+        except QuorumError as error:
+            if self.job.pacing.on_failure == "stop":
+                raise type(error)(error.what, where=f"round {number}, {error.where}", remedy=error.remedy) from error
+            return state, {**row, "replied": 0, "failed": str(error.what)}
+        selection = self.job.selection.accept(invited, mixed, row, state["selection"])
+        return {**state, "selection": selection}, row
+
+    def _invite(self, fed: Federation, there: Parties, state: Tree, number: int) -> tuple[Parties, int]:
+        """The nodes that are awake."""
+        selection, sizes = self.job.selection, getattr(self.data, "sizes", None)
+        count = selection.cohort_size(len(there))
+        known = None if sizes is None else np.asarray(sizes)[there.positions]
+        candidates = Candidates(there, number, fed.rng.child("selection", number), lambda: known)
+        invited = there[selection.invite(candidates, self.job.pacing.invited(count), state["selection"])]
+        return invited, min(count, len(invited))
+
+    async def _welcome(self, fed: Federation, state: Tree, number: int) -> int:
+        """Newcomers get the state of a neighbour that was there before; of several, the one with the lowest position."""
+        if self.members is None:
+            return 0
+        there = self.members.at(number, len(fed.parties))
+        fresh = self.members.joined(number, len(fed.parties))
+        if not len(fresh):
+            return 0
+        matrix = mixing_matrix(self.mixer.graph, len(there), self.graph_key(fed, number))
+        to: dict[str, list[str]] = {}
+        for position in fresh.tolist():
+            near = there[np.flatnonzero(matrix[int(np.searchsorted(there, position))])]
+            known = np.setdiff1d(near, fresh)
+            sponsor = int(known[0]) if len(known) else int(np.setdiff1d(there, fresh)[0])
+            to.setdefault(str(self.data.names[sponsor]), []).append(str(self.data.names[position]))
+        sponsors = fed.parties[np.array([fed.world.roster.position(name) for name in to], dtype=np.int64)]
+        sent = await fed.exchange(sponsors, self.give, {"init": state["init"], "to": to}, at=("give", number))
+        await fed.exchange(fed.parties[fresh], self.take, None, mail=sent.mail, at=("take", number))
+        return len(fresh)
+
+    async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """The mean of the nodes' models, and how far the farthest of them is from it."""
+        there, message = self.there(watch, number), {"init": state["init"]}
+        mean = (await watch.sum(there, self.peek, message, at=("peek", number)))["params"]
+        away = await watch.sum(there, self.distance, {**message, "mean": mean}, at=("distance", number))
+        return mean, {"consensus": max(float(part.value) for part in away["distance"])}
