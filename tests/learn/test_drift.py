@@ -16,6 +16,7 @@ from atoll.engines import ENGINES
 from atoll.learn.algorithm import LocalWork
 from atoll.learn.algorithms import (
     VRLSGD,
+    Accelerated,
     CompactEstimate,
     FedDyn,
     FedNova,
@@ -24,9 +25,12 @@ from atoll.learn.algorithms import (
     MimeLite,
     MimeSVRG,
     Scaffold,
+    ServerOptimised,
+    Upcycled,
 )
 from atoll.learn.quadratic import Quadratic, quadratics
 from atoll.learn.stragglers import Stragglers
+from atoll.learn.transforms import Momentum
 from atoll.learn.wrapped import dry_reply
 from atoll.testing import check_algorithm, killed_and_resumed
 
@@ -101,10 +105,34 @@ def test_one_step_by_everyone_is_gradient_descent(algorithm):
         np.testing.assert_allclose(loop.round().w, w, rtol=1e-10, atol=1e-10)
 
 
+AROUND = [
+    lambda base: ServerOptimised(base=base, transforms=(Momentum(0.3),)),
+    lambda base: Upcycled(base=base, coefficient=0.2),
+    lambda base: Accelerated(base=base, transforms=(Momentum(0.3),), memory="client"),
+]
+
+
+@pytest.mark.parametrize("wrap", AROUND, ids=["server momentum", "upcycled", "local momentum"])
+@pytest.mark.parametrize("algorithm", EXACT, ids=name)
+def test_the_optimum_is_reached_through_wrappers_too(algorithm, wrap):
+    assert Loop(wrap(algorithm)).rounds(300).gap < 1e-5
+
+
+@pytest.mark.parametrize("wrap", AROUND[:2], ids=["server momentum", "upcycled"])
+def test_the_corrections_of_vrl_sgd_cancel_where_the_model_is_moved_beyond_the_average(wrap):
+    loop = Loop(wrap(VRLSGD(**T5))).rounds(6)
+    sent = loop.algorithm.broadcast(loop.state, "train")
+    assert "average" in sent
+    deltas = [loop.algorithm.start(sent, client)["delta"]["w"] for client in loop.clients]
+    np.testing.assert_allclose(np.sum(deltas, axis=0), 0.0, atol=1e-9)
+    plain = Loop(VRLSGD(**T5)).rounds(3)
+    assert "average" not in plain.algorithm.broadcast(plain.state, "train")
+
+
 @pytest.mark.parametrize("algorithm", EXACT, ids=name)
 def test_many_steps_still_reach_the_optimum(algorithm):
-    assert Loop(algorithm).rounds(700).gap < 1e-12
-    assert Loop(atoll.FedAvg(**T5)).rounds(700).gap > 1e-5
+    assert Loop(algorithm).rounds(500).gap < 1e-12
+    assert Loop(atoll.FedAvg(**T5)).rounds(500).gap > 1e-5
 
 
 @pytest.mark.parametrize("algorithm", [FedNova(**T5), LocalSVRG(**T5)], ids=name)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Mean
 from atoll.core.errors import ConfigError, QuorumError
@@ -22,7 +24,8 @@ class VRLSGD(Algorithm):
 
     The client learns ``x'`` from the next broadcast and corrects ``Delta_k`` then. ``sum_k Delta_k = 0`` always, because ``x'`` is the plain
     mean of all ``y_k``: hence everyone, every round, and the same number of steps ``T`` at each. The fixed point is the optimum of
-    ``(1/N) sum_k F_k``. Client state: two models. Up and down: one model each.
+    ``(1/N) sum_k F_k``. Client state: two models. Up and down: one model each. Where a wrapper moves the model beyond the average
+    (``ServerOptimised``, ``Upcycled``) the average travels too, so that the corrections still cancel.
 
     Attributes:
         steps: local steps ``T``; must be given.
@@ -47,13 +50,22 @@ class VRLSGD(Algorithm):
                 remedy="give steps=, the same for all clients, and no stragglers; Scaffold takes any number of steps",
             )
 
+    def init(self, params: Tree) -> Tree:
+        """The model, which is the average of nobody yet."""
+        return {"params": params, "average": params}
+
+    def broadcast(self, state: Tree, phase: str) -> Tree:
+        """The model, and the average where it is another."""
+        same = all(map(np.array_equal, T.leaves(state["params"]), T.leaves(state["average"])))
+        return {**super().broadcast(state, phase), **({} if same else {"average": state["average"]})}
+
     def client_init(self, params: Tree) -> Tree:
         """``Delta_k = 0``, and no steps yet."""
         return {"delta": T.zeros_like(params), "last": params, "present": 0.0}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Correct ``Delta_k`` by the average that has arrived."""
-        behind = T.sub(broadcast["params"], client["last"])
+        behind = T.sub(broadcast.get("average", broadcast["params"]), client["last"])
         factor = client["present"] / ((self.steps or 1) * broadcast["lr"])
         return {"params": broadcast["params"], "delta": T.add(client["delta"], T.scale(behind, factor))}
 
@@ -82,4 +94,5 @@ class VRLSGD(Algorithm):
                 where=f"VRLSGD, round {info.round}",
                 remedy="wait for everyone, or use Scaffold, which does without some",
             )
-        return super().fold(state, sums, info, phase)
+        average = T.add(state["params"], sums["update"])
+        return {**state, "params": average, "average": average}
