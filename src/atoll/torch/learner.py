@@ -185,7 +185,11 @@ class TorchLearner:
             return None
         with one_thread():
             training, states = self._before_last(cohort, message)
-            made = training.many_sum(_rows_of(cohort), message["broadcast"], states, cohort.keys)
+            try:
+                made = training.many_sum(_rows_of(cohort), message["broadcast"], states, cohort.keys)
+            except CompositionError:  # single replies in a phase that was not prepared; anything else is raised again by `many`
+                self._single_replies.add(message["phase"])
+                return None
         return Summed(made.totals, made.kept, made.rejected, made.states, _reply_bytes(made.totals))
 
     def _before_last(self, cohort: Cohort, message: Tree) -> tuple[LocalTraining, list[Tree] | None]:
