@@ -2,21 +2,27 @@
 
 from .accelerated import Accelerated
 from .compact_estimate import CompactEstimate
+from .dane import DANE
 from .deep_gradient import DeepGradientCompression
 from .diana import ADIANA, DIANA
+from .dingo import DINGO
 from .ditto import Ditto
 from .fedac import FedAC
 from .fedaq import FedAQ, FedCOMGATE
 from .fedavg import FedAvg
 from .feddyn import FedDyn
 from .fedmirror import FedDualAvg, FedMirror
+from .fednl import FedNL
 from .fednova import FedNova
 from .fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from .fedpaq import FedPAQ, MemSGD, SparseTernary
 from .fedprox import FedProx
 from .fedsgd import FedSGD
+from .fedsso import FedSSO
 from .first_order_residual import FirstOrderResidual
+from .flecs import FLECS
 from .full_gradient import FullGradient
+from .giant import GIANT
 from .local_adaptive import LocalAdaGrad, LocalAdam, LocalRMSProp
 from .local_saga import LocalSAGA
 from .local_svrg import LocalSVRG
@@ -37,6 +43,12 @@ from .upcycled import Upcycled
 from .vrlsgd import VRLSGD
 
 __all__ = [
+    "GIANT",
+    "FedSSO",
+    "FLECS",
+    "FedNL",
+    "DINGO",
+    "DANE",
     "DeepGradientCompression",
     "ADIANA",
     "DIANA",
