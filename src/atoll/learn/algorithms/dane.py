@@ -1,0 +1,104 @@
+"""DANE (Shamir, Srebro, Zhang 2014): clients minimise their own loss, tilted so that its gradient is the global one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.card import Card
+from atoll.learn.curvature import cg, damped, pick
+
+from .full_gradient import FullGradient
+from .newton_type import NewtonType
+
+__all__ = ["DANE"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DANE(NewtonType):
+    """``w_k = argmin_v F_k(v) - <grad F_k(w) - eta g, v> + mu/2 ||v - w||^2``, then ``w <- w + lr mean (w_k - w)``.
+
+    Two exchanges a round, ``d`` floats up in each: the gradients, whose mean is ``g``, and the updates. No client state. On quadratics it is
+    ``w - lr eta mean (H_k + mu I)^-1 g``, though no Hessian is formed: clients solve their problem by Newton steps whose systems are solved by
+    conjugate gradients, each halved until the tilted loss does not grow.
+
+    Attributes:
+        lr: share of the mean update that the server takes.
+        eta: weight of the global gradient.
+        mu: weight of the proximal term, 0 or more; larger where the clients' Hessians differ.
+        steps: Newton steps of a client.
+        iterations: of conjugate gradients in each.
+        halvings: of a Newton step, at most.
+    """
+
+    steps: int | None = 5
+    eta: float = 1.0
+    mu: float = 0.1
+    iterations: int = 20
+    halvings: int = 5
+    phases: ClassVar[tuple[str, ...]] = ("gradient", "solve")
+    citation: ClassVar[str] = (
+        "Shamir, Srebro, Zhang. Communication-Efficient Distributed Optimization using an Approximate Newton-type Method. ICML 2014."
+    )
+    card: ClassVar[Card] = Card(family="second order", unbiased=True, note="for convex losses")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("eta", self.eta > 0, "use a positive weight; 1 is usual")
+        self._check("mu", self.mu >= 0, "use 0 or more")
+        self._check("iterations", self.iterations >= 1, "use at least 1")
+        self._check("halvings", self.halvings >= 0, "use 0 or more")
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """The gradient; or the gradient again, kept for the next pass, and the Newton steps."""
+        return (FullGradient(reply=True),) if phase == "gradient" else (FullGradient(), self)
+
+    def init(self, params: Tree) -> Tree:
+        """The model, and no gradient yet."""
+        return {"params": params, "gradient": T.zeros_like(params)}
+
+    def broadcast(self, state: Tree, phase: str) -> Tree:
+        """The model; for the solution also ``g``."""
+        sent = {"params": state["params"]}
+        return sent if phase == "gradient" else {**sent, "gradient": state["gradient"]}
+
+    def start(self, broadcast: Tree, client: Tree) -> Tree:
+        """The model, and the tilt ``grad F_k(w) - eta g``."""
+        tilt = T.sub(client["anchor"], T.scale(broadcast["gradient"], self.eta))
+        return {"params": broadcast["params"], "tilt": tilt}
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """One Newton step on the tilted loss."""
+        params, tilt, centre = local["params"], local["tilt"], broadcast["params"]
+
+        def value(v: Tree) -> Any:
+            away = T.sub(v, centre)
+            return grad.loss(v) - T.dot(tilt, away) + 0.5 * self.mu * T.dot(away, away)
+
+        slope = T.add(T.sub(grad(params), tilt), T.scale(T.sub(params, centre), self.mu))
+        toward = cg(damped(lambda v: grad.hvp(params, v), self.mu), slope, self.iterations)
+        # What rounding alone may add to the loss is no growth: else the last digits are never found.
+        leaf = T.leaves(params)[0]
+        before = value(params)
+        most = before + 4 * float(T._namespace(leaf).finfo(leaf.dtype).eps) * abs(before)
+        chosen = params
+        for j in reversed(range(1 + self.halvings)):
+            trial = T.sub(params, T.scale(toward, 0.5**j))
+            does = value(trial) <= most
+            chosen = pick(does, trial, chosen)
+        return {"params": chosen, "tilt": tilt}
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """Reply with the update; keep nothing."""
+        return super().finish(local, broadcast, None, work)
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """Keep ``g``; then move."""
+        if phase == "gradient":
+            return {**state, "gradient": sums["gradient"]}
+        return {**state, "params": T.add(state["params"], T.scale(sums["update"], self.lr))}

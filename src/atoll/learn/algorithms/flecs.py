@@ -1,0 +1,133 @@
+"""FLECS-CGD (Agafonov, Erraji, Takáč 2022): a Hessian learned from compressed sketches, and compressed gradient differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.errors import ConfigError
+from atoll.core.rng import Rng
+from atoll.core.stage import Stage
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.card import Card
+from atoll.learn.curvature import hessian, inverse_floored, ravel, stepped
+from atoll.learn.quasi_newton import block_sr1
+from atoll.stages import QSGD, Shift
+
+from .full_gradient import FullGradient
+from .newton_type import NewtonType
+
+__all__ = ["FLECS"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FLECS(NewtonType):
+    """Clients send the quantised difference of ``H_k S`` to what the server already believes, for a new sketch ``S`` (``d x m``) each round.
+
+    The server keeps one estimate ``B``, ``curvature I`` at first. With the mean correction ``D = mean Q(H_k S - B S)`` it becomes
+    ``B + D (S^T D)^+ D^T`` (a truncated block SR1 update), and ``w <- w - lr |B|_mu^-1 g``: the magnitudes of its eigenvalues, raised to ``mu``,
+    inverted. ``g`` is the mean of ``h_k + Q(g_k - h_k)`` with shifts ``h_k`` that both sides learn (DIANA). On a quadratic and without
+    quantisation ``B = H`` after ``d/m`` rounds.
+
+    Two exchanges a round: the sketch (``m d`` quantised entries) and the gradient (``d``); ``m`` Hessian-vector products. The paper's server
+    keeps an estimate for each client; with one for all, the correction and the server's memory do not grow with the federation.
+
+    Attributes:
+        columns: ``m``, columns of a sketch.
+        curvature: the first ``B``, times the identity: at least the largest curvature of the loss, for steps that are not too long.
+        mu: floor of the eigenvalues.
+        skip: see `atoll.learn.quasi_newton.block_sr1`.
+        levels: of the quantisers; 0 leaves both values as they are.
+        seed: of the sketches.
+        most: largest number of parameters that is accepted.
+    """
+
+    columns: int = 2
+    curvature: float = 1.0
+    mu: float = 1e-2
+    skip: float = 1e-2
+    levels: int = 127
+    seed: int = 0
+    most: int = 1000
+    phases: ClassVar[tuple[str, ...]] = ("sketch", "gradient")
+    citation: ClassVar[str] = (
+        "Agafonov, Erraji, Takáč. FLECS-CGD: A Federated Learning Second-Order Framework via Compression and Sketching with "
+        "Compressed Gradient Differences. NeurIPS 2022 workshop; arXiv:2210.09626."
+    )
+    card: ClassVar[Card] = Card(family="second order", unbiased=True, note="for losses of few parameters")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("columns", self.columns >= 1, "use a sketch of at least 1 column")
+        self._check("curvature", self.curvature > 0, "use a positive number")
+        self._check("mu", self.mu > 0, "use a positive floor")
+        self._check("skip", 0.0 <= self.skip < 1.0, "use a number from 0 to below 1")
+        self._check("levels", self.levels >= 0, "use 1 or more levels, or 0 for no quantisation")
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """The gradient, or the sketch."""
+        return (FullGradient(reply=True),) if phase == "gradient" else (self,)
+
+    def uplink(self, phase: str) -> tuple[Stage, ...]:
+        """Differences to a learned shift for gradients; sketches are differences already."""
+        if not self.levels:
+            return ()
+        return (Shift(QSGD(self.levels)),) if phase == "gradient" else (QSGD(self.levels),)
+
+    def init(self, params: Tree) -> Tree:
+        """The model, ``B``, and no rounds yet.
+
+        Raises:
+            ConfigError: a sketch wider than the model, or a model too large for a matrix.
+        """
+        d = T.size(params)
+        if d > self.most or self.columns > d:
+            what, value = ("columns", self.columns) if self.columns > d else ("most", self.most)
+            remedy = "use no more columns than parameters" if self.columns > d else "use DANE or GIANT, or raise it"
+            raise ConfigError(f"{what}={value} and a model of {d} parameters", where="FLECS", remedy=remedy)
+        return {"params": params, "hessian": self.curvature * np.eye(d), "rounds": 0}
+
+    def _sketch(self, state: Tree) -> np.ndarray:
+        """``S`` of the coming update, ``(d, m)`` with orthonormal columns."""
+        draw = Rng.of(self.seed).child("sketch", state["rounds"]).generator()
+        return np.asarray(np.linalg.qr(draw.normal(size=(len(state["hessian"]), self.columns)))[0])
+
+    def broadcast(self, state: Tree, phase: str) -> Tree:
+        """The model; for a sketch also ``S`` and ``B S``, both with ``m`` rows."""
+        if phase == "gradient":
+            return {"params": state["params"]}
+        sketch, dtype = self._sketch(state), T.leaves(state["params"])[0].dtype
+        sent = {"sketch": sketch.T, "known": (state["hessian"] @ sketch).T}
+        return {"params": state["params"], **{name: rows.astype(dtype) for name, rows in sent.items()}}
+
+    def start(self, broadcast: Tree, client: Tree) -> Tree:
+        """The model, and nothing found."""
+        del client
+        return {"params": broadcast["params"], "gap": broadcast["sketch"] * 0}
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """``H_k S - B S``."""
+        params = local["params"]
+        turned = hessian(lambda vectors: grad.hvps(params, vectors), params, broadcast["sketch"])
+        return {"params": params, "gap": turned - broadcast["known"]}
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """Send it."""
+        del broadcast, client
+        return {"gap": Mean(local["gap"], examples=work.examples)}, None
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """Learn; then step."""
+        del info
+        if phase == "gradient":
+            toward = inverse_floored(state["hessian"], ravel(sums["gradient"]).astype(np.float64), self.mu, size=True)
+            return {**state, "params": stepped(state["params"], self.lr * toward)}
+        gap = np.asarray(sums["gap"], dtype=np.float64).T
+        learned = block_sr1(state["hessian"], self._sketch(state), gap, self.skip)
+        return {**state, "hessian": learned, "rounds": state["rounds"] + 1}

@@ -1,0 +1,97 @@
+"""GIANT (Wang, Roosta, Xu, Mahoney 2018): the mean of the clients' Newton directions, found by conjugate gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.card import Card
+from atoll.learn.curvature import cg_begin, cg_step
+
+from .full_gradient import FullGradient
+from .line_search import LossesAlong, armijo
+from .newton_type import NewtonType
+
+__all__ = ["GIANT"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GIANT(NewtonType):
+    """Each client solves ``H_k p_k = g`` with the global gradient ``g``; ``w <- w - a mean p_k`` with backtracking on the loss.
+
+    Three exchanges a round: gradients (``d`` floats up), directions (``d``), and the loss at ``1 + halvings`` trial steps and at none. A local
+    step is one iteration of conjugate gradients, which needs products with the Hessian only. No client state. The directions are averaged,
+    not the Hessians, so it converges linearly, the faster the more the clients' Hessians agree.
+
+    Attributes:
+        lr: the first trial step.
+        steps: iterations of conjugate gradients.
+        halvings: trial steps ``lr 2^-j`` after the first.
+        armijo: share of the linear decrease that a step must bring, in (0, 1/2].
+    """
+
+    steps: int | None = 20
+    halvings: int = 10
+    armijo: float = 1e-4
+    phases: ClassVar[tuple[str, ...]] = ("gradient", "direction", "search")
+    citation: ClassVar[str] = (
+        "Wang, Roosta, Xu, Mahoney. GIANT: Globally Improved Approximate Newton Method for Distributed Optimization. NeurIPS 2018."
+    )
+    card: ClassVar[Card] = Card(family="second order", unbiased=True, note="for convex losses")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("halvings", self.halvings >= 0, "use 0 or more trial steps after the first")
+        self._check("armijo", 0.0 < self.armijo <= 0.5, "use a share above 0 and at most 1/2")
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """The trial steps, largest first."""
+        return tuple(self.lr * 2.0**-j for j in range(1 + self.halvings))
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """The gradient, the direction, or the losses along it."""
+        if phase == "gradient":
+            return (FullGradient(reply=True),)
+        return (self,) if phase == "direction" else (LossesAlong(sizes=self.sizes),)
+
+    def init(self, params: Tree) -> Tree:
+        """The model; no gradient and no direction yet."""
+        return {"params": params, "gradient": T.zeros_like(params), "direction": T.zeros_like(params)}
+
+    def broadcast(self, state: Tree, phase: str) -> Tree:
+        """The model, and what the phase needs."""
+        sent = {"params": state["params"]}
+        if phase == "gradient":
+            return sent
+        name = "gradient" if phase == "direction" else "direction"
+        return {**sent, name: state[name]}
+
+    def start(self, broadcast: Tree, client: Tree) -> Tree:
+        """Conjugate gradients before the first iteration."""
+        del client
+        return {"params": broadcast["params"], "solver": cg_begin(broadcast["gradient"])}
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """One iteration."""
+        params = local["params"]
+        return {"params": params, "solver": cg_step(local["solver"], lambda v: grad.hvp(params, v))}
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """Reply with ``p_k``."""
+        del broadcast, client
+        return {"direction": Mean(local["solver"]["x"], examples=work.examples)}, None
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """Keep ``g``, then ``p``, then step."""
+        del info
+        if phase != "search":
+            return {**state, phase: sums[phase]}
+        slope = float(T.dot(state["direction"], state["gradient"]))
+        size = armijo(sums["losses"], self.sizes, slope, self.armijo)
+        return {**state, "params": T.sub(state["params"], T.scale(state["direction"], size))}

@@ -1,0 +1,51 @@
+"""What second-order methods have in common: full local batches, and a loss with a curvature."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.core.errors import ConfigError
+from atoll.learn.algorithm import Algorithm
+from atoll.learn.curvature import require_curvature
+
+__all__ = ["NewtonType"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewtonType(Algorithm):
+    """Base of second-order methods. A Hessian is that of all local rows, so there are no mini-batches, epochs or stragglers.
+
+    Attributes:
+        lr: the (first) step size of the server; 1 is Newton's.
+        steps: local iterations, each with Hessian-vector products.
+    """
+
+    lr: float = 1.0
+    batch_size: int | None = None
+    steps: int | None = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_size is not None or self.epochs != 1 or self.stragglers is not None or self.steps is None:
+            raise ConfigError(
+                f"epochs={self.epochs}, steps={self.steps}, batch_size={self.batch_size}, stragglers={self.stragglers}",
+                where=type(self).__name__,
+                remedy="leave out all but steps: the Hessian is that of all local rows",
+            )
+
+    def fits(self, learner: Any) -> None:
+        """Refuse a loss without curvature.
+
+        Raises:
+            CompositionError: the loss is piecewise linear, or the model gives no Hessian-vector products.
+        """
+        super().fits(learner)
+        require_curvature(type(self).__name__, learner)
+
+    def _check(self, name: str, right: bool, remedy: str) -> None:
+        """Refuse an option that is not right, or not finite."""
+        value = getattr(self, name)
+        if not right or not math.isfinite(value):
+            raise ConfigError(f"{name}={value}", where=type(self).__name__, remedy=remedy)
