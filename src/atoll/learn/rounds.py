@@ -138,6 +138,26 @@ async def _round(
     fed: Federation, job: Training, learner: Learner, data: Any, state: Tree, number: int
 ) -> tuple[Tree, dict[str, Any]]:
     start = fed.clock.now()
+    state, row, replied, invited = await server_round(fed, job, learner, data, state, number)
+    model = _model(state)
+    row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row}
+    last = _reason(job, History([*fed.records, row])) is not None
+    if job.evaluation.due(number, last):
+        row.update(job.evaluation.at_server(learner, model, getattr(data, "test", None)))
+    if job.evaluation.clients_due(number, last):
+        row.update(await job.evaluation.at_clients(fed, learner, model, number, job.reducer))
+    state = _learned(job, state, invited, replied, row)
+    return {**state, "best": _best(job, state["best"], row, model, number)}, row
+
+
+async def server_round(
+    fed: Federation, job: Training, learner: Learner, data: Any, state: Tree, number: int
+) -> tuple[Tree, dict[str, Any], Parties, Parties | None]:
+    """What one server does in a round: invite, the phases, its last move.
+
+    Returns:
+        The new state, the round's row, who replied, and who was invited (``None`` when nobody was to be contacted).
+    """
     phases = job.algorithm.plan(state["server"])
     invited = replied = fed.parties[:0]
     row: dict[str, Any] = {"selected": 0, "bytes_up": 0, "bytes_down": 0, "replied": 0}
@@ -150,16 +170,14 @@ async def _round(
         info = _info(fed, state, (number, bool(phases)), len(invited), len(replied))
         state = {**state, "server": job.algorithm.advance(state["server"], info)}
         _require_finite(state["server"]["params"], number)
-    model = _model(state)
-    row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row}
-    last = _reason(job, History([*fed.records, row])) is not None
-    if job.evaluation.due(number, last):
-        row.update(job.evaluation.at_server(learner, model, getattr(data, "test", None)))
-    if job.evaluation.clients_due(number, last):
-        row.update(await job.evaluation.at_clients(fed, learner, model, number, job.reducer))
-    selection = job.selection.accept(invited, replied, row, state["selection"]) if phases else state["selection"]
-    best = _best(job, state["best"], row, model, number)
-    return {**state, "selection": selection, "best": best}, row
+    return state, row, replied, invited if phases else None
+
+
+def _learned(job: Training, state: Tree, invited: Parties | None, replied: Parties, row: dict[str, Any]) -> Tree:
+    """The state after the selection rule has seen the round."""
+    if invited is None:
+        return state
+    return {**state, "selection": job.selection.accept(invited, replied, row, state["selection"])}
 
 
 def _invite(fed: Federation, job: Training, data: Any, state: Tree) -> tuple[Parties, int]:

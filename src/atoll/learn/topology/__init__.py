@@ -1,6 +1,7 @@
 """Topologies: who talks to whom in a training, whatever the algorithm."""
 
 from .base import Star, Topology
+from .cooperative import Cooperative
 from .gossip import Gossip
 from .graphs import (
     Complete,
@@ -14,17 +15,21 @@ from .graphs import (
     TimeVarying,
     Torus,
 )
+from .hierarchical import ClusteredGossip, Hierarchical
 from .membership import Membership
 from .mixing import check_matrix, components, contraction, metropolis
 
 __all__ = [
+    "ClusteredGossip",
     "Complete",
+    "Cooperative",
     "EdgeList",
     "ErdosRenyi",
     "Expander",
     "Geometric",
     "Gossip",
     "Graph",
+    "Hierarchical",
     "Membership",
     "Ring",
     "Star",

@@ -38,6 +38,10 @@ class Graph:
         """The edges, shape ``(edges, 2)``, each once; ``rng`` is the stream of a random graph."""
         raise NotImplementedError
 
+    def among(self, members: NDArray[np.int64], rng: Rng) -> NDArray[np.int64]:
+        """The edges of a graph of these nodes (positions, sorted), as pairs of indices into ``members``."""
+        return self.edges(len(members), rng)
+
     @property
     def changes(self) -> bool:
         """Whether every round has a graph of its own."""

@@ -76,7 +76,7 @@ class Mixer:
     def weights(self, position: int, key: int, members: Any) -> tuple[dict[str, float], float]:
         """``W_ij`` of a node's neighbours by name, and ``W_ii``."""
         known = np.arange(len(self.names)) if members is None else np.asarray(members)
-        row = mixing_matrix(self.graph, len(known), int(key))[int(np.searchsorted(known, position))]
+        row = mixing_matrix(self.graph, known, int(key))[int(np.searchsorted(known, position))]
         places = [int(j) for j in np.flatnonzero(row) if int(known[j]) != position]
         own = 1.0 - sum(float(row[j]) for j in places)
         return {str(self.names[int(known[j])]): float(row[j]) for j in places}, own

@@ -31,10 +31,15 @@ def metropolis(n: int, edges: NDArray[np.int64]) -> NDArray[np.float64]:
     return matrix
 
 
+def mixing_matrix(graph: Graph, members: NDArray[np.int64], key: int) -> NDArray[np.float64]:
+    """The Metropolis matrix of a graph of some nodes (positions, sorted) that is drawn from a key; not to be changed."""
+    return _made(graph, np.asarray(members, dtype=np.int64).tobytes(), int(key))
+
+
 @functools.lru_cache(maxsize=64)
-def mixing_matrix(graph: Graph, n: int, key: int) -> NDArray[np.float64]:
-    """The Metropolis matrix of a graph that is drawn from a key; made once a process, not to be changed."""
-    matrix = metropolis(n, graph.edges(n, Rng(key)))
+def _made(graph: Graph, members: bytes, key: int) -> NDArray[np.float64]:
+    known = np.frombuffer(members, dtype=np.int64)
+    matrix = metropolis(len(known), graph.among(known, Rng(key)))
     matrix.setflags(write=False)
     return matrix
 
@@ -84,14 +89,17 @@ def components(n: int, edges: NDArray[np.int64]) -> list[list[int]]:
     return [parts[i] for i in sorted(parts)]
 
 
-def require_connected(graph: Graph, n: int, key: int, names: list[str] | None = None) -> None:
+def require_connected(
+    graph: Graph, n: int, key: int, names: list[str] | None = None, child: tuple[str | int, ...] = ()
+) -> None:
     """Refuse a graph in which some nodes can never hear of some others; one that changes is judged over its rounds by its base.
 
     Raises:
         CompositionError: it falls into parts, which are named.
     """
+    stream = Rng(key).child(*child) if child else Rng(key)
     base = getattr(graph, "base", graph)
-    parts = components(n, base.edges(n, Rng(key)))
+    parts = components(n, base.edges(n, stream.child("base") if graph.changes else stream))
     if len(parts) == 1:
         return
     known = [str(i) for i in range(n)] if names is None else names

@@ -187,7 +187,7 @@ class Nodes:
         fresh = self.members.joined(number, len(fed.parties))
         if not len(fresh):
             return 0
-        matrix = mixing_matrix(self.mixer.graph, len(there), self.graph_key(fed, number))
+        matrix = mixing_matrix(self.mixer.graph, there, self.graph_key(fed, number))
         to: dict[str, list[str]] = {}
         for position in fresh.tolist():
             near = there[np.flatnonzero(matrix[int(np.searchsorted(there, position))])]

@@ -1,0 +1,147 @@
+"""Decentralised inside, centralised between: devices of a cluster mix among themselves, and a server hears one of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.errors import ConfigError
+from atoll.core.task import Task
+from atoll.core.tree import Tree
+
+from .base import Topology, refuse, require_alone, require_plain
+from .graphs import Graph, Ring
+from .groups import Grouped, Groups, check_groups, members_of, weight_of
+from .loop import run_course
+from .mixer import Mixer
+from .mixing import require_connected
+from .nodes import Nodes
+from .shared import mean_states
+
+if TYPE_CHECKING:
+    from atoll.core.federation import Federation
+    from atoll.core.island import Island
+
+    from ..algorithm import Algorithm
+    from ..learner import Learner
+    from ..training import Trained, Training
+
+__all__ = ["Cooperative"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cooperative(Topology):
+    """Device to device inside a cluster; every ``every`` rounds the server samples one device a cluster and sends everyone the mean.
+
+    A round is local steps and ``mixing`` steps of gossip inside each cluster. At the server's turn it asks one device of each cluster, drawn
+    anew, averages their states by the clusters' examples, and broadcasts. It receives ``clusters`` models, where a star would receive one a
+    client, and no device's model as it was before the others' were mixed in.
+
+    Lin, Hosseinalipour, Azam, Brinton, Michelusi 2021, "Semi-Decentralized Federated Learning with Cooperative D2D Local Model Aggregations"
+    (two-timescale hybrid federated learning), with a fixed number of mixing steps.
+
+    Attributes:
+        groups: how many clusters, or the positions of each one's members.
+        graph: of each cluster.
+        mixing: steps of mixing a round.
+        every: rounds between the server's turns.
+    """
+
+    groups: Groups = 2
+    graph: Graph = field(default_factory=Ring)
+    mixing: int = 1
+    every: int = 5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", check_groups(self.groups, "Cooperative"))
+        for name in ("mixing", "every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}", where="Cooperative", remedy="use at least 1")
+
+    def needs_everyone(self, algorithm: Algorithm) -> bool:
+        """No: a device is the only client of its own server."""
+        del algorithm
+        return False
+
+    def check(self, job: Training, learner: Learner, data: Any) -> None:
+        """Refuse what acts between clients and a server: what arrives there is a cluster's model."""
+        require_plain(self, job, uplink=False)
+        require_alone(self, job.algorithm, learner)
+        members_of(self.groups, len(data), "Cooperative")
+        if job.selection.cohort_size(len(data)) < len(data):
+            refuse(self, "clusters mix with all their members", "selection", "use selection=Everyone()")
+
+    def tasks(self, job: Training, learner: Learner, data: Any) -> tuple[Task, ...]:
+        """Those of nodes, and the server's two."""
+        return self._course(job, learner, data).tasks
+
+    def _course(self, job: Training, learner: Learner, data: Any) -> _Clusters:
+        groups = members_of(self.groups, len(data), "Cooperative")
+        graph = Grouped(self.graph, tuple(tuple(g.tolist()) for g in groups), len(data))
+        return _Clusters(self, job, learner, data, Mixer(graph, data.names, self.mixing))
+
+    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
+        """Rounds of gossip inside, and the server's turns."""
+        course = self._course(job, learner, data)
+        course.check(fed)
+        return await run_course(fed, job, learner, data, course)
+
+
+class _Clusters(Nodes):
+    """Nodes in clusters, and a server that comes by."""
+
+    def __init__(self, topology: Cooperative, job: Training, learner: Learner, data: Any, mixer: Mixer) -> None:
+        super().__init__(job, learner, data, mixer)
+        self.every, self.base = topology.every, topology.graph
+        self.groups = members_of(topology.groups, len(data), "Cooperative")
+        self.weights = [weight_of(data, members) for members in self.groups]
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The server's are ``say`` and ``hear``."""
+        return (*super().tasks, self.say, self.hear)
+
+    @property
+    def say(self) -> Task:
+        """A sampled device's state."""
+        return Task("atoll.learn.topology:say", self._say)
+
+    @property
+    def hear(self) -> Task:
+        """The server's mean, from now on the device's own."""
+        return Task("atoll.learn.topology:hear", self._hear)
+
+    def _say(self, island: Island, message: Tree) -> Tree:
+        node = self.at_node(island, message)
+        return {"server": node["server"], "buffers": node["buffers"]}
+
+    def _hear(self, island: Island, message: Tree) -> Tree:
+        island.state = {**island.state, **message["state"]}
+        return {}
+
+    def check(self, fed: Federation) -> None:
+        """Refuse clusters whose graph is in parts."""
+        for number, group in enumerate(self.groups):
+            key = self.graph_key(fed, 1)
+            names = [str(self.data.names[int(i)]) for i in group]
+            if len(group) > 1:
+                require_connected(self.base, len(group), key, names, child=("group", number))
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """Local steps, gossip inside, and now and then the server."""
+        state, row = await super().round(fed, state, number)
+        row |= {"server_bytes_up": 0, "server_bytes_down": 0}
+        if number % self.every or "failed" in row:
+            return state, row
+        draw = fed.rng.child("sample", number).generator()
+        sampled = fed.parties[np.array([int(draw.choice(group)) for group in self.groups], dtype=np.int64)]
+        said = await fed.ask_all(sampled, self.say, {"init": state["init"]}, at=("say", number))
+        weights = dict(zip(sampled.names, self.weights, strict=True))
+        mean = mean_states(said.values, [weights[name] for name in said.senders.names])
+        await fed.ask_all(fed.parties, self.hear, {"state": mean}, at=("hear", number))
+        row["server_bytes_up"] = sum(M.nbytes(value) for value in said.values)
+        row["server_bytes_down"] = len(fed.parties) * M.nbytes({"state": mean})
+        return state, row

@@ -1,0 +1,114 @@
+"""Groups of clients: those of an edge server, or of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+from atoll.core.rng import Rng
+
+from .graphs import Graph
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Grouped", "Groups", "check_groups", "members_of", "portion"]
+
+Groups = int | tuple[tuple[int, ...], ...]
+"""How many groups of (nearly) equal size, in the order of the clients; or the positions of each group's members."""
+
+
+def check_groups(groups: Groups, where: str) -> Groups:
+    """Refuse groups that cannot be; return them as plain tuples.
+
+    Raises:
+        ConfigError: no group, an empty one, or a client in two.
+    """
+    if isinstance(groups, int):
+        if groups < 1:
+            raise ConfigError(f"groups={groups}", where=where, remedy="use at least 1")
+        return groups
+    made = tuple(tuple(int(i) for i in group) for group in groups)
+    everyone = [i for group in made for i in group]
+    if not made or not all(made) or len(set(everyone)) < len(everyone):
+        raise ConfigError(f"groups={made}", where=where, remedy="put each client into one group, and leave none empty")
+    return made
+
+
+def members_of(groups: Groups, n: int, where: str) -> list[NDArray[np.int64]]:
+    """The positions of each group's members, sorted.
+
+    Raises:
+        ConfigError: the groups are not those of ``n`` clients.
+    """
+    if isinstance(groups, int):
+        if groups > n:
+            raise ConfigError(f"groups={groups} of {n} clients", where=where, remedy="use at most one group a client")
+        return [np.sort(part) for part in np.array_split(np.arange(n), groups)]
+    found = [np.array(sorted(group), dtype=np.int64) for group in groups]
+    if sorted(int(i) for part in found for i in part) != list(range(n)):
+        raise ConfigError(
+            f"groups of {sum(map(len, found))} clients, and there are {n}",
+            where=where,
+            remedy="put each of the federation's clients into one group",
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What a server may know of its members' data.
+
+    Attributes:
+        sizes: examples of each member, if known.
+    """
+
+    sizes: Any
+
+
+def portion(data: Any, members: NDArray[np.int64]) -> Portion:
+    """Of these members."""
+    sizes = getattr(data, "sizes", None)
+    return Portion(None if sizes is None else np.asarray(sizes)[members])
+
+
+def weight_of(data: Any, members: NDArray[np.int64]) -> float:
+    """Examples of a group, or its clients where sizes are unknown."""
+    sizes = portion(data, members).sizes
+    return float(len(members) if sizes is None else np.sum(sizes))
+
+
+@dataclass(frozen=True)
+class Grouped(Graph):
+    """A graph inside each group, and no links between groups.
+
+    Attributes:
+        base: of each group.
+        groups: who is with whom.
+        n: nodes in all.
+    """
+
+    base: Graph
+    groups: Groups
+    n: int
+
+    @property
+    def changes(self) -> bool:
+        """As the base."""
+        return self.base.changes
+
+    def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
+        """Of everyone."""
+        return self.among(np.arange(n), rng)
+
+    def among(self, members: NDArray[np.int64], rng: Rng) -> NDArray[np.int64]:
+        """Each group's members by themselves."""
+        found = [np.zeros((0, 2), dtype=np.int64)]
+        for number, group in enumerate(members_of(self.groups, self.n, "topology.groups")):
+            there = np.flatnonzero(np.isin(members, group))
+            if len(there) > 1:
+                found.append(there[self.base.edges(len(there), rng.child("group", number))])
+        return np.concatenate(found)

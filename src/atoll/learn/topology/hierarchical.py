@@ -1,0 +1,252 @@
+"""Client, edge, cloud: edge servers run rounds of their own, and a cloud averages them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.errors import ConfigError
+from atoll.core.tree import Tree
+
+from ..rounds import _initial, _learned, server_round
+from .base import Topology, require_plain
+from .graphs import Complete, Graph
+from .groups import Groups, check_groups, members_of, portion, weight_of
+from .loop import run_course
+from .mixing import mixing_matrix, require_connected
+from .nodes import seed_of
+from .shared import mean_states, pulled, shared, with_shared
+
+if TYPE_CHECKING:
+    from atoll.core.federation import Federation
+
+    from ..learner import Learner
+    from ..training import Trained, Training
+
+__all__ = ["ClusteredGossip", "Hierarchical"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Edges(Topology):
+    """Clients in groups, each with an edge server.
+
+    Attributes:
+        groups: how many groups, or the positions of each one's members.
+        every: rounds that an edge runs with its own members before edges hear of each other.
+    """
+
+    groups: Groups = 2
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", check_groups(self.groups, type(self).__name__))
+        if self.every < 1:
+            raise ConfigError(f"every={self.every}", where=type(self).__name__, remedy="use at least 1 round")
+
+    def servers(self, n: int) -> dict[str, str]:
+        """``edge-0``, ``edge-1``, ..."""
+        return {f"edge-{e}": "edge" for e in range(len(members_of(self.groups, n, type(self).__name__)))}
+
+    def check(self, job: Training, learner: Learner, data: Any) -> None:
+        """Refuse a budget that no single server keeps, and groups that are not those of these clients."""
+        del learner
+        require_plain(self, job, uplink=True)
+        members_of(self.groups, len(data), type(self).__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hierarchical(_Edges):
+    """Client-edge-cloud: an edge runs ``every`` rounds with its members, then the cloud averages the edges, by examples.
+
+    A round of the history is one of the cloud's, ``every`` rounds at each edge. Selection, uplink, reducer, aggregation and pacing act
+    between edges and clients; the edges' servers are averaged leaf by leaf (parameters, momentum, control variates). With ``every=1`` and
+    everyone it is the flat training wherever the server's fold is linear (FedAvg, FedAvgM, FedProx, FedDyn). The cloud's traffic is
+    ``2 * edges`` models for ``every`` rounds, instead of ``2 * clients`` a round.
+
+    Liu, Zhang, Song, Letaief 2020, "Client-Edge-Cloud Hierarchical Federated Learning" (HierFAVG): ``kappa_1`` is the algorithm's local steps,
+    ``kappa_2`` is ``every``.
+
+    Attributes:
+        groups: how many edges, or the positions of each one's members.
+        every: ``kappa_2``.
+    """
+
+    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
+        """Rounds of the cloud."""
+        return await run_course(fed, job, learner, data, _Cloud(self, job, learner, data))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusteredGossip(_Edges):
+    """Centralised inside, decentralised between: an edge runs ``every`` rounds with its members, then edges mix with their neighbours.
+
+    Nobody coordinates the edges; each has a model of its own, and the global model is their mean. ``consensus`` in the history is the distance
+    of the farthest edge from it. On a complete graph with clusters of equal size and data it is the flat training.
+
+    Attributes:
+        groups: how many edges, or the positions of each one's members.
+        every: rounds at the edges before they mix.
+        graph: of the edges.
+        mixing: steps of mixing.
+    """
+
+    graph: Graph = field(default_factory=Complete)
+    mixing: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mixing < 1:
+            raise ConfigError(f"mixing={self.mixing}", where="ClusteredGossip", remedy="use at least 1 step")
+
+    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
+        """Rounds of the edges, and mixing."""
+        course = _Peers(self, job, learner, data)
+        count = len(course.groups)
+        names = [f"edge-{e}" for e in range(count)]
+        require_connected(self.graph, count, course.graph_key(fed, 1), names)
+        return await run_course(fed, job, learner, data, course)
+
+
+class _EdgeRounds:
+    """Edges that run rounds with their members."""
+
+    def __init__(self, topology: _Edges, job: Training, learner: Learner, data: Any) -> None:
+        self.every, self.job, self.learner, self.data = topology.every, job, learner, data
+        self.groups = members_of(topology.groups, len(data), type(topology).__name__)
+        self.weights = [weight_of(data, members) for members in self.groups]
+
+    def initial(self, fed: Federation) -> Tree:
+        """The state of every edge: that of a server of its own."""
+        sizes = [
+            float(np.sum(p.sizes)) if (p := portion(self.data, m)).sizes is not None else None for m in self.groups
+        ]
+        first = _initial(fed, self.job, self.learner)
+        rules = [self.job.selection.init(fed.parties[m]) for m in self.groups]
+        return {
+            "edges": [
+                {**first, "rounds": 0, "weight": w, "selection": rule} for w, rule in zip(sizes, rules, strict=True)
+            ]
+        }
+
+    async def visit(self, fed: Federation, e: int, state: Tree, down: Tree = None) -> tuple[Tree, dict[str, Any]]:
+        """Let an edge run its rounds; ``down`` is what it is sent first, and answered in kind."""
+        rows: list[dict[str, Any]] = []
+        kept = state
+
+        async def program(edge: Federation, message: Tree) -> Tree:
+            nonlocal kept
+            kept = kept if message is None else {**kept, **message}
+            for _ in range(self.every):
+                number = kept["rounds"] + 1
+                kept = {**kept, "rounds": number}
+                kept, row, replied, invited = await server_round(
+                    edge, self.job, self.learner, portion(self.data, self.groups[e]), kept, number
+                )
+                kept = _learned(self.job, kept, invited, replied, row)
+                rows.append(row)
+            return None if message is None else {name: kept[name] for name in message}
+
+        await fed.nest(f"edge-{e}", program, fed.parties[self.groups[e]], down)
+        return kept, _summed(rows)
+
+    async def visits(self, fed: Federation, state: Tree, down: Tree = None) -> tuple[list[Tree], dict[str, Any]]:
+        """All edges side by side."""
+        made = await asyncio.gather(*(self.visit(fed, e, edge, down) for e, edge in enumerate(state["edges"])))
+        return [edge for edge, _ in made], _summed([row for _, row in made])
+
+    def finished(self, edges: list[Tree]) -> Tree:
+        """The global model: the mean of the edges'."""
+        models = [{**edge["server"]["params"], **edge["buffers"]} for edge in edges]
+        return mean_states(models, [1.0] * len(models))
+
+
+class _Cloud(_EdgeRounds):
+    """Edges under a cloud."""
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """Send the mean, let the edges work, average."""
+        del number
+        known = state["edges"][0]
+        down = {"server": known["server"], "buffers": known["buffers"]}
+        edges, row = await self.visits(fed, state, down)
+        mean = mean_states([{name: edge[name] for name in down} for edge in edges], self.weights)
+        traffic = {"cloud_bytes_down": len(edges) * M.nbytes(down)}
+        traffic["cloud_bytes_up"] = sum(M.nbytes({name: edge[name] for name in down}) for edge in edges)
+        return {"edges": [{**edge, **mean} for edge in edges]}, {**row, **traffic}
+
+    async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """The cloud's."""
+        del watch, number
+        edge = state["edges"][0]
+        return {**edge["server"]["params"], **edge["buffers"]}, {}
+
+
+class _Peers(_EdgeRounds):
+    """Edges that mix among themselves."""
+
+    def __init__(self, topology: ClusteredGossip, job: Training, learner: Learner, data: Any) -> None:
+        super().__init__(topology, job, learner, data)
+        self.graph, self.mixing = topology.graph, topology.mixing
+
+    def graph_key(self, fed: Federation, number: int) -> int:
+        """From what the graph of a round is drawn."""
+        return seed_of(fed.rng, "graph", number if self.graph.changes else 0)
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """Let the edges work, and mix."""
+        edges, row = await self.visits(fed, state)
+        matrix = mixing_matrix(self.graph, np.arange(len(edges)), self.graph_key(fed, number))
+        for _ in range(self.mixing):
+            edges = await self._mixed(fed, edges, matrix)
+        return {"edges": edges}, row
+
+    async def _mixed(self, fed: Federation, edges: list[Tree], matrix: Any) -> list[Tree]:
+        """One step: every edge sends its state to each neighbour, over a link of their own."""
+        sent = [shared(edge, "state") for edge in edges]
+        place = [fed.world.roster.position(f"edge-{e}") for e in range(len(edges))]
+        clock, transfer = fed.clock, fed.world.cost.transfer
+        slowest = clock.now()
+        made = []
+        for i, edge in enumerate(edges):
+            near = [int(j) for j in np.flatnonzero(matrix[i]) if j != i]
+            for j in near:
+                size = M.nbytes(sent[j])
+                fed.meter.down(f"edge-{j}", np.array([place[i]], dtype=np.int64), size)
+                slowest = max(slowest, clock.now() + transfer(f"edge-{j}", f"edge-{i}", size))
+            values = pulled(sent[i], {str(j): sent[j] for j in near}, {str(j): float(matrix[i, j]) for j in near})
+            made.append({**edge, **with_shared({n: edge[n] for n in ("server", "buffers")}, values, "state")})
+        await clock.sleep_until(slowest)
+        return made
+
+    async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """The mean, and how far the farthest edge is from it."""
+        del watch, number
+        mean = self.finished(state["edges"])
+        away = [
+            float(np.sqrt(sum(np.sum((leaf - mean[name]) ** 2) for name, leaf in edge["server"]["params"].items())))
+            for edge in state["edges"]
+        ]
+        return mean, {"consensus": max(away)}
+
+
+def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rows as one: counts add up, measures are means over the replies."""
+    made: dict[str, Any] = {}
+    weights = [max(float(row.get("replied", 0)), 0.0) for row in rows]
+    for name in dict.fromkeys(key for row in rows for key in row if not key.startswith("bytes_")):
+        values = [row.get(name) for row in rows]
+        if name in ("selected", "replied", "silent", "rejected"):
+            made[name] = int(sum(v or 0 for v in values))
+        elif isinstance(next(v for v in values if v is not None), dict):
+            made[name] = {k: v for value in values for k, v in (value or {}).items()}
+        elif isinstance(next(v for v in values if v is not None), str):
+            made[name] = "; ".join(dict.fromkeys(str(v) for v in values if v is not None))
+        else:
+            pairs = [(v, w) for v, w in zip(values, weights, strict=True) if v is not None and w > 0]
+            if pairs:
+                made[name] = float(np.average([v for v, _ in pairs], weights=[w for _, w in pairs]))
+    return made
