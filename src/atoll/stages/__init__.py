@@ -4,6 +4,7 @@ from .affine import MinMaxAffine
 from .clip import Clip
 from .dgc import DGC
 from .feedback import ErrorFeedback
+from .lowrank import LowRank
 from .onebit import OneBit, Sign
 from .qsgd import QSGD
 from .randomk import RandomK
@@ -20,6 +21,7 @@ __all__ = [
     "Clip",
     "CountSketch",
     "ErrorFeedback",
+    "LowRank",
     "MinMaxAffine",
     "OneBit",
     "OptimalSparse",

@@ -47,6 +47,8 @@ class Shift(Around):
         super().__post_init__()
         if self.a is not None and not (0.0 < self.a <= 1.0 and math.isfinite(self.a)):
             raise ConfigError(f"a={self.a}", where="Shift", remedy="use a step above 0 and at most 1, or None")
+        if self.a is None:
+            self._step({"w": np.zeros(2)})  # refuse a compressor that does not know its omega
         object.__setattr__(self, "summable", False)
         object.__setattr__(self, "unbiased", self.stage.unbiased)
 
