@@ -17,6 +17,7 @@ from atoll.stages import (
     STC,
     CountSketch,
     ErrorFeedback,
+    LowRank,
     MinMaxAffine,
     OneBit,
     OptimalSparse,
@@ -35,6 +36,7 @@ PLAIN = [
     MinMaxAffine(3, per=4), OneBit(), OneBit("model"), Sign(), Sign(per=5), Sign(scaled=False), Ternary(), Ternary("model"),
     TopK(0.3), TopK(0.2, "tensor"), STC(0.3), STC(0.3, "tensor"), Threshold(0.5), RandomK(0.25), RandomK(0.25, scaled=False),
     RandomK(0.25, shared=True), OptimalSparse(1.0), OptimalSparse(0.1), CountSketch(8, 3), CountSketch(8, 3, "median"),
+    LowRank(1), LowRank(2),
 ]  # fmt: skip
 WITH_MEMORY = [
     ErrorFeedback(TopK(0.2)), ErrorFeedback(Sign()), ErrorFeedback(Threshold(0.5)), ErrorFeedback(CountSketch(8, 3, "median")),

@@ -23,6 +23,7 @@ from .first_order_residual import FirstOrderResidual
 from .flecs import FLECS
 from .full_gradient import FullGradient
 from .giant import GIANT
+from .lfedadmm import LFedADMM
 from .local_adaptive import LocalAdaGrad, LocalAdam, LocalRMSProp
 from .local_saga import LocalSAGA
 from .local_svrg import LocalSVRG
@@ -49,6 +50,7 @@ __all__ = [
     "FedNL",
     "DINGO",
     "DANE",
+    "LFedADMM",
     "DeepGradientCompression",
     "ADIANA",
     "DIANA",

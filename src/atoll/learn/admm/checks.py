@@ -1,0 +1,42 @@
+"""What settings of ADMM must be."""
+
+from __future__ import annotations
+
+import math
+
+from atoll.core.errors import ConfigError, nearest
+
+__all__ = ["require_choice", "require_count", "require_positive"]
+
+
+def require_positive(where: str, **values: float) -> None:
+    """Refuse penalties, rates and bounds that are not positive and finite.
+
+    Raises:
+        ConfigError: names the first.
+    """
+    for name, value in values.items():
+        if not (value > 0 and math.isfinite(value)):
+            raise ConfigError(f"{name}={value}", where=where, remedy="use a positive, finite number")
+
+
+def require_count(where: str, **values: int) -> None:
+    """Refuse counts below 1.
+
+    Raises:
+        ConfigError: names the first.
+    """
+    for name, value in values.items():
+        if value < 1:
+            raise ConfigError(f"{name}={value}", where=where, remedy="use a whole number of at least 1")
+
+
+def require_choice(where: str, name: str, value: str, known: tuple[str, ...]) -> None:
+    """Refuse a word that is not among those known.
+
+    Raises:
+        ConfigError: with the nearest one.
+    """
+    if value not in known:
+        hint = nearest(str(value), known)
+        raise ConfigError(f"{name}={value!r} is not known.{hint}", where=where, remedy=f"use one of {', '.join(known)}")
