@@ -1,0 +1,101 @@
+"""The synthetic populations, with test or validation rows held out, and a linear model whose personal versions are measured on them."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from atoll.learn.linear import Linear, LinearLearner
+from atoll.learn.personal import measured
+
+if TYPE_CHECKING:
+    from atoll.core.tree import Tree
+    from atoll.data import Dataset, Islands
+    from atoll.learn.learner import LearnerSettings
+
+__all__ = ["KINDS", "divided", "islands", "tested"]
+
+KINDS: dict[str, tuple[float, float] | None] = {
+    "iid": None,
+    "0,0": (0.0, 0.0),
+    "0.5,0.5": (0.5, 0.5),
+    "1,1": (1.0, 1.0),
+}
+"""Syn(a, b); ``None`` is Syn(iid)."""
+
+
+@functools.lru_cache(maxsize=64)
+def divided(
+    kind: str, tuning: bool = False, draw: int = 0, rows: int = 0, unit: bool = False
+) -> tuple[Islands, Islands]:
+    """The population as (rows to train on, rows to measure on), client by client.
+
+    Args:
+        kind: one of `KINDS`.
+        tuning: measure on a tenth of the training rows instead of the test rows, which are left out.
+        draw: seed of the data.
+        rows: at most so many rows a client; 0 for the sizes of the experiment.
+        unit: every row divided by its norm where that is above 1, which looks at no other row.
+    """
+    import numpy as np
+
+    from atoll.data import Islands, synthetic, synthetic_iid
+
+    spread = KINDS[kind]
+    whole = synthetic_iid(seed=draw) if spread is None else synthetic(*spread, seed=draw)
+    if rows:
+        sizes = np.minimum(np.asarray(whole.sizes), rows)
+        whole = synthetic_iid(seed=draw, sizes=sizes) if spread is None else synthetic(*spread, seed=draw, sizes=sizes)
+    if unit:
+        whole = Islands.from_datasets(
+            {name: _unit(whole.shard(i)) for i, name in enumerate(whole.names)}, scheme="unit"
+        )
+    train, test = whole.holdout(0.1, seed=draw)
+    return train.holdout(0.1, seed=draw + 1) if tuning else (train, test)
+
+
+def _unit(shard: Any) -> Dataset:
+    import numpy as np
+
+    from atoll.data import Dataset
+
+    x = np.asarray(shard.x, dtype=np.float64)
+    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+    return Dataset({"x": x, "y": np.asarray(shard.y)}, task="classification", name="unit rows")
+
+
+def islands(kind: str, tuning: bool = False, draw: int = 0, rows: int = 0, unit: bool = False) -> Islands:
+    """The clients, and what is measured on as the server's test set."""
+    train, test = divided(kind, tuning, draw, rows, unit)
+    return train.with_test(test.pooled())
+
+
+def tested(kind: str, tuning: bool = False, draw: int = 0, rows: int = 0, unit: bool = False) -> Tested:  # noqa: PT028 - no test
+    """The linear model for a population."""
+    return Tested(20, 2, tests=divided(kind, tuning, draw, rows, unit)[1])
+
+
+@dataclass(frozen=True)
+class Tested(Linear):
+    """A linear model whose clients measure on their own test rows.
+
+    Attributes:
+        tests: the test rows, client by client.
+    """
+
+    tests: Any = field(default=None, kw_only=True)
+
+    def learner(self, settings: LearnerSettings, data: Any) -> LinearLearner:
+        """Ready for a data set."""
+        made = _Tested(self, "cross_entropy", settings)
+        made.check(data)
+        return made
+
+
+class _Tested(LinearLearner):
+    def _measure(self, island: Any, message: Tree) -> Any:
+        tests = self.model.tests  # type: ignore[attr-defined]
+        place = list(tests.names).index(island.name)
+        return measured(self, SimpleNamespace(data=tests.shard(place), state=island.state), message)  # type: ignore[arg-type]

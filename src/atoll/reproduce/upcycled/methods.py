@@ -1,0 +1,93 @@
+"""The seven bases, their Upcycled versions and the bases with server learning rate ``1 + u``, as configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["BASES", "Method", "algorithm", "tries"]
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method with its settings.
+
+    Attributes:
+        base: one of `BASES`.
+        way: ``"base"``, ``"upcycled"`` or ``"server"`` (server learning rate ``1 + u``).
+        lr: local learning rate.
+        u: coefficient of the extrapolation; 0 for a base.
+    """
+
+    base: str
+    way: str
+    lr: float
+    u: float = 0.0
+
+
+def _momentum(base: Config) -> Config:
+    return {"name": "Accelerated", "base": base, "transforms": [{"name": "Momentum", "beta": 0.5}]}
+
+
+def _fedavg(local: Config, step: float) -> Config:
+    return _momentum({"name": "FedAvg", **local, "server_lr": step})
+
+
+def _fedavgm(local: Config, step: float) -> Config:
+    return _momentum({"name": "FedAvgM", **local, "momentum": 0.3, "server_lr": step})
+
+
+def _fedprox(local: Config, step: float) -> Config:
+    return _momentum({"name": "FedProx", **local, "mu": 0.1, "server_lr": step})
+
+
+def _scaffold(local: Config, step: float) -> Config:
+    # Option 2 takes local momentum for a larger gradient: option 1 is exact.
+    return _momentum({"name": "Scaffold", **local, "option": 1, "by_examples": True, "server_lr": step})
+
+
+def _feddyn(local: Config, step: float) -> Config:
+    del step
+    return _momentum({"name": "FedDyn", **local, "alpha": 0.01, "clip": 10.0})
+
+
+def _pfedme(local: Config, step: float) -> Config:
+    return {"name": "PFedMe", **local, "lam": 15.0, "k": 5, "mu": 1e-3, "beta": step}
+
+
+def _fedyogi(local: Config, step: float) -> Config:
+    return _momentum({"name": "FedYogi", **local, "server_lr": 0.1 * step, "tau": 1e-3})
+
+
+BASES: dict[str, Callable[[Config, float], Config]] = {
+    "FedAvg": _fedavg,
+    "FedAvgM": _fedavgm,
+    "FedProx": _fedprox,
+    "Scaffold": _scaffold,
+    "FedDyn": _feddyn,
+    "pFedMe": _pfedme,
+    "FedYogi": _fedyogi,
+}
+_RATES = (0.003, 0.005, 0.01, 0.03, 0.1, 0.3)
+_SMALL_RATES = (0.003, 0.005, 0.01, 0.02, 0.04, 0.06)  # pFedMe: lr * lam may not exceed 1
+_COEFFICIENTS = (0.3, 0.9)
+
+
+def algorithm(method: Method, late: float, epochs: int = 10) -> Config:
+    """The algorithm of a method with a share of stragglers."""
+    local: Config = {"lr": method.lr, "epochs": epochs, "batch_size": 32}
+    if late:
+        local["stragglers"] = {"probability": late}
+    made = BASES[method.base](local, 1.0 + method.u if method.way == "server" else 1.0)
+    return {"name": "Upcycled", "base": made, "coefficient": method.u} if method.way == "upcycled" else made
+
+
+def tries(base: str, way: str) -> list[Method]:
+    """Six settings: as many for every method."""
+    rates = _SMALL_RATES if base == "pFedMe" else _RATES
+    if way == "base":
+        return [Method(base, way, lr) for lr in rates]
+    return [Method(base, way, lr, u) for lr in rates[1::2] for u in _COEFFICIENTS]

@@ -1,0 +1,113 @@
+"""The reproductions of Upcycled-FL: their protocol, and that they judge what they ran."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atoll.reproduce import Lab, entry
+from atoll.reproduce.upcycled.cells import Protocol, cell, settings, tuned
+from atoll.reproduce.upcycled.data import KINDS, divided, islands
+from atoll.reproduce.upcycled.methods import BASES, Method, algorithm, tries
+from atoll.reproduce.upcycled.private import Trial
+from atoll.reproduce.upcycled.table import judge_pairs, table
+from atoll.reproduce.upcycled_table1 import _PAPER as TABLE_1
+from atoll.reproduce.upcycled_table3 import _PAPER as TABLE_3
+from atoll.runs import parse_config
+
+TINY = Protocol(late=0.9, rounds=4, seeds=2, tuning_rounds=2, epochs=2, rows=60)
+
+
+def test_the_papers_numbers_add_up_to_its_summary():
+    # Mean gains by population, computed apart from this code over the bases whose rows are not lost.
+    gains = lambda paper, kind: np.mean([b - a for (_, k), (a, b) in paper.items() if k == kind])  # noqa: E731
+    assert [gains(TABLE_1, kind) for kind in KINDS] == pytest.approx([0.85, 0.89, 0.92, 1.11], abs=0.006)
+    assert [gains(TABLE_3, kind) for kind in KINDS] == pytest.approx([0.68, 0.35, 0.85, 1.11], abs=0.006)
+    assert len(TABLE_1) == 6 * 4
+    assert len(TABLE_3) == 7 * 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_validation_rows_are_neither_trained_on_nor_tested(kind):
+    train, test = divided(kind, rows=80)
+    fit, check = divided(kind, tuning=True, rows=80)
+    rows = lambda shard: {row.tobytes() for row in np.asarray(shard.x)}  # noqa: E731
+    for i in range(3):
+        parts = [rows(p.shard(i)) for p in (fit, check, test)]
+        assert parts[0] | parts[1] == rows(train.shard(i))
+        assert not (parts[0] & parts[1])
+        assert not (parts[0] & parts[2])
+        assert not (parts[1] & parts[2])
+    assert len(islands(kind, rows=80).test) == sum(test.sizes)
+
+
+def test_unit_rows():
+    train, _ = divided("1,1", rows=60, unit=True)
+    assert max(float(np.linalg.norm(np.asarray(train.shard(i).x), axis=1).max()) for i in range(30)) <= 1 + 1e-12
+
+
+def test_every_method_has_as_many_tries():
+    assert {len(tries(base, way)) for base in BASES for way in ("base", "upcycled", "server")} == {6}
+    for base in BASES:
+        for way in ("base", "upcycled"):
+            made = parse_config(settings(tries(base, way)[0], "iid", TINY, tuning=False, seed=0))
+            assert made.rounds == (8 if way == "upcycled" else 4)
+    inner = algorithm(Method("FedAvg", "server", 0.1, 0.5), 0.3)["base"]
+    assert inner["server_lr"] == 1.5
+    assert inner["stragglers"] == {"probability": 0.3}
+
+
+def test_cells_are_kept(tmp_path: Path):
+    seen: list[str] = []
+
+    def watch(name, rounds):
+        seen.append(name)
+        return lambda row: None
+
+    lab = Lab(tmp_path, watch=watch)
+    best = tuned(lab, "FedAvg", "upcycled", "iid", TINY)
+    first = cell(lab, best, "iid", TINY)
+    assert len(seen) == 6 + 2
+    again = cell(Lab(tmp_path, watch=watch), best, "iid", TINY)
+    assert len(seen) == 8
+    np.testing.assert_array_equal(first.values, again.values)
+    assert 0.5 < first.values.mean() <= 1
+
+
+def test_a_table_judges_what_it_ran(tmp_path: Path):
+    claims = table(
+        Lab(tmp_path), TINY, TABLE_1, ("iid",), ("FedAvg", "pFedMe", "Scaffold"), dict.fromkeys(BASES, (0.03, 0.5))
+    )
+    said = {claim.claim: claim for claim in claims}
+    fold = said["Upcycled is more than its base with server learning rate 1 + u"]
+    assert fold.ours == pytest.approx(0, abs=1e-9)
+    assert not fold.holds
+    half = next(c for c in claims if "half of the contacts" in c.claim)
+    assert half.holds
+    assert half.ours[0] == 0.5
+    assert "Upcycled-pFedMe is better than pFedMe on Syn(iid)" in said
+    assert said["Upcycled-FedAvg is better than FedAvg on Syn(iid)"].paper == "98.06 -> 98.83"
+
+
+def test_a_claim_that_does_not_hold_is_said():
+    gains = {("A", "x"): (np.array([1.0, 1.2]), 0.1), ("B", "x"): (np.array([-2.0, -2.1]), 0.05)}
+    mean, every, noise = judge_pairs(gains, {("A", "x"): (50.0, 51.0), ("B", "x"): (50.0, 50.5)})
+    assert (mean.paper, mean.holds) == (0.75, False)
+    assert (every.paper, every.ours, every.holds) == ("2/2", "1/2", False)
+    assert (noise.ours, noise.holds) == (0.5, False)
+    assert "B on (x)" in noise.note
+
+
+def test_private_trials_spend_what_they_say(tmp_path: Path):
+    from atoll.core.event import Ledger
+    from atoll.privacy import spent
+
+    for mechanism in ("output", "objective"):
+        trial = Trial(mechanism, "iid", 300.0, True, iterations=4, epochs=1, rows=60)
+        lab = Lab(tmp_path / mechanism)
+        run = lab.train(trial.settings(tuning=False, seed=0))
+        assert len(run.rows) == 4
+        found = spent(Ledger(next(run.folder.path.rglob("ledger.jsonl"))), 1e-5, "moments")
+        assert len(found) == 30
+        assert max(found.values()) == pytest.approx(300.0, rel=1e-6)
+    assert entry("upcycled-privacy").run(Lab(tmp_path / "quick"), True)
