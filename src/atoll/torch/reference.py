@@ -115,9 +115,20 @@ class _Oracle:
         return loss
 
     def hvps(self, params: Tree, vectors: Tree) -> Tree:
-        count = len(T.leaves(vectors)[0])
-        found = [self.hvp(params, T.map(lambda leaf, i=i: leaf[i], vectors)) for i in range(count)]
-        return T.map(lambda *parts: torch.stack(parts), *found)
+        leaves, loss = self._at(params)
+        slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, create_graph=True)
+        bent = {n: g for n, g in zip(leaves, slopes, strict=True) if g is not None and g.requires_grad}
+        if not bent:  # the gradient is constant
+            return {name: torch.zeros_like(value) for name, value in vectors.items()}
+
+        def turned(i: int) -> Tree:
+            along = [vectors[name][i] for name in bent]
+            return _filled(
+                leaves,
+                torch.autograd.grad([*bent.values()], [*leaves.values()], along, retain_graph=True, allow_unused=True),
+            )
+
+        return T.map(lambda *parts: torch.stack(parts), *(turned(i) for i in range(len(T.leaves(vectors)[0]))))
 
     def hvp(self, params: Tree, vector: Tree) -> Tree:
         leaves, loss = self._at(params)

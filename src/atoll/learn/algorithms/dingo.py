@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from atoll.core import tree as T
@@ -80,7 +80,7 @@ class DINGO(NewtonType):
         """A gradient (of the model or of a trial point), or the systems of a case."""
         plain, with_damping = _Solve(steps=self.steps), _Solve(steps=self.steps, damping=self.phi**2)
         if phase == "corrected":
-            return (with_damping, _Correct(steps=self.steps, damping=self.phi**2))
+            return (replace(with_damping, keeps=True), _Correct(steps=self.steps, damping=self.phi**2))
         return {"curvature": (plain,), "damped": (with_damping,)}.get(phase, (FullGradient(reply=True),))
 
     def init(self, params: Tree) -> Tree:
@@ -130,9 +130,10 @@ def _promise(state: Tree) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _Solve(NewtonType):
-    """``H_k g`` and ``(H_k^2 + damping I)^-1 H_k g``; without damping ``H_k^+ g``."""
+    """``(H_k^2 + damping I)^-1 H_k g``; without damping ``H_k^+ g``, and ``H_k g`` beside it. ``keeps`` leaves it for the next pass."""
 
     damping: float = 0.0
+    keeps: bool = False
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         del client
@@ -149,7 +150,9 @@ class _Solve(NewtonType):
         found = {"direction": local["solver"]["x"]}
         if not self.damping:
             found["image"] = local["solver"]["image"]
-        return {name: Mean(value, examples=work.examples) for name, value in found.items()}, found
+        return {
+            name: Mean(value, examples=work.examples) for name, value in found.items()
+        }, found if self.keeps else None
 
 
 @dataclass(frozen=True, kw_only=True)

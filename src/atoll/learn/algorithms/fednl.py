@@ -57,7 +57,9 @@ class FedNL(NewtonType):
     citation: ClassVar[str] = (
         "Safaryan, Islamov, Qian, Richtárik. FedNL: Making Newton-Type Methods Applicable to Federated Learning. ICML 2022."
     )
-    card: ClassVar[Card] = Card(family="second order", unbiased=True, note="for convex losses of few parameters")
+    card: ClassVar[Card] = Card(
+        family="second order", unbiased=True, note="for convex losses of few parameters", example={"begin": "zero"}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

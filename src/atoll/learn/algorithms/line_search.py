@@ -28,7 +28,7 @@ class LossesAlong(Algorithm):
     sizes: tuple[float, ...] = (1.0,)
     batch_size: int | None = None
     steps: int | None = 1
-    card: ClassVar[Card] = Card(family="second order", note="a part of other algorithms: it does not train")
+    card: ClassVar[Card] = Card(family="second order", part=True, note="a part of other algorithms: it does not train")
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """The model, and no losses yet."""
