@@ -114,7 +114,7 @@ def test_diana_learns_the_gradients_at_the_optimum_and_direct_compression_stalls
         model=Quadratic(20),
         algorithm=DIANA(lr=1 / 28, compressor=RandomK(0.25)),
         selection=atoll.Everyone(),
-        rounds=600,
+        rounds=400,
     )
     engine = Inline()
     world = World(data, engine)
@@ -128,9 +128,9 @@ def test_diana_learns_the_gradients_at_the_optimum_and_direct_compression_stalls
     for k in range(10):
         shifts[str(k)] = engine.host.store.get(slot, k)["gradient"]["0"]["shift"]["w"]
         shard = data.shard(k)
-        np.testing.assert_allclose(shifts[str(k)], np.asarray(shard.x) @ best - np.asarray(shard.y), atol=1e-9)
-    assert gap(result.params) < 1e-18
-    direct = run(QuantisedSGD(lr=1 / 28, compressor=RandomK(0.25)), rounds=300, data=data)
+        np.testing.assert_allclose(shifts[str(k)], np.asarray(shard.x) @ best - np.asarray(shard.y), atol=1e-5)
+    assert gap(result.params) < 1e-12
+    direct = run(QuantisedSGD(lr=1 / 28, compressor=RandomK(0.25)), rounds=100, data=data)
     assert gap(direct.params) > 0.1
     del fed
 
@@ -145,9 +145,9 @@ def test_diana_meets_a_nonsmooth_regulariser():
         z = x - 0.1 * (matrix @ x - target)
         x = np.sign(z) * np.maximum(abs(z) - 0.1 * l1, 0)
     assert 0 < np.count_nonzero(x) < 8
-    found = run(DIANA(lr=lr, compressor=RandomK(0.5), l1=l1), rounds=700, data=data).params["w"]
-    np.testing.assert_allclose(found, x, atol=1e-6)
-    found = run(ADIANA(mu=1.0, smoothness=10.0, omega=1.0, clients=6, compressor=RandomK(0.5), l1=l1), 700, data=data)
+    found = run(DIANA(lr=lr, compressor=RandomK(0.5), l1=l1), rounds=400, data=data).params["w"]
+    np.testing.assert_allclose(found, x, atol=1e-4)
+    found = run(ADIANA(mu=1.0, smoothness=10.0, omega=1.0, clients=6, compressor=RandomK(0.5), l1=l1), 400, data=data)
     np.testing.assert_allclose(found.params["w"], x, atol=2e-2)
 
 
@@ -306,4 +306,4 @@ def test_a_method_without_sense_is_refused():
     with pytest.raises(ConfigError, match=r"l1=-1\.0"):
         DIANA(l1=-1.0)
     with pytest.raises(CompositionError, match="TopK does not know its omega"):
-        run(DIANA(compressor=TopK(0.5)))
+        DIANA(compressor=TopK(0.5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -76,7 +77,7 @@ def test_it_is_error_feedback_at_the_server():
     stage = Sign("model")
     run(stage, rounds=8)
     e, x = np.zeros(DIM), SEEN[0]["hat"][0]
-    for before, after in zip(SEEN, SEEN[1:], strict=False):
+    for before, after in itertools.pairwise(SEEN):
         update = after["x"] - before["x"]
         p = update + e
         sent = stage.decode(stage.encode({"w": p}, None, RNG), None, 1)["w"]
@@ -147,7 +148,7 @@ def test_phases_of_one_round_tell_a_model_once():
 @pytest.mark.parametrize("stage", [ErrorFeedback(TopK(0.1))], ids=repr)
 def test_memory_has_no_place_on_the_way_down(stage):
     with pytest.raises(
-        CompositionError, match="ErrorFeedback cannot compress what the server sends.*keeps the error itself"
+        CompositionError, match=r"ErrorFeedback cannot compress what the server sends.*keeps the error itself"
     ):
         run(stage)
 

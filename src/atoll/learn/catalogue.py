@@ -10,6 +10,7 @@ import numpy as np
 
 from atoll.core import tree as T
 from atoll.core.aggregate import merge_totals
+from atoll.core.chain import Chain
 from atoll.core.errors import AtollError, ConfigError, nearest
 from atoll.core.tree import Tree
 
@@ -47,10 +48,11 @@ class Fact:
         name: of the class.
         paper: where it is from.
         family: the shelf it stands on.
-        state: floats that a client keeps between rounds, as a formula in ``d``; ``None`` where it could not be measured.
+        state: floats that a client keeps between rounds, with what the method's own uplink stages remember, as a formula in ``d``; ``None``
+            where it could not be measured.
         exchanges: what crosses in a round, phase by phase.
         stateless: clients keep nothing.
-        secure: every reply can be summed, so that a secure reducer can carry it.
+        secure: every reply can be summed as the method sends it, so that a secure reducer can carry it.
         unbiased: its fixed point is the optimum, by its card.
         everyone: needs every client in every round, by its card.
         note: a sentence on it; or why it could not be measured.
@@ -173,12 +175,13 @@ class _DryRun:
         self.down: list[int] = []
         self.up: list[int] = []
         self.secure = True
+        self.remembered = 0
         self.clients: list[Tree] = [None, None]
         state = algorithm.init({"w": np.zeros(d)})
         with np.errstate(all="ignore"):
             for phase in algorithm.plan(state):
                 state = self._phase(state, phase) if algorithm.needs(state, phase) else state
-        self.state = _floats(self.clients[0])
+        self.state = _floats(self.clients[0]) + self.remembered
 
     def _phase(self, state: Tree, phase: str) -> Tree:
         sent = self.algorithm.broadcast(state, phase)
@@ -190,7 +193,9 @@ class _DryRun:
         self.phases.append(phase)
         self.down.append(_floats(sent))
         self.up.append(sum(_floats(aggregate.value) for aggregate in reply.values()))
-        self.secure = self.secure and all(aggregate.summable for aggregate in reply.values())
+        chain = Chain(self.algorithm.uplink(phase))
+        self.secure = self.secure and chain.summable and all(aggregate.summable for aggregate in reply.values())
+        self.remembered += _floats(chain.fresh(reply))
         sums = {name: total.result() for name, total in merge_totals(replies).items()}
         return self.algorithm.fold(state, sums, RoundInfo(1, 2, 2, 2, weight=2.0 * _ROWS), phase)
 

@@ -155,6 +155,7 @@ class RunConfig(Section):
         aggregation: how the replies of a cohort stand for the population.
         pacing: when a round ends.
         uplink: stages on the way up.
+        downlink: a compressor on the way down, in place of the algorithm's own.
         reducer: how replies become one.
         budget: how much privacy each client may spend; by default nobody counts.
         rounds: most rounds.
@@ -183,6 +184,7 @@ class RunConfig(Section):
     aggregation: AggregationPart = _default(AggregationPart, "Renormalised")
     pacing: PacingPart = _default(PacingPart, "Synchronous")
     uplink: list[StagePart] = Field(default_factory=list)
+    downlink: StagePart | None = None
     reducer: ReducerPart = _default(ReducerPart, "Plain")
     budget: BudgetConfig | None = None
     rounds: int = 50
@@ -222,6 +224,7 @@ class RunConfig(Section):
             aggregation=self.aggregation.build("aggregation"),
             pacing=self.pacing.build("pacing"),
             uplink=tuple(part.build(f"uplink[{i}]") for i, part in enumerate(self.uplink)),
+            downlink=None if self.downlink is None else self.downlink.build("downlink"),
             reducer=self.reducer.build("reducer"),
             stop=tuple(part.build(f"stop[{i}]") for i, part in enumerate(self.stop)),
             evaluation=self.evaluation.build("evaluation"),

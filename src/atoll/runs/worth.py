@@ -50,7 +50,7 @@ def train_alone(job: Training, islands: Islands, **simulation: Any) -> list[floa
 
     epochs = epochs_per_island(job, len(islands))
     algorithm = replace(job.algorithm, epochs=epochs)
-    solo = job.replace(algorithm=algorithm, uplink=(), callbacks=(), stop=())
+    solo = job.replace(algorithm=algorithm, uplink=(), downlink=None, callbacks=(), stop=())
     learner = solo.learner(islands)
 
     async def program(fed: Federation) -> list[float]:
@@ -97,7 +97,7 @@ def train_pooled(
     epochs = epochs_per_island(job, len(islands))
     one_place = Islands.from_datasets({"everyone": islands.pooled()}, test=islands.test, scheme="pooled")
     central = job.replace(
-        algorithm=replace(job.algorithm, epochs=1), selection=Everyone(), uplink=(), rounds=epochs, stop=()
+        algorithm=replace(job.algorithm, epochs=1), selection=Everyone(), uplink=(), downlink=None, rounds=epochs, stop=()
     )
     made: Result = simulate(central, one_place, on_record=on_record, **simulation)
     return made

@@ -23,11 +23,12 @@ _HEAD = f"""# Algorithms
 
 Every algorithm of `atoll.learn.algorithms`, as `atoll algorithms` lists it.
 {_MEANING} They are measured by running each one dry with its default settings
-on a model with `d` parameters; a single number that goes along, such as the learning rate, is the 1 in `d + 1`. Uplink stages are not
-in it: they act on whatever an algorithm replies.
+on a model with `d` parameters; a single number that goes along, such as the learning rate, is the 1 in `d + 1`. Stages are not in it, of
+a training or of the method itself: they turn what is counted here into fewer bytes.
 
-* **client state**: what a client keeps between rounds; none means that it can be a different one every time.
-* **secure**: its replies can be summed, so that a reducer that sees sums alone carries it.
+* **client state**: what a client keeps between rounds, with what the method's own stages remember; none means that it can be a
+  different one every time.
+* **secure**: its replies can be summed as it sends them, so that a reducer that sees sums alone carries it.
 * **unbiased**: with everyone and equal steps, its fixed point is the optimum of the global objective.
 * **everyone**: it needs all clients in every round.
 """
