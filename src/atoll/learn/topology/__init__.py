@@ -18,6 +18,7 @@ from .graphs import (
 from .hierarchical import ClusteredGossip, Hierarchical
 from .membership import Membership
 from .mixing import check_matrix, components, contraction, metropolis
+from .random_walk import RandomWalk
 
 __all__ = [
     "ClusteredGossip",
@@ -31,6 +32,7 @@ __all__ = [
     "Graph",
     "Hierarchical",
     "Membership",
+    "RandomWalk",
     "Ring",
     "Star",
     "StarGraph",

@@ -1,0 +1,216 @@
+"""Models that walk: tokens go from neighbour to neighbour, and each node they visit takes them a step further."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.request import Mail
+from atoll.core.rng import Rng
+from atoll.core.task import Task
+from atoll.core.tree import Tree
+
+from .base import Topology, refuse, require_alone, require_plain
+from .graphs import Expander, Graph
+from .loop import run_course
+from .mixing import mixing_matrix, require_connected
+from .node import Node
+from .nodes import seed_of
+from .shared import mean_states
+
+if TYPE_CHECKING:
+    from atoll.core.federation import Federation
+    from atoll.core.island import Island
+
+    from ..algorithm import Algorithm
+    from ..learner import Learner
+    from ..training import Trained, Training
+
+__all__ = ["RandomWalk"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomWalk(Topology):
+    """The server's state is a token that walks on the graph. Each visit is a round of the algorithm with one client: the node it is at.
+
+    The next node follows the Metropolis weights (a token may stay), so that in the long run every node is visited alike. Each hop is one
+    message of one model a token, whatever the graph's degree. Several tokens walk at the same time, and the global model is their mean;
+    ``spread`` in the history is how far the farthest is from it. With ``FedAvg`` this is incremental SGD by a random walk, which circles; with
+    ``Walkman`` it is the parallel random-walk ADMM, which reaches the optimum.
+
+    Mao, Yuan, Hu, Gu, Sayed, Yin 2020, "Walkman: A Communication-Efficient Random-Walk Algorithm for Decentralized Optimization"; with
+    several tokens Xiao et al. 2021. A token whose node is silent waits and is sent again.
+
+    Attributes:
+        graph: who is whose neighbour; with ``TimeVarying`` the links of each round.
+        tokens: how many walk.
+        hops: visits of each token in a round of the history.
+    """
+
+    graph: Graph = field(default_factory=Expander)
+    tokens: int = 1
+    hops: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "hops"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}", where="RandomWalk", remedy="use at least 1")
+
+    def check(self, job: Training, learner: Learner, data: Any) -> None:
+        """Refuse what acts between clients and a server, algorithms that need everyone, and selection: the walk selects."""
+        require_plain(self, job, uplink=False)
+        if job.algorithm.card.everyone:
+            why = "needs every client in every round, and a token meets one at a time"
+            refuse(self, f"{type(job.algorithm).__name__} {why}", "algorithm", "use Gossip(), or Walkman()")
+        require_alone(self, job.algorithm, learner)
+        if job.selection.cohort_size(len(data)) < len(data):
+            refuse(self, "the walk says who is visited", "selection", "use selection=Everyone()")
+        if self.tokens > len(data):
+            raise ConfigError(f"tokens={self.tokens} on {len(data)} nodes", where="RandomWalk", remedy="use fewer")
+        mark = job.algorithm.init(learner.init(Rng(0))).get("token")
+        if mark is not None and len(mark) != self.tokens:
+            raise CompositionError(
+                f"{type(job.algorithm).__name__} is made for {len(mark)} token(s), and {self.tokens} walk",
+                where="Training.topology",
+                remedy=f"use {type(job.algorithm).__name__}(tokens={self.tokens})",
+            )
+
+    def tasks(self, job: Training, learner: Learner, data: Any) -> tuple[Task, ...]:
+        """A visit, and what the observer asks."""
+        walk = _Walk(self, job, learner, data)
+        return (walk.visit, walk.show)
+
+    def needs_everyone(self, algorithm: Algorithm) -> bool:
+        """Refused by ``check``, with the reason."""
+        del algorithm
+        return False
+
+    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
+        """Hops."""
+        walk = _Walk(self, job, learner, data)
+        require_connected(self.graph, len(data), walk.graph_key(fed, 1), [str(name) for name in data.names])
+        return await run_course(fed, job, learner, data, walk)
+
+
+class _Walk:
+    """Tokens on their way."""
+
+    def __init__(self, topology: RandomWalk, job: Training, learner: Learner, data: Any) -> None:
+        self.topology, self.graph, self.data, self.job = topology, topology.graph, data, job
+        self.node = Node(job.algorithm, learner, population=len(data))
+
+    @property
+    def visit(self) -> Task:
+        """Take the tokens that came a step further, and pass them on."""
+        return Task("atoll.learn.topology:visit", self._visit, work=self.node.work)
+
+    @property
+    def show(self) -> Task:
+        """The models of the tokens that were here last."""
+        return Task("atoll.learn.topology:show", self._show)
+
+    def graph_key(self, fed: Federation, number: int) -> int:
+        """From what the graph of a round is drawn."""
+        return seed_of(fed.rng, "graph", number if self.graph.changes else 0)
+
+    def _begun(self, key: int, token: int) -> Tree:
+        """A token before its first visit."""
+        node = self.node.begin(key)
+        server = node["server"]
+        if "token" in server:
+            hot = np.zeros_like(server["token"])
+            hot[token] = 1
+            server = {**server, "token": hot}
+        return {"server": server, "buffers": node["buffers"]}
+
+    async def _visit(self, island: Island, message: Tree) -> Tree:
+        mine = island.state or {"client": None}
+        tokens: dict[str, Tree] = dict(mine.get("held", {}))
+        for box in island.inbox.values():
+            tokens.update(box)
+        fresh = message["start"].get(island.name, [])
+        tokens.update({str(token): self._begun(message["init"], int(token)) for token in fresh})
+        moves, metrics = dict[str, dict[str, Tree]](), []
+        client = mine["client"]
+        for token in sorted(tokens, key=int):
+            node = {**tokens[token], "client": client}
+            node, found = await self.node.round(island, node, int(message["round"]), f"token-{token}")
+            client = node["client"]
+            tokens[token] = {"server": node["server"], "buffers": node["buffers"]}
+            metrics += [float(a.total().result()) for name, a in found.items() if name == "metric/loss"]
+            moves.setdefault(self._next(island, message, token), {})[token] = tokens[token]
+        held = moves.pop(island.name, {})
+        for name, payload in moves.items():
+            island.post(name, payload)
+        island.state = {"client": client, "held": held, "sent": tokens}
+        to = {token: name for name, payload in {**moves, island.name: held}.items() for token in payload}
+        return {"to": to, "loss": metrics}
+
+    def _next(self, island: Island, message: Tree, token: str) -> str:
+        row = mixing_matrix(self.graph, np.arange(len(self.data)), message["key"])[island.party.position]
+        chosen = island.rng.child("next", int(token)).generator().choice(len(row), p=row / row.sum())
+        return str(self.data.names[int(chosen)])
+
+    def _show(self, island: Island, message: Tree) -> Tree:
+        """The tokens asked for."""
+        sent = island.state["sent"]
+        return {t: {**sent[t]["server"]["params"], **sent[t]["buffers"]} for t in message["of"] if t in sent}
+
+    # ------------------------------------------------------------------ the course
+
+    def initial(self, fed: Federation) -> Tree:
+        """Each token at a node of its own; nothing under way."""
+        draw = fed.rng.child("start").generator()
+        places = draw.choice(len(fed.parties), self.topology.tokens, replace=False)
+        at = {str(token): str(self.data.names[int(i)]) for token, i in enumerate(places)}
+        return {"at": at, "was": {}, "mail": {}, "hops": 0, "init": seed_of(fed.rng, "init")}
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """``hops`` visits of every token."""
+        losses: list[float] = []
+        visits = 0
+        for _ in range(self.topology.hops):
+            state, said = await self._hop(fed, state, number)
+            visits += sum(len(reply["to"]) for reply in said)
+            losses += [loss for reply in said for loss in reply["loss"]]
+        row = {"selected": self.topology.tokens * self.topology.hops, "replied": visits}
+        return state, {**row, **({"loss": float(np.mean(losses))} if losses else {})}
+
+    async def _hop(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, list[Tree]]:
+        hop, at = state["hops"], state["at"]
+        names = sorted(set(at.values()), key=fed.world.roster.position)
+        start: dict[str, list[int]] = {}
+        for token, name in at.items() if not state["was"] else ():
+            start.setdefault(name, []).append(int(token))
+        message = {"init": state["init"], "round": number, "key": self.graph_key(fed, number), "start": start}
+        nodes = fed.parties[np.array([fed.world.roster.position(name) for name in names], dtype=np.int64)]
+        heard = await fed.exchange(nodes, self.visit, message, mail=Mail(state["mail"]), at=("visit", hop))
+        replies = heard.by_name()
+        waiting = {name: box for name, box in state["mail"].items() if name in names and name not in replies}
+        moved = {token: (name, reply["to"][token]) for name, reply in replies.items() for token in reply["to"]}
+        mail = heard.mail.sealed()
+        for name, box in waiting.items():
+            mail[name] = {**box, **mail.get(name, {})}
+        was = {**state["was"], **{token: came for token, (came, _) in moved.items()}}
+        at = {**at, **{token: goes for token, (_, goes) in moved.items()}}
+        return {**state, "hops": hop + 1, "at": at, "was": was, "mail": mail}, list(replies.values())
+
+    async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """The mean of the tokens, as the nodes that had them last remember them."""
+        nodes = watch.parties[
+            np.array(sorted({watch.world.roster.position(name) for name in state["was"].values()}), dtype=np.int64)
+        ]
+        said = await watch.ask_all(nodes, self.show, {"of": sorted(state["was"])}, at=("show", number))
+        found = {
+            token: reply[token]
+            for name, reply in said.by_name().items()
+            for token in reply
+            if state["was"][token] == name
+        }
+        models = [found[token] for token in sorted(found, key=int)]
+        mean = mean_states(models, [1.0] * len(models))
+        off = [np.sqrt(sum(np.sum((np.asarray(leaf) - mean[n]) ** 2) for n, leaf in m.items())) for m in models]
+        return mean, {"spread": float(max(off))}
