@@ -1,8 +1,6 @@
 """Algorithms, one idea a file."""
 
 from .accelerated import Accelerated
-from .anderson_admm import AndersonADMM
-from .ceadmm import CEADMM
 from .compact_estimate import CompactEstimate
 from .dane import DANE
 from .deep_gradient import DeepGradientCompression
@@ -11,8 +9,6 @@ from .dingo import DINGO
 from .ditto import Ditto
 from .fedac import FedAC
 from .fedaq import FedAQ, FedCOMGATE
-from .fast_admm import FastADMM
-from .fedadmm import FedADMM
 from .fedavg import FedAvg
 from .feddyn import FedDyn
 from .fedmirror import FedDualAvg, FedMirror
@@ -28,6 +24,7 @@ from .flecs import FLECS
 from .full_gradient import FullGradient
 from .giant import GIANT
 from .lfedadmm import LFedADMM
+from .ifca import IFCA
 from .local_adaptive import LocalAdaGrad, LocalAdam, LocalRMSProp
 from .local_saga import LocalSAGA
 from .local_svrg import LocalSVRG
@@ -49,10 +46,6 @@ from .vrlsgd import VRLSGD
 from .walkman import Walkman
 
 __all__ = [
-    "AndersonADMM",
-    "CEADMM",
-    "FastADMM",
-    "FedADMM",
     "GIANT",
     "FedSSO",
     "FLECS",
@@ -101,6 +94,7 @@ __all__ = [
     "FedSGD",
     "FullGradient",
     "LocalSAGA",
+    "IFCA",
     "LocalSVRG",
     "Mime",
     "MimeLite",

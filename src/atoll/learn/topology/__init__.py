@@ -1,6 +1,7 @@
 """Topologies: who talks to whom in a training, whatever the algorithm."""
 
 from .base import Star, Topology
+from .clustered import CFL
 from .cooperative import Cooperative
 from .gossip import Gossip
 from .graphs import (
@@ -21,6 +22,7 @@ from .mixing import check_matrix, components, contraction, metropolis
 from .random_walk import RandomWalk
 
 __all__ = [
+    "CFL",
     "ClusteredGossip",
     "Complete",
     "Cooperative",

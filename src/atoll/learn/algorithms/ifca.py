@@ -1,0 +1,201 @@
+"""IFCA (Ghosh et al. 2020): several models, and every client trains the one that fits its data best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate, Mean, Parts, Sum
+from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.rng import Rng
+from atoll.core.tree import Tree
+
+from ..algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from ..card import Card
+from ..wrapped import Wrapped
+
+__all__ = ["IFCA"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IFCA(Wrapped):
+    """``clusters`` servers of the base algorithm. A client gets all models, takes ``argmin_j F_k(w_j)`` on its own data, and does the base's work on it.
+
+    The server folds the replies of each cluster into its own state. Replies are one aggregate a cluster, zero in those that were not chosen,
+    so that they add up and may be summed securely: up and down are ``clusters`` models each. Server-coordinated, whatever its place in
+    some tables. The state's ``params`` is the first model; a client's own is measured with ``Evaluation(personal=True)``.
+
+    Attributes:
+        clusters: how many models.
+        spread: standard deviation by which the models begin apart.
+        seed: of that.
+    """
+
+    clusters: int = 2
+    spread: float = 0.1
+    seed: int = 0
+    citation: ClassVar[str] = (
+        "Ghosh, Chung, Yin, Ramchandran. An Efficient Framework for Clustered Federated Learning. NeurIPS 2020."
+    )
+    card: ClassVar[Card] = Card(family="wrapper", note="finds clusters of clients; needs models that begin apart")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "citation", type(self).citation)
+        object.__setattr__(self, "card", replace(type(self).card, everyone=self.base.card.everyone))
+        if self.clusters < 2:
+            raise ConfigError(f"clusters={self.clusters}", where="IFCA", remedy="use at least 2")
+        if not self.spread > 0:
+            raise ConfigError(
+                f"spread={self.spread}", where="IFCA", remedy="use a positive number: equal models stay equal"
+            )
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """In the first phase the choice, by the loss on all of the client's rows; then the base's."""
+        own = tuple(replace(self, base=part) for part in self.base.passes(phase))
+        return (_Choice(ifca=self), *own) if phase == self.base.phases[0] else own
+
+    def init(self, params: Tree) -> Tree:
+        """A server's state for each cluster."""
+        draw = Rng.of(self.seed).child("ifca").generator()
+        models = []
+        for _ in range(self.clusters):
+            apart = T.map(lambda leaf: leaf + (self.spread * draw.normal(size=leaf.shape)).astype(leaf.dtype), params)
+            models.append(self.base.init(apart))
+        return {"params": models[0]["params"], "models": models}
+
+    def client_init(self, params: Tree) -> Tree:
+        """No choice yet."""
+        return {"choice": _unchosen(params, self.clusters), "client": self.base.client_init(params), "model": params}
+
+    def plan(self, state: Tree) -> tuple[str, ...]:
+        """The base's, by its first state."""
+        return self.base.plan(state["models"][0])
+
+    def needs(self, state: Tree, phase: str) -> bool:
+        """Whether some cluster needs it."""
+        return any(self.base.needs(own, phase) for own in state["models"])
+
+    def broadcast(self, state: Tree, phase: str) -> Tree:
+        """What the base sends, for every cluster: the first as it is, the others beside it."""
+        first, *others = [self.base.broadcast(own, phase) for own in state["models"]]
+        return {**first, "others": others}
+
+    def draw(self, rng: Rng, params: Tree) -> Tree:
+        """The base's."""
+        return self.base.draw(rng, params)
+
+    def chosen(self, broadcast: Tree, choice: Any) -> Tree:
+        """The broadcast of the chosen cluster."""
+        first = {name: value for name, value in broadcast.items() if name != "others"}
+        for j, other in enumerate(broadcast["others"], start=1):
+            first = T.map(lambda a, b, j=j: _either(choice[j], b, a), first, other)
+        return first
+
+    def start(self, broadcast: Tree, client: Tree) -> Tree:
+        """The base's on the chosen model; the choice stays beside."""
+        sent = self.chosen(broadcast, client["choice"])
+        return {**self.base.start(sent, client["client"]), "choice": client["choice"]}
+
+    def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
+        """The base's."""
+        toward, after = self.base.direction(local, grad, self.chosen(broadcast, local["choice"]))
+        return toward, {**after, "choice": local["choice"]}
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """The base's."""
+        return {**self.base.step(local, grad, self.chosen(broadcast, local["choice"])), "choice": local["choice"]}
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """The base's reply in the chosen cluster's place, nothing in the others'."""
+        choice = client["choice"]
+        reply, kept = self.base.finish(local, self.chosen(broadcast, choice), client["client"], work)
+        placed: dict[str, Aggregate] = {"chosen": Sum(choice, metric=True)}
+        for name, aggregate in reply.items():
+            for j in range(self.clusters):
+                placed[f"{j}/{name}"] = _placed(aggregate, choice[j])
+        return placed, {"choice": choice, "client": kept, "model": local["params"]}
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """Each cluster's fold of its own replies; one that nobody chose stays."""
+        models = []
+        for j, own in enumerate(state["models"]):
+            replied = round(float(sums["chosen"][j]))
+            mine = {name.partition("/")[2]: value for name, value in sums.items() if name.startswith(f"{j}/")}
+            told = replace(info, replied=replied)
+            models.append(self.base.fold(own, mine, told, phase) if replied else own)
+        return {**state, "params": models[0]["params"], "models": models}
+
+    def advance(self, state: Tree, info: RoundInfo) -> Tree:
+        """The base's, for each cluster."""
+        models = [self.base.advance(own, info) for own in state["models"]]
+        return {**state, "params": models[0]["params"], "models": models}
+
+    def personal(self, params: Tree, client: Tree) -> Tree:
+        """The client's model after its last training; the first cluster's before that."""
+        return params if client is None else client["model"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choice(Algorithm):
+    """One look at all the models with all of the client's rows; leaves a one at the place of the best, the first of equals."""
+
+    ifca: IFCA
+    batch_size: int | None = None
+    steps: int | None = 1
+
+    def client_init(self, params: Tree) -> Tree:
+        """That of the clustered algorithm."""
+        return self.ifca.client_init(params)
+
+    def start(self, broadcast: Tree, client: Tree) -> Tree:
+        """No losses yet."""
+        return {"params": broadcast["params"], "losses": client["choice"]}
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """The losses."""
+        models = [broadcast["params"], *(other["params"] for other in broadcast["others"])]
+        return {**local, "losses": T.stack([grad.loss(model) for model in models])}
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """The choice; a client without rows takes the first."""
+        losses = local["losses"]
+        best = 1.0 * (losses == losses.min())
+        first = best * (best.cumsum(0) == 1.0)
+        return {"none": Sum(first, metric=True)}, {
+            **client,
+            "choice": 0 * client["choice"] + _of(first, client["choice"]),
+        }
+
+
+def _unchosen(params: Tree, clusters: int) -> Any:
+    """Zeros, one a cluster, in the parameters' dtype."""
+    leaf = T.leaves(params)[0]
+    return T.zeros_like(T.stack([leaf.reshape(-1)[:1].sum()] * clusters))
+
+
+def _of(value: Any, like: Any) -> Any:
+    """The value in another's dtype, in any library."""
+    return value.astype(like.dtype) if hasattr(value, "astype") else value.to(like.dtype)
+
+
+def _either(choice: Any, there: Any, otherwise: Any) -> Any:
+    """One of two leaves, in their own dtype; plain numbers are the same for all clusters."""
+    if not hasattr(otherwise, "dtype") or otherwise.ndim == 0:
+        return otherwise
+    return T.where(choice > 0.5, there, otherwise)
+
+
+def _placed(aggregate: Aggregate, chosen: Any) -> Aggregate:
+    """An aggregate that counts where it was chosen."""
+    if isinstance(aggregate, Mean):
+        return replace(aggregate, examples=aggregate.examples * chosen)
+    if isinstance(aggregate, Parts):
+        raise CompositionError(
+            "IFCA adds up the replies of a cluster, and its base sends single ones",
+            where="IFCA.base",
+            remedy="use a base whose replies are sums, such as FedAvg()",
+        )
+    return aggregate.with_value(T.map(lambda leaf: T.where(chosen > 0.5, leaf, T.zeros_like(leaf)), aggregate.value))

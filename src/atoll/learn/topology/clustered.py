@@ -1,0 +1,186 @@
+"""Clustered federated learning (Sattler, Müller, Samek 2020): the server splits its clients where they pull apart."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.errors import ConfigError
+from atoll.core.rng import Rng
+from atoll.core.tree import Tree
+
+from ..aggregation import Aggregation, KeepLocal, Renormalised
+from ..aggregation.keep_local import _Single
+from ..evaluation import scores
+from ..rounds import _initial, _learned, server_round
+from .base import Topology, refuse, require_plain
+from .groups import portion
+from .hierarchical import _summed
+from .loop import run_course
+from .mixing import components
+from .shared import mean_states
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.federation import Federation
+    from atoll.core.results import Combined
+
+    from ..algorithm import Algorithm, RoundInfo
+    from ..learner import Learner
+    from ..training import Trained, Training
+
+__all__ = ["CFL", "bipartition"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CFL(Topology):
+    """One server with a model for every cluster of clients; it begins with one cluster and splits where a training has settled and still pulls.
+
+    A cluster is split when ``||mean update|| < settled`` and ``max_k ||update_k|| > pulling``: its members agree on the mean and want to go
+    different ways. The two parts are those whose updates have the smallest largest cosine similarity across, and each goes on from the
+    cluster's state. The server sees single updates, so that a secure reducer is refused. The global model is the mean of the clusters' by
+    members; ``own/loss`` and so on (with ``Evaluation(clients=-1)``) measure every client on its cluster's model.
+
+    Sattler, Müller, Samek 2020, "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy Constraints".
+
+    Attributes:
+        settled: ``eps_1``, in norms of updates.
+        pulling: ``eps_2``, larger than that.
+        smallest: members that a part must have.
+    """
+
+    settled: float = 0.1
+    pulling: float = 0.5
+    smallest: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.settled < self.pulling:
+            raise ConfigError(
+                f"settled={self.settled} and pulling={self.pulling}", where="CFL", remedy="use 0 < settled < pulling"
+            )
+        if self.smallest < 1:
+            raise ConfigError(f"smallest={self.smallest}", where="CFL", remedy="use at least 1")
+
+    def algorithm(self, base: Algorithm) -> Algorithm:
+        """The base with its update as a single reply."""
+        return _Single(base=base)
+
+    def check(self, job: Training, learner: Learner, data: Any) -> None:
+        """Refuse what hides single updates, algorithms without an update of the model, and selection."""
+        require_plain(self, job, uplink=True)
+        if job.reducer.secure:
+            refuse(self, "compares single updates, which a secure reducer hides", "reducer", "use Plain(), or IFCA()")
+        if type(job.aggregation) is not Renormalised:
+            refuse(self, "averages the members of a cluster by examples", "aggregation", "use Renormalised()")
+        KeepLocal().check(job.algorithm, learner.init(Rng(0)))
+        if job.selection.cohort_size(len(data)) < len(data):
+            refuse(self, "compares all members of a cluster", "selection", "use selection=Everyone()")
+
+    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
+        """Rounds in every cluster, and splits."""
+        return await run_course(fed, job, learner, data, _Clusters(self, job, learner, data))
+
+
+@dataclass(frozen=True)
+class _Watching(Aggregation):
+    """The mean by examples; its memory is where the members should part, if they should."""
+
+    summable: ClassVar[bool] = False
+    settled: float = 0.1
+    pulling: float = 0.5
+    smallest: int = 1
+
+    def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
+        """The mean update, and the split."""
+        del params, info
+        if combined.kinds.get("update") != "parts":
+            return combined.value, memory
+        parts = combined.value["update"]
+        mean = mean_states([part.value for part in parts], [part.weight for part in parts])
+        sums = {**combined.value, "update": mean}
+        norms = [float(T.norm(part.value)) for part in parts]
+        if float(T.norm(mean)) >= self.settled or max(norms) <= self.pulling:
+            return sums, None
+        vectors = np.array([np.concatenate([np.ravel(leaf) for leaf in T.leaves(part.value)]) for part in parts])
+        found = [np.array([parts[i].sender for i in side]) for side in bipartition(vectors)]
+        return sums, found if min(map(len, found)) >= self.smallest else None
+
+
+def bipartition(updates: NDArray[Any]) -> tuple[list[int], list[int]]:
+    """The two parts of some vectors, shape ``(n, d)``, whose largest cosine similarity across is as small as it can be.
+
+    Joining the most similar pair again and again until two parts are left (single linkage) finds them; the first holds index 0.
+    """
+    norms = np.linalg.norm(updates, axis=1, keepdims=True)
+    unit = updates / np.where(norms > 0, norms, 1.0)
+    n = len(unit)
+    a, b = np.triu_indices(n, 1)
+    order = np.argsort(-(unit @ unit.T)[a, b], kind="stable")
+    links = np.stack([a[order], b[order]], axis=1).astype(np.int64)
+    low, high = 0, len(links)
+    while low < high:  # the fewest links that leave at most two parts
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(components(n, links[:middle])) <= 2 else (middle + 1, high)
+    first, *rest = components(n, links[:low])
+    return first, rest[0] if rest else []
+
+
+class _Clusters:
+    """A server with several models."""
+
+    def __init__(self, topology: CFL, job: Training, learner: Learner, data: Any) -> None:
+        watching = _Watching(topology.settled, topology.pulling, topology.smallest)
+        self.job, self.learner, self.data = job.replace(aggregation=watching, topology=topology), learner, data
+
+    def initial(self, fed: Federation) -> Tree:
+        """One cluster of everyone."""
+        first = {**_initial(fed, self.job, self.learner), "aggregation": None}
+        return {"clusters": [{"name": "0", "members": np.arange(len(fed.parties)), "state": first}]}
+
+    def _scope(self, fed: Federation, cluster: Tree) -> Federation:
+        """A view on a cluster; clients keep their private state when it splits."""
+        scope = fed.scope(f"cluster-{cluster['name']}", fed.parties[np.asarray(cluster["members"])])
+        scope.settle_at(scope.parties, fed.hub, fed.home)
+        return scope
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """A round in every cluster, side by side; then the splits."""
+
+        async def one(cluster: Tree) -> tuple[list[Tree], dict[str, Any]]:
+            known = portion(self.data, np.asarray(cluster["members"]))
+            after, row, replied, invited = await server_round(
+                self._scope(fed, cluster), self.job, self.learner, known, cluster["state"], number
+            )
+            after = _learned(self.job, after, invited, replied, row)
+            split = after["aggregation"]
+            after = {**after, "aggregation": None}
+            if split is None:
+                return [{**cluster, "state": after}], row
+            names = [f"{cluster['name']}.{i}" for i in range(2)]
+            made = [{"name": n, "members": np.sort(part), "state": after} for n, part in zip(names, split, strict=True)]
+            return made, row
+
+        done = await asyncio.gather(*(one(cluster) for cluster in state["clusters"]))
+        clusters = [cluster for made, _ in done for cluster in made]
+        return {"clusters": clusters}, {**_summed([row for _, row in done]), "clusters": len(clusters)}
+
+    async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """The mean of the clusters', and every client on its own."""
+        clusters = state["clusters"]
+        models = [{**c["state"]["server"]["params"], **c["state"]["buffers"]} for c in clusters]
+        mean = mean_states(models, [float(len(c["members"])) for c in clusters])
+        if self.job.evaluation.clients == 0:
+            return mean, {}
+        sums: dict[str, float] = {}
+        for cluster, model in zip(clusters, models, strict=True):
+            members = watch.parties[np.asarray(cluster["members"])]
+            at = ("own", cluster["name"], number)
+            found = await watch.sum(members, self.learner.measure, {"params": model}, at=at, quorum=0)
+            for part in found.value.get("measure", []):
+                sums = {key: sums.get(key, 0.0) + float(value) for key, value in part.value.items()}
+        return mean, {f"own/{name}": value for name, value in (scores(sums) if sums else {}).items()}
