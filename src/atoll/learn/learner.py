@@ -50,7 +50,8 @@ class Learner(Protocol):
     (mean of the local losses) under names that begin with ``"metric/"``. ``measure`` receives ``{"params": tree}`` and replies with ``Sum``
     aggregates of the evaluation (see ``evaluate``) for the party's own data.
 
-    A learner may also offer ``scores(params, x)``, the outputs of the model, ``(n, outputs)``, which ``Evaluation(metrics=...)`` needs, and
+    A learner may also offer ``scores(params, x)``, the outputs of the model, ``(n, outputs)``, which ``Evaluation(metrics=...)`` needs,
+    ``pullback(params, x, slope)``, the gradient of ``sum(slope * scores)``, which mutual distillation needs too, and
     ``loss_gradient(params, x, y) -> (mean loss, its gradient)``, which the gradient-divergence analysis needs, and
     ``personal(params, state)``, the model of a client with this private state, which ``Evaluation(personal=True)`` needs: ``measure`` then
     gets ``"personal": True`` in its message and replies with ``"personal"`` too (see `atoll.learn.personal.measured`).

@@ -105,6 +105,12 @@ class LinearLearner:
         flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
         return np.asarray(flat @ params["weight"] + params["bias"])
 
+    def pullback(self, params: Tree, x: Any, slope: Any) -> Tree:
+        """The gradient of ``sum(slope * scores)``: what a derivative by the scores, ``(n, outputs)``, means for the parameters."""
+        del params
+        flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
+        return {"weight": flat.T @ slope, "bias": np.sum(slope, axis=0)}
+
     def loss_gradient(self, params: Tree, x: Any, y: Any) -> tuple[float, Tree]:
         """The mean loss and its gradient."""
         flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)

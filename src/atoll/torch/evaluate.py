@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .network import Network
     from .pool import Pool
 
-__all__ = ["evaluate", "evaluate_many", "score"]
+__all__ = ["evaluate", "evaluate_many", "pullback", "score"]
 
 Tensor = torch.Tensor
 _ROWS = 2048
@@ -75,6 +75,28 @@ def score(network: Network, params: Mapping[str, NDArray[Any]], x: NDArray[Any])
     with torch.no_grad():
         made = [outputs.cpu() for _, outputs in _outputs(network, params, pool)]
     return np.asarray(torch.cat(made).numpy()) if made else np.zeros((0,))
+
+
+def pullback(
+    network: Network, params: Mapping[str, NDArray[Any]], x: NDArray[Any], slope: NDArray[Any]
+) -> dict[str, NDArray[Any]]:
+    """The gradient of ``sum(slope * scores)`` by the parameters, in evaluation mode; ``slope`` has one row an input."""
+    x = np.asarray(x)
+    pool = pool_of(x, np.zeros(len(x), np.int64), np.array([0, len(x)], np.int64), network.device, network.dtype)
+    leaves = {
+        name: torch.as_tensor(np.array(value)).to(network.device, network.dtype).requires_grad_()
+        for name, value in params.items()
+    }
+    fixed = {n: p for n, p in network.evaluation.named_parameters() if not p.requires_grad}
+    buffers = {n: b for n, b in network.evaluation.named_buffers() if n not in leaves}
+    outputs = network.outputs(leaves, {**fixed, **buffers}, pool.x, training=False)
+    weight = torch.as_tensor(np.asarray(slope)).to(outputs)
+    found = torch.autograd.grad((outputs * weight).sum(), list(leaves.values()), allow_unused=True)
+    pairs = zip(leaves.items(), found, strict=True)
+    return {
+        name: np.asarray((torch.zeros_like(leaf) if grad is None else grad).detach().cpu().numpy())
+        for (name, leaf), grad in pairs
+    }
 
 
 def _outputs(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool) -> Iterator[tuple[slice, Tensor]]:

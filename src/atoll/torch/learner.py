@@ -21,7 +21,7 @@ from atoll.learn.local import count_steps, pass_key
 from atoll.learn.personal import measured, own_model
 from atoll.learn.release import is_private, released
 
-from .evaluate import evaluate, evaluate_many, score
+from .evaluate import evaluate, evaluate_many, pullback, score
 from .local import LocalTraining
 from .models import buffers_of, init, load, params_of
 
@@ -145,6 +145,10 @@ class TorchLearner:
         """The model's outputs for some inputs, one row each."""
         return score(self.training.network, params, x)
 
+    def pullback(self, params: Tree, x: Any, slope: Any) -> Tree:
+        """The gradient of ``sum(slope * scores)``: what a derivative by the scores, ``(n, outputs)``, means for the parameters."""
+        return pullback(self.training.network, params, x, slope)
+
     def personal(self, params: Tree, state: Tree) -> Tree:
         """The model of a client with this private state; with ``buffers="local"`` its running statistics are its own too."""
         own: Tree = {}
@@ -187,7 +191,9 @@ class TorchLearner:
             training, states = self._before_last(cohort, message)
             try:
                 made = training.many_sum(_rows_of(cohort), message["broadcast"], states, cohort.keys)
-            except CompositionError:  # single replies in a phase that was not prepared; anything else is raised again by `many`
+            except (
+                CompositionError
+            ):  # single replies in a phase that was not prepared; anything else is raised again by `many`
                 self._single_replies.add(message["phase"])
                 return None
         return Summed(made.totals, made.kept, made.rejected, made.states, _reply_bytes(made.totals))

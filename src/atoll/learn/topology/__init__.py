@@ -3,6 +3,7 @@
 from .base import Star, Topology
 from .clustered import CFL
 from .cooperative import Cooperative
+from .def_kt import DefKT
 from .gossip import Gossip
 from .graphs import (
     Complete,
@@ -26,6 +27,7 @@ __all__ = [
     "ClusteredGossip",
     "Complete",
     "Cooperative",
+    "DefKT",
     "EdgeList",
     "ErdosRenyi",
     "Expander",

@@ -1,0 +1,179 @@
+"""Def-KT (Li, Li, Varshney 2021): clients learn from each other's models, and nobody averages any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.errors import ConfigError
+from atoll.core.task import Task
+from atoll.core.tree import Tree
+
+from ..local import batch_rows
+from .base import Topology, refuse, require_alone, require_plain
+from .graphs import Complete, Graph
+from .loop import run_course
+from .mixer import Mixer
+from .mixing import mixing_matrix
+from .node import finite
+from .nodes import Nodes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.federation import Federation
+    from atoll.core.island import Island
+
+    from ..algorithm import Algorithm
+    from ..learner import Learner
+    from ..training import Trained, Training
+
+__all__ = ["DefKT", "mutual_slopes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefKT(Topology):
+    """In each round ``pairs`` senders train and send their models to as many receivers, who distil.
+
+    A receiver teaches the received model and its own to each other on its own rows, ``L_1 = CE(p_1, y) + KL(p_2 || p_1)`` and
+    ``L_2 = CE(p_2, y) + KL(p_1 || p_2)``, both with the algorithm's learning rate, batches and epochs, and keeps the received one. Models are fused
+    by what they say, not by their weights, which suits clients whose data differ. For classification; senders train with the algorithm.
+
+    The global model in the history is the mean of all nodes', which are not made to agree: ``consensus`` says how little they do.
+
+    Attributes:
+        graph: a receiver is a neighbour of its sender.
+        pairs: senders a round; fewer where no more disjoint pairs are linked.
+    """
+
+    graph: Graph = field(default_factory=Complete)
+    pairs: int = 1
+
+    def __post_init__(self) -> None:
+        if self.pairs < 1:
+            raise ConfigError(f"pairs={self.pairs}", where="DefKT", remedy="use at least 1")
+
+    def needs_everyone(self, algorithm: Algorithm) -> bool:
+        """No: a sender is the only client of its own server."""
+        del algorithm
+        return False
+
+    def check(self, job: Training, learner: Learner, data: Any) -> None:
+        """Refuse models without class scores, and what acts between clients and a server."""
+        require_plain(self, job, uplink=False)
+        require_alone(self, job.algorithm, learner)
+        if getattr(data, "task", "") != "classification" or not hasattr(learner, "pullback") or learner.buffers():
+            why = (
+                "distils class probabilities, and this model or its data have none (or batch normalisation is averaged)"
+            )
+            refuse(self, why, "model", "use a classifier: a PyTorch module or atoll.models.linear, buffers='local'")
+        if job.selection.cohort_size(len(data)) < len(data):
+            refuse(self, "pairs are drawn from everyone", "selection", "use selection=Everyone()")
+
+    def tasks(self, job: Training, learner: Learner, data: Any) -> tuple[Task, ...]:
+        """Those of nodes, and the two halves of a transfer."""
+        return self._course(job, learner, data).tasks
+
+    def _course(self, job: Training, learner: Learner, data: Any) -> _Pairs:
+        return _Pairs(self.pairs, job, learner, data, Mixer(self.graph, data.names))
+
+    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
+        """Transfers."""
+        course = self._course(job, learner, data)
+        course.check(fed)
+        return await run_course(fed, job, learner, data, course)
+
+
+class _Pairs(Nodes):
+    """Nodes that teach each other by twos."""
+
+    def __init__(self, pairs: int, job: Training, learner: Learner, data: Any, mixer: Mixer) -> None:
+        super().__init__(job, learner, data, mixer)
+        self.pairs = pairs
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Sending and distilling besides."""
+        return (*super().tasks, self.send, self.distil)
+
+    @property
+    def send(self) -> Task:
+        """Send the model to one node."""
+        return Task("atoll.learn.topology:send", self._send)
+
+    @property
+    def distil(self) -> Task:
+        """Teach the received model and one's own to each other."""
+        return Task("atoll.learn.topology:distil", self._distil, work=self.learner.train.work)
+
+    def _send(self, island: Island, message: Tree) -> Tree:
+        island.post(message["to"][island.name], island.state["server"]["params"])
+        return {}
+
+    def _distil(self, island: Island, message: Tree) -> Tree:
+        node = self.at_node(island, message)
+        data, lr = island.data, self.job.algorithm.lr
+        x, y = np.asarray(data.x), np.asarray(data.y).astype(np.int64)
+        came, own = dict(next(iter(island.inbox.values()))), node["server"]["params"]
+        for rows in batch_rows(self.job.algorithm, len(y), island.rng.key):
+            scores = [self.learner.scores(model, x[rows]) for model in (came, own)]  # type: ignore[attr-defined]
+            slopes = mutual_slopes(scores[0], scores[1], y[rows])
+            came, own = (
+                T.map(
+                    lambda leaf, by: leaf - (lr * by).astype(leaf.dtype), model, self._gradient(model, x[rows], slope)
+                )
+                for model, slope in zip((came, own), slopes, strict=True)
+            )
+        finite(came, island.name, int(message["round"]))
+        island.state = {**node, "server": {**node["server"], "params": came}}
+        return {}
+
+    def _gradient(self, params: Tree, x: Any, slope: Any) -> Tree:
+        made: Tree = self.learner.pullback(params, x, slope)  # type: ignore[attr-defined]
+        return {name: made[name] for name in params}
+
+    def matched(self, fed: Federation, number: int) -> list[tuple[int, int]]:
+        """Disjoint linked pairs, at random: who sends, who receives."""
+        draw = fed.rng.child("pairs", number).generator()
+        n = len(fed.parties)
+        links = np.argwhere(np.triu(mixing_matrix(self.mixer.graph, np.arange(n), self.graph_key(fed, number)), 1))
+        found: list[tuple[int, int]] = []
+        taken: set[int] = set()
+        for a, b in draw.permutation(links).tolist():
+            if len(found) < self.pairs and not {a, b} & taken:
+                found.append((a, b) if draw.random() < 0.5 else (b, a))
+                taken |= {a, b}
+        return found
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """Train, send, distil."""
+        pairs = sorted(self.matched(fed, number))
+        senders = fed.parties[np.array([a for a, _ in pairs], dtype=np.int64)]
+        message = {"init": state["init"], "round": number}
+        trained = await fed.sum(senders, self.local, message, at=("local", number))
+        to = {str(self.data.names[a]): str(self.data.names[b]) for a, b in pairs}
+        sent = await fed.exchange(trained.senders, self.send, {"to": to}, at=("send", number))
+        receivers = [fed.world.roster.position(to[name]) for name in sent.senders.names]
+        nodes = fed.parties[np.array(sorted(receivers), dtype=np.int64)]
+        done = await fed.exchange(nodes, self.distil, message, mail=sent.mail, at=("distil", number))
+        row = {k.removeprefix("metric/"): float(v) for k, v in trained.value.items() if k != "metric/updated"}
+        return state, {"selected": 2 * len(pairs), "replied": len(sent) + len(done), **row}
+
+
+def mutual_slopes(first: NDArray[Any], second: NDArray[Any], y: NDArray[np.int64]) -> tuple[Any, Any]:
+    """Derivatives of ``L_1`` and ``L_2`` by the two models' scores, ``(n, classes)`` each; the other model's probabilities are constants.
+
+    ``dL_1/dz_1 = ((p_1 - y) + (p_1 - p_2)) / n``.
+    """
+    one, two = _softmax(first), _softmax(second)
+    hot = np.zeros_like(one)
+    hot[np.arange(len(y)), y] = 1.0
+    return ((one - hot) + (one - two)) / len(y), ((two - hot) + (two - one)) / len(y)
+
+
+def _softmax(scores: NDArray[Any]) -> NDArray[Any]:
+    raised = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=1, keepdims=True))
