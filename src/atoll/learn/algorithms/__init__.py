@@ -1,6 +1,8 @@
 """Algorithms, one idea a file."""
 
 from .accelerated import Accelerated
+from .anderson_admm import AndersonADMM
+from .ceadmm import CEADMM
 from .compact_estimate import CompactEstimate
 from .dane import DANE
 from .deep_gradient import DeepGradientCompression
@@ -9,6 +11,8 @@ from .dingo import DINGO
 from .ditto import Ditto
 from .fedac import FedAC
 from .fedaq import FedAQ, FedCOMGATE
+from .fast_admm import FastADMM
+from .fedadmm import FedADMM
 from .fedavg import FedAvg
 from .feddyn import FedDyn
 from .fedmirror import FedDualAvg, FedMirror
@@ -46,6 +50,10 @@ from .vrlsgd import VRLSGD
 from .walkman import Walkman
 
 __all__ = [
+    "AndersonADMM",
+    "CEADMM",
+    "FastADMM",
+    "FedADMM",
     "GIANT",
     "FedSSO",
     "FLECS",

@@ -1,0 +1,110 @@
+"""Anderson-accelerated ADMM: one sweep as a fixed-point map, extrapolated from its last moves, with a safeguard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate, Sum
+from atoll.core.tree import Tree
+from atoll.learn.admm.checks import require_count
+from atoll.learn.algorithm import RoundInfo
+from atoll.learn.card import Card
+
+from .two_phase_admm import TwoPhaseADMM
+
+__all__ = ["AndersonADMM"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AndersonADMM(TwoPhaseADMM):
+    """A sweep is a map ``G`` of ``u = (z, l_1 .. l_N)`` with residual ``F = G(u) - u``; the next point is ``G - sum_j theta_j dG_j``.
+
+    ``theta`` minimises ``||F - sum_j theta_j dF_j||`` over the last ``window`` differences, in the norm ``rho N ||z||^2 + sum_k ||l_k||^2 / rho``. The
+    server needs inner products only, which are sums over the clients: ``(window + 1)^2`` numbers. Where an extrapolated point has a larger residual
+    than the one before, the next step is plain and the differences are forgotten.
+
+    Attributes:
+        window: differences remembered, at least 1.
+    """
+
+    window: int = 5
+    citation: ClassVar[str] = (
+        "Zhang, Peng, Ouyang, Deng. Accelerating ADMM for Efficient Simulation and Optimization. ACM Transactions on Graphics, 2019; "
+        "Walker, Ni. Anderson Acceleration for Fixed-Point Iterations. SIAM J. Numerical Analysis, 2011."
+    )
+    card: ClassVar[Card] = Card(
+        family="admm",
+        unbiased=True,
+        everyone=True,
+        note="for the mean of the clients' objectives, each with weight 1/N",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("AndersonADMM", window=self.window)
+
+    def init(self, params: Tree) -> Tree:
+        """``z``, and no history."""
+        return {"params": params, "u": params, **self.memory(T.zeros_like(params)), "theta": [0.0] * self.window, "seen": 0, "norm": math.inf}  # fmt: skip
+
+    def broadcast(self, state: Tree, phase: str) -> Tree:
+        """``z`` and ``theta``; then ``z+``."""
+        return {"params": state["u"], "theta": state["theta"]} if phase == "primal" else {"params": state["params"]}
+
+    def memory(self, zero: Tree) -> Tree:
+        """``G``, ``F`` and their last differences, newest first."""
+        past = T.map(lambda leaf: T.stack([leaf] * self.window), zero)
+        return {"G": zero, "F": zero, "dG": past, "dF": past}
+
+    def point(self, broadcast: Tree, client: Tree) -> Tree:
+        """``G - sum_j theta_j dG_j``."""
+        return _combined(client["G"], client["dG"], broadcast["theta"], self.window)
+
+    def turned(self, dual: Tree, client: Tree) -> tuple[dict[str, Aggregate], Tree]:
+        """Inner products of ``F`` and its differences."""
+        fresh = self._moved(dual, T.sub(dual, client["at"]), client)
+        return {"gram": Sum(self._gram(fresh), metric=True)}, fresh
+
+    def chosen(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo) -> Tree:
+        """``theta`` and the next ``z``."""
+        z = state["params"]
+        fresh = self._moved(z, T.sub(z, state["u"]), state)
+        gram = np.asarray(sums["gram"], np.float64) / self.rho + self.rho * info.population * np.asarray(
+            self._gram(fresh)
+        )
+        size, norm = self.window + 1, float(np.asarray(gram).reshape(-1)[0])
+        theta, seen = np.zeros(self.window), min(state["seen"] + 1, size)
+        if norm > state["norm"]:
+            seen = 1
+        elif seen > 1:
+            matrix = gram.reshape(size, size)
+            theta[: seen - 1] = np.linalg.lstsq(matrix[1:seen, 1:seen], matrix[1:seen, 0], rcond=1e-14)[0]
+        chosen = theta.tolist()
+        return {**fresh, "params": z, "u": _combined(z, fresh["dG"], chosen, self.window), "theta": chosen, "seen": seen, "norm": norm}  # fmt: skip
+
+    def _moved(self, image: Tree, residual: Tree, before: Tree) -> Tree:
+        def shifted(past: Tree, change: Tree) -> Tree:
+            return T.map(lambda p, c: T.stack([c, *[p[j] for j in range(self.window - 1)]]), past, change)
+
+        return {
+            "G": image,
+            "F": residual,
+            "dG": shifted(before["dG"], T.sub(image, before["G"])),
+            "dF": shifted(before["dF"], T.sub(residual, before["F"])),
+        }
+
+    def _gram(self, memory: Tree) -> Any:
+        rows = [memory["F"], *[T.map(lambda leaf, j=j: leaf[j], memory["dF"]) for j in range(self.window)]]
+        return T.stack([T.dot(a, b) for a in rows for b in rows])
+
+
+def _combined(image: Tree, past: Tree, theta: Any, window: int) -> Tree:
+    for j in range(window):
+        image = T.sub(image, T.map(lambda leaf, j=j: leaf[j] * theta[j], past))
+    return image

@@ -1,0 +1,65 @@
+"""CEADMM (Zhou, Li 2021): several primal and dual updates before anything is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.errors import ConfigError
+from atoll.core.tree import Tree
+from atoll.learn.admm.checks import require_choice, require_count
+from atoll.learn.admm.newton import augmented_minimum
+from atoll.learn.algorithm import Gradient
+from atoll.learn.card import Card
+from atoll.learn.curvature import require_curvature
+
+from .consensus import Consensus
+
+__all__ = ["CEADMM"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CEADMM(Consensus):
+    """Client, ``steps`` times: ``x_k``, then ``pi_k <- pi_k + rho (x_k - z)``. See ``Consensus`` for the server.
+
+    ``solver="inexact"``: ``x_k = z - (grad f_k(z) + pi_k) / (bound + rho)``, one gradient at the model it was sent. ``solver="exact"``:
+    ``x_k = argmin f_k(x) + <pi_k, x> + (rho/2) ||x - z||^2`` by Newton's method. With one exact step the method is consensus ADMM.
+
+    Attributes:
+        solver: ``"inexact"`` or ``"exact"``.
+        bound: of the local curvature, for the inexact solver; not negative.
+        newton: Newton steps of an exact solution: 1 for a quadratic, a few for others.
+        iterations: conjugate gradients in each.
+    """
+
+    steps: int | None = 1
+    solver: str = "inexact"
+    bound: float = 1.0
+    newton: int = 3
+    iterations: int = 20
+    citation: ClassVar[str] = "Zhou, Li. Communication-Efficient ADMM-based Federated Learning. arXiv:2110.15318, 2021."
+    card: ClassVar[Card] = Card(
+        family="admm", unbiased=True, note="for the mean of the clients' objectives, each with weight 1/N"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_choice("CEADMM", "solver", self.solver, ("inexact", "exact"))
+        require_count("CEADMM", newton=self.newton, iterations=self.iterations)
+        if not self.bound >= 0:
+            raise ConfigError(f"bound={self.bound}", where="CEADMM", remedy="use a bound of 0 or more")
+
+    def fits(self, learner: Any) -> None:
+        """Exact solutions want Hessian-vector products."""
+        if self.solver == "exact":
+            require_curvature("CEADMM(solver='exact')", learner)
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """One primal and one dual update."""
+        z, dual = broadcast["params"], local["dual"]
+        if self.solver == "exact":
+            x = augmented_minimum(grad, local["params"], dual, z, self.rho, self.newton, self.iterations)
+        else:
+            x = T.sub(z, T.scale(T.add(grad(z), dual), 1.0 / (self.bound + self.rho)))
+        return {**local, "params": x, "dual": T.add(dual, T.scale(T.sub(x, z), self.rho))}

@@ -1,0 +1,66 @@
+"""What consensus ADMM methods with one exchange a round share: the server's mean of ``x_k + pi_k / rho``, whoever is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate, Sum
+from atoll.core.tree import Tree
+from atoll.learn.admm.checks import require_positive
+from atoll.learn.algorithm import Algorithm, LocalWork, RoundInfo
+from atoll.learn.card import Card
+
+__all__ = ["Consensus"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consensus(Algorithm):
+    """``min (1/N) sum_k f_k(x_k)`` subject to ``x_k = z``, with multipliers ``pi_k`` and ``z = (1/N) sum_k u_k``, ``u_k = x_k + pi_k / rho``.
+
+    A client begins at the model it is first sent, with ``pi_k = 0``, and sends what its ``u_k`` changed by. The server has counted it with the
+    model of the very first round, so a client that is new says so, and only sums are needed. At a fixed point ``x_k = z``,
+    ``pi_k = -grad f_k(z)`` and ``sum_k pi_k = 0``: the optimum, whoever takes part and however inexact the local work.
+
+    Attributes:
+        rho: penalty, positive.
+    """
+
+    rho: float = 1.0
+    batch_size: int | None = None
+    extrapolates: ClassVar[tuple[str, ...]] = ("params",)
+    card: ClassVar[Card] = Card(family="admm", unbiased=True, part=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(type(self).__name__, rho=self.rho)
+
+    def init(self, params: Tree) -> Tree:
+        """``z``, and the model with which those are counted who have not been there."""
+        return {"params": params, "first": params}
+
+    def client_init(self, params: Tree) -> Tree:
+        """At the model that it is sent, with no multiplier."""
+        return {"params": params, "dual": T.zeros_like(params), "known": T.leaves(params)[0].sum() * 0}
+
+    def start(self, broadcast: Tree, client: Tree) -> Tree:
+        """The client's ``x_k`` and ``pi_k``."""
+        del broadcast
+        return {"params": client["params"], "dual": client["dual"]}
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """The change of ``u_k``, whether it is the first, and what to keep."""
+        del broadcast, work
+        moved = T.sub(local["params"], client["params"])
+        turned = T.scale(T.sub(local["dual"], client["dual"]), 1.0 / self.rho)
+        kept = {"params": local["params"], "dual": local["dual"], "known": client["known"] * 0 + 1}
+        return {"change": Sum(T.add(moved, turned)), "new": Sum(1 - client["known"], metric=True)}, kept
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """``z <- z + (sum of changes + new (z - first)) / N``."""
+        del phase
+        late = T.scale(T.sub(state["params"], state["first"]), float(sums["new"]))
+        step = T.scale(T.add(sums["change"], late), 1.0 / info.population)
+        return {**state, "params": T.add(state["params"], step)}

@@ -1,0 +1,127 @@
+"""Consensus ADMM with exact local solutions in two exchanges a round: the ground on which it is accelerated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate, Sum
+from atoll.core.tree import Tree
+from atoll.learn.admm.checks import require_count, require_positive
+from atoll.learn.admm.newton import augmented_minimum
+from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.card import Card
+from atoll.learn.curvature import require_curvature
+
+__all__ = ["DualPass", "TwoPhaseADMM"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoPhaseADMM(Algorithm):
+    """Consensus ADMM as Boyd et al. 2011, section 7.1, print it, with the multipliers at the clients.
+
+    Phase ``"primal"``: ``x_k = argmin f_k(x) + <l_k, x> + (rho/2) ||x - z||^2``; the server takes ``z+ = (1/N) sum_k (x_k + l_k / rho)``.
+    Phase ``"dual"``: ``l_k+ = l_k + rho (x_k - z+)``. A subclass chooses the point ``(z, l)`` of the next round from what the second phase says.
+
+    Attributes:
+        rho: penalty, positive.
+        newton: Newton steps of a local solution: 1 for a quadratic, a few for others.
+        iterations: conjugate gradients in each.
+    """
+
+    rho: float = 1.0
+    newton: int = 3
+    iterations: int = 20
+    steps: int | None = 1
+    batch_size: int | None = None
+    phases: ClassVar[tuple[str, ...]] = ("primal", "dual")
+    card: ClassVar[Card] = Card(family="admm", unbiased=True, everyone=True, part=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(type(self).__name__, rho=self.rho)
+        require_count(type(self).__name__, newton=self.newton, iterations=self.iterations)
+
+    def fits(self, learner: Any) -> None:
+        """Local solutions want Hessian-vector products."""
+        require_curvature(type(self).__name__, learner)
+
+    def passes(self, phase: str) -> tuple[Algorithm, ...]:
+        """The local solution, or the multiplier's step."""
+        return (self,) if phase == "primal" else (DualPass(of=self),)
+
+    def client_init(self, params: Tree) -> Tree:
+        """``l_k = 0``."""
+        zero = T.zeros_like(params)
+        return {"x": params, "at": zero, **self.memory(zero)}
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """The local solution."""
+        z, settings = broadcast["params"], (self.rho, self.newton, self.iterations)
+        return {**local, "params": augmented_minimum(grad, local["params"], local["at"], z, *settings)}
+
+    def start(self, broadcast: Tree, client: Tree) -> Tree:
+        """From the last solution, at the multiplier ``l_k`` of this round."""
+        return {"params": client["x"], "at": self.point(broadcast, client)}
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """``x_k + l_k / rho``, and both to keep for the second phase."""
+        del broadcast, work
+        message = T.add(local["params"], T.scale(local["at"], 1.0 / self.rho))
+        return {"message": Sum(message)}, {**client, "x": local["params"], "at": local["at"]}
+
+    def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
+        """``z+``, or the point of the next round."""
+        if phase == "primal":
+            return {**state, "params": T.scale(sums["message"], 1.0 / info.population)}
+        return self.chosen(state, sums, info)
+
+    # ---------------------------------------------------------------- what a subclass fills in
+
+    def memory(self, zero: Tree) -> Tree:
+        """What a client keeps beside ``x_k`` and the multiplier of this round."""
+        raise NotImplementedError
+
+    def point(self, broadcast: Tree, client: Tree) -> Tree:
+        """The multiplier ``l_k`` at which this round begins."""
+        raise NotImplementedError
+
+    def turned(self, dual: Tree, client: Tree) -> tuple[dict[str, Aggregate], Tree]:
+        """The reply to the second phase and the client's memory, from ``l_k+``."""
+        raise NotImplementedError
+
+    def chosen(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo) -> Tree:
+        """The server's state with the point of the next round."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualPass(Algorithm):
+    """``l_k+ = l_k + rho (x_k - z+)``; touches no data.
+
+    Attributes:
+        of: the method.
+    """
+
+    of: TwoPhaseADMM
+    steps: int | None = 1
+    batch_size: int | None = None
+    card: ClassVar[Card] = Card(family="admm", part=True)
+
+    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
+        """Nothing."""
+        del grad, broadcast
+        return local
+
+    def client_init(self, params: Tree) -> Tree:
+        """That of the method."""
+        return self.of.client_init(params)
+
+    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
+        """What the method says of the new multiplier."""
+        del local, work
+        gap = T.sub(client["x"], broadcast["params"])
+        reply, memory = self.of.turned(T.add(client["at"], T.scale(gap, self.of.rho)), client)
+        return reply, {"x": client["x"], "at": client["at"], **memory}
