@@ -30,6 +30,7 @@ from .parts import (
     SourcePart,
     StagePart,
     StopPart,
+    TopologyPart,
     TrackerPart,
     argument,
     refusing,
@@ -151,6 +152,7 @@ class RunConfig(Section):
         data: the data.
         model: the model, by name or as ``module:factory``.
         algorithm: what clients and server compute.
+        topology: who talks to whom.
         selection: who is invited.
         aggregation: how the replies of a cohort stand for the population.
         pacing: when a round ends.
@@ -180,6 +182,7 @@ class RunConfig(Section):
     data: DataConfig
     model: ModelPart
     algorithm: AlgorithmPart = _default(AlgorithmPart, "FedAvg")
+    topology: TopologyPart = _default(TopologyPart, "Star")
     selection: SelectionPart = _default(SelectionPart, "Uniform")
     aggregation: AggregationPart = _default(AggregationPart, "Renormalised")
     pacing: PacingPart = _default(PacingPart, "Synchronous")
@@ -220,6 +223,7 @@ class RunConfig(Section):
         return Training(
             model=model,
             algorithm=self.algorithm.build("algorithm"),
+            topology=self.topology.build("topology"),
             selection=self.selection.build("selection"),
             aggregation=self.aggregation.build("aggregation"),
             pacing=self.pacing.build("pacing"),

@@ -20,6 +20,7 @@ __all__ = [
     "AlgorithmPart",
     "CorruptionPart",
     "DevicesPart",
+    "GraphPart",
     "MetricPart",
     "ModelPart",
     "PacingPart",
@@ -249,6 +250,18 @@ class TransformPart(Part):
     kind = "transform"
 
 
+class TopologyPart(Part):
+    """Who talks to whom."""
+
+    kind = "topology"
+
+
+class GraphPart(Part):
+    """Who is whose neighbour."""
+
+    kind = "graph"
+
+
 class SelectionPart(Part):
     """Who is invited."""
 
@@ -305,6 +318,7 @@ class MetricPart(Part):
 
 _HELD: dict[str, type[Part]] = {
     "Algorithm": AlgorithmPart,
+    "Graph": GraphPart,
     "Transform": TransformPart,
     "Selection": SelectionPart,
     "Stage": StagePart,

@@ -138,6 +138,8 @@ KINDS: dict[str, Registry] = {
         Registry("model", ("atoll.models",), inspect.isfunction),
         Registry("algorithm", ("atoll.learn.algorithms",), _is_kind("atoll.learn:Algorithm")),
         Registry("transform", ("atoll.learn.transforms",), _is_kind("atoll.learn.transforms:Transform")),
+        Registry("topology", ("atoll.learn.topology",), _is_kind("atoll.learn.topology:Topology")),
+        Registry("graph", ("atoll.learn.topology",), _is_kind("atoll.learn.topology:Graph")),
         Registry("selection", ("atoll.learn.selection",), _is_kind("atoll.learn:Selection")),
         Registry("aggregation", ("atoll.learn.aggregation",), _is_kind("atoll.learn:Aggregation")),
         Registry("pacing", ("atoll.learn.pacing",), inspect.isclass),

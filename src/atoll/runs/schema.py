@@ -7,7 +7,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
@@ -107,10 +107,21 @@ def _default(part: Any, parameter: inspect.Parameter) -> Any:
     value = parameter.default
     for found in dataclasses.fields(part) if dataclasses.is_dataclass(part) else ():
         if found.name == parameter.name and found.default_factory is not dataclasses.MISSING:
-            return Field(default_factory=found.default_factory)
+            return Field(default_factory=_configured(found.default_factory))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return schema_of(type(value)).model.model_validate(dataclasses.asdict(value))
     return list(value) if isinstance(value, tuple) and not _is_pair(_annotation(part, parameter)) else value
+
+
+def _configured(make: Callable[[], Any]) -> Callable[[], Any]:
+    """A factory of the same default as a configuration has it: an object that is a part becomes the part of its name."""
+    from .parts import part_type
+
+    for base in type(make()).__mro__:
+        kind = part_type(base.__name__)
+        if kind is not None:
+            return lambda: kind.model_validate(type(make()).__name__)
+    return make
 
 
 def _is_pair(annotation: Any) -> bool:
