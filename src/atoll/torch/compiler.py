@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
+
+from atoll.core.errors import AtollError
 
 from .backend import cache_folder, cpp_compiler
 from .fuse import fuse_updates, mutated, tidy
+from .record import record
 
 __all__ = ["Program", "can_compile", "make_program", "notice", "trace"]
 
@@ -89,7 +91,7 @@ def _make_program(
     began = time.perf_counter()
     # Tracing tells inputs apart by identity, and one tensor may be given twice (a local model that begins as the global one).
     inputs = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device) for t in inputs]
-    gm = trace(fn, inputs, _generators_table() if compiled else None)
+    gm = by_pytorch(fn, inputs, _generators_table()) if compiled else trace(fn, inputs)
     fuse_updates(gm, owned or set()) if owned else tidy(gm)
     traced = time.perf_counter()
     call = None
@@ -113,6 +115,20 @@ def trace(
     fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], table: Mapping[Any, Any] | None = None
 ) -> GraphModule:
     """The operations of a function, split into those that a table of decompositions gives."""
+    try:
+        return record(fn, inputs, table)
+    except AtollError:
+        raise
+    except Exception:  # whatever it is, PyTorch's own tracer is the judge
+        return by_pytorch(fn, inputs, table)
+
+
+def by_pytorch(
+    fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], table: Mapping[Any, Any] | None
+) -> GraphModule:
+    """The same by PyTorch's tracer, in the form that its code generator wants; the first time takes a second."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
     with torch.no_grad():
         made: GraphModule = make_fx(fn, decomposition_table=table, tracing_mode="fake")(*inputs)
     return made

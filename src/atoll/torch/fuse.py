@@ -180,8 +180,9 @@ def _emit(
     return made
 
 
-def _call(graph: Graph, target: Any, *args: Any) -> Node:
-    """Add an operation and note what it gives."""
-    made = graph.call_function(target, args)
-    made.meta["val"] = target(*[a.meta["val"] if isinstance(a, Node) else a for a in args])
+def _call(graph: Graph, target: Any, first: Any, *args: Any) -> Node:
+    """Add an operation and note its layout: that of the first argument, which it scales, negates or turns."""
+    made = graph.call_function(target, (first, *args))
+    layout = first.meta["val"]
+    made.meta["val"] = layout.transpose(*args) if target is aten.transpose.int else layout
     return made

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.func import grad_and_value, vmap
+from torch.func import vmap
 
 from atoll.core import tree as T
 from atoll.core.errors import CompositionError
 from atoll.core.tree import Tree
 from atoll.learn.algorithm import LocalWork
 
+from .gradient import gradient_of
 from .keyed import Keyed
 from .leaves import Layout, ReplyKind, flatten, split_reply
 
@@ -54,7 +55,7 @@ class _Oracle:
         self.first: Tensor | None = None
 
     def __call__(self, params: Tree) -> Tree:
-        gradient, loss = grad_and_value(self.loss_at)(params)
+        gradient, loss = gradient_of(self.loss_at, params)
         self.first = loss.detach() if self.first is None else self.first
         return gradient
 
@@ -65,10 +66,10 @@ class _Oracle:
 
     def hvp(self, params: Tree, vector: Tree) -> Tree:
         def along(at: Tree) -> Tensor:
-            found: Tensor = T.dot(grad_and_value(self.loss_at)(at)[0], vector)
+            found: Tensor = T.dot(gradient_of(self.loss_at, at)[0], vector)
             return found
 
-        return grad_and_value(along)(params)[0]
+        return gradient_of(along, params)[0]
 
     def hvps(self, params: Tree, vectors: Tree) -> Tree:
         return vmap(lambda vector: self.hvp(params, vector))(vectors)
@@ -103,6 +104,14 @@ class Update:
 
     def _tensors(self, leaves: Sequence[Any]) -> list[Tensor]:
         return _tensors(leaves, self.network.device, self.network.dtype)
+
+    def alone(self) -> Update:
+        """The update of one client without a client axis."""
+        if not self.clients:
+            return self
+        made = Update(self.network, self.algorithm, self.broadcast, self.client, 0)
+        made.local = self.local
+        return made
 
     def start(self, *flat: Tensor) -> list[Tensor]:
         """``broadcast, client -> local``."""
@@ -210,7 +219,7 @@ class Update:
         for fields in self.reply.build(list(leaves)).values():
             # A sum is finite only if every term is (barring overflow, which is no result either).
             sums = [self._total(leaf) for leaf in T.leaves(fields) if isinstance(leaf, torch.Tensor)]
-            flags.append(torch.isfinite(torch.stack([s for s in sums if s.is_floating_point()]).sum(0)))
+            flags.append(torch.isfinite(sum(s for s in sums if s.is_floating_point())))
         return flags
 
     def _total(self, leaf: Tensor) -> Tensor:
