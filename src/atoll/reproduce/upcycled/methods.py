@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BASES", "Method", "algorithm", "tries"]
+__all__ = ["BASES", "COEFFICIENTS", "Method", "algorithm", "tries"]
 
 Config = dict[str, Any]
 
@@ -73,7 +73,8 @@ BASES: dict[str, Callable[[Config, float], Config]] = {
 }
 _RATES = (0.003, 0.005, 0.01, 0.03, 0.1, 0.3)
 _SMALL_RATES = (0.003, 0.005, 0.01, 0.02, 0.04, 0.06)  # pFedMe: lr * lam may not exceed 1
-_COEFFICIENTS = (0.3, 0.9)
+COEFFICIENTS = (0.3, 0.9)
+"""``u`` tried."""
 
 
 def algorithm(method: Method, late: float, epochs: int = 10) -> Config:
@@ -90,4 +91,4 @@ def tries(base: str, way: str) -> list[Method]:
     rates = _SMALL_RATES if base == "pFedMe" else _RATES
     if way == "base":
         return [Method(base, way, lr) for lr in rates]
-    return [Method(base, way, lr, u) for lr in rates[1::2] for u in _COEFFICIENTS]
+    return [Method(base, way, lr, u) for lr in rates[1::2] for u in COEFFICIENTS]
