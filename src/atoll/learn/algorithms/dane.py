@@ -14,7 +14,7 @@ from atoll.learn.card import Card
 from atoll.learn.curvature import cg, damped, pick
 
 from .full_gradient import FullGradient
-from .newton_type import NewtonType
+from .newton_type import GRADIENT, NewtonType
 
 __all__ = ["DANE"]
 
@@ -56,7 +56,7 @@ class DANE(NewtonType):
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """The gradient; or the gradient again, kept for the next pass, and the Newton steps."""
-        return (FullGradient(reply=True),) if phase == "gradient" else (FullGradient(), self)
+        return (GRADIENT,) if phase == "gradient" else (FullGradient(), self)
 
     def init(self, params: Tree) -> Tree:
         """The model, and no gradient yet."""

@@ -13,8 +13,7 @@ from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.curvature import cg_begin, cg_step, damped, least_squares_begin, least_squares_step, ratio
 
-from .full_gradient import FullGradient
-from .newton_type import NewtonType
+from .newton_type import GRADIENT, NewtonType
 
 __all__ = ["DINGO"]
 
@@ -81,7 +80,7 @@ class DINGO(NewtonType):
         plain, with_damping = _Solve(steps=self.steps), _Solve(steps=self.steps, damping=self.phi**2)
         if phase == "corrected":
             return (replace(with_damping, keeps=True), _Correct(steps=self.steps, damping=self.phi**2))
-        return {"curvature": (plain,), "damped": (with_damping,)}.get(phase, (FullGradient(reply=True),))
+        return {"curvature": (plain,), "damped": (with_damping,)}.get(phase, (GRADIENT,))
 
     def init(self, params: Tree) -> Tree:
         """The model, and what a round finds out."""

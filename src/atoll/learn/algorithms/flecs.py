@@ -20,8 +20,7 @@ from atoll.learn.curvature import hessian, inverse_floored, ravel, stepped
 from atoll.learn.quasi_newton import block_sr1
 from atoll.stages import QSGD, Shift
 
-from .full_gradient import FullGradient
-from .newton_type import NewtonType
+from .newton_type import GRADIENT, NewtonType
 
 __all__ = ["FLECS"]
 
@@ -72,7 +71,7 @@ class FLECS(NewtonType):
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """The gradient, or the sketch."""
-        return (FullGradient(reply=True),) if phase == "gradient" else (self,)
+        return (GRADIENT,) if phase == "gradient" else (self,)
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
         """Differences to a learned shift for gradients; sketches are differences already."""

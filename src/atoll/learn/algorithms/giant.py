@@ -13,9 +13,8 @@ from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.curvature import cg_begin, cg_step
 
-from .full_gradient import FullGradient
 from .line_search import LossesAlong, armijo
-from .newton_type import NewtonType
+from .newton_type import GRADIENT, NewtonType
 
 __all__ = ["GIANT"]
 
@@ -57,7 +56,7 @@ class GIANT(NewtonType):
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """The gradient, the direction, or the losses along it."""
         if phase == "gradient":
-            return (FullGradient(reply=True),)
+            return (GRADIENT,)
         return (self,) if phase == "direction" else (LossesAlong(sizes=self.sizes),)
 
     def init(self, params: Tree) -> Tree:

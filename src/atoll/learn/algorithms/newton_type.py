@@ -10,7 +10,12 @@ from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.curvature import require_curvature
 
-__all__ = ["NewtonType"]
+from .full_gradient import FullGradient
+
+__all__ = ["GRADIENT", "NewtonType"]
+
+GRADIENT = FullGradient(reply=True)
+"""The pass that sends the full gradient: one object, so that phases which share it are traced once."""
 
 
 @dataclass(frozen=True, kw_only=True)
