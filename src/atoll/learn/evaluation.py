@@ -11,7 +11,7 @@ import numpy as np
 from atoll.core.aggregate import Parts
 from atoll.core.errors import CompositionError, ConfigError
 
-from .metrics import ScoreMetric, pack_metric
+from .metrics import HumanTime, ScoreMetric, pack_metric
 from .scoring import SPREAD, merged_results, scoring_task, summarise
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Evaluation:
         personal: evaluate each of these clients' own model too (``Algorithm.personal``), under names that begin with ``"personal/"``; a
             client that has not trained uses the global one.
         metrics: measured besides the loss and what the task suggests, such as ``Confusion(10)``; see ``atoll.learn.metrics``.
+        human_time: what every round would take on real devices and links, as ``human_seconds``; not recorded if ``None``.
     """
 
     every: int = 1
@@ -45,6 +46,7 @@ class Evaluation:
     clients_every: int | None = None
     personal: bool = False
     metrics: Sequence[ScoreMetric] = ()
+    human_time: HumanTime | None = None
 
     def __post_init__(self) -> None:
         if self.every < 1 or (self.clients_every is not None and self.clients_every < 1):
@@ -76,6 +78,10 @@ class Evaluation:
                     where="Evaluation.metrics",
                     remedy="measure it on the server's test set, with clients=0",
                 )
+
+    def timed(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """What a round would take on real devices, if that is asked for."""
+        return {} if self.human_time is None else {"human_seconds": self.human_time.of(row)}
 
     def due(self, number: int, last: bool) -> bool:
         """Whether the server evaluates after this round."""

@@ -140,7 +140,7 @@ async def _round(
     start = fed.clock.now()
     state, row, replied, invited = await server_round(fed, job, learner, data, state, number)
     model = _model(state)
-    row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row}
+    row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row, **job.evaluation.timed(row)}
     last = _reason(job, History([*fed.records, row])) is not None
     if job.evaluation.due(number, last):
         row.update(job.evaluation.at_server(learner, model, getattr(data, "test", None)))

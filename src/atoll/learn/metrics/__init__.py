@@ -15,11 +15,14 @@ metric                  results                                                 
 ``HingeLoss``           hinge_loss                                                          one score, -1/+1
 ``SignAccuracy``        sign_accuracy                                                       one score, -1/+1
 ======================  ==================================================================  =======================
+
+`HumanTime` is no score: it turns a round's bytes and computing into seconds on real devices.
 """
 
 from .base import ScoreMetric, pack_metric, unpack_metric
 from .classification import Accuracy, Calibration, Confusion, LogLoss, TopK
 from .hinge import HingeLoss, SignAccuracy
+from .human_time import HumanTime
 from .regression import R2, AbsoluteError, RelativeAccuracy, SquaredError
 
 __all__ = [
@@ -29,6 +32,7 @@ __all__ = [
     "Calibration",
     "Confusion",
     "HingeLoss",
+    "HumanTime",
     "LogLoss",
     "RelativeAccuracy",
     "ScoreMetric",

@@ -73,7 +73,8 @@ async def _round(
     kept, row = await course.round(fed, state["course"], number)
     after = _bytes(fed)
     spent = {name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}
-    row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **spent, **row}
+    row = {**spent, **row}
+    row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row, **job.evaluation.timed(row)}
     last = _reason(job, History([*fed.records, row])) is not None
     at_server, at_clients = job.evaluation.due(number, last), job.evaluation.clients_due(number, last)
     model = None
