@@ -276,6 +276,22 @@ def test_worker_processes_agree(algorithm):
     np.testing.assert_allclose(run("processes"), run("inline"), rtol=1e-12)
 
 
+def test_islands_behind_sockets_agree():
+    job = atoll.Training(model=Quadratic(3), algorithm=DINGO(steps=6), selection=atoll.Everyone(), rounds=2)
+    here, there = (atoll.simulate(job, quadratics(4, 3), engine=e, seed=1).params["w"] for e in ("inline", "socket"))
+    np.testing.assert_allclose(there, here, rtol=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", [*ALL, FedSSO(lr=0.1, dense=0, memory=2, batch_size=None)], ids=name)
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(algorithm, tmp_path):
+    job = atoll.Training(model=Quadratic(3), algorithm=algorithm, selection=atoll.Uniform(3), rounds=4)
+    whole = atoll.simulate(job, quadratics(4, 3), engine="inline", seed=2).params["w"]
+    atoll.simulate(job.replace(rounds=2), quadratics(4, 3), engine="inline", seed=2, folder=tmp_path / "run")
+    again = {"folder": tmp_path / "run", "resume": True}
+    parts = atoll.simulate(job, quadratics(4, 3), engine="inline", seed=2, **again).params["w"]
+    np.testing.assert_array_equal(parts, whole)
+
+
 def two_blobs(parties=3, rows=20):
     draw = np.random.default_rng(0)
     parts = {}
