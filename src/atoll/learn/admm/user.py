@@ -1,0 +1,111 @@
+"""What a user of the matrix factorisation computes: its copy of the predicted ratings, its profile, its multiplier."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from atoll.core.aggregate import Aggregate, Parts, Sum
+from atoll.core.errors import DataError
+from atoll.core.task import task
+from atoll.core.tree import Tree
+
+__all__ = ["group_lasso_row", "rating_step", "user_step"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def rating_step(ratings: Array, mask: Array, predicted: Array, dual: Array, rho: float) -> Array:
+    """``x = (2 m r + rho u V^T - pi) / (2 m + rho)``, entry by entry: the minimiser over ``x`` of ``||m (x - r)||^2 + <pi, x> + (rho/2) ||x - u V^T||^2``.
+
+    Args:
+        ratings: ``r``, ``(items,)``.
+        mask: ``m``, 1 where the user rated.
+        predicted: ``u V^T``.
+        dual: ``pi``.
+        rho: penalty.
+    """
+    return np.asarray((2.0 * mask * ratings + rho * predicted - dual) / (2.0 * mask + rho))
+
+
+def group_lasso_row(items: Array, target: Array, rho: float, weight: float) -> Array:
+    """``argmin_u weight ||u||_2 + (rho/2) ||c - u V^T||^2``, exact.
+
+    ``u = 0`` if ``rho ||c V|| <= weight``. Otherwise with ``rho V^T V = Q diag(w) Q^T`` and ``b = Q^T (rho V^T c)`` the norm ``t = ||u||`` solves
+    ``||b / (w t + weight)|| = 1``, whose left side falls: bisection to the last bit. ``u = Q (t b / (w t + weight))``.
+
+    Args:
+        items: ``V``, ``(items, rank)``.
+        target: ``c``, ``(items,)``.
+        rho: penalty.
+        weight: of the norm.
+    """
+    pull = rho * (target @ items)
+    if np.linalg.norm(pull) <= weight:
+        return np.zeros(items.shape[1])
+    values, turn = np.linalg.eigh(rho * items.T @ items)
+    values, b = np.maximum(values, 0.0), turn.T @ pull
+    if weight == 0:
+        keep = values > values.max() * 1e-13
+        return np.asarray(turn @ np.where(keep, b / np.where(keep, values, 1.0), 0.0))
+    low, high = 0.0, 1.0
+    while np.linalg.norm(b / (values * high + weight)) > 1.0:
+        low, high = high, 2.0 * high
+    while low < (middle := 0.5 * (low + high)) < high:
+        low, high = (middle, high) if np.linalg.norm(b / (values * middle + weight)) > 1.0 else (low, middle)
+    return np.asarray(turn @ (high * b / (values * high + weight)))
+
+
+@task
+def user_step(island: Any, message: Tree) -> dict[str, Aggregate]:
+    """``x``, ``u`` and ``pi``, in this order, with the item profiles ``V`` of the message.
+
+    In clear the reply is ``(rho x + pi, u)``, as the paper sends it; in aggregate form the change of ``A_i = u^T u`` and ``B_i = (rho x + pi)^T u``.
+    """
+    items, rho, weight = message["items"], message["rho"], message["weight"]
+    ratings, mask = _rated(island, len(items))
+    state = island.state or _fresh(*items.shape)
+    x = rating_step(ratings, mask, items @ state["u"], state["dual"], rho)
+    u = group_lasso_row(items, x + state["dual"] / rho, rho, weight)
+    gap = x - items @ u
+    dual = state["dual"] + rho * gap
+    sent = rho * x + dual
+    square, cross = np.outer(u, u), np.outer(sent, u)
+    island.state = {"u": u, "dual": dual, "square": square, "cross": cross}
+    values = {
+        "fit": (mask * (items @ u - ratings) ** 2).sum(),
+        "norm": np.linalg.norm(u),
+        "gap": gap @ gap,
+        "dual": dual @ dual,
+    }
+    metrics = {f"metric/{name}": Sum(np.float64(value), metric=True) for name, value in values.items()}
+    if message["clear"]:
+        return {"reply": Parts({"message": sent, "u": u}), **metrics}
+    return {"A": Sum(square - state["square"]), "B": Sum(cross - state["cross"]), **metrics}
+
+
+def _fresh(items: int, rank: int) -> dict[str, Array]:
+    zeros = np.zeros
+    return {"u": zeros(rank), "dual": zeros(items), "square": zeros((rank, rank)), "cross": zeros((items, rank))}
+
+
+def _rated(island: Any, items: int) -> tuple[Array, Array]:
+    """The ratings and the mask of a user: rows ``(item, rating)``, or all items in order.
+
+    Raises:
+        DataError: an item that is not there, or one rated twice.
+    """
+    x, y = np.asarray(island.data.x), np.asarray(island.data.y, np.float64)
+    at = np.reshape(x, (len(y), -1))[:, 0].astype(np.int64)
+    if len(at) and (at.min() < 0 or at.max() >= items):
+        raise DataError(
+            f"{island.name} rates item {int(at.max() if at.max() >= items else at.min())} of {items}",
+            where="MatrixFactorisation.items",
+            remedy=f"number items 0 to {items - 1}, or raise items",
+        )
+    if len(np.unique(at)) < len(at):
+        raise DataError(f"{island.name} rates an item twice", where="ratings", remedy="keep one rating an item")
+    ratings, mask = np.zeros(items), np.zeros(items)
+    ratings[at], mask[at] = y, 1.0
+    return ratings, mask
