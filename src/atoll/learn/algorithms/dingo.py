@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
 from atoll.core.tree import Tree
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Algorithm, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.curvature import cg_begin, cg_step, damped, least_squares_begin, least_squares_step, ratio
 
+from .local_solves import CorrectedSolve, LocalSolve
 from .newton_type import GRADIENT, NewtonType
 
 __all__ = ["DINGO"]
@@ -77,9 +76,9 @@ class DINGO(NewtonType):
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """A gradient (of the model or of a trial point), or the systems of a case."""
-        plain, with_damping = _Solve(steps=self.steps), _Solve(steps=self.steps, damping=self.phi**2)
+        plain, with_damping = LocalSolve(steps=self.steps), LocalSolve(steps=self.steps, damping=self.phi**2)
         if phase == "corrected":
-            return (replace(with_damping, keeps=True), _Correct(steps=self.steps, damping=self.phi**2))
+            return (replace(with_damping, keeps=True), CorrectedSolve(steps=self.steps, damping=self.phi**2))
         return {"curvature": (plain,), "damped": (with_damping,)}.get(phase, (GRADIENT,))
 
     def init(self, params: Tree) -> Tree:
@@ -125,53 +124,3 @@ def _square(tree: Tree) -> Any:
 def _promise(state: Tree) -> float:
     """``<p, H g>``: half of what ``||g||^2`` falls by for a small step, by its length."""
     return float(T.dot(state["direction"], state["image"]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Solve(NewtonType):
-    """``(H_k^2 + damping I)^-1 H_k g``; without damping ``H_k^+ g``, and ``H_k g`` beside it. ``keeps`` leaves it for the next pass."""
-
-    damping: float = 0.0
-    keeps: bool = False
-
-    def start(self, broadcast: Tree, client: Tree) -> Tree:
-        del client
-        return {"params": broadcast["params"], "solver": least_squares_begin(broadcast["gradient"])}
-
-    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        params = local["params"]
-        return {
-            "params": params,
-            "solver": least_squares_step(local["solver"], lambda v: grad.hvp(params, v), self.damping),
-        }
-
-    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        found = {"direction": local["solver"]["x"]}
-        if not self.damping:
-            found["image"] = local["solver"]["image"]
-        return {
-            name: Mean(value, examples=work.examples) for name, value in found.items()
-        }, found if self.keeps else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Correct(NewtonType):
-    """Case 3: ``p_k + lambda_k (H_k^2 + phi^2 I)^-1 H g``, with ``p_k`` left by the pass before."""
-
-    damping: float = 0.0
-
-    def start(self, broadcast: Tree, client: Tree) -> Tree:
-        solver = cg_begin(broadcast["image"])
-        return {"params": broadcast["params"], "own": client["direction"], "solver": solver}
-
-    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        params = local["params"]
-        squared = damped(lambda v: grad.hvp(params, grad.hvp(params, v)), self.damping)
-        return {**local, "solver": cg_step(local["solver"], squared)}
-
-    def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        own, towards, image = local["own"], local["solver"]["x"], broadcast["image"]
-        lacks = broadcast["least"] - T.dot(own, image)
-        missing = T.where(lacks > 0, lacks, lacks * 0)
-        right = T.add(own, T.scale(towards, ratio(missing, T.dot(image, towards))))
-        return {"direction": Mean(right, examples=work.examples)}, None
