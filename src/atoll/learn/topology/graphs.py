@@ -11,6 +11,8 @@ from atoll.core.errors import ConfigError
 from atoll.core.rng import Rng
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 __all__ = [
@@ -123,8 +125,8 @@ class StarGraph(Graph):
 class Expander(Graph):
     """A random graph in which every node has ``degree`` neighbours: few links, and yet few steps from anyone to anyone.
 
-    The union of ``degree // 2`` random circles (with an odd degree also a random pairing), so that it is connected. Drawn again until no
-    link is double; where nodes are few a link may stay double, and its ends then have a neighbour less.
+    The union of ``degree // 2`` random circles (with an odd degree also a random pairing), so that it is connected. Nodes of a circle swap
+    places until no link is double; where nodes are very few one may stay double, and its ends then have a neighbour less.
 
     Attributes:
         degree: at least 2; odd only with an even number of nodes.
@@ -145,19 +147,30 @@ class Expander(Graph):
                 remedy="use a degree below the number of nodes, even if that is odd",
             )
         draw = rng.generator()
-        best: NDArray[np.int64] = np.zeros((0, 2), dtype=np.int64)
-        for _ in range(100):
-            pairs: list[Any] = []
-            for _ in range(self.degree // 2):
-                order = draw.permutation(n)
-                pairs += list(zip(order, np.roll(order, 1), strict=True))
-            if self.degree % 2:
-                pairs += draw.permutation(n).reshape(-1, 2).tolist()
-            found = _unique(pairs)
-            best = found if len(found) > len(best) else best
-            if len(best) == n * self.degree // 2:
-                break
-        return best
+        links = np.zeros((n, n), dtype=bool)
+        for _ in range(self.degree // 2):
+            _add(links, draw, lambda order: (order, np.roll(order, 1)))
+        if self.degree % 2:
+            _add(links, draw, lambda order: (order[::2], order[1::2]))
+        return np.argwhere(np.triu(links | links.T, 1)).astype(np.int64)
+
+
+def _add(links: NDArray[np.bool_], draw: np.random.Generator, ends: Callable[[Any], tuple[Any, Any]]) -> None:
+    """Add a random circle or pairing to the links; nodes swap places as long as that leaves fewer links that are there already."""
+    n = len(links)
+    order = draw.permutation(n)
+    double = int(links[ends(order)].sum())
+    for _ in range(100 * n):
+        if not double:
+            break
+        other = order.copy()
+        a, b = draw.choice(n, 2, replace=False)
+        other[[a, b]] = other[[b, a]]
+        left = int(links[ends(other)].sum())
+        if left <= double:
+            order, double = other, left
+    a, b = ends(order)
+    links[a, b] = links[b, a] = True
 
 
 @dataclass(frozen=True)
@@ -252,7 +265,7 @@ class TimeVarying(Graph):
         """This round's."""
         draw = rng.child("places").generator()
         found = draw.permutation(n)[self.base.edges(n, rng.child("base"))]
-        return found[draw.random(len(found)) < self.up]
+        return _unique(found[draw.random(len(found)) < self.up].tolist())
 
 
 def _unique(pairs: list[Any]) -> NDArray[np.int64]:

@@ -6,7 +6,8 @@ update before it is a request of its own, which may run in blocks.
 
 With a compressor it is CHOCO gossip (Koloskova, Stich, Jaggi 2019, "Decentralized Stochastic Optimization and Gossip Algorithms with Compressed
 Communication", Algorithm 1): node i has a public copy ``c_i`` that all its neighbours know, sends ``q_i = C(x_i - c_i)``, everyone adds it to its
-copy, and ``x_i <- x_i + gamma sum_j W_ij (c_j - c_i)``. A node keeps ``c_i`` and ``s_i = sum_j W_ij c_j``, two models whatever its degree.
+copy, and ``x_i <- x_i + gamma sum_j W_ij (c_j - c_i)``. An unbiased compressor with variance ``omega`` is damped by ``1 / (1 + omega)``, which makes it
+the contraction that this needs. A node keeps ``c_i`` and ``s_i = sum_j W_ij c_j``, two models whatever its degree.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core import tree as T
 from atoll.core.rng import Rng
 from atoll.core.stage import Stage
 from atoll.core.task import Task
@@ -109,7 +111,7 @@ class Mixer:
         off = {path: value - node["copy"][path] for path, value in values.items()}
         known = self._public(message, int(message["step"]))
         wire = self.compress.encode(off, known, rng.child("compress"))
-        q = self.compress.decode_one(wire, known, None)
+        q = self._read(wire, known, off)
         copy = {path: value + q[path] for path, value in node["copy"].items()}
         around = {path: value + own * q[path] for path, value in node["around"].items()}
         return {**node, "copy": copy, "around": around}, wire
@@ -122,10 +124,17 @@ class Mixer:
         known = self._public(message, int(message["step"]) - 1)
         around = dict(node["around"])
         for name, wire in inbox.items():
-            q = self.compress.decode_one(wire, known, None)
+            q = self._read(wire, known, values)
             around = {path: value + weights[name] * q[path] for path, value in around.items()}
         moved = {p: value + self.gamma * (around[p] - node["copy"][p]) for p, value in values.items()}
         return {**with_shared(node, moved, self.share), "around": around}
+
+    def _read(self, wire: Tree, known: Tree, like: Tree) -> Tree:
+        """What a sent difference says, damped where the compressor is unbiased; ``like`` has its form."""
+        stage = self.compress or Stage()
+        omega = stage.omega(like) if stage.unbiased else None
+        factor = 1.0 / (1.0 + omega) if omega else 1.0
+        return T.map(lambda leaf: np.asarray(leaf) * factor, stage.decode_one(wire, known, None))
 
     def _public(self, message: Tree, step: int) -> Tree:
         stage = self.compress or Stage()
