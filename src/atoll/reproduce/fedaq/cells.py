@@ -1,0 +1,94 @@
+"""Cells of the table: a method on a task, over seeds, and what it took to reach the target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..entry import Lab, Trained
+from .methods import METHODS, Method, settings
+from .paper import BITS, COLUMNS
+from .tasks import Task
+
+__all__ = ["Cell", "cell", "first_round", "target_of"]
+
+_METRIC = "test/accuracy"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on a task.
+
+    Attributes:
+        method: the row.
+        task: the column.
+        rounds: until the target, one a seed; ``None`` where it was not reached.
+        best: the best accuracy of each seed until then.
+        measured: bytes up of one client until then, mean of the seeds that reached it.
+    """
+
+    method: Method
+    task: Task
+    rounds: tuple[int | None, ...]
+    best: tuple[float, ...]
+    measured: float
+
+    @property
+    def reached(self) -> list[int]:
+        """Rounds of the seeds that reached the target."""
+        return [found for found in self.rounds if found is not None]
+
+    @property
+    def mean(self) -> float:
+        """Mean rounds; infinite if a seed did not reach the target."""
+        return float(np.mean(self.reached)) if len(self.reached) == len(self.rounds) else float("inf")
+
+    @property
+    def bits(self) -> float:
+        """Uplink bits of one client until the target, as the paper counts: no headers, 32 bits a number that is not quantised."""
+        return self.mean * self.method.bits * self.task.parameters
+
+    def seconds(self, devices: int | None = None) -> float:
+        """Human time with the paper's sizes and computing at our rounds; a control computes as long as the method it is one of.
+
+        Args:
+            devices: that share the links; those of the paper's text if ``None``.
+        """
+        column, base = COLUMNS[self.task.column], self.method.base
+        row = base if base in column.cells else next(name for name in column.cells if BITS[name] == BITS[base])
+        fits = column.fits
+        each = column.seconds(row, 1, devices or column.devices, column.residual(row, fits))
+        return self.mean * each
+
+    def __str__(self) -> str:
+        if not self.reached:
+            return f"not in {self.task.rounds}"
+        spread = f" ± {np.std(self.reached, ddof=1):.1f}" if len(self.reached) > 1 else ""
+        missed = len(self.rounds) - len(self.reached)
+        return f"{np.mean(self.reached):.4g}{spread}" + (f" ({missed} not in {self.task.rounds})" if missed else "")
+
+
+def first_round(run: Trained, target: float) -> int | None:
+    """The first round that meets the target."""
+    met = [int(row["round"]) for row in run.rows if row.get(_METRIC) is not None and row[_METRIC] >= target]
+    return met[0] if met else None
+
+
+def target_of(lab: Lab, task: Task) -> float:
+    """The task's target: the paper's, or the best that FedAvg has in all its rounds with the first seed."""
+    return lab.train(settings(METHODS["FedAvg"], task, 0)).best() if task.target is None else task.target
+
+
+def cell(lab: Lab, method: Method, task: Task, target: float, seeds: Iterable[int] | None = None) -> Cell:
+    """Run a cell, or read it back."""
+    rounds, best, sent = [], [], []
+    for seed in range(task.seeds) if seeds is None else seeds:
+        run = lab.train(settings(method, task, seed))
+        met = first_round(run, target)
+        until = [row for row in run.rows if met is None or row["round"] <= met]
+        rounds.append(met)
+        best.append(max(float(row[_METRIC]) for row in until))
+        sent.append(sum(int(row["bytes_up"]) for row in until) / task.clients)
+    return Cell(method, task, tuple(rounds), tuple(best), float(np.mean(sent)))

@@ -1,0 +1,107 @@
+"""The methods of the table and its controls, as configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .tasks import Task
+
+__all__ = ["METHODS", "Method", "settings"]
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the table.
+
+    Attributes:
+        name: as shown.
+        bits: for an entry of the model, up (and down), as the paper counts.
+        algorithm: configuration for a task and a learning rate.
+        streams: models sent each way.
+        fast: runs at ``lr = gamma`` instead of ``eta``: a control.
+        unbiased: QSGD on the way up and nothing on the way down, as Algorithm 7 has it, instead of the authors' quantiser both ways.
+    """
+
+    name: str
+    bits: int
+    algorithm: Callable[[Task, float], Config]
+    streams: int = 1
+    fast: bool = False
+    unbiased: bool = False
+
+    @property
+    def base(self) -> str:
+        """The method that a control or a variant is one of, as the paper names it."""
+        return self.name.partition(",")[0]
+
+    @property
+    def each(self) -> int:
+        """Bits a number."""
+        return self.bits // self.streams
+
+
+def _plain(name: str) -> Callable[[Task, float], Config]:
+    return lambda task, lr: {"name": name, "lr": lr, "steps": task.steps, "batch_size": task.batch_size}
+
+
+def _pair(name: str, **more: Any) -> Callable[[Task, float], Config]:
+    def make(task: Task, lr: float) -> Config:
+        return {**_plain(name)(task, lr), "mu": task.mu, "variant": "I", "eval_point": "w", **more}
+
+    return make
+
+
+METHODS = {
+    made.name: made
+    for made in (
+        Method("FedAvg", 32, _plain("FedAvg")),
+        Method("FedPAQ 8b", 8, _plain("FedPAQ")),
+        Method("FedCOMGATE 8b", 8, _plain("FedCOMGATE")),
+        Method("FedAC-I", 64, _pair("FedAC"), 2),
+        Method("FedAQ-I 8b", 16, _pair("FedAQ"), 2),
+        Method("FedAQ-II 8b", 16, _pair("FedAQ", variant="II"), 2),
+        Method("FedAQ-I 4b", 8, _pair("FedAQ"), 2),
+        Method("FedAvg, lr = gamma", 32, _plain("FedAvg"), fast=True),
+        Method("FedPAQ 8b, lr = gamma", 8, _plain("FedPAQ"), fast=True),
+        Method("FedAQ-I 8b, QSGD up only", 16, _pair("FedAQ"), 2, unbiased=True),
+        Method("FedAQ-I 8b, model is w_ag", 16, _pair("FedAQ", eval_point="ag"), 2),
+    )
+}
+"""By name: the seven of the paper, the two controls at the same main step, and two variants of FedAQ-I."""
+
+
+def settings(method: Method, task: Task, seed: int, *, whole: bool = False) -> Config:
+    """A run's configuration: every client in every round.
+
+    Args:
+        method: the row.
+        task: the column.
+        seed: of the partition, the model and everything else.
+        whole: all rounds, also past the target.
+    """
+    algorithm = method.algorithm(task, task.gamma if method.fast else task.lr)
+    made: Config = {}
+    if method.each < 32:
+        stage: Config = {"name": "MinMaxAffine", "bits_each": method.each}
+        algorithm["compressor"] = {"name": "QSGD", "levels": (1 << (method.each - 1)) - 1} if method.unbiased else stage
+        made = {} if method.unbiased else {"downlink": stage}
+    stop: Config = {}
+    if task.target is not None and not whole:
+        stop = {"stop": [{"name": "Target", "metric": "test/accuracy", "value": task.target}]}
+    return {
+        "name": f"fedaq-{task.name}",
+        "data": {"source": task.source, "partition": {"name": "iid", "parties": task.clients, "seed": seed}},
+        "model": task.model,
+        "algorithm": algorithm,
+        "selection": "Everyone",
+        "engine": task.engine,
+        "rounds": task.rounds,
+        "checkpoint_every": 10,
+        "seed": seed,
+        **made,
+        **stop,
+    }

@@ -1,0 +1,184 @@
+"""The table and what the paper says of it, judged by rules that were fixed before anything ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+
+from ..entry import Claim, Lab
+from .cells import Cell, cell, target_of
+from .methods import METHODS, settings
+from .paper import COLUMNS
+from .tasks import Task
+
+__all__ = ["claims_of", "column", "printed", "stability"]
+
+_SLACK = 1.5
+"""Rounds that a cell may take, as a factor on the paper's, whose batches, initial model, schedule and seeds are not stated."""
+_AS_FAST = 1.15
+"""How many times the rounds still count as no slower."""
+_FAMILY = ("FedAQ-I 8b", "FedAQ-II 8b", "FedAQ-I 4b")
+_BASELINES = ("FedAvg", "FedPAQ 8b", "FedCOMGATE 8b", "FedAC-I")
+
+
+def printed() -> list[Claim]:
+    """The paper's own arithmetic: needs no training."""
+    exact = [
+        (name, method)
+        for name, column in COLUMNS.items()
+        for method, cell in column.cells.items()
+        if f"{column.bits(method):.1e}" == f"{cell.bits:.1e}"
+    ]
+    count = sum(len(column.cells) for column in COLUMNS.values())
+    made = [
+        Claim(
+            "uplink bits = rounds x bits an entry x parameters, to the printed digits",
+            count,
+            len(exact),
+            len(exact) == count,
+            "cells of the table; the convex column with 7,840 parameters, without the ten biases",
+        )
+    ]
+    for name, column in COLUMNS.items():
+        for devices in sorted({column.devices, column.fits}):
+            off = [abs(column.seconds(m, devices=devices) / c.seconds - 1) for m, c in column.cells.items()]
+            rest = ", ".join(f"{column.residual(m, devices):.1f}" for m in column.cells)
+            made.append(
+                Claim(
+                    f"{name}: the human times follow from the sizes with {devices} devices and one computing time",
+                    "0",
+                    f"{max(off):.1%}",
+                    max(off) < 0.05,
+                    f"largest error of a printed time; the text names {column.devices} devices; seconds of computing a round, method by method: {rest}",
+                )
+            )
+    return made
+
+
+def column(lab: Lab, task: Task, names: Sequence[str]) -> tuple[dict[str, Cell], list[Claim]]:
+    """Run a column: its cells, and a claim for each."""
+    target = target_of(lab, task)
+    cells = {name: cell(lab, METHODS[name], task, target) for name in names}
+    return cells, [_row(found, target) for found in cells.values()]
+
+
+def _row(found: Cell, target: float) -> Claim:
+    task, name = found.task, found.method.name
+    theirs = COLUMNS[task.column].cells.get(name) if task.name == task.column else None
+    ours = str(found)
+    if isfinite(found.mean):
+        ours = f"{found} / {found.bits:.2g} / {_times(found)}"
+    note = f"rounds / bits up of a client / human time to {100 * target:.2f} %, {len(found.rounds)} seed(s)"
+    note += f"; the meter counted {8 * found.measured:.2g} bits"
+    if not isfinite(found.mean):
+        note += f"; best {', '.join(f'{100 * b:.2f} %' for b in found.best)}"
+    if theirs is None:
+        return Claim(f"{task.name}: {name} reaches the target", None, ours, bool(found.reached), note)
+    good = found.mean <= _SLACK * theirs.rounds
+    paper = f"{theirs.rounds} / {theirs.bits:.2g} / {theirs.seconds:.0f} s"
+    return Claim(f"{task.name}: {name}", paper, ours, good, f"{note}; holds up to {_SLACK:g} times the paper's rounds")
+
+
+def _times(found: Cell) -> str:
+    paper = COLUMNS[found.task.column]
+    each = [f"{found.seconds(n):.0f} s" + (f" ({n} devices)" if paper.fits != paper.devices else "") for n in
+            sorted({paper.devices, paper.fits})]  # fmt: skip
+    return ", ".join(each)
+
+
+def claims_of(cells: Mapping[str, Cell]) -> list[Claim]:
+    """The statements about a column."""
+    task = next(iter(cells.values())).task
+    column = {name: found for name, found in cells.items() if name in _FAMILY + _BASELINES}
+    made = [
+        _least(task, column, "rounds", lambda c: c.mean),
+        _least(task, column, "uplink bits", lambda c: c.bits),
+        _least(task, column, "human time", lambda c: c.seconds()),
+    ]
+    pairs = [("FedPAQ 8b", "FedAvg"), ("FedAQ-I 8b", "FedAC-I"), ("FedAQ-I 4b", "FedAC-I")]
+    made += [_no_slower(task, cells[a], cells[b]) for a, b in pairs if a in cells and b in cells]
+    for control in ("FedAvg, lr = gamma", "FedPAQ 8b, lr = gamma"):
+        if control in cells:
+            made += _control(task, cells["FedAQ-I 8b"], cells[control])
+    return made
+
+
+def _least(task: Task, cells: Mapping[str, Cell], what: str, of: Callable[[Cell], float]) -> Claim:
+    values = {name: of(found) for name, found in cells.items()}
+    own = min((name for name in values if name in _FAMILY), key=lambda name: values[name])
+    other = min(_BASELINES, key=lambda name: values[name])
+    return Claim(
+        f"{task.name}: of the paper's methods none needs {'less' if 'time' in what else 'fewer'} {what} than a FedAQ",
+        _paper_best(task, what),
+        f"{own} {values[own]:.3g}, {other} {values[other]:.3g}",
+        isfinite(values[own]) and values[own] <= values[other],
+        f"the best of either kind, all at the same lr = {task.lr:g}",
+    )
+
+
+def _paper_best(task: Task, what: str) -> str | None:
+    if task.name != task.column:
+        return None
+    field = {"rounds": "rounds", "uplink bits": "bits", "human time": "seconds"}[what]
+    values = {name: float(getattr(cell, field)) for name, cell in COLUMNS[task.column].cells.items()}
+    own = min((name for name in values if name in _FAMILY), key=lambda name: values[name])
+    other = min(_BASELINES, key=lambda name: values[name])
+    return f"{own} {values[own]:.3g}, {other} {values[other]:.3g}"
+
+
+def _no_slower(task: Task, quantised: Cell, exact: Cell) -> Claim:
+    theirs = COLUMNS[task.column].cells
+    a, b = quantised.method.name, exact.method.name
+    known = task.name == task.column and a in theirs and b in theirs
+    return Claim(
+        f"{task.name}: quantisation does not slow convergence: {a} against {b}",
+        f"{theirs[a].rounds} : {theirs[b].rounds}" if known else None,
+        f"{quantised} : {exact}",
+        quantised.mean <= _AS_FAST * exact.mean and isfinite(quantised.mean),
+        f"rounds to the target; holds up to {_AS_FAST:g} times as many",
+    )
+
+
+def _control(task: Task, fedaq: Cell, plain: Cell) -> list[Claim]:
+    """The comparison that the paper does not make: its accelerated methods move with gamma, the others with eta."""
+    name = plain.method.name
+    step = f"gamma = {task.gamma:.4g} is {task.gamma / task.lr:.3g} times eta"
+    return [
+        Claim(
+            f"{task.name}: control: FedAQ-I 8b needs fewer {what} than {name}",
+            None,
+            f"{ours:.3g} : {theirs:.3g}",
+            ours < theirs,
+            f"{'; '.join(extra)}{step}: the step of the accelerated methods' main stream, given to the plain one too",
+        )
+        for what, ours, theirs, extra in (
+            ("rounds", fedaq.mean, plain.mean, [f"{fedaq} against {plain}", ""]),
+            ("uplink bits", fedaq.bits, plain.bits, []),
+            ("seconds of human time", fedaq.seconds(), plain.seconds(), []),
+        )
+    ]
+
+
+def stability(lab: Lab, task: Task, after: int) -> Claim:
+    """FedAQ-II is fast but unstable: the largest fall of its accuracy below its best so far, in a whole run.
+
+    Args:
+        lab: runs and keeps trainings.
+        task: the column.
+        after: rounds at the beginning that do not count.
+    """
+    falls = {}
+    for name in ("FedAQ-I 8b", "FedAQ-II 8b"):
+        best, fall = 0.0, 0.0
+        for row in lab.train(settings(METHODS[name], task, 0, whole=True)).rows:
+            value = float(row["test/accuracy"])
+            best = max(best, value)
+            fall = max(fall, best - value) if row["round"] > after else fall
+        falls[name] = 100 * fall
+    return Claim(
+        f"{task.name}: FedAQ-II trains less stably than FedAQ-I",
+        None,
+        f"{falls['FedAQ-II 8b']:.2f} : {falls['FedAQ-I 8b']:.2f}",
+        falls["FedAQ-II 8b"] > falls["FedAQ-I 8b"],
+        f"largest fall of the test accuracy below its best so far, in points, after round {after} of {task.rounds}, first seed; the paper shows a figure",
+    )
