@@ -181,5 +181,5 @@ def _never(title: str, rounds: int) -> Any:
 
 
 def test_a_wrong_setting_is_refused_before_anything_runs() -> None:
-    with pytest.raises(ConfigError, match="alpha=1.*lower mu or lr: alpha must exceed 1"):
+    with pytest.raises(ConfigError, match=r"alpha=1.*lower mu or lr: alpha must exceed 1"):
         parse_config(settings(METHODS["FedAQ-II 8b"], replace(CONVEX, lr=1.0, mu=1.0, steps=1), 0))
