@@ -1,0 +1,113 @@
+"""AsyncADMM: consensus ADMM whose server goes on when some workers have reported and none is too old."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from atoll.core.aggregate import Aggregate, Sum
+from atoll.core.errors import CompositionError, QuorumError
+from atoll.core.federation import Federation
+from atoll.core.flight import Handle
+from atoll.core.task import task
+from atoll.core.tree import Tree
+from atoll.learn.card import Card
+
+from .checks import require_count, require_positive
+from .losses import check_loss, local_data, solve
+
+__all__ = ["AsyncADMM", "worker_step"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@task
+def worker_step(island: Any, message: Tree) -> dict[str, Aggregate]:
+    """``x = argmin f(x) + <l, x> + (rho/2) ||x - z||^2``, ``l += rho (x - z)``; the reply is what ``x + l / rho`` changed by."""
+    z, rho = message["z"], message["rho"]
+    x, y = local_data(island, len(z), message["loss"])
+    state = island.state or {"x": np.zeros(len(z)), "dual": np.zeros(len(z))}
+    fresh = solve(message["loss"], x, y, state["dual"], rho, z)
+    dual = state["dual"] + rho * (fresh - z)
+    island.state = {"x": fresh, "dual": dual}
+    return {"change": Sum(fresh - state["x"] + (dual - state["dual"]) / rho)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncADMM:
+    """Consensus ADMM with a partial barrier.
+
+    The server updates ``z = mean(x_i + l_i / rho)`` when at least ``min_arrivals`` workers have reported since the last update and nobody's last report is
+    ``max_age`` updates old or older; what the others reported last stays in the mean. Only reporters are sent the new ``z``.
+
+    A program in the clock's time: ``atoll.simulate(AsyncADMM(dim=15).program, islands)`` returns ``z``. With ``min_arrivals`` = all it is synchronous.
+    Work under way is not checkpointed: a run begins again.
+
+    Attributes:
+        dim: length of the model.
+        rho: penalty, positive.
+        min_arrivals: ``S_min``, at least 1.
+        max_age: ``tau``, at least 1.
+        updates: of ``z``.
+        loss: of ``atoll.learn.admm.losses.LOSSES``.
+    """
+
+    dim: int
+    rho: float = 1.0
+    min_arrivals: int = 1
+    max_age: int = 10
+    updates: int = 600
+    loss: str = "quadratic"
+    citation: ClassVar[str] = "Zhang, Kwok. Asynchronous Distributed ADMM for Consensus Optimization. ICML 2014."
+    card: ClassVar[Card] = Card(family="admm", unbiased=True, note="a program in virtual or real time")
+
+    def __post_init__(self) -> None:
+        require_positive("AsyncADMM", rho=self.rho)
+        require_count(
+            "AsyncADMM", dim=self.dim, min_arrivals=self.min_arrivals, max_age=self.max_age, updates=self.updates
+        )
+        check_loss(self.loss, "AsyncADMM")
+
+    async def program(self, fed: Federation) -> Array:
+        """Run it.
+
+        Raises:
+            CompositionError: ``min_arrivals`` is more than there are workers.
+            QuorumError: workers that are waited for will never report.
+        """
+        n = len(fed.parties)
+        if self.min_arrivals > n:
+            raise CompositionError(
+                f"min_arrivals={self.min_arrivals} of {n} workers", where="AsyncADMM", remedy=f"use at most {n}"
+            )
+        place = {int(position): i for i, position in enumerate(fed.parties.positions)}
+        total, z, age = np.zeros(self.dim), np.zeros(self.dim), np.zeros(n, dtype=np.int64)
+        free = np.arange(n)
+        for number in range(1, self.updates + 1):
+            message = {"z": z, "rho": self.rho, "loss": self.loss}
+            await fed.send(fed.parties[free], worker_step, message, version=number, at=number)
+            handles = await self._reports(fed, age, place)
+            free = np.array(sorted(place[handle.party.position] for handle in handles))
+            total = total + (await fed.combine(handles))["change"]
+            z = total / n
+            age += 1
+            age[free] = 0
+            fed.record({"update": number, "time": fed.clock.now(), "reports": len(free), "oldest": int(age.max())})
+        return z
+
+    async def _reports(self, fed: Federation, age: Array, place: dict[int, int]) -> list[Handle]:
+        handles: list[Handle] = []
+        waiting = set(np.flatnonzero(age >= self.max_age - 1).tolist())  # they would be too old after this update
+        while len(handles) < self.min_arrivals or waiting:
+            arrived = await fed.arrivals(1)
+            if not len(arrived):
+                raise QuorumError(
+                    f"{len(handles)} of {self.min_arrivals} workers reported, {len(waiting)} are too old, and nothing is under way",
+                    where="AsyncADMM",
+                    remedy="lower min_arrivals, raise max_age, or leave out workers that fail",
+                )
+            handles += arrived.handles()
+            waiting -= {place[int(position)] for position in arrived.positions}
+        return handles
