@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
+from torch_toys import Cumulated, Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
 
 from atoll.core import tree as T
 from atoll.learn.algorithms import FedAvg
@@ -29,7 +29,7 @@ def one_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
 
 
 CASES: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
-    "block": (Dropped, (6,), {"mode": "vector", "block": 3, "unroll": 2}),
+    "block": (Cumulated, (6,), {"mode": "vector", "block": 3, "unroll": 2}),
     "single-images": (lambda: Images(nn.GroupNorm(2, 4)), (1, 8, 8), {"mode": "single", "channels_last": True}),
 }
 
@@ -101,6 +101,17 @@ def test_auto_weighs_the_work_against_the_compilation(monkeypatch: pytest.Monkey
         training = LocalTraining(model, FedAvg(batch_size=4), volume=volume)
         training.many_sum(shards, broadcast_of(model), None, keys)
         assert training.choices["compiled"] is compiled
+
+
+def test_native_code_pays_earlier_than_compiling() -> None:
+    model = seeded(lambda: nn.Linear(6, 4))
+    shards, keys = shards_of([8, 8], (6,)), keys_of(2)
+    found = []
+    for volume in (10, 60_000, 10**7):
+        training = LocalTraining(model, FedAvg(batch_size=4), volume=volume)
+        training.many_sum(shards, broadcast_of(model), None, keys)
+        found.append((training.choices["native"], training.choices["compiled"]))
+    assert found == [(False, False), (True, False), (True, True)]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

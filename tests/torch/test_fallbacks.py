@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of, worst
+from torch_toys import Cumulated, Images, broadcast_of, compare, keys_of, seeded, shards_of, worst
 
 from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining, buffers_of, cache_folder, params_of
@@ -173,7 +173,7 @@ def test_a_compiler_that_fails_leaves_the_uncompiled_path(monkeypatch: pytest.Mo
         raise RuntimeError("ld: cannot find -lgomp")
 
     monkeypatch.setattr("atoll.torch.compiler._compile", broken)
-    model = seeded(Dropped)
+    model = seeded(Cumulated)
     training = LocalTraining(model, ALGORITHM, compile="always")
     with pytest.warns(RuntimeWarning, match="compiling the local update failed.*cannot find -lgomp") as seen:
         assert compare(training, shards_of([8, 8], (6,)), broadcast_of(model)) < 1e-5

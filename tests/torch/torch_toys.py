@@ -30,6 +30,17 @@ class Dropped(nn.Module):
         return self.last(nn.functional.dropout(hidden, 0.2, self.training))
 
 
+class Cumulated(nn.Module):
+    """With an operation that native steps do not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 12), nn.Linear(12, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.cumsum(torch.tanh(self.first(x)), dim=1))
+
+
 class Recurrent(nn.Module):
     def __init__(self, kind: Any, **settings: Any) -> None:
         super().__init__()

@@ -95,6 +95,11 @@ class Cohort:
         """The private state of the ``i``-th client, ``None`` before its first."""
         return None if self._shelf is None else self._shelf.get(int(self.positions[i]))
 
+    @property
+    def stateless(self) -> bool:
+        """Whether none of the clients has a private state yet."""
+        return self._shelf is None or not self._shelf.knows(self.positions)
+
     def states(self, places: NDArray[np.int64] | None = None, *, fresh: Tree = None) -> Tree:
         """The private states of a block of clients, stacked: leaves with a leading client axis, gathered by one indexing operation each.
 

@@ -78,6 +78,12 @@ class Shelf:
 
     # ------------------------------------------------------------------ many clients
 
+    def knows(self, positions: NDArray[np.int64]) -> bool:
+        """Whether any of these clients has a state."""
+        if not self._tables and not self._singles:
+            return False
+        return bool(self._find(positions)[0].any()) or any(p in self._singles for p in positions.tolist())
+
     def put_all(self, states: States) -> None:
         """Replace the states of some clients."""
         for position, state in states.singles.items():

@@ -49,6 +49,7 @@ class Block:
         update: the functions.
         unroll: steps in one call of a program.
         compiled: whether programs are compiled.
+        native: whether steps run in native code where that can be had.
         channels_last: whether images and their filters keep the channel as the innermost axis.
         programs: what was made so far.
     """
@@ -57,6 +58,7 @@ class Block:
     unroll: int
     compiled: bool
     channels_last: bool = False
+    native: bool = False
     programs: dict[Any, Program] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"trace": 0.0, "compile": 0.0})
     templates: list[Tensor] | None = None
@@ -119,7 +121,7 @@ class Block:
         self, pool: Pool, plan: Schedule, local: list[Tensor], sent: Sequence[Tensor], losses: Tensor
     ) -> list[Tensor] | None:
         """Run all steps in one call of native code, if there is such for them."""
-        if not self.compiled or self.update.network.device.type != "cpu" or self.feed.cut(plan):
+        if not self.native or self.update.network.device.type != "cpu" or self.feed.cut(plan):
             return None
         rows, network = torch.from_numpy(plan.rows), self.update.network
         data = [] if plan.weights is None else [torch.from_numpy(plan.weights).to(dtype=network.dtype)]
@@ -143,20 +145,11 @@ class Block:
         if form not in self._native:
             batch = [column.new_empty(1, width, *column.shape[1:]) for column in (pool.x, pool.y)]
             examples = [leaf[0] for leaf in local] if self.update.clients else local
-            step = self._alone().steps(StepForm(1, plan.weights is not None))
+            step = self.update.alone().steps(StepForm(1, plan.weights is not None))
             self._native[form] = found = make_native(step, examples, shared, batch, [c[0, :1] for c in data])
             for what, seconds in (found.seconds if found else {}).items():
                 self.seconds[what] += seconds
         return self._native[form]
-
-    def _alone(self) -> Update:
-        """The update of one client without a client axis."""
-        update = self.update
-        if not update.clients:
-            return update
-        alone = Update(update.network, update.algorithm, update.broadcast, update.client, 0)
-        alone.local = update.local
-        return alone
 
     def _without_program(
         self, pool: Pool, course: Course, plan: Schedule, local: list[Tensor], sent: Sequence[Tensor], losses: Tensor

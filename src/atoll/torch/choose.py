@@ -34,6 +34,7 @@ class Choices:
         block: clients in a block; 1 unless vector.
         unroll: local steps in one call of a program.
         compiled: whether programs are compiled.
+        native: whether clients are run in native code where that can be had; compiled says so too.
         channels_last: memory order of images.
         widths: mini-batch sizes that programs are made for, others run without; ``None`` for all.
         stretch: how many times its own size a client's mini-batch may be padded to, to fit a program.
@@ -45,6 +46,7 @@ class Choices:
     block: int = 1
     unroll: int = 1
     compiled: bool = False
+    native: bool = False
     channels_last: bool = False
     widths: tuple[int, ...] | None = None
     stretch: int = 2

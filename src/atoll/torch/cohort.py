@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from .course import Course, courses, drills, is_uneven, natural_widths
 from .decide import decide
 from .leaves import Layout, flatten, join_reply, to_tensor
 from .local import Summed, TrainedBatch
+from .natives import Natives
+from .private import Privates
 from .schedule import cut_blocks, schedule
 from .sums import Accumulator, merge, rejections
 from .update import Update
@@ -42,23 +44,24 @@ class Runner:
         self.network = training.network
         self.algorithm = training.algorithm
         self._blocks: dict[Any, Block] = {}
+        self.natives = Natives(self)
         self.seconds_a_client = 0.1  # by arithmetic; until a model is counted, worth a worker process
         self.trial_seconds: dict[str, float] = {"trace": 0.0, "compile": 0.0}
 
     @property
     def seconds(self) -> dict[str, float]:
         """Time spent on tracing and compiling."""
-        made = [self.trial_seconds, *(block.seconds for block in self._blocks.values())]
+        made = [self.trial_seconds, self.natives.seconds, *(block.seconds for block in self._blocks.values())]
         return {what: sum(m[what] for m in made) for what in ("trace", "compile")}
 
-    def choices(self, pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64]) -> Choices:
+    def choices(self, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]) -> Choices:
         """The recorded decision, or one made now on these clients."""
         if self.training._choices is None:
             self.training._choices = decide(self, pool, broadcast, states, keys)
         return self.training._choices
 
     def blocks(
-        self, positions: NDArray[np.int64], pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64]
+        self, positions: NDArray[np.int64], pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]
     ) -> Iterator[TrainedBatch]:
         """Train some clients and yield their replies in blocks."""
         chosen = self.choices(pool, broadcast, states, keys)
@@ -80,7 +83,7 @@ class Runner:
         positions: NDArray[np.int64],
         pool: Pool,
         broadcast: Tree,
-        states: list[Tree],
+        states: Privates,
         keys: NDArray[np.uint64],
     ) -> None:
         """Train some clients and add them to the sums."""
@@ -89,11 +92,9 @@ class Runner:
             for batch in self._one_by_one(positions, pool, broadcast, states, keys):
                 _add_batch(made, batch)
             return
-        sums: dict[int, Accumulator] = {}
-        for members, block, trained, sent, private in self._train(chosen, pool, broadcast, states, keys):
-            sums.setdefault(id(block), Accumulator(block)).add(positions[members], trained, sent, private)
-        for acc in sums.values():
-            acc.hand_over(made)
+        left = self.natives.add_up(made, chosen, positions, pool, broadcast, states, keys)
+        if left is None or len(left):
+            self._add_blocks(made, chosen, positions, pool, broadcast, states, keys, left)
         if self.training.loss_metric:
             weights = pool.sizes.astype(np.float64)
             keep = np.array([p not in made.rejected for p in positions.tolist()])
@@ -102,6 +103,26 @@ class Runner:
                 made.totals,
                 {self.training.loss_metric: Total("mean", value, float(weights[keep].sum()), int(keep.sum()), True)},
             )
+
+    def _add_blocks(
+        self,
+        made: Summed,
+        chosen: Choices,
+        positions: NDArray[np.int64],
+        pool: Pool,
+        broadcast: Tree,
+        states: Privates,
+        keys: NDArray[np.uint64],
+        which: NDArray[np.int64] | None,
+    ) -> None:
+        """Train clients (``which`` of them, or all) in blocks and add them to the sums."""
+        if which is not None:
+            pool, states, keys, positions = pool.part(which), states[which], keys[which], positions[which]
+        sums: dict[int, Accumulator] = {}
+        for members, block, trained, sent, private in self._train(chosen, pool, broadcast, states, keys):
+            sums.setdefault(id(block), Accumulator(block)).add(positions[members], trained, sent, private)
+        for acc in sums.values():
+            acc.hand_over(made)
 
     def sent(self, broadcast: Tree, channels_last: bool) -> tuple[list[Tensor], Layout]:
         """The broadcast as tensors."""
@@ -115,19 +136,13 @@ class Runner:
             return tensor.contiguous(memory_format=torch.channels_last)
         return tensor
 
-    def privates(
-        self, states: Sequence[Tree], params: Tree, slots: int, chosen: Choices
-    ) -> tuple[list[Tensor], Layout]:
+    def privates(self, states: Privates, params: Tree, slots: int, chosen: Choices) -> tuple[list[Tensor], Layout]:
         """The private states of a block, stacked; empty slots repeat the first."""
-        fresh = self.algorithm.client_init(params) if any(state is None for state in states) else None
-        layout = flatten(fresh if states[0] is None else states[0])[1]
-        if not layout.count:
-            return [], layout
-        rows = [flatten(fresh if state is None else state)[0] for state in states]
-        rows += [rows[0]] * (slots - len(rows))
+        stacked, layout = states.leaves(lambda: self.algorithm.client_init(params))
         if chosen.mode == "single":
-            return [self.place(leaf, chosen.channels_last) for leaf in rows[0]], layout
-        stacked = [np.stack([np.asarray(row[i]) for row in rows]) for i in range(layout.count)]
+            return [self.place(leaf[0], chosen.channels_last) for leaf in stacked], layout
+        if slots > len(states):
+            stacked = [np.concatenate([leaf, np.repeat(leaf[:1], slots - len(states), axis=0)]) for leaf in stacked]
         return [self.place(leaf, False) for leaf in stacked], layout
 
     def block(self, chosen: Choices, sent: Layout, private: Layout, pool: Pool, last: Block | None = None) -> Block:
@@ -136,17 +151,18 @@ class Runner:
             return last
         clients = chosen.block if chosen.mode == "vector" else 0
         shape = (pool.x.shape[1:], pool.x.dtype, pool.y.shape[1:], pool.y.dtype)
-        how = (clients, chosen.unroll, chosen.compiled, chosen.channels_last)
+        how = (clients, chosen.unroll, chosen.compiled, chosen.channels_last, chosen.native)
         key = (how, shape, sent.key, private.key)
         found = self._blocks.get(key)
         if found is None:
             update = Update(self.network, self.algorithm, sent, private, clients)
-            found = Block(update, chosen.unroll, chosen.compiled, chosen.channels_last)
+            native = chosen.native or chosen.compiled
+            found = Block(update, chosen.unroll, chosen.compiled, chosen.channels_last, native)
             self._blocks[key] = found
         return found
 
     def _train(
-        self, chosen: Choices, pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64]
+        self, chosen: Choices, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]
     ) -> Iterator[tuple[NDArray[np.int64], Block, Trained, list[Tensor], list[Tensor]]]:
         if chosen.channels_last and pool.x.dim() == 4:
             pool.x = pool.x.contiguous(memory_format=torch.channels_last)
@@ -154,7 +170,7 @@ class Runner:
         last: Block | None = None
         for members, course in self._courses(chosen, pool, keys):
             slots = len(course.steps)
-            private, layout = self.privates([states[m] for m in members], broadcast["params"], slots, chosen)
+            private, layout = self.privates(states[members], broadcast["params"], slots, chosen)
             block = self.block(chosen, sent_layout, layout, pool, last)
             last = block
             yield members, block, block.train(pool, course, sent, private), sent, private
@@ -183,14 +199,17 @@ class Runner:
         """Whether like clients have a width that no program was made for."""
         return chosen.widths is not None and int(natural_widths(self.algorithm, sizes[:1])[0]) not in chosen.widths
 
-    def warm(self, pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64]) -> None:
+    def warm(self, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]) -> None:
         """Make all programs that cohorts of unlike clients can come to need, so that no worker has to."""
         chosen = self.training._choices
-        if chosen is None or not chosen.uneven or not chosen.compiled or chosen.mode == "each":
+        if chosen is None or not chosen.uneven or chosen.mode == "each":
+            return
+        self.natives.warm(chosen, pool, broadcast, states[np.arange(1)])
+        if self.natives.ready or not chosen.compiled:
             return
         sent, sent_layout = self.sent(broadcast, chosen.channels_last)
         slots = chosen.block if chosen.mode == "vector" else 1
-        private, layout = self.privates(states[:1], broadcast["params"], slots, chosen)
+        private, layout = self.privates(states[np.arange(1)], broadcast["params"], slots, chosen)
         block = self.block(chosen, sent_layout, layout, pool)
         for course in drills(chosen, self.algorithm, slots):
             block.train(pool, course, sent, private)
@@ -238,7 +257,7 @@ class Runner:
         )
 
     def _one_by_one(
-        self, positions: NDArray[np.int64], pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64]
+        self, positions: NDArray[np.int64], pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]
     ) -> Iterator[TrainedBatch]:
         for begin in range(0, len(positions), _GROUP):
             rows = range(begin, min(begin + _GROUP, len(positions)))

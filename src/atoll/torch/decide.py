@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from atoll.core import tree as T
+from atoll.core.errors import CompositionError
 from atoll.core.tree import Tree
 from atoll.learn.local import count_many
 
@@ -16,6 +18,7 @@ from .choose import Choices, Cost, best_of, block_size, favoured, step_cost, unr
 from .compiler import can_compile, notice
 from .course import is_uneven, program_widths, rungs
 from .pool import Pool
+from .private import Privates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,15 +30,19 @@ if TYPE_CHECKING:
 __all__ = ["decide"]
 
 _CALL = 4e-6  # seconds of one uncompiled operation on a CPU
+_FEED = 8  # as many operations as it takes to hand a step its mini-batch
 _RATE = 6e10  # floating-point operations a second of one core
 _COMPILE = 15.0  # seconds to compile a set of programs
+_TRANSLATE = (
+    4.0  # seconds of uncompiled work from which native code pays: twice what translating and compiling it takes
+)
 _BATCHES = 8  # mini-batches of a client that a trial looks at
 _ROWS = 256  # examples, where a mini-batch is all of them
 _UNROLL = 4  # steps in one call, where clients take unlike numbers of steps
 _STRETCH = 1024  # how far to pad batches, where a step costs calls rather than arithmetic
 
 
-def decide(runner: Runner, pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64]) -> Choices:
+def decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]) -> Choices:
     """Choose mode, block, unrolling and compilation for cohorts like this one."""
     if not len(pool.sizes) or not pool.sizes.any():
         return Choices("each", reason="no examples")
@@ -63,14 +70,16 @@ def decide(runner: Runner, pool: Pool, broadcast: Tree, states: list[Tree], keys
     if mode == "single":
         block = 1
     widths = program_widths(algorithm, sizes, steps, mode, exact)
-    runner.seconds_a_client = float(steps.mean()) * (calls * _CALL / block + cost.flops / _RATE)
+    runner.seconds_a_client = float(steps.mean()) * ((calls + _FEED) * _CALL / block + cost.flops / _RATE)
     programs = len(widths) * (len(rungs(block)) if mode == "vector" else 2) if uneven else 1
-    compiled = _compile(runner, runner.seconds_a_client, programs)
+    native = not exact and _native(runner, cost, len(widths))
+    compiled = _compile(runner, programs)
     chosen = Choices(
         mode,
         block,
         unroll_of(cost, mode, block, _UNROLL if uneven else int(steps.max()), compiled),
         compiled,
+        native,
         channels_last=mode == "single" and cost.convolves and device.type == "cpu",
         widths=widths,
         stretch=_STRETCH if mode == "vector" and cost.flops < 4e6 else 2,
@@ -87,7 +96,7 @@ def _clipped(pool: Pool, algorithm: Algorithm) -> Pool:
     if (kept == sizes).all():
         return pool
     rows = np.concatenate([np.arange(o, o + k) for o, k in zip(pool.offsets[:-1], kept, strict=True)])
-    return _rows(pool, rows, kept)
+    return pool.take(rows, kept)
 
 
 def _each(runner: Runner, why: str) -> Choices:
@@ -101,7 +110,7 @@ def _short(error: BaseException) -> str:
 
 
 def _look(
-    runner: Runner, pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64], at: int
+    runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64], at: int
 ) -> tuple[Cost, int]:
     """Trace one client's step and count it: ``(cost, operations)``."""
     chosen = Choices("single")
@@ -121,35 +130,21 @@ def _run(
     chosen: Choices,
     pool: Pool,
     broadcast: Tree,
-    states: list[Tree],
+    states: Privates,
     keys: NDArray[np.uint64],
     members: NDArray[np.int64],
 ) -> Any:
     """Train some clients of the pool in a given way and return their batches."""
-    part = _subset(pool, members)
-    before, runner.training._choices = runner.training._choices, chosen
-    try:
-        made = list(runner.blocks(members, part, broadcast, [states[m] for m in members], keys[members]))
-    finally:
-        runner.training._choices = before
-    return made
-
-
-def _subset(pool: Pool, members: NDArray[np.int64]) -> Pool:
-    rows = np.concatenate([np.arange(pool.offsets[m], pool.offsets[m + 1]) for m in members])
-    return _rows(pool, rows, pool.sizes[members])
-
-
-def _rows(pool: Pool, rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> Pool:
-    index = torch.from_numpy(rows).to(pool.x.device)
-    return Pool(pool.x[index], pool.y[index], pool.labels[rows], np.concatenate([[0], np.cumsum(sizes)]))
+    part = pool.part(members)
+    with _as(runner, chosen):
+        return list(runner.blocks(members, part, broadcast, states[members], keys[members]))
 
 
 def _vectorise(
     runner: Runner,
     pool: Pool,
     broadcast: Tree,
-    states: list[Tree],
+    states: Privates,
     keys: NDArray[np.uint64],
     mode: str,
     block: int,
@@ -178,12 +173,20 @@ def _vectorise(
     return best, f"measured a client: {shown}"
 
 
-def _compile(runner: Runner, seconds: float, programs: int) -> bool:
-    """Whether to compile, given the seconds that one client's update takes uncompiled and the number of programs."""
+def _native(runner: Runner, cost: Cost, widths: int) -> bool:
+    """Whether to make native code, which costs a run of the compiler for each width."""
+    wish, device = runner.training.compile, runner.network.device
+    if wish == "never" or device.type != "cpu" or cost.convolves or not can_compile(device):
+        return False
+    return wish == "always" or runner.training.volume * runner.seconds_a_client > _TRANSLATE * widths
+
+
+def _compile(runner: Runner, programs: int) -> bool:
+    """Whether to compile so many programs, given the seconds that one client's update takes uncompiled."""
     wish, device = runner.training.compile, runner.network.device
     if wish == "never":
         return False
-    if wish == "auto" and runner.training.volume * seconds < 2 * _COMPILE * max(1.0, programs / 2):
+    if wish == "auto" and runner.training.volume * runner.seconds_a_client < 2 * _COMPILE * max(1.0, programs / 2):
         return False
     if not can_compile(device):
         need = "C++ compiler (g++ or clang++)" if device.type == "cpu" else "triton"
@@ -193,30 +196,67 @@ def _compile(runner: Runner, seconds: float, programs: int) -> bool:
 
 
 def _verified(
-    runner: Runner, chosen: Choices, pool: Pool, broadcast: Tree, states: list[Tree], keys: NDArray[np.uint64]
+    runner: Runner, chosen: Choices, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]
 ) -> Choices:
     """Compare one client with the reference; a model whose examples look at each other within a batch fails here."""
     sizes = pool.sizes
     # A client with a partial batch shows whether padding leaks, one of another size whether masking does.
     members = np.unique(np.concatenate([np.argsort(sizes, kind="stable")[[0, -1]], [0]]))
     members = members[sizes[members] > 0][:2]
-    for batch in _run(runner, chosen, pool, broadcast, states, keys, members):
-        for place, at in enumerate(int(p) for p in batch.positions):
-            got = {name: T.map(lambda leaf, i=place: leaf[i], a.value) for name, a in batch.reply.items()}
+    for at, got, summed in _found(runner, chosen, pool, broadcast, states, keys, members):
 
-            def reference(sent: Tree, at: int = at) -> dict[str, Tree]:
-                reply = runner.training._train_one(pool, at, sent, states[at], int(keys[at])).reply
-                return {name: aggregate.value for name, aggregate in reply.items()}
+        def reference(sent: Tree, at: int = at, summed: bool = summed) -> dict[str, Tree]:
+            reply = runner.training._train_one(pool, at, sent, states[at], int(keys[at])).reply
+            return {name: (a.total() if summed else a).value for name, a in reply.items()}
 
-            wrong = _differs(reference(broadcast), got, dict.fromkeys(got, _CLOSE))
-            if wrong:
-                # Rounding may flip a maximum or a ReLU, and training amplifies that: how far does a nudge carry?
-                plain, nudged = reference(broadcast), reference(_nudge(broadcast))
-                reach = {name: _CLOSE + 30.0 * _gap(plain[name], nudged[name]) for name in plain}
-                wrong = _differs(plain, got, reach)
-            if wrong:
-                return _each(runner, f"in a block its {wrong!r} differs from that of a single client")
+        wrong = _differs(reference(broadcast), got, dict.fromkeys(got, _CLOSE))
+        if wrong:
+            # Rounding may flip a maximum or a ReLU, and training amplifies that: how far does a nudge carry?
+            plain, nudged = reference(broadcast), reference(_nudge(broadcast))
+            reach = {name: _CLOSE + 30.0 * _gap(plain[name], nudged[name]) for name in plain}
+            wrong = _differs(plain, got, reach)
+        if wrong:
+            return _each(runner, f"in a block its {wrong!r} differs from that of a single client")
     return chosen
+
+
+def _found(
+    runner: Runner,
+    chosen: Choices,
+    pool: Pool,
+    broadcast: Tree,
+    states: Privates,
+    keys: NDArray[np.uint64],
+    members: NDArray[np.int64],
+) -> Iterator[tuple[int, dict[str, Tree], bool]]:
+    """What single clients give: ``(client, values, whether they are sums)``; sums where the reply has them, for those are run mostly."""
+    from .local import Summed
+
+    try:
+        sums = []
+        for at in members.tolist():
+            one = np.array([at])
+            made = Summed({}, one[:0], {}, [], np.zeros(1, np.int64), np.zeros(1))
+            with _as(runner, chosen):
+                runner.add_up(made, np.zeros(1, np.int64), pool.part(one), broadcast, states[one], keys[one])
+            if not made.rejected:
+                sums.append((at, {name: total.value for name, total in made.totals.items()}, True))
+        yield from sums
+    except CompositionError:
+        for batch in _run(runner, chosen, pool, broadcast, states, keys, members):
+            for place, at in enumerate(batch.positions.tolist()):
+                values = {name: T.map(lambda leaf, i=place: leaf[i], a.value) for name, a in batch.reply.items()}
+                yield int(at), values, False
+
+
+@contextmanager
+def _as(runner: Runner, chosen: Choices) -> Iterator[None]:
+    """Run cohorts in a given way."""
+    before, runner.training._choices = runner.training._choices, chosen
+    try:
+        yield
+    finally:
+        runner.training._choices = before
 
 
 _CLOSE = 1e-3

@@ -35,17 +35,19 @@ class ForeignRandomnessError(RuntimeError):
     """The model draws random numbers that cannot be keyed by client."""
 
 
-def step_seeds(keys: NDArray[np.uint64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
+def step_seeds(keys: NDArray[np.uint64], steps: NDArray[np.int64], *, paired: bool = False) -> NDArray[np.int64]:
     """Two 32-bit seeds for the draws of a client at a step.
 
     Args:
         keys: one key a client, ``(clients,)``.
         steps: numbers of the steps, ``(steps,)``.
+        paired: one step a key instead of all.
 
     Returns:
-        Shape ``(clients, steps, 2)``.
+        Shape ``(clients, steps, 2)``; paired ``(steps, 2)``.
     """
-    noise = mix64(mix64(np.asarray(keys, dtype=np.uint64))[:, None] ^ mix64(~steps.astype(np.uint64)))
+    clients = mix64(np.asarray(keys, dtype=np.uint64))
+    noise = mix64((clients if paired else clients[:, None]) ^ mix64(~steps.astype(np.uint64)))
     halves: NDArray[np.uint64] = np.stack([noise >> np.uint64(32), noise & np.uint64(_MASK)], axis=-1)
     return halves.astype(np.int64)
 

@@ -24,6 +24,7 @@ from atoll.learn.release import is_private, released
 from .evaluate import evaluate, evaluate_many, pullback, score
 from .local import LocalTraining
 from .models import buffers_of, init, load, params_of
+from .private import Privates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,16 +199,17 @@ class TorchLearner:
                 return None
         return Summed(made.totals, made.kept, made.rejected, made.states, _reply_bytes(made.totals))
 
-    def _before_last(self, cohort: Cohort, message: Tree) -> tuple[LocalTraining, list[Tree] | None]:
+    def _before_last(self, cohort: Cohort, message: Tree) -> tuple[LocalTraining, Privates | None]:
         """Run all passes but the last; return that one, and the states it begins with."""
-        plan, states = self.plan(message["phase"]), _states_of(cohort)
+        plan = self.plan(message["phase"])
+        states = _states_of(cohort, lambda: plan[0].asked.client_init(message["broadcast"]["params"]))
         for at, training in enumerate(plan[:-1]):
             keys = np.array([pass_key(int(k), at, len(plan)) for k in cohort.keys], dtype=np.uint64)
             after: list[Tree] = [None] * len(cohort)
             for batch in training.many(_rows_of(cohort), message["broadcast"], states, keys):
                 for i, position in enumerate(batch.positions.tolist()):
                     after[position] = T.map(lambda leaf, i=i: leaf[i], batch.states)
-            states = after
+            states = Privates(after, len(cohort))
         return plan[-1], states
 
     def _measure(self, island: Island, message: Tree) -> dict[str, Aggregate]:
@@ -274,9 +276,14 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _states_of(cohort: Cohort) -> list[Tree] | None:
-    states = [cohort.state(i) for i in range(len(cohort))]
-    return states if any(state is not None for state in states) else None
+def _states_of(cohort: Cohort, fresh: Callable[[], Tree]) -> Privates | None:
+    """The clients' private states, stacked where they are alike; ``None`` where nobody has one yet."""
+    if cohort.stateless:
+        return None
+    stacked = cohort.states(fresh=fresh())
+    if stacked is not None:
+        return Privates(None, len(cohort), stacked)
+    return Privates([cohort.state(i) for i in range(len(cohort))], len(cohort))
 
 
 def _reply_bytes(totals: Totals) -> int:

@@ -20,6 +20,7 @@ from .backend import device_of
 from .choose import Choices
 from .network import Network
 from .pool import Pool, columns_of, pool_of
+from .private import Privates
 from .reference import Outcome, train_one
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ class LocalTraining:
         self,
         shards: Any,
         broadcast: Tree,
-        clients: Sequence[Tree] | None,
+        clients: Sequence[Tree] | Privates | None,
         keys: NDArray[np.uint64],
     ) -> Iterator[TrainedBatch]:
         """Train a cohort in blocks.
@@ -276,7 +277,7 @@ class LocalTraining:
         self,
         shards: Any,
         broadcast: Tree,
-        clients: Sequence[Tree] | None,
+        clients: Sequence[Tree] | Privates | None,
         keys: NDArray[np.uint64],
     ) -> Summed:
         """Train a cohort and give its weighted sums only; see `many` for the arguments."""
@@ -290,7 +291,9 @@ class LocalTraining:
         made.kept = np.flatnonzero(kept)
         return made
 
-    def prepare(self, shards: Any, broadcast: Tree, clients: Sequence[Tree] | None, keys: NDArray[np.uint64]) -> None:
+    def prepare(
+        self, shards: Any, broadcast: Tree, clients: Sequence[Tree] | Privates | None, keys: NDArray[np.uint64]
+    ) -> None:
         """Decide, trace and compile on a sample of the cohort that one worker will get, before workers are forked."""
         self.many_sum(shards, broadcast, clients, keys)
         for positions, pool, states in self._chunks(shards, broadcast, clients, keys):
@@ -298,17 +301,18 @@ class LocalTraining:
             break
 
     def _chunks(
-        self, shards: Any, broadcast: Tree, clients: Sequence[Tree] | None, keys: NDArray[np.uint64]
-    ) -> Iterator[tuple[NDArray[np.int64], Pool, list[Tree]]]:
-        source = Source(shards, len(keys))
+        self, shards: Any, broadcast: Tree, clients: Sequence[Tree] | Privates | None, keys: NDArray[np.uint64]
+    ) -> Iterator[tuple[NDArray[np.int64], Pool, Privates]]:
+        source, private = Source(shards, len(keys)), Privates.of(clients, len(keys))
         for begin in range(0, len(keys), _CHUNK):
             positions = np.arange(begin, min(begin + _CHUNK, len(keys)))
             pool = source.pool(positions, self.network)
             self.check(pool, "the cohort's data")
-            states = [None] * len(positions) if clients is None else [clients[int(p)] for p in positions]
+            states = private[positions] if len(positions) < len(private) else private
             if isinstance(self.algorithm, Drawing):
-                given = zip(states, keys[positions].tolist(), strict=True)
-                states = [self.algorithm.handed(broadcast["params"], state, key) for state, key in given]
+                given = zip(range(len(positions)), keys[positions].tolist(), strict=True)
+                drawn = [self.algorithm.handed(broadcast["params"], states[i], key) for i, key in given]
+                states = Privates(drawn, len(positions))
             yield positions, pool, states
 
     def _open_runner(self) -> Runner:

@@ -17,10 +17,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.fx import GraphModule
 
 from .backend import cache_folder, cpp_compiler
 from .compiler import trace
@@ -30,7 +32,7 @@ from .native_ops import C_TYPES, simple_operations
 from .native_source import EPILOGUE, PREAMBLE
 from .native_values import Body, Unsupported
 
-__all__ = ["NativeSteps", "make_native"]
+__all__ = ["Column", "NativeCode", "NativeSteps", "Phase", "make_code", "make_native", "simple_graph", "small_enough"]
 
 Tensor = torch.Tensor
 _LOG = logging.getLogger(__name__)
@@ -49,17 +51,74 @@ _LARGEST = 8 << 20  # bytes that a step may touch: past the cache, a library's b
 _TIMEOUT = 300.0
 
 
-class NativeSteps:
-    """All local steps of a block of clients.
+@dataclass(frozen=True)
+class Column:
+    """Memory that native code reads or writes.
 
     Attributes:
-        seconds: time to trace and to compile.
+        example: a tensor with the shape and type of one entry.
+        per: one entry in all (``"job"``), one a ``"client"``, one a ``"step"``, or a pool of single rows of which a step takes some (``"row"``;
+            the example is one mini-batch, with an axis of one step).
     """
 
-    def __init__(self, run: Any, room: int, seconds: dict[str, float]) -> None:
+    example: Tensor
+    per: str
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A function of one client.
+
+    Attributes:
+        graph: its operations.
+        reads: numbers of the columns that are its inputs.
+        writes: for each output a column's number, and ``"="`` or ``"+="``.
+    """
+
+    graph: GraphModule
+    reads: Sequence[int]
+    writes: Sequence[tuple[int, str]]
+
+
+class NativeCode:
+    """What clients do: a beginning, steps, and an end, one client after the other.
+
+    Attributes:
+        seconds: time to translate and to compile.
+        used: for each column whether anything reads or writes it.
+    """
+
+    def __init__(self, run: Any, room: int, used: list[bool], seconds: dict[str, float]) -> None:
         self._run = run
         self._room = torch.empty(room + 64, dtype=torch.uint8)
+        self.used = used
         self.seconds = seconds
+
+    def __call__(self, held: list[Tensor], rows: Tensor, begins: Tensor, active: Tensor | None = None) -> None:
+        """Run.
+
+        Args:
+            held: the columns, contiguous; what is written is written in place.
+            rows: numbers of the pool's rows for each step, ``(steps of all clients, batch)``.
+            begins: client ``c`` takes the steps ``begins[c]:begins[c + 1]``, ``(clients + 1,)``.
+            active: whether a step is taken, ``(steps of all clients,)``; ``None`` for all.
+
+        Raises:
+            IndexError: the model looked up an entry that is not there.
+        """
+        pointers = (ctypes.c_void_p * len(held))(*[t.data_ptr() for t in held])
+        room = -(-self._room.data_ptr() // 64) * 64
+        bad = self._run(pointers, room, _pointer(rows), _pointer(begins), _pointer(active), len(begins) - 1)
+        if bad:
+            raise IndexError("the model looked up an entry that is not there")
+
+
+class NativeSteps:
+    """All local steps of a block of clients."""
+
+    def __init__(self, code: NativeCode) -> None:
+        self._code = code
+        self.seconds = code.seconds
 
     def __call__(
         self,
@@ -86,13 +145,8 @@ class NativeSteps:
         clients, steps = rows.shape[:2]
         losses = torch.zeros(clients, dtype=torch.float32)
         held = [*local, *(t.contiguous() for t in (*shared, *pool, *data)), losses]
-        rows = rows.contiguous()
-        mask = None if active is None else active.contiguous()
-        pointers = (ctypes.c_void_p * len(held))(*[t.data_ptr() for t in held])
-        room = -(-self._room.data_ptr() // 64) * 64
-        bad = self._run(pointers, room, _pointer(rows), _pointer(mask), clients, steps)
-        if bad:
-            raise IndexError("the model looked up an entry that is not there")
+        begins = torch.arange(clients + 1) * steps
+        self._code(held, rows.contiguous(), begins, None if active is None else active.contiguous())
         return losses
 
 
@@ -116,67 +170,107 @@ def make_native(
         batch: examples of the columns that are taken from a pool of rows, with an axis of one step: ``(1, batch, ...)``.
         data: examples of one step's further columns, with an axis of one step.
     """
-    inputs = [torch.empty(t.shape, dtype=t.dtype) for t in (*local, *shared, *batch, *data)]
-    floats = all(t.dtype == torch.float32 for t in local)
-    if not floats or sum(t.numel() * t.element_size() for t in inputs) > _LARGEST:
+    kinds = ((local, "client"), (shared, "job"), (batch, "row"), (data, "step"), ([torch.zeros(())], "client"))
+    columns = [Column(example, per) for examples, per in kinds for example in examples]
+    if not small_enough(columns) or any(t.dtype != torch.float32 for t in local):
         return None
     began = time.perf_counter()
-    graph = trace(step, inputs, simple_operations())
-    fuse_updates(graph, set(range(len(local))))
-    try:
-        body = emit(graph, len(local))
-    except Unsupported as why:
-        _LOG.debug("a local step is not translated: %s", why)
+    inputs, last = [*range(len(columns) - 1)], len(columns) - 1
+    graph = simple_graph(step, [columns[i].example for i in inputs], len(local))
+    phase = Phase(graph, inputs, [*((i, "=") for i in range(len(local))), (last, "+=")])
+    code = make_code(columns, {"step": phase}, began)
+    return None if code is None else NativeSteps(code)
+
+
+def small_enough(columns: Sequence[Column]) -> bool:
+    """Whether native code pays: past the cache, a library's blocking of products wins."""
+    return sum(c.example.numel() * c.example.element_size() for c in columns) <= _LARGEST
+
+
+def simple_graph(fn: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor], owned: int = 0) -> GraphModule:
+    """A function in simple operations; its first ``owned`` inputs may be updated in place."""
+    graph = trace(fn, [torch.empty(t.shape, dtype=t.dtype) for t in examples], simple_operations())
+    fuse_updates(graph, set(range(owned)))
+    return graph
+
+
+def make_code(columns: Sequence[Column], phases: dict[str, Phase], began: float) -> NativeCode | None:
+    """Translate and compile phases named ``start``, ``step`` and ``finish``; ``None`` where something cannot be translated."""
+    bodies: dict[str, Body] = {}
+    used = [False] * len(columns)
+    for name, phase in phases.items():
+        try:
+            targets = [(f"x{i}", how) for i, how in phase.writes]
+            bodies[name] = emit(phase.graph, [f"x{i}" for i in phase.reads], targets)
+        except Unsupported as why:
+            _LOG.debug("%s of a local update is not translated: %s", name, why)
+            return None
+        for i, node in zip(phase.reads, phase.graph.graph.find_nodes(op="placeholder"), strict=True):
+            used[i] |= bool(node.users)
+        for i, _ in phase.writes:
+            used[i] = True
+    room = sum(body.room for body in bodies.values())
+    if room > _LARGEST:
         return None
-    if body.room > _LARGEST:
-        return None
-    counts = (len(local), len(shared), len(batch), len(data))
+    text = _source(columns, bodies, used)
     traced = time.perf_counter()
-    library = _library(_source(body, inputs, counts))
+    library = _library(text)
     if library is None:
         return None
     run = library.run
     run.restype = ctypes.c_int64
-    run.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 2
+    run.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64]
     seconds = {"trace": traced - began, "compile": time.perf_counter() - traced}
-    room = body.room + sum(64 + t.numel() * t.element_size() for t in batch)
-    return NativeSteps(run, room, seconds)
+    room += sum(64 + _bytes(c.example) for c in columns if c.per == "row")
+    return NativeCode(run, room + 64 * len(columns), used, seconds)
 
 
-def _source(body: Body, inputs: list[Tensor], counts: tuple[int, int, int, int]) -> str:
-    a, b, c, d = counts
-    pooled = range(a + b, a + b + c)
-    sizes = [max(1, math.prod(t.shape)) * t.element_size() for t in inputs]
-    per_client = [*sizes[:a], *[0] * (b + c + d), 4]
-    per_step = [*[0] * (a + b + c), *sizes[a + b + c :], 0]
-    batch = inputs[a + b].shape[1]
+def _bytes(example: Tensor) -> int:
+    return max(1, math.prod(example.shape)) * example.element_size()
+
+
+def _source(columns: Sequence[Column], bodies: dict[str, Body], used: list[bool]) -> str:
+    sizes = [_bytes(c.example) for c in columns]
+    pooled = [i for i, c in enumerate(columns) if c.per == "row"]
+    batch = columns[pooled[0]].example.shape[1]
     held = [f"alignas(64) char g{i}[{sizes[i]}];" for i in pooled]
-    fetch = [_fetch(i, sizes[i] // batch, batch) for i in pooled]
-    names = [C_TYPES.get(t.dtype, "char") for t in inputs] + ["float"]
-    begin = [f"{t}* __restrict x{i} = ({t}*)p[{i}]; (void)x{i};" for i, t in enumerate(names)]
-    scratch = [
-        f"auto& {line.split()[-1].partition('[')[0]} = scratch.{line.split()[-1].partition('[')[0]};"
-        for line in body.buffers
+    fetch = [_fetch(i, sizes[i] // batch, batch) for i in pooled if used[i]]
+    begin = [
+        f"{C_TYPES.get(c.example.dtype, 'char')}* __restrict x{i} = ({C_TYPES.get(c.example.dtype, 'char')}*)p[{i}]; (void)x{i};"
+        for i, c in enumerate(columns)
     ]
+    functions, scratch = [], []
+    for name in ("start", "step", "finish"):
+        body = bodies.get(name, Body())
+        # The phases' buffers lie behind one another in the scratch memory, so their names must differ.
+        scratch += [line.replace(" t", f" {name}_t") for line in body.buffers]
+        names = [line.split()[-1].partition("[")[0] for line in body.buffers]
+        functions += [
+            f"static void {name}(char** p, Scratch& scratch, i64& bad) {{",
+            "(void)p; (void)scratch; (void)bad;",
+            *(begin if body.lines else []),
+            *[f"auto& {t} = scratch.{name}_{t};" for t in names],
+            *body.lines,
+            "}",
+        ]
+    per_client = [size if c.per == "client" else 0 for c, size in zip(columns, sizes, strict=True)]
+    per_step = [size if c.per == "step" and u else 0 for c, size, u in zip(columns, sizes, used, strict=True)]
     return "\n".join(
         [
             PREAMBLE,
-            f"constexpr int COUNT = {len(names)};",
+            f"constexpr int COUNT = {len(columns)};",
             f"constexpr i64 PER_CLIENT[COUNT] = {{{', '.join(map(str, per_client))}}};",
             f"constexpr i64 PER_STEP[COUNT] = {{{', '.join(map(str, per_step))}}};",
             "struct Scratch {",
-            *body.buffers,
+            *scratch,
             *held,
             "};",
             f"constexpr i64 BATCH = {batch};",
-            "static void fetch(char** p, Scratch& scratch, const i64* rows) {",
+            "static void fetch(char** p, char** given, Scratch& scratch, const i64* rows) {",
+            "(void)p; (void)given; (void)scratch; (void)rows;",
             *fetch,
             "}",
-            "static void step(char** p, Scratch& scratch, i64& bad) {",
-            *begin,
-            *scratch,
-            *body.lines,
-            "}",
+            *functions,
             EPILOGUE,
         ]
     )
@@ -184,7 +278,7 @@ def _source(body: Body, inputs: list[Tensor], counts: tuple[int, int, int, int])
 
 def _fetch(i: int, size: int, batch: int) -> str:
     """Copy one mini-batch's rows of a column to where the step reads them."""
-    copy = f"std::memcpy(scratch.g{i} + b * {size}, p[{i}] + rows[b] * {size}, {size});"
+    copy = f"std::memcpy(scratch.g{i} + b * {size}, given[{i}] + rows[b] * {size}, {size});"
     return f"for (int b = 0; b < {batch}; ++b) {copy} p[{i}] = scratch.g{i};"
 
 

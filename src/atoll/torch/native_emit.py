@@ -7,7 +7,7 @@ the step is compiled by PyTorch's own generator instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -35,24 +35,25 @@ Tensor = torch.Tensor
 aten: Any = torch.ops.aten
 
 
-def emit(gm: GraphModule, locals_: int) -> Body:
-    """Translate a step.
+def emit(gm: GraphModule, names: Sequence[str], targets: Sequence[tuple[str, str]]) -> Body:
+    """Translate a function of one client.
 
     Args:
-        gm: a traced step of one client, ATen operations only, updates fused in place.
-        locals_: the first so many inputs are overwritten with the first so many outputs; the last output is added to
-            the last pointer.
+        gm: its operations, ATen only, updates fused in place.
+        names: the C++ variables that its inputs are in.
+        targets: for each output the variable that takes it, and how: ``"="`` or ``"+="``. A variable may be an input's too.
 
     Raises:
         Unsupported: an operation, a type or a layout that is not translated.
     """
-    return _Emitter(gm, locals_).run()
+    return _Emitter(gm, names, targets).run()
 
 
 class _Emitter:
-    def __init__(self, gm: GraphModule, locals_: int) -> None:
+    def __init__(self, gm: GraphModule, names: Sequence[str], targets: Sequence[tuple[str, str]]) -> None:
         self.graph = gm.graph
-        self.locals = locals_
+        self.names = names
+        self.targets = targets
         self.body = Body()
         self.values: dict[Node, Value] = {}
         self.done: set[Node] = set()
@@ -67,7 +68,7 @@ class _Emitter:
                 self._operation(node)
                 self._forget(node)
             elif node.op == "output":
-                self._output(node, inputs)
+                self._output(node)
             else:
                 raise Unsupported(node.op)
         return self.body
@@ -83,20 +84,24 @@ class _Emitter:
         value = node.meta["val"]
         if node.users and (value.dtype not in C_TYPES or not value.is_contiguous()):
             raise Unsupported(f"an input of type {value.dtype} and strides {value.stride()}")
-        return Leaf(f"x{number}", meta(tuple(value.shape)), value.dtype)
+        return Leaf(self.names[number], meta(tuple(value.shape)), value.dtype)
 
-    def _output(self, node: Node, inputs: int) -> None:
+    def _output(self, node: Node) -> None:
+        """Write all outputs, after what reads a variable that is written has been computed."""
         outputs: Any = node.args[0]
-        *after, loss = [self._get(made, dtype_of(made)) for made in outputs]
-        kept = []
-        self._loop(Leaf(f"x{inputs}", meta(()), loss.dtype), loss, "+=")
-        for i, value in enumerate(after):
-            if isinstance(value, Leaf) and value.name == f"x{i}" and value.at.is_contiguous():
+        written = {name for name, _ in self.targets}
+        moves: list[tuple[Leaf, Value, str]] = []
+        for made, (name, how) in zip(outputs, self.targets, strict=True):
+            value = self._get(made, dtype_of(made))
+            same = [leaf.name == name and _plain(leaf, value.shape) for leaf in leaves_of(value)]
+            if isinstance(value, Leaf) and all(same) and how == "=":
                 continue  # updated in place, or never changed
-            moved = value if isinstance(value, Leaf) and value.name.startswith("t") else self._store(value)
-            kept.append((i, moved))
-        for i, moved in kept:
-            self._loop(Leaf(f"x{i}", meta(moved.shape), moved.dtype), moved)
+            apart = [leaf.name not in written for leaf in leaves_of(value)]
+            if not all(a or s for a, s in zip(apart, same, strict=True)):
+                value = self._store(value)
+            moves.append((Leaf(name, meta(value.shape), value.dtype), value, how))
+        for to, value, how in moves:
+            self._loop(to, value, how)
 
     def _operation(self, node: Node) -> None:
         value = node.meta.get("val")
@@ -377,6 +382,11 @@ class _Emitter:
         places = [f"{side} + z*{step}" if batch > 1 else side for side, step in zip(sides, (ab, bb, cb), strict=True)]
         loop = f"for (int z = 0; z < {batch}; ++z) " if batch > 1 else ""
         self.body.lines.append(f"{loop}{call}({', '.join(places)});")
+
+
+def _plain(leaf: Leaf, shape: tuple[int, ...]) -> bool:
+    """Whether the entries are all of a variable's, in order."""
+    return leaf.shape == shape and leaf.at.is_contiguous() and leaf.at.storage_offset() == 0
 
 
 _Rule = Callable[[_Emitter, Node], Value]

@@ -211,19 +211,22 @@ INLINE i64 within(i64 i, i64 n, i64& bad) {
 """
 
 EPILOGUE = r"""
-// For every client all steps; those that a client sits out are passed over. Rows of the pool are fetched as they are needed.
-extern "C" i64 run(char** given, char* room, const i64* rows, const uint8_t* active, i64 clients, i64 steps) {
+// For every client: the beginning, its steps but those that it sits out, the end. Rows of the pool are fetched as they are needed.
+extern "C" i64 run(char** given, char* room, const i64* rows, const i64* begins, const uint8_t* active, i64 clients) {
   Scratch& scratch = *(Scratch*)room;
   char* p[COUNT];
   i64 bad = 0;
-  for (i64 c = 0; c < clients; ++c)
-    for (i64 s = 0; s < steps; ++s) {
-      const i64 at = c * steps + s;
+  for (i64 c = 0; c < clients; ++c) {
+    for (int i = 0; i < COUNT; ++i) p[i] = given[i] + c * PER_CLIENT[i];
+    start(p, scratch, bad);
+    for (i64 at = begins[c]; at < begins[c + 1]; ++at) {
       if (active && !active[at]) continue;
-      for (int i = 0; i < COUNT; ++i) p[i] = given[i] + c * PER_CLIENT[i] + at * PER_STEP[i];
-      fetch(p, scratch, rows + at * BATCH);
+      for (int i = 0; i < COUNT; ++i) if (PER_STEP[i]) p[i] = given[i] + at * PER_STEP[i];
+      fetch(p, given, scratch, rows + at * BATCH);
       step(p, scratch, bad);
     }
+    finish(p, scratch, bad);
+  }
   return bad;
 }
 """

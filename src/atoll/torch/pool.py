@@ -38,6 +38,16 @@ class Pool:
         """Rows of each client."""
         return np.diff(self.offsets)
 
+    def part(self, clients: NDArray[np.int64]) -> Pool:
+        """The rows of some clients."""
+        rows = np.concatenate([np.arange(self.offsets[c], self.offsets[c + 1]) for c in clients])
+        return self.take(rows, self.sizes[clients])
+
+    def take(self, rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> Pool:
+        """Some rows, of clients with so many each."""
+        index = torch.from_numpy(rows).to(self.x.device)
+        return Pool(self.x[index], self.y[index], self.labels[rows], np.concatenate([[0], np.cumsum(sizes)]))
+
 
 def columns_of(shard: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     """The inputs and targets of one client.

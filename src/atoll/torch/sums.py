@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from .block import Block, Trained
     from .local import Summed
+    from .update import Update
 
-__all__ = ["Accumulator", "merge", "rejections"]
+__all__ = ["Accumulator", "hand_over", "merge", "rejections", "summands"]
 
 Tensor = torch.Tensor
 
@@ -57,22 +58,9 @@ class Accumulator:
 
     def hand_over(self, made: Summed) -> None:
         """Put the sums, and what is known of each client, into the cohort's."""
-        update = self.block.update
-        assert update.state is not None  # noqa: S101 - set by tracing
-        columns = [self._column(i) for i in range(len(self._added[0][1]))]
         at = np.concatenate([positions for positions, _ in self._added])
-        steps, flags, losses, *rest = columns
-        weights, states = rest[: len(update.kinds)], rest[len(update.kinds) :]
-        kept = flags.all(axis=1)
-        made.steps[at] = steps.astype(np.int64)
-        made.losses[at] = losses.astype(np.float64)
-        made.rejected.update(rejections(at, list(update.kinds), flags[:, 1:].T, made.losses[at]))
-        if update.state.count:
-            made.states.append((at, update.state.build(states)))
-        heavy = {
-            name: float(weight[kept].sum(dtype=np.float64)) for name, weight in zip(update.kinds, weights, strict=True)
-        }
-        merge(made.totals, self._totals(heavy, int(kept.sum())))
+        columns = [self._column(i) for i in range(len(self._added[0][1]))]
+        hand_over(made, self.block.update, at, columns, self.sums)
 
     def _column(self, i: int) -> NDArray[Any]:
         """One result over all blocks, a row a client."""
@@ -106,41 +94,77 @@ class Accumulator:
             assert update.reply is not None  # noqa: S101
             flags = [torch.isfinite(losses), *update.finite(made[: update.reply.count])]
             keep = torch.stack(flags).all(0) & valid
-            weights: list[Tensor] = []
-            place = 0
-            for fields, kind in zip(
-                update.reply.build(made[: update.reply.count]).values(), update.kinds.values(), strict=True
-            ):
-                if not kind.aggregate.summable:
-                    raise CompositionError(
-                        f"a reply of kind {kind.aggregate.kind!r} is not summable",
-                        remedy="use `many`, which gives single replies",
-                    )
-                rule = kind.aggregate.kind
-                weight = fields.get("examples", torch.ones_like(losses))
-                weight = torch.as_tensor(weight, device=losses.device).to(losses.dtype).expand_as(losses)
-                weights.append(weight)
-                for leaf in T.leaves(fields["value"]):
-                    term = torch.sign(leaf) if rule == "vote" else leaf
-                    if rule == "mean":
-                        term = term * _over(weight, term)
-                    term = torch.where(_over(keep, term), term, torch.zeros_like(term))
-                    sums[place].add_(term.sum(0) if update.clients else term)
-                    place += 1
+            terms, weights = summands(update, made, losses)
+            for total, term in zip(sums, terms, strict=True):
+                term = torch.where(_over(keep, term), term, torch.zeros_like(term))
+                total.add_(term.sum(0) if update.clients else term)
             return [torch.stack(flags, -1), losses, *weights, *made[update.reply.count :]]
 
         return call
 
-    def _totals(self, weights: dict[str, float], count: int) -> Totals:
-        """The sums as NumPy."""
-        update = self.block.update
-        assert update.reply is not None  # noqa: S101
-        arrays = iter([leaf.detach().contiguous().cpu().numpy().copy() for leaf in self.sums])
-        totals: Totals = {}
-        for (name, kind), fields in zip(update.kinds.items(), update.reply.skeleton.values(), strict=True):
-            value = T.rebuild(fields["value"], arrays)
-            totals[name] = Total(kind.aggregate.kind, value, weights[name], count, kind.metric)
-        return totals
+
+def hand_over(
+    made: Summed, update: Update, at: NDArray[np.int64], columns: list[NDArray[Any]], sums: list[Tensor]
+) -> None:
+    """Put sums, and what is known of each of some clients, into the cohort's.
+
+    Args:
+        made: the cohort's.
+        update: knows the structures.
+        at: the clients' positions.
+        columns: a row a client: steps, flags, losses, weights of the aggregates, leaves of the new states.
+        sums: leaves.
+    """
+    assert update.state is not None  # noqa: S101 - set by tracing
+    steps, flags, losses, *rest = columns
+    weights, states = rest[: len(update.kinds)], rest[len(update.kinds) :]
+    kept = flags.all(axis=1)
+    made.steps[at] = steps.astype(np.int64)
+    made.losses[at] = losses.astype(np.float64)
+    made.rejected.update(rejections(at, list(update.kinds), flags[:, 1:].T, made.losses[at]))
+    if update.state.count:
+        made.states.append((at, update.state.build(states)))
+    heavy = {
+        name: float(weight[kept].sum(dtype=np.float64)) for name, weight in zip(update.kinds, weights, strict=True)
+    }
+    merge(made.totals, _totals(update, sums, heavy, int(kept.sum())))
+
+
+def _totals(update: Update, sums: list[Tensor], weights: dict[str, float], count: int) -> Totals:
+    """The sums as NumPy."""
+    assert update.reply is not None  # noqa: S101
+    arrays = iter([leaf.detach().contiguous().cpu().numpy().copy() for leaf in sums])
+    totals: Totals = {}
+    for (name, kind), fields in zip(update.kinds.items(), update.reply.skeleton.values(), strict=True):
+        value = T.rebuild(fields["value"], arrays)
+        totals[name] = Total(kind.aggregate.kind, value, weights[name], count, kind.metric)
+    return totals
+
+
+def summands(update: Update, made: list[Tensor], losses: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """What a client adds to each leaf of the sums, and the weight of each aggregate.
+
+    Raises:
+        CompositionError: the reply cannot be added up.
+    """
+    assert update.reply is not None  # noqa: S101 - set by tracing
+    terms: list[Tensor] = []
+    weights: list[Tensor] = []
+    reply = update.reply.build(made[: update.reply.count])
+    for fields, kind in zip(reply.values(), update.kinds.values(), strict=True):
+        if not kind.aggregate.summable:
+            raise CompositionError(
+                f"a reply of kind {kind.aggregate.kind!r} is not summable",
+                remedy="use `many`, which gives single replies",
+            )
+        rule = kind.aggregate.kind
+        weight = fields.get("examples", torch.ones_like(losses))
+        weight = torch.as_tensor(weight, device=losses.device).to(losses.dtype).expand_as(losses)
+        weights.append(weight)
+        for leaf in T.leaves(fields["value"]):
+            term = torch.sign(leaf) if rule == "vote" else leaf
+            terms.append(term * _over(weight, term) if rule == "mean" else term)
+    return terms, weights
 
 
 def _over(vector: Tensor, leaf: Tensor) -> Tensor:

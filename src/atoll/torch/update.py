@@ -219,7 +219,8 @@ class Update:
         for fields in self.reply.build(list(leaves)).values():
             # A sum is finite only if every term is (barring overflow, which is no result either).
             sums = [self._total(leaf) for leaf in T.leaves(fields) if isinstance(leaf, torch.Tensor)]
-            flags.append(torch.isfinite(sum(s for s in sums if s.is_floating_point())))
+            total: Any = sum(s for s in sums if s.is_floating_point())
+            flags.append(torch.isfinite(total))
         return flags
 
     def _total(self, leaf: Tensor) -> Tensor:
