@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import atoll
 from atoll.core import tree as T
 from atoll.core.aggregate import Mean, Parts, Sum, merge_totals
+from atoll.core.chain import Chain
 from atoll.core.cohort import Community
 from atoll.core.errors import CompositionError
 from atoll.core.rng import Rng
-from atoll.core.chain import Chain
 from atoll.core.stage import Identity, Stage
 from atoll.core.task import Batch, Task
 from atoll.engines.inline import Inline

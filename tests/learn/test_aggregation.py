@@ -275,9 +275,7 @@ def test_the_base_operator_is_the_plain_mean():
     assert Aggregation().combine(combined([np.ones(2)], [2.0], None), None, "kept", None)[1] == "kept"
 
 
-@pytest.mark.parametrize(
-    "operator", [KeepGlobal(), KeepLocal(), Rescaled()], ids=repr
-)
+@pytest.mark.parametrize("operator", [KeepGlobal(), KeepLocal(), Rescaled()], ids=repr)
 def test_algorithms_that_count_clients_alike_are_refused_where_the_population_is_weighed(operator):
     from atoll.learn.algorithms import FedDyn, Mime, Scaffold
 

@@ -11,9 +11,9 @@ import pytest
 
 from atoll.core import tree as T
 from atoll.core.aggregate import Mean
+from atoll.core.chain import Chain
 from atoll.core.cohort import Community
 from atoll.core.reducer import Plain, TreeReducer
-from atoll.core.chain import Chain
 from atoll.core.stage import Identity, Stage
 from atoll.core.task import Batch, task
 from atoll.engines import Inline

@@ -97,7 +97,12 @@ def train_pooled(
     epochs = epochs_per_island(job, len(islands))
     one_place = Islands.from_datasets({"everyone": islands.pooled()}, test=islands.test, scheme="pooled")
     central = job.replace(
-        algorithm=replace(job.algorithm, epochs=1), selection=Everyone(), uplink=(), downlink=None, rounds=epochs, stop=()
+        algorithm=replace(job.algorithm, epochs=1),
+        selection=Everyone(),
+        uplink=(),
+        downlink=None,
+        rounds=epochs,
+        stop=(),
     )
     made: Result = simulate(central, one_place, on_record=on_record, **simulation)
     return made

@@ -9,10 +9,10 @@ from .deep_gradient import DeepGradientCompression
 from .diana import ADIANA, DIANA
 from .dingo import DINGO
 from .ditto import Ditto
-from .fedac import FedAC
-from .fedaq import FedAQ, FedCOMGATE
 from .fast_admm import FastADMM
+from .fedac import FedAC
 from .fedadmm import FedADMM
+from .fedaq import FedAQ, FedCOMGATE
 from .fedavg import FedAvg
 from .feddyn import FedDyn
 from .fedmirror import FedDualAvg, FedMirror
@@ -27,8 +27,8 @@ from .first_order_residual import FirstOrderResidual
 from .flecs import FLECS
 from .full_gradient import FullGradient
 from .giant import GIANT
-from .lfedadmm import LFedADMM
 from .ifca import IFCA
+from .lfedadmm import LFedADMM
 from .local_adaptive import LocalAdaGrad, LocalAdam, LocalRMSProp
 from .local_saga import LocalSAGA
 from .local_svrg import LocalSVRG
