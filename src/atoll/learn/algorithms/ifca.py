@@ -68,7 +68,11 @@ class IFCA(Wrapped):
 
     def client_init(self, params: Tree) -> Tree:
         """No choice yet."""
-        return {"choice": _unchosen(params, self.clusters), "client": self.base.client_init(params), "model": params}
+        return self._kept(_unchosen(params, self.clusters), self.base.client_init(params), params)
+
+    def _kept(self, choice: Any, client: Tree, model: Tree) -> Tree:
+        """A client's state; without the base's where that keeps none."""
+        return {"choice": choice, "model": model, **({} if client is None else {"client": client})}
 
     def plan(self, state: Tree) -> tuple[str, ...]:
         """The base's, by its first state."""
@@ -83,10 +87,6 @@ class IFCA(Wrapped):
         first, *others = [self.base.broadcast(own, phase) for own in state["models"]]
         return {**first, "others": others}
 
-    def draw(self, rng: Rng, params: Tree) -> Tree:
-        """The base's."""
-        return self.base.draw(rng, params)
-
     def chosen(self, broadcast: Tree, choice: Any) -> Tree:
         """The broadcast of the chosen cluster."""
         first = {name: value for name, value in broadcast.items() if name != "others"}
@@ -97,7 +97,7 @@ class IFCA(Wrapped):
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """The base's on the chosen model; the choice stays beside."""
         sent = self.chosen(broadcast, client["choice"])
-        return {**self.base.start(sent, client["client"]), "choice": client["choice"]}
+        return {**self.base.start(sent, client.get("client")), "choice": client["choice"]}
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
         """The base's."""
@@ -111,12 +111,12 @@ class IFCA(Wrapped):
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """The base's reply in the chosen cluster's place, nothing in the others'."""
         choice = client["choice"]
-        reply, kept = self.base.finish(local, self.chosen(broadcast, choice), client["client"], work)
+        reply, kept = self.base.finish(local, self.chosen(broadcast, choice), client.get("client"), work)
         placed: dict[str, Aggregate] = {"chosen": Sum(choice, metric=True)}
         for name, aggregate in reply.items():
             for j in range(self.clusters):
                 placed[f"{j}/{name}"] = _placed(aggregate, choice[j])
-        return placed, {"choice": choice, "client": kept, "model": local["params"]}
+        return placed, self._kept(choice, kept, local["params"])
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """Each cluster's fold of its own replies; one that nobody chose stays."""
