@@ -10,6 +10,7 @@ from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Sum
 from atoll.core.tree import Tree
 from atoll.learn.admm.checks import require_positive
+from atoll.learn.admm.idle import or_rest, present
 from atoll.learn.algorithm import Algorithm, LocalWork, RoundInfo
 from atoll.learn.card import Card
 
@@ -22,7 +23,8 @@ class Consensus(Algorithm):
 
     A client begins at the model it is first sent, with ``pi_k = 0``, and sends what its ``u_k`` changed by. The server has counted it with the
     model of the very first round, so a client that is new says so, and only sums are needed. At a fixed point ``x_k = z``,
-    ``pi_k = -grad f_k(z)`` and ``sum_k pi_k = 0``: the optimum, whoever takes part and however inexact the local work.
+    ``pi_k = -grad f_k(z)`` and ``sum_k pi_k = 0``: the optimum, whoever takes part and however inexact the local work. A client without rows,
+    whose ``f_k`` is zero, goes to ``x_k = z``, ``pi_k = 0``.
 
     Attributes:
         rho: penalty, positive.
@@ -52,10 +54,11 @@ class Consensus(Algorithm):
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """The change of ``u_k``, whether it is the first, and what to keep."""
-        del broadcast, work
-        moved = T.sub(local["params"], client["params"])
-        turned = T.scale(T.sub(local["dual"], client["dual"]), 1.0 / self.rho)
-        kept = {"params": local["params"], "dual": local["dual"], "known": client["known"] * 0 + 1}
+        here = present(work.steps)
+        x, dual = or_rest(here, local["params"], broadcast["params"]), T.scale(local["dual"], here)
+        moved = T.sub(x, client["params"])
+        turned = T.scale(T.sub(dual, client["dual"]), 1.0 / self.rho)
+        kept = {"params": x, "dual": dual, "known": client["known"] * 0 + 1}
         return {"change": Sum(T.add(moved, turned)), "new": Sum(1 - client["known"], metric=True)}, kept
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:

@@ -12,6 +12,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.stage import Stage
 from atoll.core.tree import Tree
 from atoll.learn.admm.checks import require_choice, require_count, require_positive
+from atoll.learn.admm.idle import or_rest, present
 from atoll.learn.admm.prox import check_regulariser, prox
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
@@ -117,9 +118,10 @@ class LFedADMM(Algorithm):
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """The change of ``M_k``, and ``X_k`` and ``pi_k`` to keep."""
-        del work
+        here = present(work.steps)
         dual = _ascended(local, broadcast) if self.dual_update == "round" else local["dual"]
-        kept = {"params": local["params"], "dual": dual}
+        kept = {"params": or_rest(here, local["params"], broadcast["params"]), "dual": T.scale(dual, here)}
+        dual = kept["dual"]
         moved = T.sub(kept["params"], client["params"])
         turned = T.sub(dual, client["dual"])
         if not self.adaptive:

@@ -10,6 +10,7 @@ from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Sum
 from atoll.core.tree import Tree
 from atoll.learn.admm.checks import require_count, require_positive
+from atoll.learn.admm.idle import or_rest, present
 from atoll.learn.admm.newton import augmented_minimum
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
@@ -68,9 +69,9 @@ class TwoPhaseADMM(Algorithm):
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """``x_k + l_k / rho``, and both to keep for the second phase."""
-        del broadcast, work
-        message = T.add(local["params"], T.scale(local["at"], 1.0 / self.rho))
-        return {"message": Sum(message)}, {**client, "x": local["params"], "at": local["at"]}
+        pull = T.scale(local["at"], 1.0 / self.rho)
+        x = or_rest(present(work.steps), local["params"], T.sub(broadcast["params"], pull))
+        return {"message": Sum(T.add(x, pull))}, {**client, "x": x, "at": local["at"]}
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """``z+``, or the point of the next round."""

@@ -13,6 +13,7 @@ from atoll.core.aggregate import Aggregate, Sum
 from atoll.core.errors import ConfigError
 from atoll.core.tree import Tree
 
+from ..admm.idle import or_rest, present
 from ..algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from ..card import Card
 
@@ -79,9 +80,9 @@ class Walkman(Algorithm):
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """The dual's step, and the change of what this token has."""
-        del work
-        x, mark = local["params"], broadcast["token"]
-        dual = T.add(client["dual"], T.scale(T.sub(broadcast["params"], x), self.rho))
+        here, mark = present(work.steps), broadcast["token"]
+        x = or_rest(here, local["params"], broadcast["params"])
+        dual = T.scale(T.add(client["dual"], T.scale(T.sub(broadcast["params"], x), self.rho)), here)
         given = T.sub(x, T.scale(dual, 1.0 / self.rho))
         change = T.map(lambda new, old: new - (old * _along(mark, old)).sum(0), given, client["given"])
         kept = T.map(lambda old, by: old + _along(mark, old) * by, client["given"], change)
