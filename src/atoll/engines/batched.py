@@ -15,7 +15,8 @@ from atoll.core.wire import pack_request, unpack_error, unpack_folded
 from .crew import Crew
 from .forking import check_workers, cores
 from .inline import Inline
-from .remote import carried_states, merge_folded, spread
+from .remote import carried_states, merge_folded
+from .share import shares
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,7 +70,7 @@ class Batched(Inline):
     async def _fold_together(self, request: Request, positions: NDArray[np.int64]) -> Folded:
         """Send the workers their parts, add up the first part here, and merge all in cohort order."""
         crew = self._open_crew(request)
-        mine, *theirs = spread(positions, len(crew) + 1)
+        mine, *theirs = shares(self.host.executor, request.task, positions, len(crew) + 1)
         try:
             for i, part in enumerate(theirs):
                 crew.post(i, self._frame(request, part))

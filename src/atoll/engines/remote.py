@@ -23,6 +23,7 @@ from atoll.core.wire import pack_request, unpack_error, unpack_folded, unpack_ra
 
 from .link import Link, LinkClosed
 from .memory import Memory
+from .share import shares
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from atoll.core.session import Switch
     from atoll.core.world import World
 
-__all__ = ["Channel", "Remote", "carried_states", "merge_folded", "spread"]
+__all__ = ["Channel", "Remote", "carried_states", "merge_folded"]
 
 
 class Channel:
@@ -157,7 +158,7 @@ class Remote(Memory):
         open_positions = np.array([p for p in positions.tolist() if known.get(p) is None], dtype=np.int64)
         ran: dict[int, Ran] = {p: r for p, r in known.items() if r is not None}
         channels = await self.channels(request)
-        parts = spread(open_positions, len(channels))
+        parts = self._shares(request, open_positions, channels)
         frames = await self._ask(channels, "run", request, parts)
         for frame in frames:
             for item in frame["ran"]:
@@ -170,7 +171,7 @@ class Remote(Memory):
         if self.host.journal and any(self.host.replay(request, int(p)) for p in positions):
             return await self._fold_with_journal(request, positions)
         channels = await self.channels(request)
-        parts = spread(positions, len(channels))
+        parts = self._shares(request, positions, channels)
         frames = await self._ask(channels, "fold", request, parts)
         folded = merge_folded([unpack_folded(frame["folded"]) for frame in frames], positions)
         return self.host.absorb_fold(request, folded)
@@ -180,17 +181,22 @@ class Remote(Memory):
         ran = {int(p): self.host.replay(request, int(p)) for p in positions}
         missing = np.array([p for p, known in ran.items() if known is None], dtype=np.int64)
         channels = await self.channels(request)
-        for frame in await self._ask(channels, "run", request, spread(missing, len(channels))):
+        for frame in await self._ask(channels, "run", request, self._shares(request, missing, channels)):
             for item in frame["ran"]:
                 one = unpack_ran(item)
                 ran[one.reply.party] = one
                 self.host.absorb(request, one)
         folds = [
             await self.host.executor.fold(request, part, Shelf(), ran.get, None, self.host.memory(request))
-            for part in spread(positions, len(channels))
+            for part in self._shares(request, positions, channels)
             if len(part)
         ]
         return self.host.absorb_fold(request, merge_folded(folds, positions))
+
+    def _shares(
+        self, request: Request, positions: NDArray[np.int64], channels: list[Channel]
+    ) -> list[NDArray[np.int64]]:
+        return shares(self.host.executor, request.task, positions, len(channels))
 
     async def _ask(
         self, channels: list[Channel], op: str, request: Request, parts: list[NDArray[np.int64]]
@@ -344,11 +350,6 @@ def carried_states(host: Host, request: Request, positions: NDArray[np.int64]) -
         "states": host.store.shelf(request.slot).pick(positions).packed(),
         "memories": None if memory is None else memory.pick(positions).packed(),
     }
-
-
-def spread(positions: NDArray[np.int64], parts: int) -> list[NDArray[np.int64]]:
-    """Cut a cohort into contiguous parts of nearly equal length, so that merging them in order keeps the cohort's order."""
-    return [np.asarray(part, dtype=np.int64) for part in np.array_split(positions, parts)]
 
 
 def merge_folded(parts: list[Folded], positions: NDArray[np.int64]) -> Folded:
