@@ -40,7 +40,7 @@ from atoll.simulation import run_in
 from atoll.stages import QSGD, RandomK, TopK
 from atoll.testing import killed_and_resumed
 
-from .learn_toys import flat, islands
+from .learn_toys import Fixed, flat, islands
 
 FULL: dict[str, Any] = {"lr": 0.01, "steps": 5, "batch_size": None}
 ALL_AT_ONCE = {
@@ -507,6 +507,10 @@ class _Secure(atoll.Reducer):
         ),
         ({"topology": CFL(), "algorithm": algorithms.SignSGD()}, "does not reply with the mean update"),
         ({"topology": Cooperative(), "selection": atoll.Uniform(2)}, "mix with all their members"),
+        (
+            {"topology": DefKT(), "algorithm": algorithms.OutputPerturbation(base=FedAvg(), tau=1.0, sigma=1.0)},
+            "distils on its own rows without noise",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anyone_is_contacted(changes: dict[str, Any], match: str):
@@ -549,6 +553,24 @@ def test_models_without_class_scores_do_not_distil():
 def test_settings_that_cannot_be_are_refused(make: Any, match: str):
     with pytest.raises(AtollError, match=match):
         make()
+
+
+def test_a_token_waits_for_a_node_that_is_silent():
+    seconds = np.ones(10)
+    seconds[[2, 5, 7]] = np.inf  # never answer
+    job = atoll.Training(
+        model=Quadratic(20),
+        algorithm=FedAvg(**FULL),
+        topology=RandomWalk(graph=Complete(), tokens=6),
+        selection=atoll.Everyone(),
+        rounds=12,
+        evaluation=atoll.Evaluation(every=12),
+    )
+    rows = atoll.simulate(job, quadratics(), engine="inline", devices=Fixed(seconds, notice=2.0), seed=1).metrics
+    visits = [row["replied"] for row in rows]
+    assert visits[0] > 0
+    assert visits == sorted(visits, reverse=True)  # tokens gather where nobody answers, and none is doubled
+    assert visits[-1] == 0
 
 
 def test_some_nodes_may_sleep():

@@ -13,6 +13,7 @@ from atoll.core.task import Task
 from atoll.core.tree import Tree
 
 from ..local import batch_rows
+from ..release import is_private
 from .base import Topology, refuse, require_alone, require_plain
 from .graphs import Complete, Graph
 from .loop import run_course
@@ -65,6 +66,9 @@ class DefKT(Topology):
         """Refuse models without class scores, and what acts between clients and a server."""
         require_plain(self, job, uplink=False)
         require_alone(self, job.algorithm, learner)
+        if is_private(job.algorithm):
+            why = "a receiver distils on its own rows without noise, and its model goes on to others"
+            refuse(self, why, "algorithm", "use Gossip(), whose nodes share what the mechanism released")
         if getattr(data, "task", "") != "classification" or not hasattr(learner, "pullback") or learner.buffers():
             why = (
                 "distils class probabilities, and this model or its data have none (or batch normalisation is averaged)"
