@@ -331,6 +331,25 @@ def test_a_budget_ends_the_training_before_anyone_is_asked(tmp_path):
         run(FedAvg(), budget=Budget(1.0))
 
 
+def test_a_budget_wants_to_know_what_everyone_would_release():
+    known = islands()
+
+    class Unsized:
+        """The same clients, whose sizes nobody has said."""
+
+        names, test, task = known.names, known.test, known.task
+
+        def __len__(self):
+            return len(known)
+
+        def shard(self, position):
+            return known.shard(position)
+
+    private = OutputPerturbation(base=FedAvg(**LOCAL), tau=1.0, sigma=8.0)
+    with pytest.raises(CompositionError, match="numbers of examples are not known beforehand"):
+        run(private, data=Unsized(), budget=Budget(10.0))
+
+
 def test_what_would_go_around_a_mechanism_is_refused():
     private = OutputPerturbation(base=FedAvg(**LOCAL), tau=1.0, sigma=8.0)
 

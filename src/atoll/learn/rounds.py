@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.aggregate import Aggregate, Sum
-from atoll.core.errors import AtollError, PolicyError, QuorumError
+from atoll.core.errors import AtollError, CompositionError, PolicyError, QuorumError
 from atoll.core.task import task
 from atoll.core.tree import Tree
 from atoll.privacy import Tally
@@ -68,8 +68,14 @@ def _over_budget(fed: Federation, job: Training, data: Any, state: Tree, tally: 
         return None
     parties, _ = _invite(fed, job, data, {**state, "contacts": state["contacts"] + 1})
     sizes = getattr(data, "sizes", None)
+    if sizes is None:
+        raise CompositionError(
+            "a privacy budget, and the clients' numbers of examples are not known beforehand",
+            where="Training.budget",
+            remedy="give the federated data set `sizes`, which say what each client would release",
+        )
     names = [party.name for party in parties]
-    counts = [0 if sizes is None else int(sizes[fed.world.roster.position(name)]) for name in names]
+    counts = [int(sizes[fed.world.roster.position(name)]) for name in names]
     planned = {name: job.algorithm.events(n) * len(phases) for name, n in zip(names, counts, strict=True)}
     return job.budget.exceeded(tally, names, planned)
 
