@@ -183,11 +183,12 @@ class _Walk:
         hop, at = state["hops"], state["at"]
         names = sorted(set(at.values()), key=fed.world.roster.position)
         start: dict[str, list[int]] = {}
-        for token, name in at.items() if not state["was"] else ():
-            start.setdefault(name, []).append(int(token))
+        for token, name in at.items():
+            if token not in state["was"]:  # it has not been anywhere yet
+                start.setdefault(name, []).append(int(token))
         message = {"init": state["init"], "round": number, "key": self.graph_key(fed, number), "start": start}
         nodes = fed.parties[np.array([fed.world.roster.position(name) for name in names], dtype=np.int64)]
-        heard = await fed.exchange(nodes, self.visit, message, mail=Mail(state["mail"]), at=("visit", hop))
+        heard = await fed.exchange(nodes, self.visit, message, mail=Mail(state["mail"]), quorum=0, at=("visit", hop))
         replies = heard.by_name()
         waiting = {name: box for name, box in state["mail"].items() if name in names and name not in replies}
         moved = {token: (name, reply["to"][token]) for name, reply in replies.items() for token in reply["to"]}
