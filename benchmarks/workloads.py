@@ -15,6 +15,7 @@ import math
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -253,11 +254,11 @@ def prepare(name: str) -> Path:
     return folder
 
 
-def load(name: str) -> Plan:
-    """Open the arrays of workload `name`, memory-mapped copy-on-write."""
+def load(name: str, mode: Literal["r", "c"] = "c") -> Plan:
+    """Open the arrays of workload `name`, memory-mapped: copy-on-write, or for reading only."""
     folder = prepare(name)
     arrays = {
-        key: np.load(folder / f"{key}.npy", mmap_mode="c")
+        key: np.load(folder / f"{key}.npy", mmap_mode=mode)
         for key in ("x", "y", "x_test", "y_test", "schedule", "order")
     }
     with np.load(folder / "initial.npz") as archive:

@@ -48,7 +48,7 @@ def training(plan: Plan, rounds: int, watch: Stopwatch) -> atoll.Training:
 def main() -> None:
     """Run the peer."""
     args = arguments(__doc__ or "")
-    plan = load(args.workload)
+    plan = load(args.workload, mode="r")
     data = islands(plan)
     workers = 1 if args.processes == 1 else None
     watch = Stopwatch()

@@ -223,3 +223,20 @@ def test_words_become_numbers_without_a_vocabulary():
     assert hash_words(data, buckets=1000).x[1, 0] == 1 + 0x3C456DE6 % 1000
     with pytest.raises(DataError, match="column 'y' of dtype int64"):
         hash_words(data, column="y")
+
+
+@pytest.mark.parametrize("mode", ["r", "c"])
+def test_columns_in_mapped_files_are_checked_in_stretches(tmp_path, monkeypatch, mode):
+    monkeypatch.setattr("atoll.data._checks._STRETCH", 64)
+    values = np.arange(400, dtype=np.float32).reshape(100, 4)
+    np.save(tmp_path / "x.npy", values)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode=mode)
+    if mode == "c":
+        mapped[7, 1] = -5.0  # a change in memory only must outlive the check
+    data = Dataset({"x": mapped.reshape(-1, 2, 2)})
+    assert data["x"][7, 0, 1] == (-5.0 if mode == "c" else 29.0)
+    np.testing.assert_array_equal(data["x"].reshape(100, 4)[8:], values[8:])
+    values[93, 2] = np.nan
+    np.save(tmp_path / "bad.npy", values)
+    with pytest.raises(DataError, match=r"column 'x' holds nan at row 93, feature 2"):
+        Dataset({"x": np.load(tmp_path / "bad.npy", mmap_mode=mode)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ Array = NDArray[Any]
 
 TASKS = ("classification", "binary", "regression", "multilabel", "unlabelled")
 _PLAIN = "biufUSM"
+_STRETCH = 32 << 20  # bytes of a mapped file that are looked at at once
 
 
 def as_columns(columns: Mapping[str, Any], where: str) -> dict[str, Array]:
@@ -58,12 +60,34 @@ def _plain(name: str, values: Any, where: str) -> Array:
     return view
 
 
+def _total(array: Array) -> float:
+    """The sum of all entries; of a file that is mapped for reading a stretch at a time, whose pages are given back afterwards."""
+    mapped = _mapping(array)
+    if mapped is None or not hasattr(mmap, "MADV_DONTNEED"):
+        return float(array.sum(dtype=np.float64))
+    rows = max(1, _STRETCH // max(1, array[:1].nbytes))
+    total = 0.0
+    for begin in range(0, len(array), rows):
+        total += float(array[begin : begin + rows].sum(dtype=np.float64))
+        mapped.madvise(mmap.MADV_DONTNEED)
+    return total
+
+
+def _mapping(array: Any) -> mmap.mmap | None:
+    """The file mapping behind an array, if it is one that cannot be written to: nothing is lost when its pages are dropped."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap) and array.mode == "r" and isinstance(array.base, mmap.mmap):
+            return array.base
+        array = array.base
+    return None
+
+
 def _finite(name: str, array: Array, where: str) -> None:
     if array.dtype.kind != "f" or array.size == 0:
         return
     # A sum is finite almost always, and costs no array of flags.
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(array.sum(dtype=np.float64)):
+        if np.isfinite(_total(array)):
             return
     bad = np.argwhere(~np.isfinite(array))
     if not len(bad):
