@@ -12,7 +12,7 @@ import atoll
 from atoll.cli import run
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import Algorithm
-from atoll.learn.catalogue import describe, facts, formula, kinds
+from atoll.learn.catalogue import describe, facts, formula, kinds, programs
 
 
 def _counts(name: str) -> tuple[str | None, list[tuple[str, str]]]:
@@ -75,3 +75,14 @@ def test_the_command_lists_them_and_refuses_a_name_that_is_none(capsys: pytest.C
     with pytest.raises(ConfigError, match=r"no algorithm 'FedAvgg'\. Did you mean 'FedAvg'"):
         facts(("FedAvgg",))
     assert "FullGradient" not in kinds()
+
+
+def test_programs_are_listed_beside_the_algorithms():
+    found = {fact.name: fact for fact in facts()}
+    assert set(programs()) == {"DADMM", "DLM", "AsyncADMM", "MatrixFactorisation", "Mocha", "MultiTaskADMM"}
+    for name in programs():
+        assert found[name].program
+        assert found[name].paper
+        assert found[name].exchanges == ()
+    assert facts(("DADMM",))[0].everyone
+    assert not found["FedAvg"].program

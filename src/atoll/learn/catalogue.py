@@ -18,7 +18,7 @@ from .algorithm import Algorithm, RoundInfo
 from .local import local_contact
 from .wrapped import Wrapped
 
-__all__ = ["Exchange", "Fact", "describe", "example", "facts", "formula", "kinds"]
+__all__ = ["Exchange", "Fact", "describe", "example", "facts", "formula", "kinds", "programs"]
 
 _SIZES = (100, 200, 300, 400)
 """Models on which floats are counted; a polynomial through the first three must meet the fourth."""
@@ -56,6 +56,8 @@ class Fact:
         unbiased: its fixed point is the optimum, by its card.
         everyone: needs every client in every round, by its card.
         note: a sentence on it; or why it could not be measured.
+        program: it is a program over a federation (``simulate(made.program, islands)``), not the algorithm of a ``Training``; what it
+            sends depends on its problem and is not measured here.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Fact:
     unbiased: bool
     everyone: bool
     note: str
+    program: bool = False
 
 
 def kinds() -> dict[str, type[Algorithm]]:
@@ -79,6 +82,14 @@ def kinds() -> dict[str, type[Algorithm]]:
     return {n: k for n, k in made.items() if not k.card.part}
 
 
+def programs() -> dict[str, type]:
+    """Every method that is a program of its own, by name."""
+    from atoll.learn import admm
+
+    found = {name: getattr(admm, name) for name in sorted(admm.__all__)}
+    return {n: k for n, k in found.items() if isinstance(k, type) and hasattr(k, "card")}
+
+
 def facts(names: tuple[str, ...] = ()) -> list[Fact]:
     """The table.
 
@@ -88,7 +99,7 @@ def facts(names: tuple[str, ...] = ()) -> list[Fact]:
     Raises:
         ConfigError: there is no such algorithm.
     """
-    known = kinds()
+    known: dict[str, type] = {**kinds(), **programs()}
     for name in names:
         if name not in known:
             raise ConfigError(
@@ -96,7 +107,16 @@ def facts(names: tuple[str, ...] = ()) -> list[Fact]:
                 where="atoll algorithms",
                 remedy=f"choose among {', '.join(known)}",
             )
-    return [describe(known[name]) for name in names or known]
+    return [_of(known[name]) for name in names or sorted(known)]
+
+
+def _of(kind: type) -> Fact:
+    if issubclass(kind, Algorithm):
+        return describe(kind)
+    card, paper = kind.card, kind.citation  # type: ignore[attr-defined]
+    return Fact(
+        kind.__name__, paper, card.family, None, (), None, None, card.unbiased, card.everyone, card.note, program=True
+    )  # fmt: skip
 
 
 def describe(kind: type[Algorithm]) -> Fact:
