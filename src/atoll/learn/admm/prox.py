@@ -8,17 +8,14 @@ import numpy as np
 
 from atoll.core.errors import ConfigError, nearest
 
-__all__ = ["REGULARISERS", "check_regulariser", "group_soft", "nuclear_norm", "penalty", "prox", "soft", "svt"]
+from ..mirror import soft
+
+__all__ = ["REGULARISERS", "check_regulariser", "group_soft", "nuclear_norm", "penalty", "prox", "svt"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 REGULARISERS = ("nuclear", "l1", "ridge", "none")
 """``||Z||_*``, ``sum |z|``, ``Tr(Z Z^T) = sum z^2`` and nothing."""
-
-
-def soft(z: Array, tau: float) -> Array:
-    """``sign(z) max(|z| - tau, 0)``, entry by entry: the proximal operator of ``tau ||z||_1``."""
-    return np.asarray(np.sign(z) * np.maximum(np.abs(z) - tau, 0.0))
 
 
 def group_soft(v: Array, tau: float) -> Array:
@@ -61,7 +58,7 @@ def prox(name: str, value: Array, tau: float) -> Array:
     if name == "nuclear":
         return svt(value, tau) if np.ndim(value) == 2 else value
     if name == "l1":
-        return soft(value, tau).astype(value.dtype)
+        return np.asarray(soft(value, tau), dtype=value.dtype)
     return value / (1.0 + 2.0 * tau) if name == "ridge" else value
 
 

@@ -14,9 +14,10 @@ from atoll.core.stage import Stage
 from atoll.core.tree import Tree
 from atoll.learn.algorithm import Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
+from atoll.learn.mirror import soft
 from atoll.stages import RandomK, Shift
 
-from .one_gradient import OneGradient, require_stage, require_weight, soft_threshold
+from .one_gradient import OneGradient, require_stage, require_weight
 
 __all__ = ["ADIANA", "DIANA"]
 
@@ -74,7 +75,7 @@ class DIANA(OneGradient):
         del info, phase
         v = T.add(T.scale(state["v"], self.momentum), sums["gradient"])
         stepped = T.sub(state["params"], T.scale(v, self.lr))
-        return {**state, "params": soft_threshold(stepped, self.lr * self.l1), "v": v}
+        return {**state, "params": soft(stepped, self.lr * self.l1), "v": v}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +167,7 @@ class ADIANA(OneGradient):
         del phase
         s, x = self.settings(), self._middle(state)
         moved = T.sub(x, T.scale(sums["gradients"]["middle"], s["eta"]))
-        y = soft_threshold(moved, s["eta"] * self.l1)
+        y = soft(moved, s["eta"] * self.l1)
         ahead = T.scale(T.sub(y, x), s["gam"] / s["eta"])
         z = T.add(T.add(T.scale(state["z"], s["b"]), T.scale(x, 1 - s["b"])), ahead)
         renew = float(info.rng.child("anchor").generator().random()) < s["p"]

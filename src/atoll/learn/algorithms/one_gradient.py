@@ -1,4 +1,4 @@
-"""One gradient a client and round: the base of methods that compress gradients."""
+"""One gradient a client and round: the base of methods that send gradients, whole, compressed or as signs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.stages import QSGD
 
-__all__ = ["OneGradient", "QuantisedSGD", "require_stage", "require_weight", "soft_threshold"]
+__all__ = ["OneGradient", "QuantisedSGD", "require_stage", "require_weight"]
 
 
 def require_stage(stage: object, where: str) -> None:
@@ -40,7 +40,7 @@ class OneGradient(Algorithm):
 
     batch_size: int | None = None
     steps: int | None = 1
-    card: ClassVar[Card] = Card(family="compressed", part=True)
+    card: ClassVar[Card] = Card(part=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,11 +107,6 @@ class QuantisedSGD(OneGradient):
         """The compressor."""
         del phase
         return (self.compressor,)
-
-
-def soft_threshold(tree: Tree, level: float) -> Tree:
-    """The prox of ``level ||.||_1``: ``sign(z) max(|z| - level, 0)``."""
-    return T.map(lambda z: z - z.clip(-level, level), tree) if level > 0 else tree
 
 
 def require_weight(l1: float, where: str) -> None:
