@@ -8,17 +8,18 @@ from typing import Any, ClassVar
 
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Vote
-from atoll.core.errors import ConfigError
 from atoll.core.tree import Tree
-from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.algorithm import Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.transforms import Momentum
+
+from .one_gradient import OneGradient
 
 __all__ = ["Signum", "SignSGD"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignSGD(Algorithm):
+class SignSGD(OneGradient):
     """Clients vote on the sign of every coordinate: ``w <- w - lr * sign(sum_k sign(g_k))``.
 
     One gradient a round, of the whole data or of one mini-batch. A vote has no weights. What crosses is one of three values a coordinate (a
@@ -30,32 +31,11 @@ class SignSGD(Algorithm):
     """
 
     lr: float = 1e-3
-    batch_size: int | None = None
-    steps: int | None = 1
     citation: ClassVar[str] = (
         "Bernstein, Zhao, Azizzadenesheli, Anandkumar. signSGD with Majority Vote is Communication Efficient and Fault Tolerant. "
         "ICLR 2019."
     )
     card: ClassVar[Card] = Card(note="Steps have a fixed length, so that it circles the optimum within about lr.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.epochs != 1 or self.steps != 1:
-            raise ConfigError(
-                f"epochs={self.epochs}, steps={self.steps}",
-                where=type(self).__name__,
-                remedy="leave them out: it takes one gradient a round",
-            )
-
-    def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The model and no direction yet."""
-        del client
-        return {"params": broadcast["params"], "v": T.zeros_like(broadcast["params"])}
-
-    def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """Take the direction; the model stays."""
-        v, local = self.direction(local, grad, broadcast)
-        return {**local, "v": v}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Vote."""
