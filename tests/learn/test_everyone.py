@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+from learn_toys import Fixed
 
 import atoll
 from atoll.core import tree as T
-from atoll.core.errors import CompositionError
+from atoll.core.errors import CompositionError, QuorumError
 from atoll.learn.card import Card
 from atoll.learn.opaque import has_plain_steps
 from atoll.learn.wrapped import Wrapped
@@ -49,6 +50,19 @@ def test_one_that_needs_everyone_is_refused_with_some(algorithm):
         atoll.simulate(job, data, engine="inline")
     assert atoll.simulate(job.replace(selection=atoll.Everyone()), data, engine="inline").metrics[0]["replied"] == 4
     assert atoll.simulate(job.replace(selection=atoll.Uniform(4)), data, engine="inline").metrics[0]["replied"] == 4
+
+
+@pytest.mark.parametrize("on_failure", ["stop", "skip"])
+@pytest.mark.parametrize("quorum", [1, 1.0])
+def test_it_stops_when_somebody_is_silent_whatever_the_quorum(on_failure, quorum):
+    # It used to go on, to somewhere else: FastADMM divided three messages by four clients.
+    data = atoll.data.iid(atoll.data.digits(), parties=4)
+    pacing = atoll.learn.pacing.Synchronous(quorum=quorum, on_failure=on_failure)
+    job = atoll.Training(
+        model=atoll.models.linear(64, 10), algorithm=Together(), selection=atoll.Everyone(), pacing=pacing, rounds=2
+    )
+    with pytest.raises(QuorumError, match="round 1"):
+        atoll.simulate(job, data, engine="inline", devices=Fixed([1.0, 1.0, float("inf"), 1.0]))
 
 
 def test_a_direction_or_a_pass_of_its_own_is_no_plain_step():

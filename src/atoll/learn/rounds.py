@@ -237,10 +237,11 @@ async def _phases(
                 **job.pacing.terms(size),
             )
         except QuorumError as error:
-            if job.pacing.on_failure == "stop":
+            if job.pacing.on_failure == "stop" or job.algorithm.card.everyone:
                 raise type(error)(error.what, where=f"round {number}, {error.where}", remedy=error.remedy) from error
             return state, {**row, "replied": 0, "failed": str(error.what)}, invited[:0]
         _account(row, combined)
+        _require_everyone(job, combined.n, len(fed.parties), number)
         replied = combined.senders
         state = {**state, "down": held_by(state["down"], replied.positions)}
         row.update({k.removeprefix("metric/"): float(v) for k, v in combined.value.items() if k.startswith("metric/")})
@@ -252,6 +253,17 @@ async def _phases(
         server = job.algorithm.fold(server, sums, info, phase)
         _require_finite(server["params"], number)
     return {**state, "server": server, "aggregation": memory}, row, replied
+
+
+def _require_everyone(job: Training, replied: int, population: int, number: int) -> None:
+    """Stop where somebody is missing whom the algorithm cannot do without: it would go on, to somewhere else."""
+    if job.algorithm.card.everyone and replied < population:
+        name = type(job.algorithm).__name__
+        raise QuorumError(
+            f"{replied} of {population} clients replied, and {name} needs every client in every round",
+            where=f"round {number}",
+            remedy="wait for everyone (deadline=None), or use an algorithm that does with some (atoll.learn.algorithms.Scaffold)",
+        )
 
 
 def _account(row: dict[str, Any], combined: Combined) -> None:
