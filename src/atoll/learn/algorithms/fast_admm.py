@@ -22,7 +22,8 @@ __all__ = ["FastADMM"]
 class FastADMM(TwoPhaseADMM):
     """``z^ = z + b (z - z_old)`` and ``l^_k = l_k + b (l_k - l_k_old)`` with ``b = (a - 1) / a+``, ``a+ = (1 + sqrt(1 + 4 a^2)) / 2``.
 
-    Restart: where ``c = sum_k ||l_k - l^_k||^2 / rho + rho N ||z - z^||^2`` does not fall below 0.999 of the last one, ``a = 1`` and ``b = 0``.
+    Restart: where ``c = sum_k ||l_k - l^_k||^2 / rho + rho N ||z - z^||^2`` does not fall below 0.999 of the last one, ``a = 1`` and ``b = 0``
+    (where the paper goes back to the point before).
     Without it the method may diverge on problems that are not strongly convex enough.
 
     Attributes:

@@ -59,8 +59,9 @@ class FedCOMGATE(Algorithm):
     corrects ``delta_k <- delta_k + ((w - w_k) - d) / (lr T)``.
 
     The correction is made when a client is asked again: it remembers what it sent and knows ``d`` from how far the model moved. Everyone takes part in every
-    round. With exact replies and ``server_lr=1`` it reaches the optimum, as VRL-SGD does. A client corrects by what it meant to send, not by ``Q`` of it (so does
-    the code that FedAQ was compared with), so that the errors of quantisation add up in ``sum_k delta_k`` and it ends beside the optimum.
+    round. With exact replies, ``server_lr=1`` and as many steps at every client (give ``steps=``) it reaches the optimum, as VRL-SGD does. A client corrects
+    by what it meant to send, not by ``Q`` of it (so does the code that FedAQ was compared with), so that the errors of quantisation add up in
+    ``sum_k delta_k`` and it ends beside the optimum.
 
     Attributes:
         compressor: unbiased.
@@ -72,7 +73,9 @@ class FedCOMGATE(Algorithm):
     citation: ClassVar[str] = (
         "Haddadpour, Kamani, Mokhtari, Mahdavi. Federated Learning with Compression: Unified Analysis and Sharp Guarantees. AISTATS 2021."
     )
-    card: ClassVar[Card] = Card(family="compressed", everyone=True, note="Unbiased only with exact replies.")
+    card: ClassVar[Card] = Card(
+        family="compressed", everyone=True, note="Unbiased only with exact replies and equal steps."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

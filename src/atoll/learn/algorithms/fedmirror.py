@@ -27,7 +27,7 @@ class FedMirror(Algorithm):
 
     A local step: ``z <- grad h(y) - lr grad F_k(y)``; ``y <- grad (h + lr l1 ||.||_1)^*(z)``. With ``mirror="euclid"`` this is the proximal
     gradient step ``soft(y - lr g, lr l1)``; with ``l1=0`` as well, FedAvg. The survey prints the last map without ``l1`` and at ``y``; both are
-    slips.
+    slips. It averages models, as the survey does; the server of the paper's FedMiD takes a mirror step along the mean update.
 
     Attributes:
         l1: weight of the 1-norm, 0 or more.

@@ -28,8 +28,8 @@ class FedNL(NewtonType):
 
     The server keeps ``E = mean E_k`` and steps ``w <- w - lr [E]_mu^-1 g`` (option 1, eigenvalues raised to ``mu``) or
     ``w <- w - lr (E + l I)^-1 g`` (option 2) with ``l = mean ||E_k - H_k||_F`` over what is left after the correction, so that ``E + l I`` is
-    never below the Hessian. In a client's first contact ``E_k`` is its whole Hessian (``begin="exact"``) or zero; from zero option 1 divides by
-    ``mu`` wherever nothing is known yet.
+    never below the Hessian. (The paper's step takes ``E`` and ``l`` from before the round's correction.) In a client's first contact ``E_k`` is its
+    whole Hessian (``begin="exact"``) or zero; from zero option 1 divides by ``mu`` wherever nothing is known yet.
 
     Up: the gradient (``d`` floats) and a correction: ``(d+1) count`` floats for ``"rank"``, ``count`` floats and places for ``"top"``,
     ``d(d+1)/2`` for ``"full"``. Compressed corrections are single replies, so a secure reducer takes ``"full"`` only. Clients keep ``d^2``

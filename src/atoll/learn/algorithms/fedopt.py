@@ -99,7 +99,7 @@ class _Adaptive(_ServerStep):
 class FedAdam(_Adaptive):
     """Adam at the server: ``m <- b1 m + (1-b1) D``, ``s <- b2 s + (1-b2) D^2``, ``w <- w + server_lr m / (sqrt(s) + tau)``.
 
-    ``D`` is the mean update; there is no bias correction, as in the paper.
+    ``D`` is the mean update; there is no bias correction, as in the paper. ``m`` and ``s`` begin at 0; the paper begins ``s`` at ``tau^2`` or more.
 
     Attributes:
         server_lr: step size of the server.

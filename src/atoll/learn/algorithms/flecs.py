@@ -57,7 +57,7 @@ class FLECS(NewtonType):
     phases: ClassVar[tuple[str, ...]] = ("sketch", "gradient")
     citation: ClassVar[str] = (
         "Agafonov, Erraji, Takáč. FLECS-CGD: A Federated Learning Second-Order Framework via Compression and Sketching with "
-        "Compressed Gradient Differences. NeurIPS 2022."
+        "Compressed Gradient Differences. arXiv:2210.09626, 2022."
     )
     card: ClassVar[Card] = Card(family="second order", unbiased=True, note="for losses of few parameters")
 

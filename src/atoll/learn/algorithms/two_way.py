@@ -42,7 +42,9 @@ class TwoWaySGDM(OneGradient):
     citation: ClassVar[str] = (
         "Zheng, Huang, Kwok. Communication-Efficient Distributed Blockwise Momentum SGD with Error-Feedback. NeurIPS 2019."
     )
-    card: ClassVar[Card] = Card(family="compressed", unbiased=True, note="Momentum and error stay with the client.")
+    card: ClassVar[Card] = Card(
+        family="compressed", note="Momentum and error stay with the client; it circles the optimum within about lr."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
