@@ -28,6 +28,7 @@ from .scoring import scoring_task
 from .selection import Selection, Uniform
 from .stop import StopRule
 from .topology.base import Star, Topology
+from .wrapped import innermost
 
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
@@ -125,13 +126,31 @@ class Training:
     def up(self, phase: str) -> Chain:
         """The stages on the way up in a phase: value stages given here, the algorithm's own, summand stages given here."""
         given = Chain(self.uplink)
+        self._check_packed(given, self.algorithm.uplink(phase))
         return Chain((*given.value_stages, *self.algorithm.uplink(phase), *given.summand_stages), place=phase)
 
     def down(self) -> Stage | None:
         """The compressor on the way down."""
         return self.algorithm.downlink() if self.downlink is None else self.downlink
 
+    def _check_packed(self, given: Chain, own: Sequence[Stage]) -> None:
+        """Refuse to compress what the algorithm compresses."""
+        packed = next((stage for stage in given.value_stages if stage.packs), None)
+        inner = next((stage for stage in own if stage.on == "value"), None)
+        if packed is not None and inner is not None:
+            raise CompositionError(
+                f"{type(self.algorithm).__name__} has {type(inner).__name__} act on its replies, and {type(packed).__name__} sends a binary form before that",
+                where="Training.uplink",
+                remedy=f"leave {type(packed).__name__} out, or use an algorithm that sends what it has, such as FedAvg()",
+            )
+
     def _check_memory(self) -> None:
+        if innermost(self.algorithm).card.family == "statistics" and any(stage.remembers for stage in self.uplink):
+            raise CompositionError(
+                f"{type(self.algorithm).__name__} replaces its statistics in every round, and a stage that remembers adds last round's leftovers",
+                where="Training.uplink",
+                remedy="use a stage without memory, or none: statistics are exact",
+            )
         for stage in (s for phase in self.algorithm.phases for s in self.up(phase).stages):
             if stage.remembers and self.selection.repeats:
                 raise CompositionError(
@@ -186,9 +205,9 @@ class Training:
         made = adapt(self.model, settings, data)
         if self.evaluation.personal:
             require_personal(self.algorithm, made, self.buffers == "local")
+        self.topology.check(self, made, data)
         self.algorithm.fits(made)
         self._check_private(made, data)
-        self.topology.check(self, made, data)
         return made
 
     def named_tasks(self, learner: Learner, data: Any) -> tuple[Task, ...]:

@@ -15,7 +15,7 @@ from atoll.core.tree import Tree
 from .algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from .stragglers import Stragglers
 
-__all__ = ["Drawing", "Wrapped", "draws", "dry_reply"]
+__all__ = ["Drawing", "Wrapped", "draws", "dry_reply", "innermost"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +128,13 @@ class Wrapped(Algorithm):
     def personal(self, params: Tree, client: Tree) -> Tree:
         """The base's."""
         return self.base.personal(params, client)
+
+
+def innermost(algorithm: Algorithm) -> Algorithm:
+    """The algorithm inside all wrappers."""
+    while isinstance(algorithm, Wrapped):
+        algorithm = algorithm.base
+    return algorithm
 
 
 def draws(algorithm: Algorithm) -> bool:

@@ -28,6 +28,17 @@ class SufficientStatistics(Algorithm):
         family="statistics", unbiased=True, note="Exact in one round with everyone; for models without gradients."
     )
 
+    def fits(self, learner: Any) -> None:
+        """Refuse a model that is trained by gradients.
+
+        Raises:
+            CompositionError: it has no sufficient statistics.
+        """
+        from atoll.learn.opaque import OpaqueLearner
+
+        if not isinstance(learner, OpaqueLearner):
+            raise _by_gradients()
+
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """No statistics yet."""
         del client
@@ -39,11 +50,7 @@ class SufficientStatistics(Algorithm):
         Raises:
             CompositionError: the model is trained by gradients.
         """
-        raise CompositionError(
-            "a model that is trained by gradients has no sufficient statistics",
-            where="SufficientStatistics",
-            remedy="use FedAvg, or a naive Bayes model",
-        )
+        raise _by_gradients()
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """The client's statistics, to be added."""
@@ -54,3 +61,11 @@ class SufficientStatistics(Algorithm):
         """The statistics of this round's clients."""
         del info, phase
         return {**state, "params": sums["statistics"]}
+
+
+def _by_gradients() -> CompositionError:
+    return CompositionError(
+        "a model that is trained by gradients has no sufficient statistics",
+        where="SufficientStatistics",
+        remedy="use FedAvg, or a naive Bayes model",
+    )

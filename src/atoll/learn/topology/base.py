@@ -12,7 +12,7 @@ from atoll.core.task import Task
 
 from ..aggregation import Renormalised
 from ..algorithm import RoundInfo
-from ..wrapped import dry_reply
+from ..wrapped import dry_reply, innermost
 
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
@@ -98,7 +98,7 @@ def require_plain(topology: Topology, job: Training, *, uplink: bool) -> None:
 def require_alone(topology: Topology, algorithm: Algorithm, learner: Learner) -> None:
     """Refuse algorithms whose server cannot run at a single client: a round without steps is held once, and its reply folded."""
     name, params = type(algorithm).__name__, learner.init(Rng(0))
-    if algorithm.card.family == "statistics":
+    if innermost(algorithm).card.family == "statistics":
         why = "adds up what all clients sent and forgets what it had; alone it would forget what its neighbours said"
         refuse(topology, f"{name} {why}", "algorithm", "use Star()")
     state = algorithm.init(params)
