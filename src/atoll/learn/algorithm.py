@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -109,15 +110,17 @@ class Algorithm:
     def __post_init__(self) -> None:
         if not (self.lr > 0 and math.isfinite(self.lr)):
             raise ConfigError(f"lr={self.lr}", where=type(self).__name__, remedy="use a positive, finite learning rate")
-        if self.epochs < 1 or (self.steps is not None and self.steps < 1):
+        if not _counts(self.epochs) or not (self.steps is None or _counts(self.steps)):
             raise ConfigError(
-                f"epochs={self.epochs}, steps={self.steps}", where=type(self).__name__, remedy="use at least 1"
+                f"epochs={self.epochs}, steps={self.steps}",
+                where=type(self).__name__,
+                remedy="use a whole number, at least 1",
             )
-        if self.batch_size is not None and self.batch_size < 1:
+        if not (self.batch_size is None or _counts(self.batch_size)):
             raise ConfigError(
                 f"batch_size={self.batch_size}",
                 where=type(self).__name__,
-                remedy="use at least 1, or None for the full data",
+                remedy="use a whole number, at least 1, or None for the full data",
             )
         if self.stragglers is not None and (self.steps or self.epochs) < 2:
             raise ConfigError(
@@ -242,3 +245,8 @@ class Algorithm:
         """The model that a client itself uses: the global one, unless the algorithm keeps one for each client."""
         del client
         return params
+
+
+def _counts(value: object) -> bool:
+    """Whether it is a whole number of at least 1."""
+    return isinstance(value, Integral) and int(value) >= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,14 +40,14 @@ class QSGD(Packed):
     unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 1 <= self.levels < 1 << 31:
+        if not (isinstance(self.levels, Integral) and 1 <= self.levels < 1 << 31):
             raise ConfigError(f"levels={self.levels}", where="QSGD", remedy="use a whole number from 1 to 2^31 - 1")
         self._check_per()
 
     @property
     def width(self) -> int:
         """Bits an entry."""
-        return 1 + self.levels.bit_length()
+        return 1 + int(self.levels).bit_length()
 
     def pack(self, rows: Any, groups: Groups, public: Tree, keys: Any) -> dict[str, Any]:
         """Norms, and signs with levels."""

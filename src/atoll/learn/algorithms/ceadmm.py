@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -47,7 +48,7 @@ class CEADMM(Consensus):
         super().__post_init__()
         require_choice("CEADMM", "solver", self.solver, ("inexact", "exact"))
         require_count("CEADMM", newton=self.newton, iterations=self.iterations)
-        if not self.bound >= 0:
+        if not 0 <= self.bound < math.inf:
             raise ConfigError(f"bound={self.bound}", where="CEADMM", remedy="use a bound of 0 or more")
 
     def fits(self, learner: Any) -> None:

@@ -119,6 +119,12 @@ class ADIANA(OneGradient):
             value = getattr(self, name)
             if not (value > 0 and math.isfinite(value)):
                 raise ConfigError(f"{name}={value}", where="ADIANA", remedy="use a positive, finite number")
+        if self.mu > self.smoothness:
+            raise ConfigError(
+                f"mu={self.mu} above smoothness={self.smoothness}",
+                where="ADIANA",
+                remedy="strong convexity is at most the smoothness: use mu <= smoothness",
+            )
 
     def settings(self) -> dict[str, float]:
         """``p``, ``eta``, ``t1``, ``t2``, ``gam``, ``b``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -39,9 +40,11 @@ class FedAvg(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.server_lr > 0 and self.decay > 0):
+        if not (0 < self.server_lr < math.inf and 0 < self.decay < math.inf):
             raise ConfigError(
-                f"server_lr={self.server_lr}, decay={self.decay}", where="FedAvg", remedy="use positive factors"
+                f"server_lr={self.server_lr}, decay={self.decay}",
+                where=type(self).__name__,
+                remedy="use positive, finite factors",
             )
 
     def init(self, params: Tree) -> Tree:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -39,7 +40,7 @@ class FedDyn(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.alpha > 0:
+        if not 0 < self.alpha < math.inf:
             raise ConfigError(f"alpha={self.alpha}", where="FedDyn", remedy="use a positive weight such as 0.01")
         if self.clip is not None and not self.clip > 0:
             raise ConfigError(f"clip={self.clip}", where="FedDyn", remedy="use a positive bound, or None")

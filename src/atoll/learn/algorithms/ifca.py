@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -47,7 +48,7 @@ class IFCA(Wrapped):
         object.__setattr__(self, "card", replace(type(self).card, everyone=self.base.card.everyone))
         if self.clusters < 2:
             raise ConfigError(f"clusters={self.clusters}", where="IFCA", remedy="use at least 2")
-        if not self.spread > 0:
+        if not 0 < self.spread < math.inf:
             raise ConfigError(
                 f"spread={self.spread}", where="IFCA", remedy="use a positive number: equal models stay equal"
             )

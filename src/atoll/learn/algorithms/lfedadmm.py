@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -66,7 +67,7 @@ class LFedADMM(Algorithm):
         require_count("LFedADMM", inner=self.inner)
         check_regulariser(self.regulariser, "LFedADMM")
         require_choice("LFedADMM", "dual_update", self.dual_update, ("round", "step"))
-        if not self.weight >= 0:
+        if not 0 <= self.weight < math.inf:
             raise ConfigError(f"weight={self.weight}", where="LFedADMM", remedy="use a weight of 0 or more")
         if not 0 < self.server_lr < 2:
             raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -55,7 +56,7 @@ class PFedMe(Algorithm):
             raise ConfigError(f"k={self.k}", where="PFedMe", remedy="use at least 1 inner step")
         if self.personal_lr is not None and not self.personal_lr > 0:
             raise ConfigError(f"personal_lr={self.personal_lr}", where="PFedMe", remedy="use a positive rate, or None")
-        if not (self.mu >= 0 and self.beta > 0):
+        if not (0 <= self.mu < math.inf and 0 < self.beta < math.inf):
             raise ConfigError(f"mu={self.mu}, beta={self.beta}", where="PFedMe", remedy="use mu >= 0 and beta > 0")
 
     def client_init(self, params: Tree) -> Tree:

@@ -13,6 +13,7 @@ from atoll.core.aggregate import Aggregate, Sum
 from atoll.core.errors import ConfigError
 from atoll.core.tree import Tree
 
+from ..admm.checks import require_positive
 from ..admm.idle import or_rest, present
 from ..algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from ..card import Card
@@ -48,8 +49,7 @@ class Walkman(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.rho > 0:
-            raise ConfigError(f"rho={self.rho}", where="Walkman", remedy="use a positive number")
+        require_positive("Walkman", rho=self.rho)
         if self.tokens < 1:
             raise ConfigError(f"tokens={self.tokens}", where="Walkman", remedy="use at least 1")
 
