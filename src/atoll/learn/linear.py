@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core.aggregate import Mean
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.rng import Rng
 from atoll.core.task import Task, Work
 from atoll.core.tree import Tree
 
+from .contact import declared, trained
 from .learner import LearnerSettings
-from .local import count_steps, local_contact
 from .personal import measured, own_model
-from .release import released
 
 __all__ = ["Linear", "LinearLearner"]
 
@@ -177,31 +175,12 @@ class LinearLearner:
 
     def _work(self, data: Any, args: Any) -> Work:
         del args
-        n = len(data)
-        return Work(float(n), float(count_steps(self.algorithm, n)), float(self.algorithm.epochs))
+        return declared(self.algorithm, len(data))
 
     def _train(self, island: Any, message: Tree) -> Any:
         data = island.data
-        noise = released(self.algorithm, island)
-        # What overflows is not finite, and is rejected and named where replies are added up.
-        with np.errstate(over="ignore", invalid="ignore"):
-            reply, state, loss = local_contact(
-                self.algorithm,
-                message["phase"],
-                self.loss_gradient,
-                message["broadcast"],
-                island.state,
-                np.asarray(data.x),
-                np.asarray(data.y),
-                island.rng.key,
-                self.curvature,
-                noise,
-            )
-        if state is not None:
-            island.state = state
-        if noise is not None:
-            return reply
-        return {**reply, "metric/loss": Mean(np.float64(loss), examples=float(len(data)), metric=True)}
+        rows = np.asarray(data.x), np.asarray(data.y)
+        return trained(self.algorithm, island, message, rows, self.loss_gradient, self.curvature, float(len(data)))
 
     def _measure(self, island: Any, message: Tree) -> Any:
         return measured(self, island, message)

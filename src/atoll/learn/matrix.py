@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core.aggregate import Mean
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.rng import Rng
 from atoll.core.task import Task, Work
 from atoll.core.tree import Tree
 
 from .admm.prox import penalty, svt
+from .contact import declared, trained
 from .learner import LearnerSettings
-from .local import count_steps, local_contact
 from .personal import measured, own_model
-from .release import released
 
 __all__ = [
     "MatrixRegression",
@@ -118,12 +116,10 @@ class MatrixRegressionLearner:
 
     def _work(self, data: Any, args: Any) -> Work:
         del args
-        n = len(data)
-        return Work(float(n), float(count_steps(self.algorithm, n)), float(self.algorithm.epochs))
+        return declared(self.algorithm, len(data))
 
     def _train(self, island: Any, message: Tree) -> Any:
         x, y = np.asarray(island.data.x, np.float64), np.asarray(island.data.y, np.float64)
-        secret = released(self.algorithm, island)
 
         def sampled(params: Tree, rows: Any, targets: Any) -> tuple[float, Tree]:
             loss, gradient = self.loss_gradient(params, rows, targets)
@@ -133,22 +129,7 @@ class MatrixRegressionLearner:
         def curved(params: Tree, rows: Any, targets: Any, vector: Tree) -> Tree:
             return {"X": self.curvature(params, rows, targets, vector)["X"] * (len(y) / len(targets))}
 
-        with np.errstate(over="ignore", invalid="ignore"):
-            reply, state, loss = local_contact(
-                self.algorithm,
-                message["phase"],
-                sampled,
-                message["broadcast"],
-                island.state,
-                x,
-                y,
-                island.rng.key,
-                curved,
-                secret,
-            )
-        if state is not None:
-            island.state = state
-        return reply if secret is not None else {**reply, "metric/loss": Mean(np.float64(loss), metric=True)}
+        return trained(self.algorithm, island, message, (x, y), sampled, curved)
 
     def _measure(self, island: Any, message: Tree) -> Any:
         return measured(self, island, message)

@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core.aggregate import Mean
 from atoll.core.errors import DataError
 from atoll.core.rng import Rng
 from atoll.core.task import Task, Work
 from atoll.core.tree import Tree
 
+from .contact import declared, trained
 from .learner import LearnerSettings
-from .local import count_steps, local_contact
 from .personal import measured, own_model
-from .release import released
 
 __all__ = ["Quadratic", "QuadraticLearner", "minimiser", "quadratics"]
 
@@ -107,13 +105,11 @@ class QuadraticLearner:
 
     def _work(self, data: Any, args: Any) -> Work:
         del args
-        n = len(data)
-        return Work(float(n), float(count_steps(self.algorithm, n)), float(self.algorithm.epochs))
+        return declared(self.algorithm, len(data))
 
     def _train(self, island: Any, message: Tree) -> Any:
         x, y = np.asarray(island.data.x, np.float64), np.asarray(island.data.y, np.float64)
         draw = island.rng.child("noise").generator()
-        secret = released(self.algorithm, island)
         scale = self.model.noise / np.sqrt(self.model.dim)
 
         def noisy(params: Tree, rows: Any, targets: Any) -> tuple[float, Tree]:
@@ -121,24 +117,7 @@ class QuadraticLearner:
             return loss, {"w": gradient["w"] + scale * draw.normal(size=self.model.dim)}
 
         chosen = noisy if self.model.noise > 0 else self.loss_gradient
-        with np.errstate(over="ignore", invalid="ignore"):
-            reply, state, loss = local_contact(
-                self.algorithm,
-                message["phase"],
-                chosen,
-                message["broadcast"],
-                island.state,
-                x,
-                y,
-                island.rng.key,
-                self.curvature,
-                secret,
-            )
-        if state is not None:
-            island.state = state
-        if secret is not None:
-            return reply
-        return {**reply, "metric/loss": Mean(np.float64(loss), metric=True)}
+        return trained(self.algorithm, island, message, (x, y), chosen, self.curvature)
 
     def _measure(self, island: Any, message: Tree) -> Any:
         return measured(self, island, message)

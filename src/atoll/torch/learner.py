@@ -17,7 +17,8 @@ from atoll.core.errors import CompositionError
 from atoll.core.rng import Rng
 from atoll.core.task import Batch, Summed, Task, Work
 from atoll.core.tree import Tree
-from atoll.learn.local import count_steps, pass_key
+from atoll.learn.contact import declared
+from atoll.learn.local import pass_key
 from atoll.learn.personal import measured, own_model
 from atoll.learn.release import is_private, released
 
@@ -163,8 +164,7 @@ class TorchLearner:
 
     def _work(self, data: Any, args: Any) -> Work:
         del args
-        n = len(data)
-        return Work(float(n), float(count_steps(self.algorithm, n)), float(self.algorithm.epochs))
+        return declared(self.algorithm, len(data))
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         plan, state = self.plan(message["phase"]), island.state

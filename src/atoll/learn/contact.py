@@ -1,0 +1,72 @@
+"""One contact of a NumPy learner: what comes in, what is kept, and what may leave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.task import Work
+from atoll.core.tree import Tree
+
+from .local import Curvature, LossGradient, count_steps, local_contact
+from .release import released
+
+if TYPE_CHECKING:
+    from atoll.core.island import Island
+
+    from .algorithm import Algorithm
+
+__all__ = ["declared", "trained"]
+
+
+def declared(algorithm: Algorithm, n: int) -> Work:
+    """What a client with ``n`` examples says beforehand that it will do: examples, mini-batch steps, epochs."""
+    return Work(float(n), float(count_steps(algorithm, n)), float(algorithm.epochs))
+
+
+def trained(
+    algorithm: Algorithm,
+    island: Island,
+    message: Tree,
+    rows: tuple[Any, Any],
+    loss_gradient: LossGradient,
+    curvature: Curvature,
+    weight: float = 1.0,
+) -> dict[str, Aggregate]:
+    """Run a phase at a client, keep its state, and give what may leave: under privacy the mechanism's reply alone, else the mean loss too.
+
+    Args:
+        algorithm: the pure functions.
+        island: the client.
+        message: ``{"broadcast", "phase"}``.
+        rows: inputs and targets.
+        loss_gradient: see ``local_update``.
+        curvature: see ``local_update``.
+        weight: of the client's loss in the cohort's mean.
+
+    Raises:
+        DataError: the data break what the algorithm's privacy rests on.
+    """
+    secret = released(algorithm, island)
+    x, y = rows
+    # What overflows is not finite, and is rejected and named where replies are added up.
+    with np.errstate(over="ignore", invalid="ignore"):
+        reply, state, loss = local_contact(
+            algorithm,
+            message["phase"],
+            loss_gradient,
+            message["broadcast"],
+            island.state,
+            x,
+            y,
+            island.rng.key,
+            curvature,
+            secret,
+        )
+    if state is not None:
+        island.state = state
+    if secret is not None:
+        return reply
+    return {**reply, "metric/loss": Mean(np.float64(loss), examples=weight, metric=True)}
