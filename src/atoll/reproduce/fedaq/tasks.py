@@ -110,7 +110,7 @@ MLP = Task(
 """Two hidden layers of 200 units on MNIST."""
 IMAGES = Task(
     "cifar", "cifar", {"name": f"{_HERE}:small_cifar"}, {"name": f"{_HERE}:small_cnn"},
-    9_810, 8, 30, 100, 0.01, 0.2, None, 1,
+    9_810, 8, 15, 100, 0.01, 0.2, None, 1,
 )  # fmt: skip
 """A small CNN on a part of CIFAR-10."""
 QUICK = Task(
