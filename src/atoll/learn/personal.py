@@ -12,12 +12,12 @@ from atoll.core.tree import Tree
 
 from .algorithm import Algorithm
 from .evaluation import as_parts
-from .wrapped import Wrapped
+from .wrapped import overrides
 
 if TYPE_CHECKING:
     from atoll.core.island import Island
 
-__all__ = ["Personal", "keeps_models", "measured", "own_model", "require_personal"]
+__all__ = ["Personal", "measured", "own_model", "require_personal"]
 
 
 class Personal(Protocol):
@@ -32,13 +32,6 @@ class Personal(Protocol):
         ...
 
 
-def keeps_models(algorithm: Algorithm) -> bool:
-    """Whether an algorithm, or one that it wraps, keeps a model for each client."""
-    if isinstance(algorithm, Wrapped) and type(algorithm).personal is Wrapped.personal:
-        return keeps_models(algorithm.base)
-    return type(algorithm).personal is not Algorithm.personal
-
-
 def own_model(algorithm: Algorithm, params: Tree, client: Tree) -> Tree:
     """``algorithm.personal``, with what travels beside the parameters (running statistics) as it is in the global model."""
     return {**params, **algorithm.personal(params, client)}
@@ -50,7 +43,7 @@ def require_personal(algorithm: Algorithm, learner: Any, local_buffers: bool) ->
     Raises:
         CompositionError: the algorithm keeps none, or the learner cannot say what they are.
     """
-    if not keeps_models(algorithm) and not local_buffers:
+    if not overrides(algorithm, "personal") and not local_buffers:
         raise CompositionError(
             f"{type(algorithm).__name__} keeps no personal models",
             where="Evaluation.personal",

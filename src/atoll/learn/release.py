@@ -9,7 +9,7 @@ import numpy as np
 from atoll.core.errors import CompositionError
 from atoll.core.rng import Rng
 
-from .wrapped import Wrapped
+from .wrapped import Wrapped, overrides
 
 if TYPE_CHECKING:
     from atoll.core.island import Island, Secret
@@ -45,11 +45,7 @@ class SecretStream(Rng):
 
 def is_private(algorithm: Algorithm) -> bool:
     """Whether an algorithm promises privacy: it, or one that it wraps, names its events."""
-    while type(algorithm).events is Wrapped.events and isinstance(algorithm, Wrapped):
-        algorithm = algorithm.base
-    from .algorithm import Algorithm
-
-    return type(algorithm).events is not Algorithm.events
+    return overrides(algorithm, "events")
 
 
 def released(algorithm: Algorithm, island: Island) -> Rng | None:

@@ -15,7 +15,7 @@ from atoll.core.tree import Tree
 from .algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from .stragglers import Stragglers
 
-__all__ = ["Drawing", "Wrapped", "draws", "dry_reply", "innermost"]
+__all__ = ["Drawing", "Wrapped", "dry_reply", "innermost", "overrides"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,11 +137,11 @@ def innermost(algorithm: Algorithm) -> Algorithm:
     return algorithm
 
 
-def draws(algorithm: Algorithm) -> bool:
-    """Whether an algorithm, or one that it wraps, draws random numbers at clients."""
-    if isinstance(algorithm, Wrapped) and type(algorithm).draw is Wrapped.draw:
-        return draws(algorithm.base)
-    return type(algorithm).draw is not Algorithm.draw
+def overrides(algorithm: Algorithm, hook: str) -> bool:
+    """Whether an algorithm, or one that it wraps, has a hook of its own: with ``"draw"``, whether clients draw random numbers."""
+    while isinstance(algorithm, Wrapped) and getattr(type(algorithm), hook) is getattr(Wrapped, hook):
+        algorithm = algorithm.base
+    return getattr(type(algorithm), hook) is not getattr(Algorithm, hook)
 
 
 @dataclass(frozen=True, kw_only=True)

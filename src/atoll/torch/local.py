@@ -14,7 +14,7 @@ from atoll.core.errors import ConfigError, nearest
 from atoll.core.rng import Rng
 from atoll.core.task import Batch
 from atoll.core.tree import Tree
-from atoll.learn.wrapped import Drawing, draws
+from atoll.learn.wrapped import Drawing, overrides
 
 from .backend import device_of
 from .choose import Choices
@@ -137,7 +137,7 @@ class LocalTraining:
         _one_of("dtype", dtype, tuple(_DTYPES))
         self.network = Network(model, loss, device_of(device), _DTYPES[dtype])
         self.asked = algorithm
-        self.algorithm = Drawing(base=algorithm) if draws(algorithm) else algorithm
+        self.algorithm = Drawing(base=algorithm) if overrides(algorithm, "draw") else algorithm
         self.compile = compile
         self.buffers = buffers
         self.volume = 2000 if volume is None else volume

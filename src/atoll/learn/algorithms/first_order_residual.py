@@ -12,7 +12,7 @@ from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork
 from atoll.learn.card import Card
 from atoll.learn.release import is_private
-from atoll.learn.wrapped import Wrapped, draws
+from atoll.learn.wrapped import Wrapped, overrides
 
 __all__ = ["FirstOrderResidual"]
 
@@ -34,7 +34,7 @@ class FirstOrderResidual(Wrapped):
     def __post_init__(self) -> None:
         super().__post_init__()
         several = any(len(self.base.passes(phase)) != 1 for phase in self.base.phases)
-        if is_private(self.base) or draws(self.base) or several:
+        if is_private(self.base) or overrides(self.base, "draw") or several:
             raise CompositionError(
                 f"{type(self.base).__name__} is private, draws numbers or runs several passes",
                 where="FirstOrderResidual",
