@@ -1,10 +1,13 @@
-"""A client without rows does not move what the others agree on."""
+"""What must not bend the consensus of ADMM: clients without rows, and models that are compressed on the way down."""
 
 import numpy as np
 import pytest
 from curved_toys import Loop, Quadratics
 
+import atoll
 from atoll.learn.algorithms import CEADMM, AndersonADMM, FastADMM, FedADMM, LFedADMM, Walkman
+from atoll.learn.quadratic import Quadratic, minimiser, quadratics
+from atoll.stages import TopK
 
 TEN = {"lr": 0.1, "steps": 10, "batch_size": None}
 ALL = [
@@ -29,3 +32,14 @@ def test_a_client_without_rows_pulls_nowhere(algorithm):
     for _ in range(250):
         loop.round()
     np.testing.assert_allclose(loop.w, best, atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", [FedADMM(lr=0.03, steps=5), CEADMM(bound=10.0)], ids=repr)
+def test_a_compressed_model_on_the_way_down_leaves_the_optimum(algorithm):
+    # A new client begins at what it was sent; the server used to count it at what it had meant to send.
+    data = quadratics(4, 4)
+    job = atoll.Training(
+        model=Quadratic(4), algorithm=algorithm, selection=atoll.Uniform(2), rounds=700, downlink=TopK(0.5)
+    )
+    found = atoll.simulate(job, data, engine="inline", seed=0).params["w"]
+    np.testing.assert_allclose(found, minimiser(data)[0], atol=1e-5)

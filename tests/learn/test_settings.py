@@ -24,6 +24,8 @@ from atoll.stages import DGC, QSGD, MinMaxAffine, TopK
         (lambda: A.FedNova(momentum=nan), "momentum=nan"),
         (lambda: A.PFedMe(beta=inf), "beta=inf"),
         (lambda: A.IFCA(base=A.FedAvg(), spread=inf), "spread=inf"),
+        (lambda: A.IFCA(base=A.VRLSGD(steps=2)), "VRLSGD balances its corrections"),
+        (lambda: A.IFCA(base=A.FedADMM()), "FedADMM balances its corrections"),
         (lambda: A.Walkman(rho=inf), "rho=inf"),
         (lambda: A.CEADMM(bound=inf), "bound=inf"),
         (lambda: A.LFedADMM(weight=inf), "weight=inf"),

@@ -21,8 +21,8 @@ __all__ = ["Consensus"]
 class Consensus(Algorithm):
     """``min (1/N) sum_k f_k(x_k)`` subject to ``x_k = z``, with multipliers ``pi_k`` and ``z = (1/N) sum_k u_k``, ``u_k = x_k + pi_k / rho``.
 
-    A client begins at the model it is first sent, with ``pi_k = 0``, and sends what its ``u_k`` changed by. The server has counted it with the
-    model of the very first round, so a client that is new says so, and only sums are needed. At a fixed point ``x_k = z``,
+    A client begins at the model it is first sent, with ``pi_k = 0``, and sends what its ``u_k`` changed by; one that is new sends ``u_k`` itself and
+    says so, because the server has counted it with the model of the very first round. Only sums are needed. At a fixed point ``x_k = z``,
     ``pi_k = -grad f_k(z)`` and ``sum_k pi_k = 0``: the optimum, whoever takes part and however inexact the local work. A client without rows,
     whose ``f_k`` is zero, goes to ``x_k = z``, ``pi_k = 0``.
 
@@ -56,14 +56,15 @@ class Consensus(Algorithm):
         """The change of ``u_k``, whether it is the first, and what to keep."""
         here = present(work.steps)
         x, dual = or_rest(here, local["params"], broadcast["params"]), T.scale(local["dual"], here)
-        moved = T.sub(x, client["params"])
+        known = client["known"] > 0
+        moved = T.map(lambda new, old: new - T.where(known, old, old * 0), x, client["params"])
         turned = T.scale(T.sub(dual, client["dual"]), 1.0 / self.rho)
         kept = {"params": x, "dual": dual, "known": client["known"] * 0 + 1}
         return {"change": Sum(T.add(moved, turned)), "new": Sum(1 - client["known"], metric=True)}, kept
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """``z <- z + (sum of changes + new (z - first)) / N``."""
+        """``z <- z + (sum of changes - new first) / N``."""
         del phase
-        late = T.scale(T.sub(state["params"], state["first"]), float(sums["new"]))
-        step = T.scale(T.add(sums["change"], late), 1.0 / info.population)
+        counted = T.scale(state["first"], float(sums["new"]))
+        step = T.scale(T.sub(sums["change"], counted), 1.0 / info.population)
         return {**state, "params": T.add(state["params"], step)}

@@ -45,7 +45,14 @@ class IFCA(Wrapped):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "citation", type(self).citation)
-        object.__setattr__(self, "card", replace(type(self).card, everyone=self.base.card.everyone))
+        inner = self.base.card
+        object.__setattr__(self, "card", type(self).card)
+        if inner.everyone or inner.family == "admm":
+            raise CompositionError(
+                f"{type(self.base).__name__} balances its corrections over the whole population, and a cluster is some of it",
+                where="IFCA.base",
+                remedy="use a base such as FedAvg(), FedProx() or FedNova()",
+            )
         if self.clusters < 2:
             raise ConfigError(f"clusters={self.clusters}", where="IFCA", remedy="use at least 2")
         if not 0 < self.spread < math.inf:
