@@ -156,6 +156,19 @@ def test_claims_follow_their_rules(fedaq: int | None, control: int) -> None:
     assert "gamma = 0.03162 is 15.8 times eta" in beaten.note
 
 
+@pytest.mark.parametrize(("rounds", "holds"), [(300, True), (330, False), (None, False)])
+def test_a_cell_is_judged_by_the_papers_rounds(rounds: int | None, holds: bool) -> None:
+    claim = judge._row(made("FedAvg", rounds), 0.9028)
+    assert (claim.holds, claim.paper) == (holds, "217 / 5.4e+07 / 3220 s")
+
+
+def test_a_scaled_down_task_is_not_judged_by_the_papers_rounds() -> None:
+    claim = judge._row(made("FedAvg", 15, task=IMAGES), 0.37)
+    assert claim.holds
+    assert "another task" in claim.note
+    assert not judge._row(made("FedAvg", None, task=IMAGES), 0.37).holds
+
+
 def test_the_papers_arithmetic_needs_no_training() -> None:
     found = {c.claim: c.holds for c in judge.printed()}
     assert found["cifar: the human times follow from the sizes with 18 devices and one computing time"]
