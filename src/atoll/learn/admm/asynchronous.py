@@ -15,7 +15,7 @@ from atoll.core.task import task
 from atoll.core.tree import Tree
 from atoll.learn.card import Card
 
-from .checks import require_count, require_positive
+from ..checks import require_count, require_positive
 from .losses import check_loss, local_data, solve
 
 __all__ = ["AsyncADMM", "worker_step"]

@@ -14,7 +14,7 @@ from atoll.core.reducer import Reducer
 from atoll.core.tree import Tree
 from atoll.learn.card import Card
 
-from .checks import require_choice, require_count, require_positive
+from ..checks import require_choice, require_count, require_positive
 from .prox import nuclear_norm, svt
 from .sums_only import SumsOnly
 from .user import user_step

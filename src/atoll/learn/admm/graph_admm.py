@@ -15,7 +15,7 @@ from atoll.core.tree import Tree
 from atoll.learn.card import Card
 from atoll.learn.topology.graphs import Graph, Ring
 
-from .checks import require_count, require_positive
+from ..checks import require_count, require_positive
 from .losses import check_loss, gradient, local_data, solve
 
 __all__ = ["DADMM", "DLM", "Agreed", "meet", "node_step"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from atoll.core.errors import DataError
 
-from .checks import require_choice
+from ..checks import require_choice
 
 __all__ = ["LOSSES", "check_loss", "gradient", "solve", "value"]
 

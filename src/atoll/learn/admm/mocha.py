@@ -14,7 +14,7 @@ from atoll.core.task import task
 from atoll.core.tree import Tree
 from atoll.learn.card import Card
 
-from .checks import require_count, require_positive
+from ..checks import require_count, require_positive
 from .losses import local_data
 
 __all__ = ["Mocha", "mocha_step"]

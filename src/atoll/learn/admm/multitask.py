@@ -17,7 +17,7 @@ from atoll.core.task import task
 from atoll.core.tree import Tree
 from atoll.learn.card import Card
 
-from .checks import require_choice, require_count, require_positive
+from ..checks import require_choice, require_count, require_positive
 from .losses import check_loss, local_data, solve
 from .prox import svt
 

@@ -12,9 +12,9 @@ import numpy as np
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Sum
 from atoll.core.tree import Tree
-from atoll.learn.admm.checks import require_count
 from atoll.learn.algorithm import RoundInfo
 from atoll.learn.card import Card
+from atoll.learn.checks import require_count
 
 from .two_phase_admm import TwoPhaseADMM
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 from atoll.core import tree as T
 from atoll.core.errors import ConfigError
 from atoll.core.tree import Tree
-from atoll.learn.admm.checks import require_choice, require_count
 from atoll.learn.admm.newton import augmented_minimum
 from atoll.learn.algorithm import Gradient
 from atoll.learn.card import Card
+from atoll.learn.checks import require_choice, require_count
 from atoll.learn.curvature import require_curvature
 
 from .consensus import Consensus

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Sum
 from atoll.core.tree import Tree
-from atoll.learn.admm.checks import require_positive
 from atoll.learn.admm.idle import or_rest, present
 from atoll.learn.algorithm import Algorithm, LocalWork, RoundInfo
 from atoll.learn.card import Card
+from atoll.learn.checks import require_positive
 
 __all__ = ["Consensus"]
 

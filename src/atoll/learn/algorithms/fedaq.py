@@ -12,7 +12,7 @@ from atoll.core.stage import Stage
 from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.transforms.base import require_positive
+from atoll.learn.checks import require_positive
 from atoll.stages import QSGD
 
 from .fedac import FedAC

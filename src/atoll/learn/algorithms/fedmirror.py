@@ -13,8 +13,8 @@ from atoll.core.errors import ConfigError
 from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
+from atoll.learn.checks import require_positive
 from atoll.learn.mirror import MirrorMap, mirror_map
-from atoll.learn.transforms.base import require_positive
 
 __all__ = ["FedDualAvg", "FedMirror"]
 

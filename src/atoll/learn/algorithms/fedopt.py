@@ -14,8 +14,8 @@ from atoll.core import tree as T
 from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, RoundInfo
 from atoll.learn.card import Card
+from atoll.learn.checks import require_positive, require_share
 from atoll.learn.transforms import AdaGrad, Adam, Momentum, Transform, Yogi
-from atoll.learn.transforms.base import require_positive, require_share
 
 __all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi"]
 

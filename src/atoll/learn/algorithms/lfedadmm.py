@@ -12,11 +12,11 @@ from atoll.core.aggregate import Aggregate, Sum
 from atoll.core.errors import ConfigError
 from atoll.core.stage import Stage
 from atoll.core.tree import Tree
-from atoll.learn.admm.checks import require_choice, require_count, require_positive
 from atoll.learn.admm.idle import or_rest, present
 from atoll.learn.admm.prox import check_regulariser, prox
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
+from atoll.learn.checks import require_choice, require_count, require_positive
 
 __all__ = ["LFedADMM"]
 

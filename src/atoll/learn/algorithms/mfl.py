@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from atoll.learn.card import Card
+from atoll.learn.checks import require_share
 from atoll.learn.transforms import Momentum, Transform
-from atoll.learn.transforms.base import require_share
 
 from .accelerated import Transformed
 from .fedavg import FedAvg

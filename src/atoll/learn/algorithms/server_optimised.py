@@ -10,8 +10,9 @@ from atoll.core import tree as T
 from atoll.core.tree import Tree
 from atoll.learn.algorithm import RoundInfo
 from atoll.learn.card import Card
+from atoll.learn.checks import require_positive
 from atoll.learn.transforms import Momentum, Transform
-from atoll.learn.transforms.base import apply_all, init_all, require_positive
+from atoll.learn.transforms.base import apply_all, init_all
 from atoll.learn.wrapped import Wrapped
 
 __all__ = ["ServerOptimised"]

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Sum
 from atoll.core.tree import Tree
-from atoll.learn.admm.checks import require_count, require_positive
 from atoll.learn.admm.idle import or_rest, present
 from atoll.learn.admm.newton import augmented_minimum
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
+from atoll.learn.checks import require_count, require_positive
 from atoll.learn.curvature import require_curvature
 
 __all__ = ["DualPass", "TwoPhaseADMM"]

@@ -13,10 +13,10 @@ from atoll.core.aggregate import Aggregate, Sum
 from atoll.core.errors import ConfigError
 from atoll.core.tree import Tree
 
-from ..admm.checks import require_positive
 from ..admm.idle import or_rest, present
 from ..algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from ..card import Card
+from ..checks import require_positive
 
 __all__ = ["Walkman"]
 

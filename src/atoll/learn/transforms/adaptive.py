@@ -8,7 +8,8 @@ from typing import ClassVar
 from atoll.core import tree as T
 from atoll.core.tree import Tree
 
-from .base import Transform, require_positive, require_share
+from ..checks import require_positive, require_share
+from .base import Transform
 
 __all__ = ["AdaGrad", "Adam", "RMSProp", "Yogi"]
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from atoll.core.errors import ConfigError
 from atoll.core.tree import Tree
 
-__all__ = ["Transform", "apply_all", "init_all", "require_positive", "require_share"]
+__all__ = ["Transform", "apply_all", "init_all"]
 
 
 @dataclass(frozen=True)
@@ -58,25 +56,3 @@ def apply_all(
         v, left = transform.apply(v, own, y, x)
         after.append(left)
     return v, after
-
-
-def require_share(where: str, **shares: float) -> None:
-    """Refuse a factor of memory outside [0, 1).
-
-    Raises:
-        ConfigError: one is.
-    """
-    for name, value in shares.items():
-        if not 0.0 <= value < 1.0:
-            raise ConfigError(f"{name}={value}", where=where, remedy="use a number in [0, 1)")
-
-
-def require_positive(where: str, **numbers: float) -> None:
-    """Refuse what is not positive and finite.
-
-    Raises:
-        ConfigError: one is not.
-    """
-    for name, value in numbers.items():
-        if not (value > 0 and math.isfinite(value)):
-            raise ConfigError(f"{name}={value}", where=where, remedy="use a positive, finite number")

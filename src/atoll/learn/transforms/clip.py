@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from atoll.core import tree as T
 from atoll.core.tree import Tree
 
-from .base import Transform, require_positive
+from ..checks import require_positive
+from .base import Transform
 
 __all__ = ["ClipNorm"]
 

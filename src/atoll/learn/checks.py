@@ -1,4 +1,4 @@
-"""What settings of ADMM must be."""
+"""What settings of algorithms must be: positive, counts, shares, words that are known."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 
 from atoll.core.errors import ConfigError, nearest
 
-__all__ = ["require_choice", "require_count", "require_positive"]
+__all__ = ["require_choice", "require_count", "require_positive", "require_share"]
 
 
 def require_positive(where: str, **values: float) -> None:
-    """Refuse penalties, rates and bounds that are not positive and finite.
+    """Refuse rates, penalties and bounds that are not positive and finite.
 
     Raises:
         ConfigError: names the first.
@@ -29,6 +29,17 @@ def require_count(where: str, **values: int) -> None:
     for name, value in values.items():
         if value < 1:
             raise ConfigError(f"{name}={value}", where=where, remedy="use a whole number of at least 1")
+
+
+def require_share(where: str, **shares: float) -> None:
+    """Refuse a factor of memory outside [0, 1).
+
+    Raises:
+        ConfigError: one is.
+    """
+    for name, value in shares.items():
+        if not 0.0 <= value < 1.0:
+            raise ConfigError(f"{name}={value}", where=where, remedy="use a number in [0, 1)")
 
 
 def require_choice(where: str, name: str, value: str, known: tuple[str, ...]) -> None:
