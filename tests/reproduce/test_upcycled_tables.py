@@ -1,5 +1,6 @@
 """The reproductions of Upcycled-FL: their protocol, and that they judge what they ran."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,14 @@ from atoll.reproduce import Lab, entry
 from atoll.reproduce.upcycled.cells import Protocol, cell, settings, tuned
 from atoll.reproduce.upcycled.data import KINDS, divided, islands
 from atoll.reproduce.upcycled.methods import BASES, Method, algorithm, tries
+from atoll.reproduce.upcycled.model import logistic
 from atoll.reproduce.upcycled.private import Trial
 from atoll.reproduce.upcycled.table import judge_pairs, table
 from atoll.reproduce.upcycled_table1 import _PAPER as TABLE_1
 from atoll.reproduce.upcycled_table3 import _PAPER as TABLE_3
 from atoll.runs import parse_config
 
-TINY = Protocol(late=0.9, rounds=4, seeds=2, tuning_rounds=2, epochs=2, rows=60)
+TINY = Protocol(late=0.9, rounds=4, seeds=2, tuning_seeds=1, epochs=2, rows=60)
 
 
 def test_the_papers_numbers_add_up_to_its_summary():
@@ -46,15 +48,45 @@ def test_unit_rows():
     assert max(float(np.linalg.norm(np.asarray(train.shard(i).x), axis=1).max()) for i in range(30)) <= 1 + 1e-12
 
 
-def test_every_method_has_as_many_tries():
-    assert {len(tries(base, way)) for base in BASES for way in ("base", "upcycled", "server")} == {6}
+def test_a_base_and_its_upcycled_version_have_the_same_grid():
     for base in BASES:
-        for way in ("base", "upcycled"):
-            made = parse_config(settings(tries(base, way)[0], "iid", TINY, tuning=False, seed=0))
-            assert made.rounds == (8 if way == "upcycled" else 4)
+        own, up = (tries(base, way) for way in ("base", "upcycled"))
+        assert [method.lr for method in own] == [method.lr for method in up]
+        assert {method.u for method in up} == {0.3}
+        for method in (own[0], up[0]):
+            made = parse_config(settings(method, "iid", TINY, tuning=False, seed=0))
+            assert made.rounds == (8 if method.way == "upcycled" else 4)
+            # Tuned at the table's own number of rounds.
+            assert parse_config(settings(method, "iid", TINY, tuning=True, seed=0)).rounds == made.rounds
     inner = algorithm(Method("FedAvg", "server", 0.1, 0.5), 0.3)["base"]
     assert inner["server_lr"] == 1.5
     assert inner["stragglers"] == {"probability": 0.3}
+
+
+def test_the_rule_of_selection_is_the_best_mean_on_validation_rows(tmp_path: Path):
+    lab, two = Lab(tmp_path), replace(TINY, tuning_seeds=2)
+    for way in ("base", "upcycled"):
+        means = {
+            method: np.mean(
+                [lab.train(settings(method, "0,0", two, tuning=True, seed=seed)).last() for seed in (100, 101)]
+            )
+            for method in tries("FedAvg", way)
+        }
+        best = tuned(lab, "FedAvg", way, "0,0", two)
+        assert means[best] == max(means.values())
+        assert best.lr == min(method.lr for method in means if means[method] == means[best])
+
+
+def test_personal_models_are_measured_on_the_clients_own_test_rows(tmp_path: Path):
+    method = Method("pFedMe", "base", 0.03)
+    made = logistic("0,0", rows=60)
+    total = sum(made.tests.sizes)
+    row = Lab(tmp_path).train(settings(method, "0,0", TINY, tuning=False, seed=0)).rows[-1]
+    right = float(row["personal/accuracy"]) * total
+    assert right == pytest.approx(round(right), abs=1e-6)
+    # The global model, client by client, has the accuracy of the server's test set, which is the same rows.
+    assert row["clients/accuracy"] == pytest.approx(row["test/accuracy"])
+    assert row["personal/accuracy"] != row["clients/accuracy"]
 
 
 def test_cells_are_kept(tmp_path: Path):
@@ -67,9 +99,9 @@ def test_cells_are_kept(tmp_path: Path):
     lab = Lab(tmp_path, watch=watch)
     best = tuned(lab, "FedAvg", "upcycled", "iid", TINY)
     first = cell(lab, best, "iid", TINY)
-    assert len(seen) == 6 + 2
+    assert len(seen) == 5 + 2
     again = cell(Lab(tmp_path, watch=watch), best, "iid", TINY)
-    assert len(seen) == 8
+    assert len(seen) == 7
     np.testing.assert_array_equal(first.values, again.values)
     assert 0.5 < first.values.mean() <= 1
 
@@ -85,6 +117,9 @@ def test_a_table_judges_what_it_ran(tmp_path: Path):
     half = next(c for c in claims if "half of the contacts" in c.claim)
     assert half.holds
     assert half.ours[0] == 0.5
+    level = said["at the base's learning rate: Upcycled-FedAvg is better than FedAvg on Syn(iid)"]
+    assert "both at lr=0.03" in level.note
+    assert "u=0.3" in level.note
     assert "Upcycled-pFedMe is better than pFedMe on Syn(iid)" in said
     assert said["Upcycled-FedAvg is better than FedAvg on Syn(iid)"].paper == "98.06 -> 98.83"
 

@@ -1,6 +1,6 @@
 """Upcycled-FL, Table 3: test accuracy with 30 % stragglers, on the four synthetic populations.
 
-Source and protocol: `atoll.reproduce.upcycled`. The table's other two columns (FEMNIST, Sent140) are not run here.
+Source and protocol: `atoll.reproduce.upcycled`. The table's other two columns (FEMNIST, Sent140) are not reproduced.
 """
 
 from __future__ import annotations

@@ -1,21 +1,14 @@
-"""The synthetic populations, with test or validation rows held out, and a linear model whose personal versions are measured on them."""
+"""The synthetic populations, with test or validation rows held out."""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from atoll.learn.linear import Linear, LinearLearner
-from atoll.learn.personal import measured
-
 if TYPE_CHECKING:
-    from atoll.core.tree import Tree
     from atoll.data import Dataset, Islands
-    from atoll.learn.learner import LearnerSettings
 
-__all__ = ["KINDS", "divided", "islands", "tested"]
+__all__ = ["KINDS", "divided", "islands"]
 
 KINDS: dict[str, tuple[float, float] | None] = {
     "iid": None,
@@ -70,32 +63,3 @@ def islands(kind: str, tuning: bool = False, draw: int = 0, rows: int = 0, unit:
     """The clients, and what is measured on as the server's test set."""
     train, test = divided(kind, tuning, draw, rows, unit)
     return train.with_test(test.pooled())
-
-
-def tested(kind: str, tuning: bool = False, draw: int = 0, rows: int = 0, unit: bool = False) -> Tested:  # noqa: PT028 - no test
-    """The linear model for a population."""
-    return Tested(20, 2, tests=divided(kind, tuning, draw, rows, unit)[1])
-
-
-@dataclass(frozen=True)
-class Tested(Linear):
-    """A linear model whose clients measure on their own test rows.
-
-    Attributes:
-        tests: the test rows, client by client.
-    """
-
-    tests: Any = field(default=None, kw_only=True)
-
-    def learner(self, settings: LearnerSettings, data: Any) -> LinearLearner:
-        """Ready for a data set."""
-        made = _Tested(self, "cross_entropy", settings)
-        made.check(data)
-        return made
-
-
-class _Tested(LinearLearner):
-    def _measure(self, island: Any, message: Tree) -> Any:
-        tests = self.model.tests  # type: ignore[attr-defined]
-        place = list(tests.names).index(island.name)
-        return measured(self, SimpleNamespace(data=tests.shard(place), state=island.state), message)  # type: ignore[arg-type]

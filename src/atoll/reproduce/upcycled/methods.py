@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BASES", "COEFFICIENTS", "Method", "algorithm", "tries"]
+__all__ = ["BASES", "COEFFICIENT", "COEFFICIENTS", "Method", "algorithm", "tries"]
 
 Config = dict[str, Any]
 
@@ -71,10 +71,12 @@ BASES: dict[str, Callable[[Config, float], Config]] = {
     "pFedMe": _pfedme,
     "FedYogi": _fedyogi,
 }
-_RATES = (0.003, 0.005, 0.01, 0.03, 0.1, 0.3)
-_SMALL_RATES = (0.003, 0.005, 0.01, 0.02, 0.04, 0.06)  # pFedMe: lr * lam may not exceed 1
+_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
+_SMALL_RATES = (0.003, 0.006, 0.012, 0.03, 0.06)  # pFedMe: lr * lam may not exceed 1
+COEFFICIENT = 0.3
+"""``u`` wherever the learning rate is tuned: the default of the authors' code, never tuned here."""
 COEFFICIENTS = (0.3, 0.9)
-"""``u`` tried."""
+"""``u`` where Upcycled runs at the learning rate of its base."""
 
 
 def algorithm(method: Method, late: float, epochs: int = 10) -> Config:
@@ -87,8 +89,6 @@ def algorithm(method: Method, late: float, epochs: int = 10) -> Config:
 
 
 def tries(base: str, way: str) -> list[Method]:
-    """Six settings: as many for every method."""
+    """The grid: the same learning rates, as many, for a base and its Upcycled version."""
     rates = _SMALL_RATES if base == "pFedMe" else _RATES
-    if way == "base":
-        return [Method(base, way, lr) for lr in rates]
-    return [Method(base, way, lr, u) for lr in rates[1::2] for u in COEFFICIENTS]
+    return [Method(base, way, lr, 0.0 if way == "base" else COEFFICIENT) for lr in rates]

@@ -79,7 +79,7 @@ class Trial:
         return {
             "name": f"private-{self.mechanism}-{self.kind}".replace(",", "-"),
             "data": {"source": {"name": f"{_DATA}:islands", **where}},
-            "model": {"name": f"{_DATA}:tested", **where},
+            "model": {"name": "linear", "features": 20, "outputs": 2},
             "algorithm": self.algorithm(smallest),
             "budget": {"epsilon": self.epsilon * (1 + 1e-9), "delta": _DELTA, "method": "moments"},
             "selection": "Everyone",

@@ -1,0 +1,62 @@
+"""A PyTorch model whose clients are measured on their own test rows, not on those that they train on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from atoll.core.island import Island
+    from atoll.data import Islands
+    from atoll.learn.learner import LearnerSettings
+
+__all__ = ["Tested", "logistic"]
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A model with a test set for each client.
+
+    Attributes:
+        make: makes the ``torch.nn.Module``; its weights follow the run's seed.
+        tests: the test rows, client by client, under the clients' names.
+    """
+
+    make: Callable[[], Any]
+    tests: Islands
+
+    def learner(self, settings: LearnerSettings, data: Any) -> Any:
+        """Ready for a data set."""
+        from dataclasses import replace
+
+        from atoll.core.task import Task
+        from atoll.learn.personal import measured
+        from atoll.torch.learner import adapt
+
+        made = adapt(self.make(), replace(settings, factory=self.make), data)
+        places = {name: place for place, name in enumerate(self.tests.names)}
+
+        def measure(island: Island, message: Any) -> Any:
+            own = SimpleNamespace(data=self.tests.shard(places[island.name]), state=island.state)
+            return measured(made, cast("Island", own), message)
+
+        made.measure = Task("atoll.reproduce.upcycled:measure", measure)
+        return made
+
+
+def logistic(kind: str, tuning: bool = False, draw: int = 0, rows: int = 0) -> Tested:
+    """Logistic regression on 20 features with 2 classes, from 0, for a synthetic population; see `islands`."""
+    from .data import divided
+
+    return Tested(_zeros, divided(kind, tuning, draw, rows)[1])
+
+
+def _zeros() -> Any:
+    from torch import nn
+
+    made = nn.Linear(20, 2)
+    nn.init.zeros_(made.weight)
+    nn.init.zeros_(made.bias)
+    return made
