@@ -301,7 +301,8 @@ def _join(batches: list[TrainedBatch]) -> TrainedBatch:
     first = batches[0]
 
     def cat(*leaves: Any) -> Any:
-        return np.concatenate(leaves)
+        # What is no number, such as None for no state inside another, is the same for all.
+        return np.concatenate(leaves) if isinstance(leaves[0], np.ndarray) else leaves[0]
 
     reply = {
         name: type(a)(
