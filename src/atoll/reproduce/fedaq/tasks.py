@@ -105,7 +105,7 @@ CONVEX = Task(
 """Multinomial logistic regression on MNIST."""
 MLP = Task(
     "mlp", "mlp", {"name": f"{_HERE}:mnist_normalised"}, {"name": "mlp", "features": 784, "outputs": 10, "hidden": [200, 200]},
-    199_210, 18, 50, 100, 0.1, 0.01, 0.976, 1,
+    199_210, 18, 50, 100, 0.1, 0.01, 0.976, 2,
 )  # fmt: skip
 """Two hidden layers of 200 units on MNIST."""
 IMAGES = Task(
