@@ -23,14 +23,14 @@ def _counts(name: str) -> tuple[str | None, list[tuple[str, str]]]:
 @pytest.mark.parametrize(
     ("name", "state", "floats"),
     [
-        # Survey, Table 4 and digest 6, section 7.3 (floats down and up); the 1 is the learning rate, which rides along.
+        # Survey, Table 4 and Specification of the survey, section 7.3 (floats down and up); the 1 is the learning rate, which rides along.
         ("FedAvg", "0", [("d + 1", "d")]),
         ("FedProx", "0", [("d + 1", "d")]),
         ("LocalMomentum", "0", [("d + 1", "d")]),
         ("MFL", "0", [("2 d + 1", "2 d")]),
         ("FedAdam", "0", [("d + 1", "d")]),
         ("Signum", "d", [("d + 1", "d")]),
-        ("FedAC", "0", [("2 d + 1", "2 d")]),  # "2d values", digest 3, A4
+        ("FedAC", "0", [("2 d + 1", "2 d")]),  # "2d values", Specification of FedAQ, A4
         ("LocalAdam", "2 d + 2", [("d + 1", "d")]),  # two moments, and two numbers that correct their start
     ],
 )

@@ -98,7 +98,7 @@ def test_deep_gradient_compression_step_by_step():
 
 
 def test_diana_learns_the_gradients_at_the_optimum_and_direct_compression_stalls():
-    """Digest 6, section 8.3: direct compression stalls, DIANA reaches 0 and |h_i - grad f_i(x*)| = 2e-14."""
+    """Specification of the survey, section 8.3: direct compression stalls, DIANA reaches 0 and |h_i - grad f_i(x*)| = 2e-14."""
     data = quadratics()
     best, _ = minimiser(data)
     matrix = np.mean([np.asarray(data.shard(k).x) for k in range(10)], axis=0)
@@ -152,7 +152,7 @@ def test_diana_meets_a_nonsmooth_regulariser():
 
 
 def test_adianas_numbers():
-    """The formulas of the digest, section 8.3, at omega = 3, N = 10, mu = 0.1, L = 10."""
+    """The formulas of the survey, section 8.3 of its specification, at omega = 3, N = 10, mu = 0.1, L = 10."""
     s = ADIANA().settings()
     assert s["p"] == pytest.approx(1 / 8)
     assert s["eta"] == pytest.approx(min(0.05, 10 / (64 * 3 * (2 * s["p"] * 4 + 1) ** 2 * 10)))
@@ -201,7 +201,7 @@ def test_sketches_find_the_heavy_entries_of_a_sum_and_grow_with_the_logarithm():
     ids=lambda a: type(a).__name__ if not isinstance(a, int) else str(a),
 )  # fmt: skip
 def test_bits_of_a_client_and_round_are_those_of_the_paper(algorithm, per_round):
-    """Digest 3, A6: d times 32, 8, 8, 64, 16 (8 bits) and 8 (4 bits), beside 32 bits for a norm."""
+    """Specification of FedAQ, A6: d times 32, 8, 8, 64, 16 (8 bits) and 8 (4 bits), beside 32 bits for a norm."""
     from atoll.learn.wrapped import dry_reply
 
     params = {"weight": np.zeros((784, 10), np.float32), "bias": np.zeros(10, np.float32)}
@@ -213,7 +213,7 @@ def test_bits_of_a_client_and_round_are_those_of_the_paper(algorithm, per_round)
     assert bits == per_round * d
 
 
-# Rounds to the target, bits an entry and parameters, and the uplink bits of one client that the paper prints (digest 3, A10).
+# Rounds to the target, bits an entry and parameters, and the uplink bits of one client that the paper prints (Specification of FedAQ, A10).
 PRINTED = [
     (217, 32, 7840, "5.4e7"), (216, 8, 7840, "1.4e7"), (260, 8, 7840, "1.6e7"), (28, 64, 7840, "1.4e7"), (26, 16, 7840, "3.3e6"),
     (99, 16, 7840, "1.2e7"), (23, 32, 199210, "1.5e8"), (48, 8, 199210, "7.6e7"), (38, 8, 199210, "6.1e7"),
@@ -238,7 +238,7 @@ def test_what_is_charged_is_what_is_sent():
 
 
 def test_sign_votes_take_two_bits_an_entry_and_client():
-    """Digest 6: 2Nd bits a round; the way down is one sign an entry because a step is ``lr`` times signs."""
+    """Specification of the survey: 2Nd bits a round; the way down is one sign an entry because a step is ``lr`` times signs."""
     stage, value = Sign("model", scaled=False), {"w": np.random.default_rng(0).normal(size=1024)}
     assert stage.bits(value) == 1024
     one = run(SignSGD(lr=0.01), data=quadratics(5, 8), rounds=6)

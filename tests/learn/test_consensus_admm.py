@@ -50,7 +50,7 @@ class Quadratics(Run):
 
 
 def logistic(algorithm):
-    """Digest 6, section 9: N=8, d=12, 60 rows a client, l2 0.05; the draws are ours."""
+    """Specification of the survey, section 9: N=8, d=12, 60 rows a client, l2 0.05; the draws are ours."""
     draw = np.random.default_rng(0)
     truth = draw.normal(size=12)
     x = draw.normal(size=(8, 60, 12))
@@ -72,7 +72,7 @@ def logistic(algorithm):
     return Run(algorithm, 8, 12, gradient, curvature), lambda w: value(w) - value(best)
 
 
-# Digest 6, section 10: sigma = 0.5, gap 6e-11 (T = 1) and 7e-14 (T = 5) at round 40, on draws that are not given. On ours 3e-9 and 3e-11 are left.
+# Specification of the survey, section 10: sigma = 0.5, gap 6e-11 (T = 1) and 7e-14 (T = 5) at round 40, on draws that are not given. On ours 3e-9 and 3e-11 are left.
 @pytest.mark.parametrize(("steps", "most"), [(1, 1e-8), (5, 1e-10)])
 def test_ceadmm_solves_logistic_regression_and_more_local_steps_help(steps, most):
     run, gap = logistic(CEADMM(rho=0.5, solver="exact", steps=steps, newton=2, iterations=8))
@@ -135,7 +135,7 @@ def test_one_exact_step_is_textbook_admm():
 
 
 def test_fast_admm_needs_its_restart():
-    # Digest 6, section 10: eigenvalues in [0.02, 10], rho = 1, no restart: 1e9 at round 300. The golden gaps are rows of the survey table.
+    # Specification of the survey, section 10: eigenvalues in [0.02, 10], rho = 1, no restart: 1e9 at round 300. The golden gaps are rows of the survey table.
     data = wide_quadratics()
     errors = {}
     for restart in (True, False):

@@ -166,7 +166,7 @@ def test_fedavg_with_one_step_is_gradient_descent_on_the_quadratics():
     found = atoll.simulate(job, data, engine="inline").params["w"]
     shards = [data.shard(k) for k in range(10)]
     gap = np.mean([0.5 * found @ s.x @ found - s.y @ found for s in shards]) - value
-    # Seed 6, section 14: 2.69e-4 after 400 rounds (made of the same problems, by an independent loop).
+    # Specification of the survey, section 14: 2.69e-4 after 400 rounds (made of the same problems, by an independent loop).
     assert gap == pytest.approx(2.69e-4, rel=2e-3)
     assert np.allclose(np.mean([s.x @ best - s.y for s in shards], axis=0), 0, atol=1e-9)
 

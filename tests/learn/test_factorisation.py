@@ -16,7 +16,7 @@ from atoll.learn.admm.factorisation import MatrixFactorisation
 from atoll.learn.admm.sums_only import SumsOnly
 from atoll.learn.admm.user import group_lasso_row, rating_step
 
-# Digest 6, section 14: default_rng(0), planted rank 2, noise 0.05, and then half of the entries.
+# Specification of the survey, section 14: default_rng(0), planted rank 2, noise 0.05, and then half of the entries.
 _DRAW = np.random.default_rng(0)
 RATINGS = _DRAW.normal(size=(30, 2)) @ _DRAW.normal(size=(2, 20)) + 0.05 * _DRAW.normal(size=(30, 20))
 HALF = _DRAW.random((30, 20)) < 0.5
@@ -54,7 +54,7 @@ def objective(u, v, mask):
 
 
 def test_half_of_the_ratings_golden_objective_and_held_out_error():
-    # Digest 6, section 6.3: 17.539479 = centralised alternating minimisation; held-out RMSE 0.0715, ratings' deviation 1.298.
+    # Specification of the survey, section 6.3: 17.539479 = centralised alternating minimisation; held-out RMSE 0.0715, ratings' deviation 1.298.
     found, u = factorise(HALF, rounds=700, tolerance=2e-5)
     assert abs(found.objective - 17.539479) < 1e-5
     error = (u @ found.items.T - RATINGS)[~HALF]
@@ -65,7 +65,7 @@ def test_half_of_the_ratings_golden_objective_and_held_out_error():
 
 
 def test_all_ratings_golden_objective():
-    # Digest 6, section 6.3: 18.331398, and the balance 8.5065. Ours comes close from above in fewer rounds.
+    # Specification of the survey, section 6.3: 18.331398, and the balance 8.5065. Ours comes close from above in fewer rounds.
     found, _ = factorise(ALL, rounds=600)
     assert 18.331398 - 1e-6 < found.objective < 18.331398 + 1e-5
     assert abs(sum(found.balance) / 2 - 8.5065) < 1e-3
@@ -73,7 +73,7 @@ def test_all_ratings_golden_objective():
 
 
 def test_a_third_of_the_users_a_round_goes_to_the_same_objective():
-    # Digest 6, section 6.3: 18.331398 with 10 of 30 after many rounds.
+    # Specification of the survey, section 6.3: 18.331398 with 10 of 30 after many rounds.
     found, u = factorise(ALL, rounds=400, cohort=10)
     assert objective(u, found.items, ALL) < 18.331398 * 1.1
 
@@ -86,7 +86,7 @@ def observed(form, rounds=12, cohort=None):
 
 @pytest.mark.parametrize("cohort", [None, 10])
 def test_the_printed_protocol_gives_every_rating_away(cohort):
-    # Digest 6, section 6.4, for any rho and with masks: the server recovers the row, and which items were rated.
+    # Specification of the survey, section 6.4, for any rho and with masks: the server recovers the row, and which items were rated.
     views = observed("clear", rounds=12 if cohort is None else 30, cohort=cohort)
     found = ratings_from_messages(views, 1.0)
     assert len(found) == 30

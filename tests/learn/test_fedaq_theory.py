@@ -44,7 +44,7 @@ def test_the_identity_of_the_second_set(eta, tau, mu):
     assert first[:2] == (pytest.approx(1 / (gamma * mu)), pytest.approx(1 / (gamma * mu) + 1))
 
 
-# Digest 3, A4: eta, mu, tau -> gamma, alpha_I, beta_I, alpha_II, beta_II.
+# Specification of FedAQ, A4: eta, mu, tau -> gamma, alpha_I, beta_I, alpha_II, beta_II.
 DERIVED = [
     (0.002, 0.1, 20, 0.03162, 316.23, 317.23, 473.84, 949.69),
     (0.1, 0.01, 100, 0.31623, 316.23, 317.23, 473.84, 949.69),
@@ -134,7 +134,7 @@ def bound_ii(eta, tau, rounds, m, q, start):
 @pytest.mark.parametrize(("variant", "weight"), [("I", 0.5), ("II", 1 / 6)])
 @pytest.mark.parametrize(("eta", "tau", "rounds", "m"), [(1e-5, 10, 15, 8), (1e-3, 4, 30, 16), (1e-2, 4, 30, 16)])
 def test_the_theorems_bound_what_happens(eta, tau, rounds, m, variant, weight):
-    """Digest 3, A11.9, with fewer rounds: noise N(0, sigma^2/d I), QSGD with 16 levels (q = n/s^2 = 0.078)."""
+    """Specification of FedAQ, A11.9, with fewer rounds: noise N(0, sigma^2/d I), QSGD with 16 levels (q = n/s^2 = 0.078)."""
     target = np.random.default_rng(0).normal(size=DIM)
     matrix = np.linspace(MU, L, DIM)
     q = QSGD(16).omega({"w": np.zeros(DIM)})
@@ -164,7 +164,7 @@ def test_the_theorems_bound_what_happens(eta, tau, rounds, m, variant, weight):
 
 
 def test_more_clients_are_as_good_as_more_steps():
-    """Digest 3, A11.10, small: with eta of Corollary 17, the potential times M T hardly changes with M (38 to 44 for M = 1 to 16 at T = 4096).
+    """Specification of FedAQ, A11.10, small: with eta of Corollary 17, the potential times M T hardly changes with M (38 to 44 for M = 1 to 16 at T = 4096).
 
     Measured at T = 1024, K = 64, three seeds: 26, 34, 47 for M = 1, 4, 16. Without a speed-up it would grow 16 times.
     """

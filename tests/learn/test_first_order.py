@@ -135,7 +135,7 @@ def test_one_client_of_fedavg_is_gradient_descent() -> None:
 
 
 def test_the_fixed_point_of_fedavg_is_the_one_of_theory() -> None:
-    # sum_k (I - P_k)(x - H_k^-1 b_k) = 0 with P_k = (I - lr H_k)^T; digest 6, section 7.4, "matched to 6e-15".
+    # sum_k (I - P_k)(x - H_k^-1 b_k) = 0 with P_k = (I - lr H_k)^T; Specification of the survey, section 7.4, "matched to 6e-15".
     data, lr, steps = quadratics(clients=4, dim=5), 0.1, 5
     shards = [data.shard(k) for k in range(4)]
     moves = [np.eye(5) - np.linalg.matrix_power(np.eye(5) - lr * s.x, steps) for s in shards]
@@ -150,7 +150,7 @@ def test_the_fixed_point_of_fedavg_is_the_one_of_theory() -> None:
 
 
 def test_momentum_at_the_server_is_the_recursion_of_hsu_and_others() -> None:
-    # Digest 7, section 4: g = mean(w - w_k); v <- beta v + g; w <- w - (g + beta v).
+    # Specification of Upcycled-FL, section 4: g = mean(w - w_k); v <- beta v + g; w <- w - (g + beta v).
     data = quadratics(clients=3, dim=4)
     h, b = (np.mean([np.asarray(getattr(data.shard(k), a)) for k in range(3)], axis=0) for a in "xy")
     w, v = np.zeros(4), np.zeros(4)
@@ -191,7 +191,7 @@ def test_the_vote_is_the_sign_of_the_majority() -> None:
 @pytest.mark.parametrize(
     ("eta", "mu", "steps", "gamma", "first", "second"),
     [
-        # Digest 3, A4: values of the paper's settings for both sets of coefficients.
+        # Specification of FedAQ, A4: values of the paper's settings for both sets of coefficients.
         (0.002, 0.1, 20, 0.03162, (316.23, 317.23), (473.84, 949.69)),
         (0.1, 0.01, 100, 0.31623, (316.23, 317.23), (473.84, 949.69)),
         (0.01, 0.2, 100, 0.02236, (223.61, 224.61), (334.91, 671.82)),
@@ -205,7 +205,7 @@ def test_fedac_derives_its_coefficients(
     assert one == pytest.approx((*first, gamma), rel=2e-4)
     assert two == pytest.approx((*second, gamma), rel=2e-4)
     assert eta <= one[2] <= (eta / mu) ** 0.5
-    # Digest 3, A11, 5: 1/(2 alpha) = (gamma mu / 3)(1 + 1/(2 alpha)) for the second set.
+    # Specification of FedAQ, A11, 5: 1/(2 alpha) = (gamma mu / 3)(1 + 1/(2 alpha)) for the second set.
     assert 0.5 / two[0] == pytest.approx(two[2] * mu / 3 * (1 + 0.5 / two[0]))
 
 

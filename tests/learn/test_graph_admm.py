@@ -49,7 +49,7 @@ def off(job):
 
 
 def test_dadmm_converges_linearly_on_a_ring():
-    # Digest 6, section 10: ring of 8, c = 0.2: error 1.3e-4 / 1.6e-15 after 50 / 200 rounds, on a problem that is not given. On ours, which is
+    # Specification of the survey, section 10: ring of 8, c = 0.2: error 1.3e-4 / 1.6e-15 after 50 / 200 rounds, on a problem that is not given. On ours, which is
     # another one, 8e-3 / 2e-8: it is the linear rate that is held here, and the paper's loop below.
     errors = [off(DADMM(dim=5, c=0.2, rounds=rounds)) for rounds in (50, 100, 150, 200)]
     assert errors[0] < 2e-2
@@ -60,7 +60,7 @@ def test_dadmm_converges_linearly_on_a_ring():
 
 
 def test_dlm_gets_there_with_single_gradients():
-    # Digest 6, section 10: 5e-12 after 400 rounds.
+    # Specification of the survey, section 10: 5e-12 after 400 rounds.
     assert off(DLM(dim=5, c=0.2, rho=1.5, rounds=400)) < 5e-12
 
 
@@ -99,7 +99,7 @@ def test_graphs_that_do_not_fit_are_refused():
         run(DADMM(dim=5, graph=TimeVarying(Ring())))
 
 
-# Digest 6, section 10: z error after 600 updates for S_min = 8/4/2/1, tau = 10: 3e-16 / 1e-9 / 4e-7 / 4e-6, on a problem and delays not given.
+# Specification of the survey, section 10: z error after 600 updates for S_min = 8/4/2/1, tau = 10: 3e-16 / 1e-9 / 4e-7 / 4e-6, on a problem and delays not given.
 @pytest.mark.parametrize(("least", "most"), [(8, 3e-15), (4, 1e-9), (2, 4e-7), (1, 4e-6)])
 def test_async_admm_reaches_the_optimum_with_any_barrier(least, most):
     job = AsyncADMM(dim=5, min_arrivals=least, max_age=10, updates=600)

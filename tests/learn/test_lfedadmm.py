@@ -50,13 +50,13 @@ def gap(**settings):
 
 
 def test_the_optimum_is_the_golden_one():
-    # Digest 6, section 14: an independent FISTA of 4000 iterations.
+    # Specification of the survey, section 14: an independent FISTA of 4000 iterations.
     matrix, value = optimum()
     assert abs(value - 167.1342) < 5e-5
     assert np.linalg.matrix_rank(matrix, 1e-6) == 2
 
 
-# Digest 6, section 4: gaps at round 100, full and 4 of 8, given with one digit, from an independent NumPy loop.
+# Specification of the survey, section 4: gaps at round 100, full and 4 of 8, given with one digit, from an independent NumPy loop.
 @pytest.mark.parametrize(
     ("share", "steps", "full"),
     [(0.02, 1, 2e1), (0.1, 1, 3e-3), (0.3, 5, 5e-2), (1.0, 5, 2e-4)],

@@ -18,7 +18,7 @@ MANY = [0] * 5 + [1] * 3 + [2] * 2 + [3] * 2
 
 
 def problem(of):
-    """Digest 6, section 14: default_rng(0), W = normal(6, 2) @ normal(2, m), 30 rows a client, noise 0.1."""
+    """Specification of the survey, section 14: default_rng(0), W = normal(6, 2) @ normal(2, m), 30 rows a client, noise 0.1."""
     draw = np.random.default_rng(0)
     truth = draw.normal(size=(6, 2)) @ draw.normal(size=(2, max(of) + 1))
     parts = {}
@@ -58,7 +58,7 @@ CASES = [(list(range(12)), "nuclear"), (MANY, "nuclear"), (MANY, "ridge"), ([0, 
 @pytest.mark.parametrize("cohort", [None, 4], ids=["everyone", "4"])
 @pytest.mark.parametrize(("of", "regulariser"), CASES, ids=["case1", "case2", "case3", "equal"])
 def test_it_is_the_centralised_optimum(of, regulariser, cohort):
-    # Digest 6, section 5: max errors 2e-15, 5e-14, 9e-16 after 600 rounds with alpha = 0.5, rho = 1 and a mean over 30 rows: with sums, 15 and 30.
+    # Specification of the survey, section 5: max errors 2e-15, 5e-14, 9e-16 after 600 rounds with alpha = 0.5, rho = 1 and a mean over 30 rows: with sums, 15 and 30.
     data, tasks, _ = problem(of)
     best = centralised(data, of, regulariser, 15.0)
     rounds = 80 if cohort is None else 300

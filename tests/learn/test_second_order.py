@@ -229,7 +229,7 @@ def test_dingos_cases_are_those_of_the_paper():
 @pytest.mark.parametrize(
     ("algorithm", "up"),
     [
-        # Digest 6, section 9: gradient d; Rank-R (2d+1)R, here (d+1)R since the matrix is symmetric; full d(d+1)/2; FedSSO d. Here d = 12.
+        # Specification of the survey, section 9: gradient d; Rank-R (2d+1)R, here (d+1)R since the matrix is symmetric; full d(d+1)/2; FedSSO d. Here d = 12.
         (GIANT(halvings=3), {"gradient": 12, "direction": 12, "search": 5}),
         (DANE(), {"gradient": 12, "solve": 12}),
         (DINGO(lr=0.1), {"gradient": 12, "curvature": 24, "search": 12}),

@@ -1,4 +1,4 @@
-"""Upcycled-FL: the laws T1-T6 and T8 of its digest, and that it leaves the base alone."""
+"""Upcycled-FL: the laws T1-T6 and T8 of its specification, and that it leaves the base alone."""
 
 from dataclasses import replace
 

@@ -23,7 +23,7 @@ def _name(row: Row) -> str:
 
 @pytest.mark.parametrize("row", ROWS, ids=_name)
 def test_the_gap_is_the_reference(row: Row) -> None:
-    # Where each number comes from stands in the row (`origin`); by default it is digest 6, section 14.
+    # Where each number comes from stands in the row (`origin`); by default it is Specification of the survey, section 14.
     value = row.run()
     assert row.holds(value), f"{row.name}: {value:.6g}, stated: {row.stated()}"
 

@@ -29,7 +29,7 @@ _L = 10.0
 _LR = 1 / (_L * (1 + 6 * 3 / 10))
 """DIANA's step ``1/(L (1 + 6 omega/N))`` with 5 of 20 entries (``omega = 3``) and ten clients."""
 _SURVEY = (
-    "the survey digest's check (rand-5-of-20, N = 10): direct compression stalls (there at 0.49, on a problem with L/mu = 29 that is not "
+    "the survey specification's check (rand-5-of-20, N = 10): direct compression stalls (there at 0.49, on a problem with L/mu = 29 that is not "
     "written down), DIANA reaches 0"
 )
 _AS_FEDAVG = "FedAvg T=5 leaves 7.67e-2; the error of 8 bits vanishes beside it"
@@ -59,7 +59,7 @@ ROWS = (
         ADIANA(mu=1.0, smoothness=_L, omega=3.0, clients=10, compressor=RandomK(0.25)),
         below=0.1,
         rounds=500,
-        origin="the survey digest's check: 0 by 5000 rounds, slower than DIANA at small L/mu",
+        origin="the survey specification's check: 0 by 5000 rounds, slower than DIANA at small L/mu",
         quick=False,
     ),
     _row(

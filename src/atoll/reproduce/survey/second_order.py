@@ -1,6 +1,6 @@
 """Second-order methods, on a logistic regression.
 
-The survey's digest gives gaps for a problem of this size (8 clients, 12 dimensions, 60 rows each, l2 0.05) whose generator it does not state. So
+The survey's specification gives gaps for a problem of this size (8 clients, 12 dimensions, 60 rows each, l2 0.05) whose generator it does not state. So
 the references are those of an independent NumPy loop, with exact solves, over the problem of `atoll.reproduce.survey.logistic`; what was measured
 on the other draw stands beside them.
 """
