@@ -243,7 +243,7 @@ def test_declared_work_and_mail_reach_the_cost_model():
     assert sizes["bytes_down"] == 2 * seen[0][1] + down.sum()
 
 
-def declared(data, args):
+def declared(data, args, message):
     return Work(examples=float(len(data)))
 
 

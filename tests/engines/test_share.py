@@ -36,7 +36,7 @@ def test_equal_work_and_no_work_are_cut_by_number() -> None:
 
 def test_work_is_what_the_task_declares() -> None:
     rows = [1, 1, 1, 9, 1, 1]
-    task = Task("count", lambda island, message: None, work=lambda data, args: Work(0.0, 2.0 * len(data), 1.0))
+    task = Task("count", lambda island, message: None, work=lambda data, args, message: Work(0.0, 2.0 * len(data), 1.0))
     population = Community([[0] * n for n in rows])
     executor = Executor(Roster(population.names), population)
     assert [p.tolist() for p in shares(executor, task, np.arange(6), 2)] == [[0, 1, 2], [3, 4, 5]]

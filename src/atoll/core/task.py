@@ -32,9 +32,9 @@ class Work:
     """What a task will cost, declared before it runs, so that simulated time never depends on results.
 
     Attributes:
-        examples: examples in one pass.
-        batches: mini-batch steps in all passes together.
-        epochs: passes.
+        examples: examples looked at in one epoch; where a request runs several updates after another, in one epoch of each.
+        batches: mini-batch steps in all epochs together.
+        epochs: passes over the data; a broken number where an update stops within one.
     """
 
     examples: float = 0.0
@@ -100,7 +100,7 @@ class Tuning(Protocol):
         ...
 
 
-def _no_work(_data: Any, _args: Mapping[str, Any]) -> Work:
+def _no_work(_data: Any, _args: Mapping[str, Any], _message: Tree) -> Work:
     return Work()
 
 
@@ -112,7 +112,7 @@ class Task:
         name: ``"module:function"``, or a name that the program registered.
         run: ``(island, message) -> reply``, plain or ``async``.
         many: ``(cohort, message) -> Iterator[Batch]``, optional.
-        work: ``(data, args) -> Work``, declared before the task runs.
+        work: ``(data, args, message) -> Work``, declared before the task runs; the message is that of the request.
         reply_bytes: size of the encoded reply if known beforehand.
         args: plain arguments, passed to ``run`` as keywords.
         sums: ``(cohort, message) -> Summed``, optional: like ``many`` when no stage needs single replies; ``None`` leaves it to ``many``.
@@ -123,7 +123,7 @@ class Task:
     name: str
     run: Callable[..., Any]
     many: Callable[..., Iterator[Batch]] | None = None
-    work: Callable[[Any, Mapping[str, Any]], Work] = _no_work
+    work: Callable[[Any, Mapping[str, Any], Tree], Work] = _no_work
     reply_bytes: int | None = None
     args: Mapping[str, Any] = field(default_factory=dict)
     sums: Callable[..., Summed | None] | None = None
@@ -138,12 +138,12 @@ class Task:
         """The same task around another: the party half of a reducer, which asks ``island.totals(message)`` for the inner task's totals."""
         return replace(self, wraps=inner)
 
-    def declared(self, data: Any) -> Work:
-        """The work it will be at a party with this data, with that of the task it wraps."""
-        own = self.work(data, self.args)
+    def declared(self, data: Any, message: Tree = None) -> Work:
+        """The work it will be at a party with this data on this message, with that of the task it wraps."""
+        own = self.work(data, self.args, message)
         if self.wraps is None:
             return own
-        inner = self.wraps.declared(data)
+        inner = self.wraps.declared(data, message)
         return Work(own.examples + inner.examples, own.batches + inner.batches, own.epochs + inner.epochs)
 
     def spec(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def task(
     *,
     name: str | None = None,
     many: Callable[..., Iterator[Batch]] | None = None,
-    work: Callable[[Any, Mapping[str, Any]], Work] = _no_work,
+    work: Callable[[Any, Mapping[str, Any], Tree], Work] = _no_work,
     reply_bytes: int | None = None,
 ) -> Callable[[Callable[..., Any]], Task]: ...
 def task(
@@ -182,7 +182,7 @@ def task(
     *,
     name: str | None = None,
     many: Callable[..., Iterator[Batch]] | None = None,
-    work: Callable[[Any, Mapping[str, Any]], Work] = _no_work,
+    work: Callable[[Any, Mapping[str, Any], Tree], Work] = _no_work,
     reply_bytes: int | None = None,
 ) -> Task | Callable[[Callable[..., Any]], Task]:
     """Make a task of a module-level function, as a decorator.

@@ -65,7 +65,7 @@ class Traffic:
     def _plan(self, request: Request, parties: Parties, down: int | NDArray[np.int64], now: float) -> Plan:
         def work() -> list[Any]:
             shard = self.world.population.shard
-            return [request.task.declared(shard(int(p))) for p in parties.positions]
+            return [request.task.declared(shard(int(p)), request.message) for p in parties.positions]
 
         return Plan(request.id, down, request.task.reply_bytes or 0, now, request.key, work)
 

@@ -70,7 +70,7 @@ class Batched(Inline):
     async def _fold_together(self, request: Request, positions: NDArray[np.int64]) -> Folded:
         """Send the workers their parts, add up the first part here, and merge all in cohort order."""
         crew = self._open_crew(request)
-        mine, *theirs = shares(self.host.executor, request.task, positions, len(crew) + 1)
+        mine, *theirs = shares(self.host.executor, request.task, positions, len(crew) + 1, request.message)
         try:
             for i, part in enumerate(theirs):
                 crew.post(i, self._frame(request, part))

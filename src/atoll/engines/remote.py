@@ -196,7 +196,7 @@ class Remote(Memory):
     def _shares(
         self, request: Request, positions: NDArray[np.int64], channels: list[Channel]
     ) -> list[NDArray[np.int64]]:
-        return shares(self.host.executor, request.task, positions, len(channels))
+        return shares(self.host.executor, request.task, positions, len(channels), request.message)
 
     async def _ask(
         self, channels: list[Channel], op: str, request: Request, parts: list[NDArray[np.int64]]

@@ -11,11 +11,14 @@ if TYPE_CHECKING:
 
     from atoll.core.executor import Executor
     from atoll.core.task import Task
+    from atoll.core.tree import Tree
 
 __all__ = ["cut", "shares"]
 
 
-def shares(executor: Executor, task: Task, positions: NDArray[np.int64], parts: int) -> list[NDArray[np.int64]]:
+def shares(
+    executor: Executor, task: Task, positions: NDArray[np.int64], parts: int, message: Tree = None
+) -> list[NDArray[np.int64]]:
     """Cut a cohort into contiguous parts of nearly equal work, so that merging them in order keeps the cohort's order.
 
     Work is what the task declares (`Task.work`): mini-batches, or examples where it names none. Nothing is measured, so the cut is the same on
@@ -26,7 +29,7 @@ def shares(executor: Executor, task: Task, positions: NDArray[np.int64], parts: 
     sizes: Any = getattr(executor.population, "sizes", None)
     if sizes is not None and positions.max() < len(sizes) and (sizes[positions] == sizes[positions[0]]).all():
         return cut(positions, np.ones(len(positions)), parts)
-    declared = [task.declared(executor.data(p)) for p in positions.tolist()]
+    declared = [task.declared(executor.data(p), message) for p in positions.tolist()]
     return cut(positions, np.array([work.batches or work.examples for work in declared], dtype=np.float64), parts)
 
 

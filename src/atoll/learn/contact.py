@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +22,27 @@ if TYPE_CHECKING:
 __all__ = ["declared", "trained"]
 
 
-def declared(algorithm: Algorithm, n: int) -> Work:
-    """What a client with ``n`` examples says beforehand that it will do: examples, mini-batch steps, epochs."""
-    return Work(float(n), float(count_steps(algorithm, n)), float(algorithm.epochs))
+def declared(algorithm: Algorithm, n: int, message: Tree = None) -> Work:
+    """What a client with ``n`` examples says beforehand that it will do: examples, mini-batch steps and epochs of every pass, added up.
+
+    Args:
+        algorithm: the pure functions.
+        n: examples of the client.
+        message: of the request; the passes are those of its ``"phase"``, or of all phases where it names none (a node that is its own server).
+    """
+    named = isinstance(message, Mapping) and "phase" in message
+    phases = (str(message["phase"]),) if named else algorithm.phases
+    passes = [part for phase in phases for part in algorithm.passes(phase)]
+    steps = [count_steps(part, n) for part in passes]
+    epochs = sum(_epochs(part, n, done) for part, done in zip(passes, steps, strict=True))
+    return Work(float(n * len(passes)), float(sum(steps)), epochs)
+
+
+def _epochs(part: Algorithm, n: int, steps: int) -> float:
+    """Passes over the data in some mini-batch steps, which a fixed number of steps may leave broken."""
+    if part.steps is None:
+        return float(part.epochs)
+    return steps / -(-n // int(part.batch_of(n))) if n else 0.0
 
 
 def trained(

@@ -173,9 +173,9 @@ class LinearLearner:
         """A function from inputs to scores."""
         return lambda x: self.scores(params, x)
 
-    def _work(self, data: Any, args: Any) -> Work:
+    def _work(self, data: Any, args: Any, message: Tree) -> Work:
         del args
-        return declared(self.algorithm, len(data))
+        return declared(self.algorithm, len(data), message)
 
     def _train(self, island: Any, message: Tree) -> Any:
         data = island.data

@@ -114,9 +114,9 @@ class MatrixRegressionLearner:
         """The matrix."""
         return params["X"]
 
-    def _work(self, data: Any, args: Any) -> Work:
+    def _work(self, data: Any, args: Any, message: Tree) -> Work:
         del args
-        return declared(self.algorithm, len(data))
+        return declared(self.algorithm, len(data), message)
 
     def _train(self, island: Any, message: Tree) -> Any:
         x, y = np.asarray(island.data.x, np.float64), np.asarray(island.data.y, np.float64)

@@ -86,8 +86,8 @@ class OpaqueLearner:
         """None."""
         return {}
 
-    def _work(self, data: Any, args: Any) -> Work:
-        del args
+    def _work(self, data: Any, args: Any, message: Tree) -> Work:
+        del args, message  # one call of `fit`, whatever the phase
         return Work(float(len(data)), float(self.algorithm.epochs), float(self.algorithm.epochs))
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:

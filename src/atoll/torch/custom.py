@@ -123,6 +123,6 @@ class _CustomLearner:
         return as_parts(self.evaluate(message["params"], island.data))
 
 
-def _one_pass(data: Any, args: Any) -> Work:
-    del args
+def _one_pass(data: Any, args: Any, message: Tree) -> Work:
+    del args, message
     return Work(examples=float(len(data)), epochs=1.0)

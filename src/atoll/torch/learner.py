@@ -162,9 +162,9 @@ class TorchLearner:
         """A copy of the module with these parameters, in evaluation mode."""
         return load(self.model, params).eval()
 
-    def _work(self, data: Any, args: Any) -> Work:
+    def _work(self, data: Any, args: Any, message: Tree) -> Work:
         del args
-        return declared(self.algorithm, len(data))
+        return declared(self.algorithm, len(data), message)
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         plan, state = self.plan(message["phase"]), island.state

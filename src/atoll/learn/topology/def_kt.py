@@ -9,7 +9,7 @@ import numpy as np
 
 from atoll.core import tree as T
 from atoll.core.errors import ConfigError
-from atoll.core.task import Task
+from atoll.core.task import Task, Work
 from atoll.core.tree import Tree
 
 from ..local import batch_rows
@@ -111,7 +111,12 @@ class _Pairs(Nodes):
     @property
     def distil(self) -> Task:
         """Teach the received model and one's own to each other."""
-        return Task("atoll.learn.topology:distil", self._distil, work=self.learner.train.work)
+        return Task("atoll.learn.topology:distil", self._distil, work=self._distilling)
+
+    def _distilling(self, data: Any, args: Any, message: Tree) -> Work:
+        """The steps of the algorithm's last phase, one update."""
+        del args, message
+        return self.learner.train.declared(data, {"phase": self.job.algorithm.phases[-1]})
 
     def _send(self, island: Island, message: Tree) -> Tree:
         island.post(message["to"][island.name], island.state["server"]["params"])

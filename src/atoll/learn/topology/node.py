@@ -60,11 +60,11 @@ class Node:
     learner: Learner
     population: int = 1
 
-    def work(self, data: Any, args: Any) -> Work:
-        """That of the learner's training, phase by phase."""
-        del args
-        one, times = self.learner.train.declared(data), len(self.algorithm.phases)
-        return Work(one.examples * times, one.batches * times, one.epochs * times)
+    def work(self, data: Any, args: Any, message: Tree) -> Work:
+        """That of the learner's training in every phase."""
+        del args, message
+        each = [self.learner.train.declared(data, {"phase": phase}) for phase in self.algorithm.phases]
+        return Work(sum(w.examples for w in each), sum(w.batches for w in each), sum(w.epochs for w in each))
 
     def begin(self, key: int) -> Tree:
         """The state before the first round: every node draws the same model from the same key, so that nobody has to send it."""

@@ -1,0 +1,71 @@
+"""What clients declare beforehand: the work of every pass of the phase they are asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from learn_toys import islands
+
+import atoll
+from atoll.core.clock import Outcomes
+from atoll.core.task import Work
+from atoll.learn.algorithms import GIANT, FedAvg, LocalSVRG, Mime, Scaffold
+from atoll.learn.contact import declared
+from atoll.learn.topology.node import Node
+
+TEN_IN_FOURS = {"epochs": 2, "batch_size": 4}  # 10 examples: 3 mini-batches an epoch
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "phase", "work"),
+    [
+        (FedAvg(**TEN_IN_FOURS), "train", Work(10, 6, 2)),
+        (FedAvg(steps=4, batch_size=4), "train", Work(10, 4, 4 / 3)),
+        (LocalSVRG(**TEN_IN_FOURS), "train", Work(20, 7, 3)),
+        (Mime(**TEN_IN_FOURS), "anchor", Work(10, 1, 1)),
+        (Mime(**TEN_IN_FOURS), "train", Work(10, 6, 2)),
+        (Scaffold(**TEN_IN_FOURS, option=1), "train", Work(20, 7, 3)),
+        (GIANT(), "gradient", Work(10, 1, 1)),
+    ],
+)
+def test_every_pass_of_the_phase_counts(algorithm, phase, work):
+    assert declared(algorithm, 10, {"phase": phase}) == work
+
+
+def test_a_client_without_rows_takes_no_steps():
+    assert declared(FedAvg(steps=4), 0, {"phase": "train"}) == Work(0, 0, 0)
+
+
+def test_without_a_phase_it_is_that_of_all():
+    assert declared(Mime(**TEN_IN_FOURS), 10) == Work(20, 7, 3)
+
+
+def test_a_node_that_is_its_own_server_does_all_phases():
+    algorithm = Mime(**TEN_IN_FOURS)
+    data = islands([10])
+    job = atoll.Training(model=atoll.models.linear(4, 3), algorithm=algorithm)
+    node = Node(algorithm, job.learner(data))
+    assert node.work(data.shard(0), {}, {"init": 1, "round": 1}) == Work(20, 7, 3)
+
+
+class ByBatches:
+    """Devices that take a second for every mini-batch."""
+
+    def plan(self, parties, plan):
+        seconds = np.array([work.batches for work in plan.work()])
+        return Outcomes(seconds, np.ones(len(parties), dtype=bool), np.ones(len(parties)))
+
+    def transfer(self, source, target, nbytes):
+        return 0.0
+
+
+def test_virtual_time_knows_the_phase():
+    """Mime's round on 10 examples: one step for the anchor, then six; it was six and six when phases were not told apart."""
+    job = atoll.Training(
+        model=atoll.models.linear(4, 3),
+        algorithm=Mime(**TEN_IN_FOURS),
+        selection=atoll.learn.Everyone(),
+        rounds=1,
+    )
+    rows = atoll.simulate(job, islands([10, 4]), engine="inline", devices=ByBatches()).metrics
+    assert (rows[0]["t_start"], rows[0]["t_end"]) == (0.0, 7.0)
