@@ -239,7 +239,9 @@ async def _phases(
         except QuorumError as error:
             if job.pacing.on_failure == "stop" or job.algorithm.card.everyone:
                 raise type(error)(error.what, where=f"round {number}, {error.where}", remedy=error.remedy) from error
-            return state, {**row, "replied": 0, "failed": str(error.what)}, invited[:0]
+            # Clients already keep what the phases before gave them, and so does the server: both end at the same phase.
+            kept = {**state, "server": server, "aggregation": memory}
+            return kept, {**row, "replied": 0, "failed": str(error.what)}, invited[:0]
         _account(row, combined)
         _require_everyone(job, combined.n, len(fed.parties), number)
         replied = combined.senders

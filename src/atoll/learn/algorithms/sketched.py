@@ -108,7 +108,9 @@ class SketchedSGD(OneGradient):
         """Choose candidates, or apply the largest."""
         del info
         if phase == "sketch":
-            return {**state, "asked": _largest(sums["v"], self.keep * self.candidates)}
+            # Clients have forgotten what was applied; should the next phase fail, they are not to forget it twice.
+            none = T.map(np.zeros_like, state["taken"])
+            return {**state, "asked": _largest(sums["v"], self.keep * self.candidates), "taken": none}
         taken = _largest(sums["v"], self.keep)
         step = T.map(lambda leaf, chosen: np.where(chosen, leaf, 0).astype(leaf.dtype) * self.lr, sums["v"], taken)
         return {**state, "params": T.sub(state["params"], step), "taken": taken}

@@ -21,7 +21,9 @@ class Synchronous:
         over_select: invite ``ceil(over_select * cohort)`` clients and close when the cohort's size has answered.
         quorum: replies without which a round fails, a number or a fraction of the cohort.
         late: what becomes of the others: ``"cancel"`` their work or do it and ``"drop"`` the reply.
-        on_failure: a round below the quorum stops the training (``"stop"``), or is ``"skip"``-ped with the model unchanged.
+        on_failure: a round below the quorum stops the training (``"stop"``), or is ``"skip"``-ped. A skipped round ends before the
+            phase that failed: its replies are not folded, ``advance`` is not called, and what the phases before it folded stays, as it does at
+            the clients. So with algorithms of one phase the model is unchanged.
     """
 
     deadline: float | None = None
