@@ -204,3 +204,48 @@ def test_what_is_infinite_once_encoded_is_rejected():
         found = live(World(Community([None] * 3), engine, registry={work.name: work}), ask).result
         assert list(found) == ["client-1"]
         assert "is not finite once encoded" in found["client-1"]
+
+
+@dataclass(frozen=True)
+class LateSummand(Late):
+    """The same with weighted values."""
+
+    on: ClassVar[str] = "summand"
+
+
+def some(island, message):
+    x = VALUES[island.party.position] * message["x"]
+    return {name: Sum({"z": x * k}) for k, name in enumerate(message["names"], 1)}
+
+
+def some_many(cohort, message):
+    for places in np.array_split(np.arange(len(cohort)), 2):
+        x = VALUES[cohort.positions[places]] * message["x"]
+        yield Batch(places, {name: Sum({"z": x * k}) for k, name in enumerate(message["names"], 1)})
+
+
+SOME = Task("tests:some", some, some_many)
+VISITS = [([0, 1, 2, 3, 4, 5], "a"), ([1, 2], "b"), ([0, 1, 4], "ab"), ([0, 1, 2, 3], "a"), ([0, 1, 2, 3, 4, 5], "ab")]
+
+
+@pytest.mark.parametrize("stage", [Late(), LateSummand()], ids=repr)
+@pytest.mark.parametrize("engine", [Inline, lambda: Batched(1), lambda: Processes(2)])
+def test_aggregates_that_a_reply_leaves_out_stay_remembered(engine, stage):
+    """Replies hold other aggregates from visit to visit; each client sends what it was given the last time it sent that one."""
+
+    async def visit(fed):
+        found = []
+        for number, (who, names) in enumerate(VISITS, 1):
+            message = {"x": float(number), "names": list(names)}
+            got = await fed.sum(fed.parties[np.array(who)], SOME, message, uplink=[stage])
+            found.append({name: got[name]["z"] for name in names})
+        return found
+
+    known = {SOME.name: SOME, stage.name: type(stage)}
+    found = live(World(Community([None] * 6), engine(), registry=known), visit).result
+    last: dict[tuple[int, str], np.ndarray] = {}
+    for number, ((who, names), got) in enumerate(zip(VISITS, found, strict=True), 1):
+        for k, name in enumerate(names, 1):
+            wanted = sum(last.get((i, name), np.zeros(5)) for i in who)
+            np.testing.assert_allclose(got[name], wanted, atol=1e-12)
+            last.update({(i, name): VALUES[i] * number * k for i in who})

@@ -54,8 +54,7 @@ def fold_batches(request: Request, cohort: Cohort, remembered: Shelf | None = No
         sizes[batch.positions] = block.nbytes
         if batch.states is not None:
             _keep_states(folded.states, block.positions, batch.states, block.keep)
-        if block.memory:
-            _keep_states(folded.memories, block.positions, block.memory, block.keep)
+        block.leave(folded.memories)
     folded.totals = {name: _cohort_order(total, order) for name, total in folded.totals.items()}
     folded.senders = positions[kept]
     folded.nbytes = sizes[kept]
@@ -102,6 +101,8 @@ class _Block:
         keep: whose replies are in.
         nbytes: encoded size of each reply.
         memory: what the uplink's stages remember, stacked.
+        others: what they remember of aggregates that are not in these replies, client by client, where it is not stacked.
+        singles: place -> all that they remember, for replies that go through one by one.
     """
 
     request: Request
@@ -111,6 +112,8 @@ class _Block:
     keep: NDArray[np.bool_] = field(init=False)
     nbytes: NDArray[np.int64] = field(init=False)
     memory: dict[str, Tree] = field(default_factory=dict)
+    others: list[dict[str, Tree]] = field(default_factory=list)
+    singles: dict[int, Tree] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.keep = np.ones(len(self.positions), dtype=bool)
@@ -153,13 +156,26 @@ class _Block:
         if not fresh:
             return {}
         stacked = shelf.gather(self.positions, fresh)
-        if stacked is None:  # of different forms: what is known of these aggregates only
-            rows = [
-                {**fresh, **{k: v for k, v in (shelf.get(p) or {}).items() if k in fresh}}
-                for p in self.positions.tolist()
-            ]
-            stacked = T.map(lambda *leaves: np.stack(leaves), *rows)
-        return stacked  # type: ignore[no-any-return]
+        if stacked is None:  # of different forms: only what is known of these aggregates has one
+            known = [shelf.get(p) or {} for p in self.positions.tolist()]
+            self.others = [{k: v for k, v in row.items() if k not in self.batch.reply} for row in known]
+            rows = [{**fresh, **{k: v for k, v in row.items() if k in fresh}} for row in known]
+            return T.map(lambda *leaves: np.stack(leaves), *rows)  # type: ignore[no-any-return]
+        first = {name: value for name, value in fresh.items() if name not in stacked}
+        count = len(self.positions)
+        return {**T.map(lambda leaf: None if leaf is None else np.stack([leaf] * count), first), **stacked}
+
+    def leave(self, memories: States) -> None:
+        """Hand over what is to be remembered of the clients that are kept."""
+        if self.memory and not any(self.others):
+            _keep_states(memories, self.positions, self.memory, self.keep)
+            return
+        for i in np.flatnonzero(self.keep).tolist():
+            now = dict(self.singles.get(i, {}))
+            if self.memory:
+                now = {**self.others[i], **T.map(lambda leaf, i=i: None if leaf is None else leaf[i], self.memory)}
+            if now:
+                memories.singles[int(self.positions[i])] = now
 
     def _sum(self, reply: dict[str, Aggregate]) -> Totals:
         if not self.keep.any():
@@ -182,7 +198,7 @@ class _Block:
         """Stages that act on summands see one reply after another."""
         from .memory import Memory
 
-        request, memories, parts = self.request, States(), list[Totals]()
+        request, parts = self.request, list[Totals]()
         self.nbytes = np.zeros(len(self.positions), dtype=np.int64)
         for i in np.flatnonzero(self.keep).tolist():
             reply = {name: aggregate.row(i) for name, aggregate in self.batch.reply.items()}
@@ -199,12 +215,8 @@ class _Block:
                 rejected[int(self.positions[i])] = f"{bad} is not finite once encoded"
                 continue
             self.nbytes[i] = M.nbytes(wires)
-            memories.singles[i] = memory.now
+            self.singles[i] = memory.now
             parts.append(part)
-        if memories.singles and request.uplink.remembers:
-            blank = next(iter(memories.singles.values()))
-            rows = [memories.singles.get(i, blank) for i in range(len(self.positions))]
-            self.memory = T.map(lambda *leaves: np.stack(leaves), *rows)
         return merge_totals(parts)
 
     def _sizes(self, sent: dict[str, Aggregate]) -> NDArray[np.int64]:
