@@ -32,11 +32,14 @@ def metropolis(n: int, edges: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def mixing_matrix(graph: Graph, members: NDArray[np.int64], key: int) -> NDArray[np.float64]:
-    """The Metropolis matrix of a graph of some nodes (positions, sorted) that is drawn from a key; not to be changed."""
+    """The Metropolis matrix of a graph of some nodes (positions, sorted) that is drawn from a key, ``(n, n)``; not to be changed.
+
+    The last two are kept, at most ``16 n^2`` bytes.
+    """
     return _made(graph, np.asarray(members, dtype=np.int64).tobytes(), int(key))
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=2)  # all nodes of a round ask for the same one, and each is n x n
 def _made(graph: Graph, members: bytes, key: int) -> NDArray[np.float64]:
     known = np.frombuffer(members, dtype=np.int64)
     matrix = metropolis(len(known), graph.among(known, Rng(key)))
