@@ -224,6 +224,12 @@ class Training:
                     remedy="use for example OutputPerturbation around it, or no budget",
                 )
             return
+        if not self.topology.private:
+            raise CompositionError(
+                f"{type(self.topology).__name__} does not say that a privacy mechanism is sound on it, and clients may send more there than {type(self.algorithm).__name__} releases",
+                where="Training.topology",
+                remedy="use Star(), or set `private = True` on a topology whose messages all follow from released replies",
+            )
         require_private_reply(self.algorithm, learner)
         if self.evaluation.clients:
             raise CompositionError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.errors import CompositionError
 from atoll.core.reducer import Plain
@@ -27,6 +27,10 @@ __all__ = ["Star", "Topology", "refuse", "require_alone", "require_plain"]
 @dataclass(frozen=True)
 class Topology:
     """Base of topologies: frozen dataclasses of settings. ``run`` is the training's program; everything else is checked or made before it."""
+
+    private: ClassVar[bool] = False
+    """A privacy mechanism at the clients is sound here: whatever a client sends, to whomever, follows from the replies that the mechanism
+    released and from what others sent. Training refuses private algorithms on a topology that does not say so."""
 
     def check(self, job: Training, learner: Learner, data: Any) -> None:
         """Refuse what makes no sense here, before anyone is contacted.
@@ -61,6 +65,8 @@ class Topology:
 @dataclass(frozen=True)
 class Star(Topology):
     """One server, and every client linked to it: federated learning as it is usually meant."""
+
+    private: ClassVar[bool] = True
 
     async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
         """Rounds of select, broadcast, train, sum, fold."""

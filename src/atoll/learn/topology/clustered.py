@@ -54,6 +54,7 @@ class CFL(Topology):
         smallest: members that a part must have.
     """
 
+    private: ClassVar[bool] = True  # clients send their released replies, and the server splits by them
     settled: float = 0.1
     pulling: float = 0.5
     smallest: int = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -50,6 +50,7 @@ class Cooperative(Topology):
         every: rounds between the server's turns.
     """
 
+    private: ClassVar[bool] = True  # devices send what lies in their server's state, folded from released replies
     groups: Groups = 2
     graph: Graph = field(default_factory=Ring)
     mixing: int = 1

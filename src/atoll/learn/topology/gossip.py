@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.errors import ConfigError
 from atoll.core.stage import Stage
@@ -51,6 +51,7 @@ class Gossip(Topology):
         members: who is there when; by default everyone, always.
     """
 
+    private: ClassVar[bool] = True  # nodes send what lies in their server's state, folded from released replies
     graph: Graph = field(default_factory=Ring)
     mixing: int = 1
     compress: Stage | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class _Edges(Topology):
         every: rounds that an edge runs with its own members before edges hear of each other.
     """
 
+    private: ClassVar[bool] = True  # clients send their released replies to the edge, and nothing else
     groups: Groups = 2
     every: int = 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -50,6 +50,7 @@ class RandomWalk(Topology):
         hops: visits of each token in a round of the history.
     """
 
+    private: ClassVar[bool] = True  # a token is a server's state, folded from released replies
     graph: Graph = field(default_factory=Expander)
     tokens: int = 1
     hops: int = 1
