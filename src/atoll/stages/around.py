@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from atoll.core import tree as T
 from atoll.core.errors import CompositionError
 from atoll.core.rng import Rng
 from atoll.core.stage import Stage
 from atoll.core.tree import Tree
 
+from .remembering import Remembering
 from .topk import TopK
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
-__all__ = ["Around", "one_of"]
+__all__ = ["Around"]
 
 
 @dataclass(frozen=True)
-class Around(Stage):
+class Around(Remembering):
     """Base of combinators: a stage that feeds another one and remembers. One client is a block of one.
 
     Attributes:
@@ -30,7 +28,6 @@ class Around(Stage):
     """
 
     stage: Stage = field(default_factory=TopK)
-    remembers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.stage, Stage) or self.stage.on != "value" or self.stage.remembers:
@@ -46,30 +43,6 @@ class Around(Stage):
         """The inner stage's."""
         return self.stage.public(rng)
 
-    def encode(self, value: Tree, public: Tree, rng: Rng) -> Tree:
-        """A first reply: nothing is remembered."""
-        return self.remember(value, self.fresh(value), public, rng)[0]
-
-    def encode_block(self, block: Tree, public: Tree, keys: NDArray[np.uint64]) -> Tree:
-        """First replies."""
-        fresh = self.fresh(T.map(lambda leaf: leaf[0], block))
-        many = T.map(lambda leaf: np.repeat(np.asarray(leaf)[None], len(keys), axis=0), fresh)
-        return self.remember_block(block, many, public, keys)[0]
-
-    def remember(self, value: Tree, memory: Tree, public: Tree, rng: Rng) -> tuple[Tree, Tree]:
-        """A block of one."""
-        sent, kept = self.remember_block(one_of(value), one_of(memory), public, np.array([rng.key], dtype=np.uint64))
-        return T.map(lambda leaf: leaf[0], sent), T.map(lambda leaf: leaf[0], kept)
-
     def bits(self, value: Tree) -> int | None:
         """The inner stage's."""
         return self.stage.bits(value)
-
-
-def one_of(tree: Tree) -> Tree:
-    """A block of one client."""
-
-    def lead(leaf: Any) -> Any:
-        return leaf[None] if getattr(leaf, "ndim", 0) else np.asarray(leaf)[None]
-
-    return T.map(lead, tree)

@@ -10,14 +10,13 @@ import numpy as np
 
 from atoll.core import tree as T
 from atoll.core.errors import ConfigError
-from atoll.core.rng import Rng
 from atoll.core.tree import Tree
 
-from .around import one_of
-from .bits import index_width, pack, unpack
+from .bits import index_width, pack
 from .packed import Packed
+from .remembering import Remembering, one_of
 from .rows import Groups, lay_out
-from .topk import check_fraction, kept_of, largest
+from .topk import at_places, check_fraction, kept_of, largest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +25,7 @@ __all__ = ["DGC"]
 
 
 @dataclass(frozen=True)
-class DGC(Packed):
+class DGC(Remembering, Packed):
     """The largest entries of an accumulated velocity, with momentum correction, local clipping, momentum factor masking and warm-up.
 
     ``g <- g min(1, clip / ||g||)``; ``u <- m u + g``; ``v <- v + u``; the largest entries of ``|v|`` are sent, and on them ``u`` and ``v`` become 0. Lin, Han,
@@ -51,7 +50,6 @@ class DGC(Packed):
     warmup: int = 0
     masking: bool = True
     unbiased: ClassVar[bool] = False
-    remembers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fraction(self.fraction, "DGC")
@@ -72,21 +70,6 @@ class DGC(Packed):
         """No velocity, nothing accumulated, no reply."""
         rows, _ = lay_out(one_of(value))
         return {"u": np.zeros_like(rows[0]), "v": np.zeros_like(rows[0]), "sent": np.int64(0)}
-
-    def encode(self, value: Tree, public: Tree, rng: Rng) -> Tree:
-        """A first reply."""
-        return self.remember(value, self.fresh(value), public, rng)[0]
-
-    def encode_block(self, block: Tree, public: Tree, keys: NDArray[np.uint64]) -> Tree:
-        """First replies."""
-        fresh = self.fresh(T.map(lambda leaf: leaf[0], block))
-        many = T.map(lambda leaf: np.repeat(np.asarray(leaf)[None], len(keys), axis=0), fresh)
-        return self.remember_block(block, many, public, keys)[0]
-
-    def remember(self, value: Tree, memory: Tree, public: Tree, rng: Rng) -> tuple[Tree, Tree]:
-        """A block of one."""
-        sent, kept = self.remember_block(one_of(value), one_of(memory), public, np.array([rng.key], dtype=np.uint64))
-        return T.map(lambda leaf: leaf[0], sent), T.map(lambda leaf: leaf[0], kept)
 
     def remember_block(self, block: Tree, memory: Tree, public: Tree, keys: NDArray[np.uint64]) -> tuple[Tree, Tree]:
         """Accumulate, send the largest, forget what was sent."""
@@ -116,11 +99,7 @@ class DGC(Packed):
     def unpack(self, parts: Any, groups: Groups, dtype: Any, public: Tree) -> Any:
         """Values at their places."""
         del public
-        found = np.zeros((len(parts["values"]), groups.size), dtype=dtype)
-        for i, row in enumerate(found):
-            values = parts["values"][i]
-            row[unpack(parts["index"][i], index_width(groups.size), len(values)).astype(np.int64)] = values
-        return found
+        return at_places(parts, groups.size, dtype)
 
     def bits(self, value: Tree) -> int:
         """Of a first reply, ``k`` numbers and values."""

@@ -12,7 +12,8 @@ from atoll.core import tree as T
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.tree import Tree
 
-from .around import Around, one_of
+from .around import Around
+from .remembering import one_of
 from .rows import numpy_leaf
 
 if TYPE_CHECKING:

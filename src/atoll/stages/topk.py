@@ -17,7 +17,7 @@ from .bits import index_width, pack, packed_bytes, unpack
 from .packed import Packed, wire_scale
 from .rows import Groups, Per, template_of
 
-__all__ = ["STC", "Threshold", "TopK", "check_fraction", "kept_of", "largest"]
+__all__ = ["STC", "Threshold", "TopK", "at_places", "check_fraction", "kept_of", "largest"]
 
 
 def check_fraction(fraction: float, where: str) -> None:
@@ -55,6 +55,15 @@ def scatter(rows: int, size: int, index: Any, values: Any, dtype: Any) -> Any:
     """Vectors with these values at these places and zeros elsewhere."""
     found = np.zeros((rows, size), dtype=dtype)
     np.put_along_axis(found, index.astype(np.int64), values.astype(dtype), axis=1)
+    return found
+
+
+def at_places(parts: Mapping[str, Any], size: int, dtype: Any) -> Any:
+    """Rows with packed numbers and values of any count at their places, zero elsewhere, ``(rows, size)``."""
+    found = np.zeros((len(parts["values"]), size), dtype=dtype)
+    for i, row in enumerate(found):
+        values = parts["values"][i]
+        row[unpack(parts["index"][i], index_width(size), len(values)).astype(np.int64)] = values
     return found
 
 
@@ -193,11 +202,7 @@ class Threshold(Packed):
     def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Any:
         """Values at their places."""
         del public
-        found = np.zeros((len(parts["values"]), groups.size), dtype=dtype)
-        for i, row in enumerate(found):
-            values = parts["values"][i]
-            row[unpack(parts["index"][i], index_width(groups.size), len(values)).astype(np.int64)] = values
-        return found
+        return at_places(parts, groups.size, dtype)
 
     def bits(self, value: Tree) -> int:
         """``k (value bits) + 8 ceil(k ceil(log2 entries) / 8)`` with ``k`` the entries above the bound."""

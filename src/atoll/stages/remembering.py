@@ -1,0 +1,49 @@
+"""The base of stages with memory: one client is a block of one, and a first reply remembers nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.rng import Rng
+from atoll.core.stage import Stage
+from atoll.core.tree import Tree
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Remembering", "one_of"]
+
+
+@dataclass(frozen=True)
+class Remembering(Stage):
+    """A stage whose ``fresh`` and ``remember_block`` say everything; the rest follows from them."""
+
+    remembers: ClassVar[bool] = True
+
+    def encode(self, value: Tree, public: Tree, rng: Rng) -> Tree:
+        """A first reply: nothing is remembered."""
+        return self.remember(value, self.fresh(value), public, rng)[0]
+
+    def encode_block(self, block: Tree, public: Tree, keys: NDArray[np.uint64]) -> Tree:
+        """First replies."""
+        fresh = self.fresh(T.map(lambda leaf: leaf[0], block))
+        many = T.map(lambda leaf: np.repeat(np.asarray(leaf)[None], len(keys), axis=0), fresh)
+        return self.remember_block(block, many, public, keys)[0]
+
+    def remember(self, value: Tree, memory: Tree, public: Tree, rng: Rng) -> tuple[Tree, Tree]:
+        """A block of one."""
+        sent, kept = self.remember_block(one_of(value), one_of(memory), public, np.array([rng.key], dtype=np.uint64))
+        return T.map(lambda leaf: leaf[0], sent), T.map(lambda leaf: leaf[0], kept)
+
+
+def one_of(tree: Tree) -> Tree:
+    """A block of one client."""
+
+    def lead(leaf: Any) -> Any:
+        return leaf[None] if getattr(leaf, "ndim", 0) else np.asarray(leaf)[None]
+
+    return T.map(lead, tree)
