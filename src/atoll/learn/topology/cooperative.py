@@ -12,10 +12,10 @@ from atoll.core.errors import ConfigError
 from atoll.core.task import Task
 from atoll.core.tree import Tree
 
-from .base import Topology, refuse, require_alone, require_plain
+from .base import refuse
+from .decentralised import Decentralised
 from .graphs import Graph, Ring
 from .groups import Grouped, Groups, check_groups, members_of, weight_of
-from .loop import run_course
 from .mixer import Mixer
 from .mixing import require_connected
 from .nodes import Nodes
@@ -25,15 +25,14 @@ if TYPE_CHECKING:
     from atoll.core.federation import Federation
     from atoll.core.island import Island
 
-    from ..algorithm import Algorithm
     from ..learner import Learner
-    from ..training import Trained, Training
+    from ..training import Training
 
 __all__ = ["Cooperative"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cooperative(Topology):
+class Cooperative(Decentralised):
     """Device to device inside a cluster; every ``every`` rounds the server samples one device a cluster and sends everyone the mean.
 
     A round is local steps and ``mixing`` steps of gossip inside each cluster. At the server's turn it asks one device of each cluster, drawn
@@ -62,33 +61,18 @@ class Cooperative(Topology):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}", where="Cooperative", remedy="use at least 1")
 
-    def needs_everyone(self, algorithm: Algorithm) -> bool:
-        """No: a device is the only client of its own server."""
-        del algorithm
-        return False
-
     def check(self, job: Training, learner: Learner, data: Any) -> None:
         """Refuse what acts between clients and a server: what arrives there is a cluster's model."""
-        require_plain(self, job, uplink=False)
-        require_alone(self, job.algorithm, learner)
+        super().check(job, learner, data)
         members_of(self.groups, len(data), "Cooperative")
         if job.selection.cohort_size(len(data)) < len(data):
             refuse(self, "clusters mix with all their members", "selection", "use selection=Everyone()")
 
-    def tasks(self, job: Training, learner: Learner, data: Any) -> tuple[Task, ...]:
-        """Those of nodes, and the server's two."""
-        return self._course(job, learner, data).tasks
-
-    def _course(self, job: Training, learner: Learner, data: Any) -> _Clusters:
+    def course(self, job: Training, learner: Learner, data: Any) -> _Clusters:
+        """Rounds of gossip inside, and the server's turns."""
         groups = members_of(self.groups, len(data), "Cooperative")
         graph = Grouped(self.graph, tuple(tuple(g.tolist()) for g in groups), len(data))
         return _Clusters(self, job, learner, data, Mixer(graph, data.names, self.mixing))
-
-    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
-        """Rounds of gossip inside, and the server's turns."""
-        course = self._course(job, learner, data)
-        course.check(fed)
-        return await run_course(fed, job, learner, data, course)
 
 
 class _Clusters(Nodes):

@@ -14,9 +14,9 @@ from atoll.core.tree import Tree
 
 from ..local import batch_rows
 from ..release import is_private
-from .base import Topology, refuse, require_alone, require_plain
+from .base import refuse
+from .decentralised import Decentralised
 from .graphs import Complete, Graph
-from .loop import run_course
 from .mixer import Mixer
 from .mixing import mixing_matrix
 from .node import finite
@@ -28,15 +28,14 @@ if TYPE_CHECKING:
     from atoll.core.federation import Federation
     from atoll.core.island import Island
 
-    from ..algorithm import Algorithm
     from ..learner import Learner
-    from ..training import Trained, Training
+    from ..training import Training
 
 __all__ = ["DefKT", "mutual_slopes"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DefKT(Topology):
+class DefKT(Decentralised):
     """In each round ``pairs`` senders train and send their models to as many receivers, who distil.
 
     A receiver teaches the received model and its own to each other on its own rows, ``L_1 = CE(p_1, y) + KL(p_2 || p_1)`` and
@@ -57,15 +56,9 @@ class DefKT(Topology):
         if self.pairs < 1:
             raise ConfigError(f"pairs={self.pairs}", where="DefKT", remedy="use at least 1")
 
-    def needs_everyone(self, algorithm: Algorithm) -> bool:
-        """No: a sender is the only client of its own server."""
-        del algorithm
-        return False
-
     def check(self, job: Training, learner: Learner, data: Any) -> None:
         """Refuse models without class scores, and what acts between clients and a server."""
-        require_plain(self, job, uplink=False)
-        require_alone(self, job.algorithm, learner)
+        super().check(job, learner, data)
         if is_private(job.algorithm):
             why = "a receiver distils on its own rows without noise, and its model goes on to others"
             refuse(self, why, "algorithm", "use Gossip(), whose nodes share what the mechanism released")
@@ -77,18 +70,9 @@ class DefKT(Topology):
         if job.selection.cohort_size(len(data)) < len(data):
             refuse(self, "pairs are drawn from everyone", "selection", "use selection=Everyone()")
 
-    def tasks(self, job: Training, learner: Learner, data: Any) -> tuple[Task, ...]:
-        """Those of nodes, and the two halves of a transfer."""
-        return self._course(job, learner, data).tasks
-
-    def _course(self, job: Training, learner: Learner, data: Any) -> _Pairs:
-        return _Pairs(self.pairs, job, learner, data, Mixer(self.graph, data.names))
-
-    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
+    def course(self, job: Training, learner: Learner, data: Any) -> _Pairs:
         """Transfers."""
-        course = self._course(job, learner, data)
-        course.check(fed)
-        return await run_course(fed, job, learner, data, course)
+        return _Pairs(self.pairs, job, learner, data, Mixer(self.graph, data.names))
 
 
 class _Pairs(Nodes):

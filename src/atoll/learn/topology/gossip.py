@@ -7,28 +7,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.errors import ConfigError
 from atoll.core.stage import Stage
-from atoll.core.task import Task
 
-from .base import Topology, refuse, require_alone, require_plain
+from .base import refuse
+from .decentralised import Decentralised
 from .graphs import Graph, Ring
-from .loop import run_course
 from .membership import Membership
 from .mixer import Mixer
 from .nodes import Nodes
 from .shared import Share
 
 if TYPE_CHECKING:
-    from atoll.core.federation import Federation
-
-    from ..algorithm import Algorithm
     from ..learner import Learner
-    from ..training import Trained, Training
+    from ..training import Training
 
 __all__ = ["Gossip"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gossip(Topology):
+class Gossip(Decentralised):
     """In each round every node takes its local steps, then ``mixing`` times ``X <- W X`` with its neighbours.
 
     Works for every algorithm whose server part can run at a single client: a node starts from its own broadcast and folds its own reply, then
@@ -71,15 +67,9 @@ class Gossip(Topology):
         if self.share not in ("state", "params"):
             raise ConfigError(f"share={self.share!r}", where="Gossip", remedy="use 'state' or 'params'")
 
-    def needs_everyone(self, algorithm: Algorithm) -> bool:
-        """No: a node is the only client of its own server, and always there."""
-        del algorithm
-        return False
-
     def check(self, job: Training, learner: Learner, data: Any) -> None:
         """Refuse what belongs to a server, graphs in parts, and compression where public copies would go stale."""
-        require_plain(self, job, uplink=False)
-        require_alone(self, job.algorithm, learner)
+        super().check(job, learner, data)
         if self.compress is None:
             return
         if self.compress.remembers:
@@ -95,16 +85,7 @@ class Gossip(Topology):
                 "use a fixed graph and everyone",
             )
 
-    def tasks(self, job: Training, learner: Learner, data: Any) -> tuple[Task, ...]:
-        """Local rounds, mixing, and what the observer asks."""
-        return self._nodes(job, learner, data).tasks
-
-    def _nodes(self, job: Training, learner: Learner, data: Any) -> Nodes:
+    def course(self, job: Training, learner: Learner, data: Any) -> Nodes:
+        """Rounds of local steps and mixing."""
         mixer = Mixer(self.graph, data.names, self.mixing, self.share, self.compress, self.gamma)
         return Nodes(job, learner, data, mixer, self.members)
-
-    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
-        """Rounds of local steps and mixing."""
-        nodes = self._nodes(job, learner, data)
-        nodes.check(fed)
-        return await run_course(fed, job, learner, data, nodes)

@@ -13,9 +13,9 @@ from atoll.core.rng import Rng
 from atoll.core.task import Task
 from atoll.core.tree import Tree
 
-from .base import Topology, refuse, require_alone, require_plain
+from .base import refuse, require_alone, require_plain
+from .decentralised import Decentralised
 from .graphs import Expander, Graph
-from .loop import run_course
 from .mixing import mixing_matrix, require_connected
 from .node import Node
 from .nodes import seed_of
@@ -25,15 +25,14 @@ if TYPE_CHECKING:
     from atoll.core.federation import Federation
     from atoll.core.island import Island
 
-    from ..algorithm import Algorithm
     from ..learner import Learner
-    from ..training import Trained, Training
+    from ..training import Training
 
 __all__ = ["RandomWalk"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomWalk(Topology):
+class RandomWalk(Decentralised):
     """The server's state is a token that walks on the graph. Each visit is a round of the algorithm with one client: the node it is at.
 
     The next node follows the Metropolis weights (a token may stay), so that in the long run every node is visited alike. Each hop is one
@@ -79,21 +78,9 @@ class RandomWalk(Topology):
                 remedy=f"use {type(job.algorithm).__name__}(tokens={self.tokens})",
             )
 
-    def tasks(self, job: Training, learner: Learner, data: Any) -> tuple[Task, ...]:
-        """A visit, and what the observer asks."""
-        walk = _Walk(self, job, learner, data)
-        return (walk.visit, walk.show)
-
-    def needs_everyone(self, algorithm: Algorithm) -> bool:
-        """Refused by ``check``, with the reason."""
-        del algorithm
-        return False
-
-    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
+    def course(self, job: Training, learner: Learner, data: Any) -> _Walk:
         """Hops."""
-        walk = _Walk(self, job, learner, data)
-        require_connected(self.graph, len(data), walk.graph_key(fed, 1), [str(name) for name in data.names])
-        return await run_course(fed, job, learner, data, walk)
+        return _Walk(self, job, learner, data)
 
 
 class _Walk:
@@ -102,6 +89,15 @@ class _Walk:
     def __init__(self, topology: RandomWalk, job: Training, learner: Learner, data: Any) -> None:
         self.topology, self.graph, self.data, self.job = topology, topology.graph, data, job
         self.node = Node(job.algorithm, learner, population=len(data))
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """A visit, and what the observer asks."""
+        return (self.visit, self.show)
+
+    def check(self, fed: Federation) -> None:
+        """Refuse a graph in parts: a token would never see the others."""
+        require_connected(self.graph, len(self.data), self.graph_key(fed, 1), [str(name) for name in self.data.names])
 
     @property
     def visit(self) -> Task:
