@@ -22,25 +22,7 @@ __all__ = ["Scope"]
 
 
 class Scope:
-    """A place in a program's tree of scopes; see ``Federation``.
-
-    Args:
-        world: what it runs in.
-        parties: whom it may ask; by default the population.
-        slot: path of this scope: the root of its random path and its checkpoint slot.
-        hub: name of the party at which the program runs.
-        family: every federation of the same program, by slot.
-
-    Attributes:
-        home: where the parties keep their private state for this scope.
-        homes: further such places, of nested programs that are over.
-        meter: bytes of this scope alone.
-        records: what it recorded.
-        counts: requests made so far, by task.
-        nested: it is run by a party of another federation.
-        kept: it writes checkpoints of its own.
-        written: how many records the last checkpoint holds, and in which segments.
-    """
+    """A place in a program's tree of scopes; arguments and attributes are those of ``Federation``, which users hold."""
 
     def __init__(
         self,
