@@ -9,7 +9,7 @@ from __future__ import annotations
 from .entry import Claim, Entry, Lab
 from .upcycled.cells import Protocol
 from .upcycled.methods import BASES
-from .upcycled.table import Paper, table
+from .upcycled.table import SOURCE, Paper, table
 
 __all__ = ["ENTRY", "PROTOCOL"]
 
@@ -41,7 +41,7 @@ def _run(lab: Lab, quick: bool) -> list[Claim]:
 ENTRY = Entry(
     name="upcycled-columns",
     title="Upcycled-FL on digits by writer and on tweets, 90 % stragglers: seven bases with and without",
-    source="Yin et al., Federated Learning with Reduced Information Leakage and Computation, Table 1",
+    source=f"{SOURCE}, Table 1",
     run=_run,
     needs="MNIST, its writers and Sentiment140 below ATOLL_DATA",
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from .entry import Claim, Entry, Lab
 from .upcycled.private import private
+from .upcycled.table import SOURCE
 
 __all__ = ["ENTRY"]
 
@@ -26,6 +27,6 @@ def _run(lab: Lab, quick: bool) -> list[Claim]:
 ENTRY = Entry(
     name="upcycled-privacy",
     title="Private Upcycled-FL: loss at equal budgets, output and objective perturbation",
-    source="Yin et al., Federated Learning with Reduced Information Leakage and Computation, section 7",
+    source=f"{SOURCE}, section 7",
     run=_run,
 )

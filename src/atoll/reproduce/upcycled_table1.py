@@ -5,10 +5,7 @@ Source and protocol: `atoll.reproduce.upcycled`. The rows of FedYogi are lost in
 
 from __future__ import annotations
 
-from .entry import Claim, Entry, Lab
-from .upcycled.cells import Protocol
-from .upcycled.data import KINDS
-from .upcycled.table import Paper, table
+from .upcycled.table import Paper, synthetic
 
 __all__ = ["ENTRY"]
 
@@ -40,17 +37,4 @@ _PAPER: Paper = {
 }
 
 
-def _run(lab: Lab, quick: bool) -> list[Claim]:
-    if not quick:
-        return table(lab, Protocol(late=0.9), _PAPER, tuple(KINDS))
-    small = Protocol(late=0.9, rounds=10, seeds=2, epochs=3, rows=100)
-    chosen = dict.fromkeys(("FedAvg", "FedProx", "Scaffold", "FedYogi"), (0.03, 0.5))
-    return table(lab, small, _PAPER, ("iid", "0.5,0.5"), tuple(chosen), chosen)
-
-
-ENTRY = Entry(
-    name="upcycled-table1",
-    title="Upcycled-FL on synthetic data, 90 % stragglers: seven bases with and without",
-    source="Yin et al., Federated Learning with Reduced Information Leakage and Computation, Table 1",
-    run=_run,
-)
+ENTRY = synthetic(1, 0.9, _PAPER)

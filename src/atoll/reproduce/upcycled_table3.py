@@ -5,10 +5,7 @@ Source and protocol: `atoll.reproduce.upcycled`. The table's other two columns (
 
 from __future__ import annotations
 
-from .entry import Claim, Entry, Lab
-from .upcycled.cells import Protocol
-from .upcycled.data import KINDS
-from .upcycled.table import Paper, table
+from .upcycled.table import Paper, synthetic
 
 __all__ = ["ENTRY"]
 
@@ -44,17 +41,4 @@ _PAPER: Paper = {
 }
 
 
-def _run(lab: Lab, quick: bool) -> list[Claim]:
-    if not quick:
-        return table(lab, Protocol(late=0.3), _PAPER, tuple(KINDS))
-    small = Protocol(late=0.3, rounds=10, seeds=2, epochs=3, rows=100)
-    chosen = dict.fromkeys(("FedAvg", "FedProx", "Scaffold", "FedYogi"), (0.03, 0.5))
-    return table(lab, small, _PAPER, ("iid", "0.5,0.5"), tuple(chosen), chosen)
-
-
-ENTRY = Entry(
-    name="upcycled-table3",
-    title="Upcycled-FL on synthetic data, 30 % stragglers: seven bases with and without",
-    source="Yin et al., Federated Learning with Reduced Information Leakage and Computation, Table 3",
-    run=_run,
-)
+ENTRY = synthetic(3, 0.3, _PAPER)

@@ -7,18 +7,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..entry import Claim, Lab
+from ..entry import Claim, Entry, Lab
 from .cells import Cell, Protocol, cell, settings, tuned
 from .columns import COLUMNS
+from .data import KINDS
 from .methods import BASES, COEFFICIENT, COEFFICIENTS, Method
 
-__all__ = ["Paper", "judge_pairs", "table"]
+__all__ = ["Paper", "SOURCE", "judge_pairs", "synthetic", "table"]
 
 Paper = Mapping[tuple[str, str], tuple[float, float]]
 """``(base, kind) -> (accuracy of the base, accuracy of its Upcycled version)``, in percent."""
 _FOLDS = ("FedAvg", "FedAvgM", "FedProx", "pFedMe", "FedYogi")
 """Bases whose server adds a multiple of a direction that the model itself does not enter: a pair of rounds is one with rate ``1 + u``."""
 _LEVEL = "at the base's learning rate"
+
+
+SOURCE = "Yin et al., Federated Learning with Reduced Information Leakage and Computation"
+"""The paper."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,30 @@ def table(
     if ("Scaffold", kinds[0]) in pairs:
         claims.append(_scaffold(lab, protocol, {kind: pairs["Scaffold", kind] for kind in kinds}))
     return claims
+
+
+def synthetic(number: int, late: float, paper: Paper) -> Entry:
+    """The entry of one of the paper's tables on its four synthetic populations.
+
+    Args:
+        number: of the table.
+        late: share of stragglers.
+        paper: its numbers.
+    """
+
+    def run(lab: Lab, quick: bool) -> list[Claim]:
+        if not quick:
+            return table(lab, Protocol(late=late), paper, tuple(KINDS))
+        small = Protocol(late=late, rounds=10, seeds=2, epochs=3, rows=100)
+        chosen = dict.fromkeys(("FedAvg", "FedProx", "Scaffold", "FedYogi"), (0.03, 0.5))
+        return table(lab, small, paper, ("iid", "0.5,0.5"), tuple(chosen), chosen)
+
+    return Entry(
+        name=f"upcycled-table{number}",
+        title=f"Upcycled-FL on synthetic data, {late:.0%} stragglers: seven bases with and without".replace("%", " %"),
+        source=f"{SOURCE}, Table {number}",
+        run=run,
+    )
 
 
 def _title(kind: str) -> str:
