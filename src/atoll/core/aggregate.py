@@ -101,7 +101,7 @@ def _weighted_sum(leaf: Any, weights: np.ndarray) -> Any:
             leaf, weights = leaf[weights != 0], weights[weights != 0]
         dtype = leaf.dtype if leaf.dtype.kind == "f" else np.float64
         return np.tensordot(weights.astype(dtype), leaf.astype(dtype, copy=False), axes=1)[()]
-    torch = T._namespace(leaf)
+    torch = T.namespace(leaf)
     if not weights.all():
         rows = torch.as_tensor(np.flatnonzero(weights), device=leaf.device)
         leaf, weights = leaf[rows], weights[weights != 0]

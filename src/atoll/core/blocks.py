@@ -246,7 +246,7 @@ def _without(value: Tree, out: NDArray[np.bool_]) -> Tree:
         if isinstance(leaf, np.ndarray):
             return np.where(out.reshape(-1, *[1] * (leaf.ndim - 1)), np.zeros((), leaf.dtype), leaf)
         copied = leaf.clone()
-        copied[T._namespace(leaf).as_tensor(np.flatnonzero(out), device=leaf.device)] = 0
+        copied[T.namespace(leaf).as_tensor(np.flatnonzero(out), device=leaf.device)] = 0
         return copied
 
     return T.map(blank, value)

@@ -24,6 +24,7 @@ __all__ = [
     "leaves",
     "map",
     "mul",
+    "namespace",
     "norm",
     "rebuild",
     "scale",
@@ -61,7 +62,7 @@ class Ragged:
         return self.rows[i]
 
 
-def _namespace(leaf: Any) -> Any:
+def namespace(leaf: Any) -> Any:
     """Return the array library of a leaf: ``torch`` for tensors, NumPy for everything else."""
     if type(leaf).__module__.partition(".")[0] == "torch":
         return sys.modules["torch"]
@@ -159,28 +160,28 @@ def square(tree: Tree) -> Tree:
 
 def sqrt(tree: Tree) -> Tree:
     """The square root of every entry."""
-    return map(lambda leaf: _namespace(leaf).sqrt(leaf), tree)
+    return map(lambda leaf: namespace(leaf).sqrt(leaf), tree)
 
 
 def sign(tree: Tree) -> Tree:
     """The sign of every entry: -1, 0 or 1."""
-    return map(lambda leaf: _namespace(leaf).sign(leaf), tree)
+    return map(lambda leaf: namespace(leaf).sign(leaf), tree)
 
 
 def where(condition: Tree, a: Tree, b: Tree) -> Tree:
     """Entries of ``a`` where the condition holds, of ``b`` elsewhere."""
-    return map(lambda c, x, y: _namespace(c).where(c, x, y), condition, a, b)
+    return map(lambda c, x, y: namespace(c).where(c, x, y), condition, a, b)
 
 
 def stack(leaf_list: Sequence[Any]) -> Any:
     """Stack equal-shaped leaves along a new leading axis."""
-    xp = _namespace(leaf_list[0])
+    xp = namespace(leaf_list[0])
     return xp.stack(list(leaf_list))
 
 
 def zeros_like(tree: Tree) -> Tree:
     """Zeros of the same shapes and dtypes."""
-    return map(lambda leaf: _namespace(leaf).zeros_like(leaf), tree)
+    return map(lambda leaf: namespace(leaf).zeros_like(leaf), tree)
 
 
 def dot(a: Tree, b: Tree) -> Any:
@@ -194,7 +195,7 @@ def dot(a: Tree, b: Tree) -> Any:
 def norm(tree: Tree) -> Any:
     """The Euclidean norm over all leaves, ``sqrt(sum_i x_i^2)``."""
     total = dot(tree, tree)
-    return _namespace(total).sqrt(total)
+    return namespace(total).sqrt(total)
 
 
 def size(tree: Tree) -> int:
@@ -216,7 +217,7 @@ def topk(tree: Tree, fraction: float) -> Tree:
     def keep(leaf: Any) -> Any:
         if 0 in leaf.shape:
             return leaf
-        xp = _namespace(leaf)
+        xp = namespace(leaf)
         flat = abs(leaf).reshape(-1)
         count = max(1, int(fraction * flat.shape[0]))
         if xp is np:

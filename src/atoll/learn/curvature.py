@@ -130,7 +130,7 @@ def least_squares_step(state: Tree, apply: Apply, damping: float = 0.0) -> Tree:
 def ravel(tree: Tree) -> Any:
     """All entries as one vector, ``(d,)``."""
     leaves = T.leaves(tree)
-    return T._namespace(leaves[0]).concatenate([leaf.reshape(-1) for leaf in leaves])
+    return T.namespace(leaves[0]).concatenate([leaf.reshape(-1) for leaf in leaves])
 
 
 def unravel(array: Any, like: Tree) -> Tree:
@@ -153,7 +153,7 @@ def hessian(products: Callable[[Tree], Tree], like: Tree, rows: Any) -> Any:
         rows: the vectors, one a row.
     """
     turned = T.leaves(products(unravel(rows, like)))
-    return T._namespace(turned[0]).concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in turned], -1)
+    return T.namespace(turned[0]).concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in turned], -1)
 
 
 def inverse_floored(matrix: np.ndarray, vector: np.ndarray, floor: float, *, size: bool = False) -> np.ndarray:

@@ -103,7 +103,7 @@ class Entropy:
         """``1 + log w``, with the smallest normal number for what has vanished."""
 
         def one(leaf: Any) -> Any:
-            xp = T._namespace(leaf)
+            xp = T.namespace(leaf)
             least = xp.finfo(leaf.dtype).tiny
             return 1.0 + xp.log(leaf * (leaf > least) + least * (leaf <= least))
 
@@ -114,7 +114,7 @@ class Entropy:
         del threshold
 
         def one(leaf: Any) -> Any:
-            raised = T._namespace(leaf).exp(leaf - leaf.max())
+            raised = T.namespace(leaf).exp(leaf - leaf.max())
             return raised / raised.sum()
 
         return T.map(one, z)

@@ -23,7 +23,7 @@ def shorten(matrix: Any, form: Form, count: int) -> Tree:
             floats: the nearest matrix of that rank. ``"top"``: the ``count`` entries of largest magnitude of the upper triangle, and their places.
         count: see above; not used by ``"full"``.
     """
-    xp, d = T._namespace(matrix), matrix.shape[-1]
+    xp, d = T.namespace(matrix), matrix.shape[-1]
     if form == "rank":
         values, axes = xp.linalg.eigh(matrix)
         order = xp.argsort(-abs(values))[:count]
@@ -49,7 +49,7 @@ def restore(short: Tree, d: int) -> Any:
 
 def _placed(places: Any, values: Any, count: int) -> Any:
     """A vector with these values at these places, and zeros elsewhere."""
-    xp = T._namespace(values)
+    xp = T.namespace(values)
     if xp is np:
         found = np.zeros(count, dtype=values.dtype)
         found[places] = values

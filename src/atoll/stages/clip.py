@@ -59,7 +59,7 @@ class Clip(Stage):
 def _norms(block: Tree) -> Any:
     """The norm of every client's update, shape ``(clients,)``, also where a square is too large for the dtype."""
     rows = [leaf.reshape(leaf.shape[0], -1) for leaf in T.leaves(block)]
-    xp = T._namespace(rows[0])
+    xp = T.namespace(rows[0])
     with np.errstate(over="ignore"):
         norms = sum((row * row).sum(-1) for row in rows) ** 0.5
     if bool(xp.isfinite(norms).all()):

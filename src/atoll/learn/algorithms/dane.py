@@ -85,7 +85,7 @@ class DANE(NewtonType):
         # What rounding alone may add to the loss is no growth: else the last digits are never found.
         leaf = T.leaves(params)[0]
         before = value(params)
-        most = before + 4 * float(T._namespace(leaf).finfo(leaf.dtype).eps) * abs(before)
+        most = before + 4 * float(T.namespace(leaf).finfo(leaf.dtype).eps) * abs(before)
         chosen = params
         for j in reversed(range(1 + self.halvings)):
             trial = T.sub(params, T.scale(toward, 0.5**j))

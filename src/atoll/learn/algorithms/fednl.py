@@ -115,7 +115,7 @@ class FedNL(NewtonType):
         params = local["params"]
         gradient = grad(params)
         flat = ravel(params)
-        rows = T._namespace(flat).diag(flat * 0 + 1)
+        rows = T.namespace(flat).diag(flat * 0 + 1)
         found = hessian(lambda vectors: grad.hvps(params, vectors), params, rows)
         return {"params": params, "gradient": gradient, "hessian": 0.5 * (found + found.T)}
 
