@@ -5,11 +5,11 @@ from .algorithm import Algorithm, LocalWork, RoundInfo
 from .algorithms import FedAvg, FedSGD, SufficientStatistics
 from .custom import CustomLearner
 from .divergence import Divergence, GradientDivergence
+from .ending import StopTraining
 from .evaluation import Evaluation
 from .history import History
 from .linear import Linear
 from .pacing import Synchronous
-from .rounds import StopTraining
 from .selection import Everyone, Schedule, Selection, SizeProportional, Uniform
 from .stop import MaxTime, Patience, StopRule, Target
 from .training import Trained, Training

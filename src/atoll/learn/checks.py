@@ -1,12 +1,15 @@
-"""What settings of algorithms must be: positive, counts, shares, words that are known."""
+"""What settings of algorithms must be (positive, counts, shares, words that are known), and models: finite."""
 
 from __future__ import annotations
 
 import math
 
-from atoll.core.errors import ConfigError, nearest
+import numpy as np
 
-__all__ = ["require_choice", "require_count", "require_positive", "require_share"]
+from atoll.core.errors import AtollError, ConfigError, nearest
+from atoll.core.tree import Tree
+
+__all__ = ["require_choice", "require_count", "require_finite", "require_positive", "require_share"]
 
 
 def require_positive(where: str, **values: float) -> None:
@@ -51,3 +54,27 @@ def require_choice(where: str, name: str, value: str, known: tuple[str, ...]) ->
     if value not in known:
         hint = nearest(str(value), known)
         raise ConfigError(f"{name}={value!r} is not known.{hint}", where=where, remedy=f"use one of {', '.join(known)}")
+
+
+def require_finite(
+    params: Tree, number: int, *, whose: str = "the global model", rate: str = "the server's learning rate"
+) -> None:
+    """Refuse a model that has left the numbers.
+
+    Args:
+        params: its parameters by name.
+        number: of the round.
+        whose: model it is.
+        rate: what to lower.
+
+    Raises:
+        AtollError: names the first parameter that is not finite.
+    """
+    for name, leaf in params.items() if isinstance(params, dict) else []:
+        # One sum tells, unless it overflows.
+        if isinstance(leaf, np.ndarray) and not math.isfinite(float(leaf.sum())) and not np.isfinite(leaf).all():
+            raise AtollError(
+                f"parameter {name!r} of {whose} is not finite",
+                where=f"round {number}",
+                remedy=f"lower {rate}; the last checkpoint is intact",
+            )

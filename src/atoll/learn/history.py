@@ -57,7 +57,7 @@ class History(Sequence[dict[str, Any]]):
 
     def best(self, name: str, *, lowest: bool | None = None) -> tuple[int, Any]:
         """``(round, value)`` of the best value; a metric whose name ends in loss or error is best when lowest."""
-        down = _lower_is_better(name) if lowest is None else lowest
+        down = lower_is_better(name) if lowest is None else lowest
         pairs = [(row["round"], row[name]) for row in self.rows if row.get(name) is not None]
         if not pairs:
             self.column(name)
@@ -84,7 +84,7 @@ class History(Sequence[dict[str, Any]]):
 
     def _first(self, name: str, target: float) -> dict[str, Any] | None:
         self.column(name)
-        down = _lower_is_better(name)
+        down = lower_is_better(name)
         for row in self.rows:
             value = row.get(name)
             if value is not None and (value <= target if down else value >= target):
@@ -109,5 +109,5 @@ class History(Sequence[dict[str, Any]]):
         return sum(row["bytes_down"] for row in self.rows)
 
 
-def _lower_is_better(name: str) -> bool:
+def lower_is_better(name: str) -> bool:
     return any(word in name.rpartition("/")[2] or word in name for word in ("loss", "error", "mse", "mae"))

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core.aggregate import Aggregate, Sum
-from atoll.core.errors import AtollError, CompositionError, PolicyError, QuorumError
+from atoll.core.errors import CompositionError, PolicyError, QuorumError
 from atoll.core.task import task
 from atoll.core.tree import Tree
 from atoll.privacy import Tally
 
 from .algorithm import RoundInfo
+from .checks import require_finite
 from .downlink import held_by, lowered
-from .history import History, _lower_is_better
+from .ending import kept_best, report_row, stop_reason, trained
+from .history import History
 from .selection import Candidates
 
 if TYPE_CHECKING:
@@ -28,21 +29,15 @@ if TYPE_CHECKING:
     from .learner import Learner
     from .training import Trained, Training
 
-__all__ = ["StopTraining", "train"]
-
-
-class StopTraining(Exception):  # noqa: N818 - a request, not an error
-    """Raised by a callback to stop after this round."""
+__all__ = ["initial", "learned", "server_round", "train"]
 
 
 async def train(fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
     """Train until a stop rule holds; a checkpoint after every ``checkpoint_every`` rounds."""
-    from .training import Trained
-
-    state = await fed.restore(_initial(fed, job, learner))
+    state = await fed.restore(initial(fed, job, learner))
     if job.aggregation.weighs_population and state["weight"] is None:
         state = {**state, "weight": await _count(fed, data)}
-    reason = _reason(job, History(fed.records))
+    reason = stop_reason(job, History(fed.records))
     tally = Tally(fed.world.ledger)
     while reason is None:
         number = len(fed.records) + 1
@@ -52,13 +47,10 @@ async def train(fed: Federation, job: Training, learner: Learner, data: Any) -> 
             break
         state, row = await _round(fed, job, learner, data, state, number)
         # A callback's wish to stop is not part of the state: a resumed run goes on.
-        reason = _report(fed, job, row) or _reason(job, History(fed.records))
+        reason = report_row(fed, job, row) or stop_reason(job, History(fed.records))
         if fed.durable and (reason is not None or number % job.checkpoint_every == 0):
             await fed.checkpoint(state)
-    history = History(fed.records)
-    best = state["best"] if job.keep_best else None
-    params, number = (best["params"], best["round"]) if best else (_model(state), len(history))
-    return Trained(params, history, str(reason), number)
+    return trained(fed, job, state["best"], _model(state), str(reason))
 
 
 def _over_budget(fed: Federation, job: Training, data: Any, state: Tree, tally: Tally) -> str | None:
@@ -86,7 +78,8 @@ def _spent(over: str, number: int) -> str:
     return over
 
 
-def _initial(fed: Federation, job: Training, learner: Learner) -> Tree:
+def initial(fed: Federation, job: Training, learner: Learner) -> Tree:
+    """The state of a training before its first round."""
     params = learner.init(fed.rng.child("init"))
     job.aggregation.check(job.algorithm, params)
     return {
@@ -122,24 +115,6 @@ def count_examples(island: Island, message: Tree) -> dict[str, Aggregate]:
     return {"examples": Sum(np.float64(len(island.data)), metric=True)}
 
 
-def _reason(job: Training, history: History) -> str | None:
-    for rule in job.stop:
-        reason = rule.reason(history)
-        if reason is not None:
-            return reason
-    return f"all {job.rounds} rounds are done" if len(history) >= job.rounds else None
-
-
-def _report(fed: Federation, job: Training, row: dict[str, Any]) -> str | None:
-    fed.record(row)
-    try:
-        for callback in job.callbacks:
-            callback(row)
-    except StopTraining as stop:
-        return str(stop) or "a callback asked to stop"
-    return None
-
-
 async def _round(
     fed: Federation, job: Training, learner: Learner, data: Any, state: Tree, number: int
 ) -> tuple[Tree, dict[str, Any]]:
@@ -147,13 +122,13 @@ async def _round(
     state, row, replied, invited = await server_round(fed, job, learner, data, state, number)
     model = _model(state)
     row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row, **job.evaluation.timed(row)}
-    last = _reason(job, History([*fed.records, row])) is not None
+    last = stop_reason(job, History([*fed.records, row])) is not None
     if job.evaluation.due(number, last):
         row.update(job.evaluation.at_server(learner, model, getattr(data, "test", None)))
     if job.evaluation.clients_due(number, last):
         row.update(await job.evaluation.at_clients(fed, learner, model, number, job.reducer))
-    state = _learned(job, state, invited, replied, row)
-    return {**state, "best": _best(job, state["best"], row, model, number)}, row
+    state = learned(job, state, invited, replied, row)
+    return {**state, "best": kept_best(job, state["best"], row, model, number)}, row
 
 
 async def server_round(
@@ -175,11 +150,11 @@ async def server_round(
     if "failed" not in row:
         info = _info(fed, state, (number, bool(phases)), len(invited), len(replied))
         state = {**state, "server": job.algorithm.advance(state["server"], info)}
-        _require_finite(state["server"]["params"], number)
+        require_finite(state["server"]["params"], number)
     return state, row, replied, invited if phases else None
 
 
-def _learned(job: Training, state: Tree, invited: Parties | None, replied: Parties, row: dict[str, Any]) -> Tree:
+def learned(job: Training, state: Tree, invited: Parties | None, replied: Parties, row: dict[str, Any]) -> Tree:
     """The state after the selection rule has seen the round."""
     if invited is None:
         return state
@@ -253,7 +228,7 @@ async def _phases(
         updates = {k: v for k, v in combined.value.items() if k != "buffers" and not k.startswith("metric/")}
         sums, memory = job.aggregation.combine(replace(combined, value=updates), server["params"], memory, info)
         server = job.algorithm.fold(server, sums, info, phase)
-        _require_finite(server["params"], number)
+        require_finite(server["params"], number)
     return {**state, "server": server, "aggregation": memory}, row, replied
 
 
@@ -278,25 +253,3 @@ def _account(row: dict[str, Any], combined: Combined) -> None:
         row["rejected_clients"] = {**row.get("rejected_clients", {}), **combined.rejected}
     if combined.errors:
         row["errors"] = {name: str(error) for name, error in combined.errors.items()}
-
-
-def _require_finite(params: Tree, number: int) -> None:
-    for name, leaf in params.items() if isinstance(params, dict) else []:
-        if hasattr(leaf, "dtype") and isinstance(leaf, np.ndarray) and not math.isfinite(float(leaf.sum())):
-            if np.isfinite(leaf).all():
-                continue
-            raise AtollError(
-                f"parameter {name!r} of the global model is not finite",
-                where=f"round {number}",
-                remedy="lower the server's learning rate; the last checkpoint is intact",
-            )
-
-
-def _best(job: Training, best: Any, row: dict[str, Any], params: Tree, number: int) -> Any:
-    value = row.get(job.keep_best or "")
-    if value is None:
-        return best
-    sign = -1.0 if _lower_is_better(job.keep_best or "") else 1.0
-    if best is not None and sign * best["value"] >= sign * value:
-        return best
-    return {"value": float(value), "round": number, "params": params}

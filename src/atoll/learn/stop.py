@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from atoll.core.errors import ConfigError
 
-from .history import History, _lower_is_better
+from .history import History, lower_is_better
 
 __all__ = ["MaxTime", "Patience", "StopRule", "Target"]
 
@@ -37,7 +37,7 @@ class Target(StopRule):
         value = history[-1].get(self.metric) if len(history) else None
         if value is None:
             return None
-        reached = value <= self.value if _lower_is_better(self.metric) else value >= self.value
+        reached = value <= self.value if lower_is_better(self.metric) else value >= self.value
         return f"{self.metric} = {value:.4g} reached the target {self.value:g}" if reached else None
 
 
@@ -79,7 +79,7 @@ class Patience(StopRule):
     def reason(self, history: History) -> str | None:
         """No improvement for too long."""
         values = [row[self.metric] for row in history if row.get(self.metric) is not None]
-        sign = -1.0 if _lower_is_better(self.metric) else 1.0
+        sign = -1.0 if lower_is_better(self.metric) else 1.0
         best, since = float("-inf"), 0
         for value in values:
             if sign * value > best + self.margin:

@@ -15,7 +15,7 @@ from atoll.learn.wrapped import Wrapped, dry_reply
 
 from .base import Aggregation, population_weight, require_examples
 
-__all__ = ["KeepLocal"]
+__all__ = ["KeepLocal", "SingleReplies"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class KeepLocal(Aggregation):
 
     def algorithm(self, base: Algorithm) -> Algorithm:
         """The base with its update as a single reply."""
-        return _Single(base=base)
+        return SingleReplies(base=base)
 
     def check(self, base: Algorithm, params: Tree) -> None:
         """Refuse an algorithm without a mean update of the model."""
@@ -63,7 +63,7 @@ class KeepLocal(Aggregation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Single(Wrapped):
+class SingleReplies(Wrapped):
     """Replies with its own update, not to be summed."""
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:

@@ -14,12 +14,12 @@ from atoll.core.rng import Rng
 from atoll.core.tree import Tree
 
 from ..aggregation import Aggregation, KeepLocal, Renormalised
-from ..aggregation.keep_local import _Single
+from ..aggregation.keep_local import SingleReplies
 from ..evaluation import scores
-from ..rounds import _initial, _learned, server_round
+from ..rounds import initial, learned, server_round
 from .base import Topology, refuse, require_plain
 from .groups import portion
-from .hierarchical import _summed
+from .hierarchical import summed
 from .loop import run_course
 from .mixing import components
 from .shared import mean_states
@@ -69,7 +69,7 @@ class CFL(Topology):
 
     def algorithm(self, base: Algorithm) -> Algorithm:
         """The base with its update as a single reply."""
-        return _Single(base=base)
+        return SingleReplies(base=base)
 
     def check(self, job: Training, learner: Learner, data: Any) -> None:
         """Refuse what hides single updates, algorithms without an update of the model, and selection."""
@@ -140,7 +140,7 @@ class _Clusters:
 
     def initial(self, fed: Federation) -> Tree:
         """One cluster of everyone."""
-        first = {**_initial(fed, self.job, self.learner), "aggregation": None}
+        first = {**initial(fed, self.job, self.learner), "aggregation": None}
         return {"clusters": [{"name": "0", "members": np.arange(len(fed.parties)), "state": first}]}
 
     def _scope(self, fed: Federation, cluster: Tree) -> Federation:
@@ -157,7 +157,7 @@ class _Clusters:
             after, row, replied, invited = await server_round(
                 self._scope(fed, cluster), self.job, self.learner, known, cluster["state"], number
             )
-            after = _learned(self.job, after, invited, replied, row)
+            after = learned(self.job, after, invited, replied, row)
             split = after["aggregation"]
             after = {**after, "aggregation": None}
             if split is None:
@@ -168,7 +168,7 @@ class _Clusters:
 
         done = await asyncio.gather(*(one(cluster) for cluster in state["clusters"]))
         clusters = [cluster for made, _ in done for cluster in made]
-        return {"clusters": clusters}, {**_summed([row for _, row in done]), "clusters": len(clusters)}
+        return {"clusters": clusters}, {**summed([row for _, row in done]), "clusters": len(clusters)}
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """The mean of the clusters', and every client on its own."""

@@ -12,6 +12,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.task import Task, Work
 from atoll.core.tree import Tree
 
+from ..checks import require_finite
 from ..local import batch_rows
 from ..release import is_private
 from .base import refuse
@@ -19,7 +20,6 @@ from .decentralised import Decentralised
 from .graphs import Complete, Graph
 from .mixer import Mixer
 from .mixing import mixing_matrix
-from .node import finite
 from .nodes import Nodes
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class _Pairs(Nodes):
                 )
                 for model, slope in zip((came, own), slopes, strict=True)
             )
-        finite(came, island.name, int(message["round"]))
+        require_finite(came, int(message["round"]), whose=island.name, rate="the learning rate")
         island.state = {**node, "server": {**node["server"], "params": came}}
         return {}
 

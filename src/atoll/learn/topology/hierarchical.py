@@ -12,7 +12,7 @@ from atoll.core import message as M
 from atoll.core.errors import ConfigError
 from atoll.core.tree import Tree
 
-from ..rounds import _initial, _learned, server_round
+from ..rounds import initial, learned, server_round
 from .base import Topology, require_plain
 from .graphs import Complete, Graph
 from .groups import Groups, check_groups, members_of, portion, weight_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..learner import Learner
     from ..training import Trained, Training
 
-__all__ = ["ClusteredGossip", "Hierarchical"]
+__all__ = ["ClusteredGossip", "Hierarchical", "summed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ class _EdgeRounds:
         sizes = [
             float(np.sum(p.sizes)) if (p := portion(self.data, m)).sizes is not None else None for m in self.groups
         ]
-        first = _initial(fed, self.job, self.learner)
+        first = initial(fed, self.job, self.learner)
         rules = [self.job.selection.init(fed.parties[m]) for m in self.groups]
         return {
             "edges": [
@@ -147,17 +147,17 @@ class _EdgeRounds:
                 kept, row, replied, invited = await server_round(
                     edge, self.job, self.learner, portion(self.data, self.groups[e]), kept, number
                 )
-                kept = _learned(self.job, kept, invited, replied, row)
+                kept = learned(self.job, kept, invited, replied, row)
                 rows.append(row)
             return None if message is None else {name: kept[name] for name in message}
 
         await fed.nest(f"edge-{e}", program, fed.parties[self.groups[e]], down)
-        return kept, _summed(rows)
+        return kept, summed(rows)
 
     async def visits(self, fed: Federation, state: Tree, down: Tree = None) -> tuple[list[Tree], dict[str, Any]]:
         """All edges side by side."""
         made = await asyncio.gather(*(self.visit(fed, e, edge, down) for e, edge in enumerate(state["edges"])))
-        return [edge for edge, _ in made], _summed([row for _, row in made])
+        return [edge for edge, _ in made], summed([row for _, row in made])
 
     def finished(self, edges: list[Tree]) -> Tree:
         """The global model: the mean of the edges'."""
@@ -234,7 +234,7 @@ class _Peers(_EdgeRounds):
         return mean, {"consensus": max(away)}
 
 
-def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Rows as one: counts add up, measures are means over the replies."""
     made: dict[str, Any] = {}
     weights = [max(float(row.get("replied", 0)), 0.0) for row in rows]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.core.tree import Tree
 
+from ..ending import kept_best, report_row, stop_reason, trained
 from ..history import History
-from ..rounds import _best, _reason, _report
 
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
@@ -40,22 +40,17 @@ async def run_course(fed: Federation, job: Training, learner: Learner, data: Any
     The global model is found in rounds that are evaluated only. That is an observer's work: its messages go through a scope of their own,
     ``observer``, and a round's ``bytes_up`` and ``bytes_down`` leave them out.
     """
-    from ..training import Trained
-
     state = await fed.restore({"course": course.initial(fed), "best": None, "model": None})
-    reason = _reason(job, History(fed.records))
+    reason = stop_reason(job, History(fed.records))
     while reason is None:
         number = len(fed.records) + 1
         state, row = await _round(fed, job, learner, data, state, (course, number))
-        reason = _report(fed, job, row) or _reason(job, History(fed.records))
+        reason = report_row(fed, job, row) or stop_reason(job, History(fed.records))
         if reason is not None and state["model"] is None:  # a callback stopped between two evaluations
             state = {**state, "model": (await course.model(_watch(fed), state["course"], number))[0]}
         if fed.durable and (reason is not None or number % job.checkpoint_every == 0):
             await fed.checkpoint(state)
-    history = History(fed.records)
-    best = state["best"] if job.keep_best else None
-    params, number = (best["params"], best["round"]) if best else (state["model"], len(history))
-    return Trained(params, history, str(reason), number)
+    return trained(fed, job, state["best"], state["model"], str(reason))
 
 
 def _watch(fed: Federation) -> Federation:
@@ -75,7 +70,7 @@ async def _round(
     spent = {name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}
     row = {**spent, **row}
     row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row, **job.evaluation.timed(row)}
-    last = _reason(job, History([*fed.records, row])) is not None
+    last = stop_reason(job, History([*fed.records, row])) is not None
     at_server, at_clients = job.evaluation.due(number, last), job.evaluation.clients_due(number, last)
     model = None
     if at_server or at_clients:
@@ -86,8 +81,8 @@ async def _round(
             row.update(job.evaluation.at_server(learner, model, getattr(data, "test", None)))
         if at_clients:
             row.update(await job.evaluation.at_clients(watch, learner, model, number))
-    last = last or _reason(job, History([*fed.records, row])) is not None
-    best = state["best"] if model is None else _best(job, state["best"], row, model, number)
+    last = last or stop_reason(job, History([*fed.records, row])) is not None
+    best = state["best"] if model is None else kept_best(job, state["best"], row, model, number)
     return {"course": kept, "best": best, "model": model if last else None}, row
 
 

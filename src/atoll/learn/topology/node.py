@@ -10,22 +10,20 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from atoll.core.aggregate import Aggregate
-from atoll.core.errors import AtollError
 from atoll.core.rng import Rng
 from atoll.core.task import Work
 from atoll.core.tree import Tree
 
 from ..algorithm import Algorithm, RoundInfo
+from ..checks import require_finite
 
 if TYPE_CHECKING:
     from atoll.core.island import Island
 
     from ..learner import Learner
 
-__all__ = ["Node", "Turn", "finite", "folded"]
+__all__ = ["Node", "Turn", "folded"]
 
 
 class Turn:
@@ -90,7 +88,7 @@ class Node:
             node = {**node, "client": turn.state, "buffers": sums.pop("buffers", node["buffers"])}
             server = self.algorithm.fold(server, sums, info, phase)
         server = self.algorithm.advance(server, info)
-        finite(server["params"], island.name, number)
+        require_finite(server["params"], number, whose=island.name, rate="the learning rate")
         return {**node, "server": server}, metrics
 
 
@@ -98,18 +96,3 @@ def folded(reply: dict[str, Aggregate]) -> tuple[dict[str, Any], dict[str, Aggre
     """One reply as sums of one, and its metrics."""
     metrics = {name: aggregate for name, aggregate in reply.items() if name.startswith("metric/")}
     return {name: a.total().result() for name, a in reply.items() if name not in metrics}, metrics
-
-
-def finite(params: Tree, name: str, number: int) -> None:
-    """Refuse a model that has left the numbers.
-
-    Raises:
-        AtollError: one of its parameters is not finite.
-    """
-    for leaf, value in params.items() if isinstance(params, dict) else []:
-        if isinstance(value, np.ndarray) and not np.isfinite(value).all():
-            raise AtollError(
-                f"parameter {leaf!r} of {name} is not finite",
-                where=f"round {number}",
-                remedy="lower the learning rate; the last checkpoint is intact",
-            )

@@ -1,0 +1,61 @@
+"""When a training ends and what it then gives: stop rules, callbacks, the best model. Every round loop asks here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.tree import Tree
+
+from .history import History, lower_is_better
+
+if TYPE_CHECKING:
+    from atoll.core.federation import Federation
+
+    from .training import Trained, Training
+
+__all__ = ["StopTraining", "kept_best", "report_row", "stop_reason", "trained"]
+
+
+class StopTraining(Exception):  # noqa: N818 - a request, not an error
+    """Raised by a callback to stop after this round."""
+
+
+def stop_reason(job: Training, history: History) -> str | None:
+    """Why the training is over after these rounds; ``None`` when it goes on."""
+    for rule in job.stop:
+        reason = rule.reason(history)
+        if reason is not None:
+            return reason
+    return f"all {job.rounds} rounds are done" if len(history) >= job.rounds else None
+
+
+def report_row(fed: Federation, job: Training, row: dict[str, Any]) -> str | None:
+    """Record a round and tell the callbacks; the reason if one of them asks to stop."""
+    fed.record(row)
+    try:
+        for callback in job.callbacks:
+            callback(row)
+    except StopTraining as stop:
+        return str(stop) or "a callback asked to stop"
+    return None
+
+
+def kept_best(job: Training, best: Any, row: dict[str, Any], params: Tree, number: int) -> Any:
+    """The best round so far by ``keep_best``, with its model; ``best`` before it."""
+    value = row.get(job.keep_best or "")
+    if value is None:
+        return best
+    sign = -1.0 if lower_is_better(job.keep_best or "") else 1.0
+    if best is not None and sign * best["value"] >= sign * value:
+        return best
+    return {"value": float(value), "round": number, "params": params}
+
+
+def trained(fed: Federation, job: Training, best: Any, params: Tree, reason: str) -> Trained:
+    """What the training gives: the best round's model with ``keep_best``, else the last one."""
+    from .training import Trained
+
+    history = History(fed.records)
+    chosen = best if job.keep_best else None
+    params, number = (chosen["params"], chosen["round"]) if chosen else (params, len(history))
+    return Trained(params, history, reason, number)
