@@ -13,7 +13,7 @@ from atoll.core.cohort import Community
 from atoll.core.errors import ConfigError, QuorumError
 from atoll.core.party import Names
 from atoll.core.results import Terms
-from atoll.core.task import Batch, Work, task
+from atoll.core.task import Batch, Task, Work, task
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.simulation import run_in
@@ -236,7 +236,7 @@ def test_declared_work_and_mail_reach_the_cost_model():
         return fed.bytes()
 
     sizes = run_in(World(Community([[1] * i for i in range(6)]), Inline(), cost=Watch()), program)[0]
-    assert [w.examples for w in seen[0][3]] == [1.0, 2.0]
+    assert seen[0][3].examples.tolist() == [1.0, 2.0]
     assert seen[0][2] == 77
     down = seen[1][1]
     assert down.tolist()[0] == down.tolist()[1] > down.tolist()[2]  # two have mail
@@ -251,3 +251,83 @@ def declared(data, args, message):
 def post(island, message):
     for name in ("client-1", "client-2"):
         island.post(name, {"x": np.zeros(16)})
+
+
+class Sized(Community):
+    """A population whose sizes are known without looking at anybody's data."""
+
+    def __init__(self, sizes):
+        super().__init__([None] * len(sizes))
+        self.sizes = np.array(sizes)
+        self.touched = []
+
+    def shard(self, i):
+        self.touched.append(i)
+        return [0] * int(self.sizes[i])
+
+
+def test_work_by_size_touches_nobodys_data():
+    loads = []
+
+    class Watch(Wave):
+        def plan(self, parties, plan):
+            loads.append(plan.work().examples.tolist())
+            return super().plan(parties, plan)
+
+    calls = []
+
+    def by_rows(data, args, message):
+        calls.append(len(data))
+        return Work(examples=float(len(data)))
+
+    sized = Task("tests:sized", lambda island, message: 1, work=by_rows, by_size=True)
+    people = Sized([3, 5, 3, 5, 3])
+
+    async def program(fed):
+        await fed.send(fed.parties, sized)
+        assert not people.touched
+        assert sorted(calls) == [3, 5]  # one call a size
+        await fed.send(fed.parties, Task("tests:any", sized.run, work=by_rows))
+        return people.touched
+
+    world = World(people, Inline(), cost=Watch())
+    world.registry.update({name: Task(name, sized.run) for name in ("tests:sized", "tests:any")})
+    assert run_in(world, program)[0] == [0, 1, 2, 3, 4]
+    assert loads[0] == loads[1] == [3.0, 5.0, 3.0, 5.0, 3.0]
+
+
+def test_a_turn_is_the_number_in_the_label_or_the_count():
+    turns = []
+
+    class Watch(Wave):
+        def plan(self, parties, plan):
+            turns.append(plan.turn)
+            return super().plan(parties, plan)
+
+    async def program(fed):
+        for at in (None, None, 7, (9, "train"), ("last",)):
+            await fed.ask_all(fed.parties, post, at=at)
+
+    run_in(World(Community([[1], [2], [3]]), Inline(), cost=Watch()), program)
+    assert turns == [0, 1, 7, 9, 0]
+
+
+def test_a_rule_chooses_among_replies_and_closes_the_round():
+    """It takes odd clients only and closes at the second of them."""
+    rule_saw = []
+
+    def odd(arrived):
+        rule_saw.append(arrived.tolist())
+        places = np.flatnonzero(arrived % 2 == 1)[:2]
+        return places, int(places[1]) if len(places) == 2 else None
+
+    async def program(fed):
+        full = await fed.ask_all(fed.parties, post, accept=odd)
+        first = fed.clock.now()
+        few = await fed.ask_all(fed.parties[:3], post, accept=odd)
+        return full.senders.names, first, few.senders.names, fed.clock.now() - first
+
+    speeds = {f"client-{i}": float(6 - i) for i in range(6)}  # 5 answers first
+    found = run_in(World(Community([[1]] * 6), Inline(), cost=Timetable(speeds)), program)[0]
+    assert rule_saw == [[5, 4, 3, 2, 1, 0], [2, 1, 0]]
+    assert found == (["client-3", "client-5"], 3.0, ["client-1"], 6.0)

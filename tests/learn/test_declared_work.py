@@ -52,7 +52,7 @@ class ByBatches:
     """Devices that take a second for every mini-batch."""
 
     def plan(self, parties, plan):
-        seconds = np.array([work.batches for work in plan.work()])
+        seconds = plan.work().batches
         return Outcomes(seconds, np.ones(len(parties), dtype=bool), np.ones(len(parties)))
 
     def transfer(self, source, target, nbytes):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .party import Parties
-    from .task import Work
+    from .task import Workload
 
 __all__ = ["Clock", "Cost", "Free", "Outcomes", "Plan", "VirtualLoop", "run"]
 
@@ -35,8 +35,10 @@ class Plan:
         down: bytes sent to each party: one number for all, or, where they have mail, one each.
         up: bytes of each reply, 0 when unknown beforehand.
         now: seconds on the clock.
-        key: random key of the request, for crash draws that depend on nothing else.
-        work: called when the model wants it: the declared work of each party.
+        key: random key of the request, for draws that depend on nothing else.
+        work: called when the model wants it: the declared work of each party, as columns.
+        turn: the number of the round in which the request is made: the first part of its label ``at=(turn, ...)`` where that is a whole number,
+            else how many requests of the task came before. Draws by turn and party are the same for every program that has rounds.
     """
 
     request: str
@@ -44,7 +46,8 @@ class Plan:
     up: int
     now: float
     key: int
-    work: Callable[[], list[Work]]
+    work: Callable[[], Workload]
+    turn: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,11 @@ class Outcomes:
 
 
 class Cost(Protocol):
-    """A model of devices and links. Pure: the same plan has the same outcome."""
+    """A model of devices and links. Pure: the same plan has the same outcome.
+
+    It may offer ``forecast(parties, plan) -> seconds``, what each would take if nothing went wrong, and ``available(parties, now) -> mask``, who can be
+    asked at all at a moment; see ``Federation.forecast`` and ``Federation.available``.
+    """
 
     def plan(self, parties: Parties, plan: Plan) -> Outcomes:
         """Decide when each party answers, or that it does not."""

@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from . import message as M
 from . import nesting, survival
 from .chain import Chain
 from .dialogue import Dialogue
 from .party import Parties, Party
 from .reducer import Plain, Reducer
-from .results import Combined, Late, Terms
+from .request import Request
+from .results import Accept, Combined, Late, Terms
 from .stage import Stage
 from .sums import Sums
 from .task import Task
 from .tree import Tree
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from .world import World
@@ -66,10 +69,11 @@ class Federation(Dialogue, Sums):
         reducer: Reducer | None = None,
         deadline: float | None = None,
         quorum: int = 1,
-        accept: int | None = None,
+        accept: Accept | None = None,
         late: Late = "cancel",
         at: Any = None,
         down: NDArray[np.int64] | None = None,
+        up: int | Callable[[], int] | None = None,
     ) -> Combined:
         """Ask the parties and get the combination of their replies, never the parts.
 
@@ -81,10 +85,11 @@ class Federation(Dialogue, Sums):
             reducer: how replies become one; by default plain addition.
             deadline: seconds after sending.
             quorum: replies without which the round has failed.
-            accept: replies after which the round closes.
+            accept: replies after which the round closes, or a rule that chooses among them; see ``Taker``.
             late: what becomes of the others.
             at: label of the request in its random path; by default a count.
             down: bytes that reach each party, where they are not the message's own size; see ``Terms``.
+            up: bytes of a reply as a model of devices shall know them beforehand; see ``Terms``.
 
         Raises:
             CompositionError: stages and reducer cannot be combined; nobody was contacted.
@@ -93,8 +98,28 @@ class Federation(Dialogue, Sums):
         chain = uplink if isinstance(uplink, Chain) else Chain(uplink)
         chosen = reducer or Plain()
         chosen.check(chain)
-        terms = Terms(deadline, quorum, accept, late, down)
+        terms = Terms(deadline, quorum, accept, late, down, up)
         return await chosen.reduce(self, parties, task, message, chain, terms, at)
+
+    # ------------------------------------------------------------------ what devices are expected to do
+
+    def forecast(
+        self, parties: Parties, task: Task, message: Tree = None, *, up: int | Callable[[], int] | None = None
+    ) -> NDArray[np.float64] | None:
+        """Seconds that each party is expected to take for a task if nothing goes wrong; ``None`` where nobody knows."""
+        ask = getattr(self.world.cost, "forecast", None)
+        if ask is None:
+            return None
+        request = Request(f"{self.slot}/{task.name}/forecast", task, message, self.home, 0)
+        plan = self.traffic.plan(request, parties, M.nbytes(message), self.clock.now(), up)
+        return np.asarray(ask(parties, plan), dtype=np.float64)
+
+    def available(self, parties: Parties) -> Parties:
+        """Those of the parties that can be asked now."""
+        ask = getattr(self.world.cost, "available", None)
+        if ask is None:
+            return parties
+        return Parties(self.world.roster, parties.positions[np.asarray(ask(parties, self.clock.now()), dtype=bool)])
 
     def scope(self, name: str, parties: Parties | None = None) -> Federation:
         """A view with its own random path, private state and checkpoint slot, for concurrent sub-programs.

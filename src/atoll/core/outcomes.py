@@ -98,6 +98,7 @@ def combined(
         int(sum(p.nbytes.sum() for p in parts)),
         bytes_down,
         {k: t.kind for k, t in totals.items()},
+        asked,
     )
 
 

@@ -69,6 +69,7 @@ class Request:
         uplink: stages for the replies of a sum.
         public: round parameters of the stages.
         mail: envelopes to hand over.
+        turn: the number of the round in which it is made, for models of devices; see ``Plan``.
     """
 
     id: str
@@ -79,6 +80,7 @@ class Request:
     uplink: Chain = field(default_factory=Chain)
     public: tuple[Tree, ...] = ()
     mail: Mail | None = None
+    turn: int = 0
 
     @property
     def memory(self) -> str:

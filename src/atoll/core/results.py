@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .errors import ConfigError
 from .party import Parties
@@ -15,9 +15,31 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Combined", "Exchanged", "Late", "Replies", "Terms"]
+    from .clock import Outcomes
+
+__all__ = ["Accept", "Combined", "Exchanged", "Late", "Replies", "Taker", "Terms"]
 
 Late = Literal["cancel", "arrive", "drop"]
+
+
+class Taker(Protocol):
+    """Which replies a round takes, and when it is full."""
+
+    def __call__(self, arrived: NDArray[np.int64]) -> tuple[NDArray[np.int64], int | None]:
+        """Choose among replies.
+
+        Args:
+            arrived: positions of those whose reply comes in time, in order of arrival.
+
+        Returns:
+            The places in ``arrived`` that are taken, and the place of the one at whose arrival the round closes, or ``None`` if it waits on. What
+            comes after that one must not matter.
+        """
+        ...
+
+
+Accept = int | Taker
+"""Replies after which a round closes, or a rule."""
 
 
 @dataclass(frozen=True)
@@ -27,23 +49,25 @@ class Terms:
     Attributes:
         deadline: seconds after sending; ``None`` waits for everyone whose link is up.
         quorum: replies without which the round has failed.
-        accept: replies after which the round closes early (over-selection); ``None`` takes all.
+        accept: replies after which the round closes early (over-selection), or a rule that chooses; ``None`` takes all.
         late: what becomes of the others: ``"cancel"`` their work, let them ``"arrive"`` later, or do the work and ``"drop"`` the reply.
         down: bytes that reach each party where they are not the message's own size, because a party is sent only what it does not know.
+        up: bytes of a reply as a cost model shall know them beforehand, or what tells them; by default what the task says.
     """
 
     deadline: float | None = None
     quorum: int = 1
-    accept: int | None = None
+    accept: Accept | None = None
     late: Late = "cancel"
     down: NDArray[np.int64] | None = field(default=None, compare=False)
+    up: int | Callable[[], int] | None = None
 
     def __post_init__(self) -> None:
         if self.deadline is not None and not self.deadline > 0:
             raise ConfigError(f"deadline={self.deadline} seconds", remedy="use a positive number, or None")
         if self.quorum < 0:
             raise ConfigError(f"quorum={self.quorum}", remedy="use a whole number of at least 0")
-        if self.accept is not None and self.accept < max(1, self.quorum):
+        if isinstance(self.accept, int) and self.accept < max(1, self.quorum):
             raise ConfigError(
                 f"accept={self.accept} closes the round before quorum={self.quorum} is reached",
                 remedy="use accept >= quorum >= 1",
@@ -103,6 +127,8 @@ class Combined:
         n: replies in it.
         weight: name -> sum of weights.
         kinds: name -> kind of the aggregate: mean, sum, vote or parts. Parts come in cohort order.
+        asked: who was asked.
+        outcomes: what became of each of them, one entry a party of ``asked``, where the world knows.
         senders: who is in it, in cohort order.
         silent: who did not answer in time.
         rejected: name -> why the reply was kept out.
@@ -123,6 +149,8 @@ class Combined:
     bytes_up: int = 0
     bytes_down: int = 0
     kinds: dict[str, str] = field(default_factory=dict)
+    asked: Parties | None = None
+    outcomes: Outcomes | None = None
 
     def __getitem__(self, name: str) -> Any:
         return self.value[name]

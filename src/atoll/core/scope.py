@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
 from .chain import Chain
@@ -96,15 +97,18 @@ class Scope:
             raise ConfigError(f"{task!r} is not a task", remedy="decorate the function with @atoll.task")
         self.world.require_known(task)
         if at is None:
-            label = str(self.counts[task.name])
+            turn = self.counts[task.name]
+            label = str(turn)
             self.counts[task.name] += 1
         else:
-            label = "@" + "/".join(str(part) for part in (at if isinstance(at, tuple | list) else (at,)))
+            parts = at if isinstance(at, tuple | list) else (at,)
+            turn = int(parts[0]) if parts and isinstance(parts[0], Integral) else 0
+            label = "@" + "/".join(str(part) for part in parts)
             self._fresh(f"{task.name}/{label}")
         rng = Rng.of(self.world.seed).child(self.slot, task.name, label)
         chain = uplink or Chain()
         public = tuple(chain.public(rng.child("public"))) if chain else ()
-        return Request(f"{self.slot}/{task.name}/{label}", task, message, self.home, rng.key, chain, public, mail)
+        return Request(f"{self.slot}/{task.name}/{label}", task, message, self.home, rng.key, chain, public, mail, turn)
 
     def _fresh(self, label: str) -> None:
         """Refuse a label that was used: its request would be answered from the journal, with the same random numbers."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from .scope import Scope
 from .stage import Stage
 from .task import Task
 from .tree import Tree
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["Sums"]
 
@@ -39,7 +42,7 @@ class Sums(Scope):
     ) -> Combined:
         """The plain sum that reducers build on: the engine adds up replies, in cohort order or by groups of ``fan_in``."""
         request = self._request(task, message, at, uplink=uplink)
-        flight = self.traffic.send(request, parties, down=terms.down)
+        flight = self.traffic.send(request, parties, down=terms.down, up=terms.up)
         accepted = await self.traffic.close(flight, terms)
         if terms.late == "drop" and len(flight.cancelled):
             await self.traffic.run(flight, flight.cancelled)
@@ -50,15 +53,24 @@ class Sums(Scope):
         parts = [await self.traffic.fold(request, group) for group in groups if len(group)]
         seconds = self.clock.now() - flight.sent
         result = combined(self.world, parts, uplink, request.public, parties, seconds, flight.down)
+        result = replace(result, outcomes=self.traffic.outcomes(flight))
         return require_quorum(result, len(parties), terms.quorum, request.id)
 
     # ------------------------------------------------------------------ work in flight
 
     async def send(
-        self, parties: Parties, task: Task, message: Tree = None, *, version: int = 0, at: Any = None
+        self,
+        parties: Parties,
+        task: Task,
+        message: Tree = None,
+        *,
+        version: int = 0,
+        at: Any = None,
+        down: NDArray[np.int64] | None = None,
+        up: int | Callable[[], int] | None = None,
     ) -> Flight:
-        """Send without waiting; the replies come through ``arrivals``."""
-        flight = self.traffic.send(self._request(task, message, at), parties, version)
+        """Send without waiting; the replies come through ``arrivals``. See ``Terms`` for ``down`` and ``up``."""
+        flight = self.traffic.send(self._request(task, message, at), parties, version, down=down, up=up)
         self.traffic.flights.append(flight)
         return flight
 

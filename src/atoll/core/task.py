@@ -8,7 +8,7 @@ a cohort as a few large array operations.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .cohort import Cohort
     from .island import Island
 
-__all__ = ["Batch", "Summed", "Task", "Tuning", "Work", "resolve", "task"]
+__all__ = ["Batch", "Summed", "Task", "Tuning", "Work", "Workload", "resolve", "task"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,28 @@ class Work:
     examples: float = 0.0
     batches: float = 0.0
     epochs: float = 0.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The declared work of many parties, as columns; see ``Work``.
+
+    Attributes:
+        examples: one entry a party.
+        batches: likewise.
+        epochs: likewise.
+    """
+
+    examples: NDArray[np.float64]
+    batches: NDArray[np.float64]
+    epochs: NDArray[np.float64]
+
+    @staticmethod
+    def of(works: Sequence[Work], places: NDArray[np.int64] | None = None) -> Workload:
+        """Columns of these works, or of those that each party's place names."""
+        rows = np.array([(w.examples, w.batches, w.epochs) for w in works], dtype=np.float64).reshape(-1, 3)
+        rows = rows if places is None else rows[places]
+        return Workload(rows[:, 0], rows[:, 1], rows[:, 2])
 
 
 @dataclass
@@ -113,6 +135,7 @@ class Task:
         run: ``(island, message) -> reply``, plain or ``async``.
         many: ``(cohort, message) -> Iterator[Batch]``, optional.
         work: ``(data, args, message) -> Work``, declared before the task runs; the message is that of the request.
+        by_size: its work depends on how many examples a party has, and on nothing else of its data: ``work`` may be given any sequence that long.
         reply_bytes: size of the encoded reply if known beforehand.
         args: plain arguments, passed to ``run`` as keywords.
         sums: ``(cohort, message) -> Summed``, optional: like ``many`` when no stage needs single replies; ``None`` leaves it to ``many``.
@@ -129,6 +152,7 @@ class Task:
     sums: Callable[..., Summed | None] | None = None
     tuning: Tuning | None = None
     wraps: Task | None = None
+    by_size: bool = False
 
     def with_args(self, **args: Any) -> Task:
         """The same task with plain keyword arguments bound."""
@@ -145,6 +169,12 @@ class Task:
             return own
         inner = self.wraps.declared(data, message)
         return Work(own.examples + inner.examples, own.batches + inner.batches, own.epochs + inner.epochs)
+
+    @property
+    def sized(self) -> bool:
+        """Whether the declared work, that of the task it wraps included, follows from the number of examples alone."""
+        own = self.by_size or self.work is _no_work
+        return own and (self.wraps is None or self.wraps.sized)
 
     def spec(self) -> dict[str, Any]:
         """The task as it travels: names and plain arguments."""

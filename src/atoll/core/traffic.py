@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import message as M
-from .clock import Free, Plan
+from .clock import Free, Outcomes, Plan
 from .errors import QuorumError
 from .flight import Arrivals, Flight, Handle
 from .meter import Meter
 from .party import Parties
 from .request import Folded, Mail, Reply, Request
 from .results import Terms
-from .task import Task
+from .task import Task, Work, Workload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,9 +41,15 @@ class Traffic:
         self.flights: list[Flight] = []
 
     def send(
-        self, request: Request, parties: Parties, version: int = 0, *, down: NDArray[np.int64] | None = None
+        self,
+        request: Request,
+        parties: Parties,
+        version: int = 0,
+        *,
+        down: NDArray[np.int64] | None = None,
+        up: int | Callable[[], int] | None = None,
     ) -> Flight:
-        """Put a request on its way to each party; ``down`` are the bytes that reach each, where they are not the message's own."""
+        """Put a request on its way to each party; see ``Terms`` for ``down`` and ``up``."""
         now = self.world.clock.now()
         n = len(parties)
         sent: Any = M.nbytes(request.message) if down is None else down
@@ -54,7 +60,7 @@ class Traffic:
             arrives, fraction = np.full(n, now), np.ones(n)
             lost = np.full(n, np.inf)
         else:
-            outcomes = self.world.cost.plan(parties, self._plan(request, parties, sent, now))
+            outcomes = self.world.cost.plan(parties, self.plan(request, parties, sent, now, up))
             arrives = np.where(outcomes.done, now + outcomes.seconds, np.inf)
             lost = np.where(outcomes.done, np.inf, now + outcomes.seconds)
             fraction = outcomes.fraction
@@ -62,12 +68,28 @@ class Traffic:
         open_, waiting = np.isfinite(arrives), np.zeros(n, dtype=bool)
         return Flight(request, parties, arrives, fraction, version, now, total, open_, waiting, lost)
 
-    def _plan(self, request: Request, parties: Parties, down: int | NDArray[np.int64], now: float) -> Plan:
-        def work() -> list[Any]:
-            shard = self.world.population.shard
-            return [request.task.declared(shard(int(p)), request.message) for p in parties.positions]
+    def plan(
+        self,
+        request: Request,
+        parties: Parties,
+        down: int | NDArray[np.int64],
+        now: float,
+        up: int | Callable[[], int] | None = None,
+    ) -> Plan:
+        """The request as a cost model sees it."""
+        told = up() if callable(up) else up
+        reply = request.task.reply_bytes or 0 if told is None else told
+        return Plan(request.id, down, reply, now, request.key, lambda: self._work(request, parties), request.turn)
 
-        return Plan(request.id, down, request.task.reply_bytes or 0, now, request.key, work)
+    def _work(self, request: Request, parties: Parties) -> Workload:
+        population, task = self.world.population, request.task
+        sizes = getattr(population, "sizes", None) if task.sized else None
+        if sizes is not None and (parties.positions < len(population)).all():
+            # As many calls as there are different sizes, and no client's data is touched.
+            different, places = np.unique(np.asarray(sizes)[parties.positions], return_inverse=True)
+            return Workload.of([task.declared(range(int(n)), request.message) for n in different], places)
+        works: list[Work] = [task.declared(population.shard(int(p)), request.message) for p in parties.positions]
+        return Workload.of(works)
 
     async def close(self, flight: Flight, terms: Terms) -> NDArray[np.int64]:
         """Wait until the round closes; return the indices of the accepted, in cohort order.
@@ -82,10 +104,11 @@ class Traffic:
         in_time = np.flatnonzero(flight.arrives <= limit)
         in_time = in_time[np.isfinite(flight.arrives[in_time])]
         order = in_time[np.lexsort((flight.parties.positions[in_time], flight.arrives[in_time]))]
-        early = terms.accept is not None and len(order) >= terms.accept
-        accepted = order[: terms.accept] if early else order
-        if early or len(order) == len(flight.parties):
-            moment = flight.arrives[accepted].max(initial=flight.sent)
+        accepted, full = _accepted(flight, order, terms)
+        if full is not None:
+            moment = full
+        elif len(order) == len(flight.parties):
+            moment = flight.arrives[order].max(initial=flight.sent)
         elif np.isfinite(limit):
             moment = limit
         else:  # no deadline: a loss is known when the link notices it
@@ -103,6 +126,12 @@ class Traffic:
             flight.cancel()
         self._check_quorum(flight, len(accepted), terms)
         return np.sort(accepted)
+
+    @staticmethod
+    def outcomes(flight: Flight) -> Outcomes:
+        """What became of each party that was asked."""
+        done = np.isfinite(flight.arrives)
+        return Outcomes(np.where(done, flight.arrives, flight.lost) - flight.sent, done, flight.fraction)
 
     def _check_quorum(self, flight: Flight, answered: int, terms: Terms) -> None:
         if answered >= terms.quorum:
@@ -221,3 +250,15 @@ class Traffic:
                     request, parties, arrives, fraction, row["version"], row["sent"], row["down"], open_, waiting, lost
                 )
             )
+
+
+def _accepted(flight: Flight, order: NDArray[np.int64], terms: Terms) -> tuple[NDArray[np.int64], float | None]:
+    """Which of the replies in time are taken, and when the round is full; ``None`` when it never is."""
+    accept = terms.accept
+    if accept is None:
+        return order, None
+    if isinstance(accept, int):
+        full = len(order) >= accept
+        return order[:accept], float(flight.arrives[order[accept - 1]]) if full else None
+    taken, closing = accept(flight.parties.positions[order])
+    return order[taken], None if closing is None else float(flight.arrives[order[closing]])

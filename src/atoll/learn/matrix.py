@@ -63,7 +63,7 @@ class MatrixRegressionLearner:
     def __init__(self, model: MatrixRegression, settings: LearnerSettings) -> None:
         self.model = model
         self.algorithm = settings.algorithm
-        self.train = Task("atoll.learn.matrix:train", self._train, work=self._work)
+        self.train = Task("atoll.learn.matrix:train", self._train, work=self._work, by_size=True)
         self.measure = Task("atoll.learn.matrix:measure", self._measure)
 
     def init(self, rng: Rng) -> Tree:

@@ -49,7 +49,7 @@ class QuadraticLearner:
     def __init__(self, model: Quadratic, settings: LearnerSettings) -> None:
         self.model = model
         self.algorithm = settings.algorithm
-        self.train = Task("atoll.learn.quadratic:train", self._train, work=self._work)
+        self.train = Task("atoll.learn.quadratic:train", self._train, work=self._work, by_size=True)
         self.measure = Task("atoll.learn.quadratic:measure", self._measure)
 
     def init(self, rng: Rng) -> Tree:
