@@ -1,0 +1,193 @@
+"""How long rounds took and how well they used their devices, as functions of what each round did.
+
+A round of length ``T`` costs, with ``N_sync`` copies of a model of ``size`` bytes sent by a server of bandwidth ``bw`` (W. Wu, "Towards Efficient
+Horizontal Federated Learning", PhD thesis, Warwick 2021, Eqs. 3.4 to 3.6):
+
+    T_dist = N_sync size / bw
+    T      = min(T_lim, T_dist + max_k (T_down_k + T_train_k + T_up_k))
+
+with the maximum over the clients that the server waits for. `CORRECTED` is this rule with a server that waits until ``T_lim`` for replies that never
+come. `COMPAT` is what the thesis' tables hold: distribution time is charged for all copies since the first round, lies outside the minimum, and each
+algorithm waits in its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.errors import ConfigError, DataError
+
+__all__ = [
+    "COMPAT",
+    "CORRECTED",
+    "Accounting",
+    "RoundLog",
+    "effective_update_ratio",
+    "expected_effective_updates",
+    "expected_futility",
+    "expected_synchronisation_ratio",
+    "futility",
+    "synchronisation_ratio",
+    "version_variance",
+]
+
+Floats = NDArray[np.float64]
+Waiting = Literal["deadline", "asked", "taken"]
+
+
+@dataclass(frozen=True)
+class RoundLog:
+    """What the rounds of a run did: columns of shape ``(rounds,)``.
+
+    Attributes:
+        clients: in the population, ``N``.
+        copies: of the model that the server sent, ``N_sync``.
+        effective: replies in the round's model: picked and not crashed.
+        taken: seconds of the slowest reply in the round's model, from sending to arrival; 0 for none.
+        asked: seconds that the slowest client asked would have needed, had it not failed; 0 for none.
+        unmet: whether the server waited for a reply that never came.
+        variance: of the versions of the models from which the replies were trained, ``var(V_t)``.
+        futile: work thrown away, in client-rounds.
+        begun: work begun, in client-rounds.
+    """
+
+    clients: int
+    copies: NDArray[Any]
+    effective: NDArray[Any]
+    taken: NDArray[Any]
+    asked: NDArray[Any]
+    unmet: NDArray[Any]
+    variance: NDArray[Any]
+    futile: NDArray[Any]
+    begun: NDArray[Any]
+
+    def __post_init__(self) -> None:
+        columns = [field.name for field in fields(self) if field.name != "clients"]
+        shapes = {name: np.shape(getattr(self, name)) for name in columns}
+        if len(set(shapes.values())) != 1 or len(shapes["copies"]) != 1 or not shapes["copies"][0]:
+            raise DataError(f"columns of shapes {shapes}", where="RoundLog", remedy="give one number a round to each")
+        if self.clients < 1:
+            raise DataError(f"clients={self.clients}", where="RoundLog", remedy="count the whole population")
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """A rule for the length of a round.
+
+    Attributes:
+        waiting: for whom: ``"deadline"``: the replies taken, and until the limit if one never comes; ``"asked"``: the slowest client asked, whether or
+            not it failed; ``"taken"``: the replies taken, and nothing else.
+        cumulative: whether a round is charged the copies of all rounds so far.
+        outside: whether the distribution time comes on top of the limit.
+    """
+
+    waiting: Waiting = "deadline"
+    cumulative: bool = False
+    outside: bool = False
+
+    def __post_init__(self) -> None:
+        if self.waiting not in ("deadline", "asked", "taken"):
+            raise ConfigError(
+                f"waiting={self.waiting!r}", where="Accounting", remedy="use 'deadline', 'asked' or 'taken'"
+            )
+
+    def distribution(self, log: RoundLog, each: float) -> Floats:
+        """``T_dist`` of every round, in seconds.
+
+        Args:
+            log: of a run.
+            each: seconds a copy, ``size / bw``.
+        """
+        copies = np.asarray(log.copies, dtype=np.float64)
+        return each * (np.cumsum(copies) if self.cumulative else copies)
+
+    def lengths(self, log: RoundLog, each: float, limit: float) -> Floats:
+        """``T`` of every round, in seconds.
+
+        Args:
+            log: of a run.
+            each: seconds a copy, ``size / bw``.
+            limit: ``T_lim``, in seconds.
+
+        Raises:
+            ConfigError: ``each`` is negative, or ``limit`` not positive.
+        """
+        if each < 0 or not limit > 0:
+            raise ConfigError(
+                f"each={each}, limit={limit}", where="Accounting.lengths", remedy="use seconds of 0 or more"
+            )
+        sent = self.distribution(log, each)
+        slowest = np.asarray(log.asked if self.waiting == "asked" else log.taken, dtype=np.float64)
+        if self.waiting == "deadline":
+            slowest = np.where(log.unmet, limit, slowest)
+        return np.minimum(slowest, limit) + sent if self.outside else np.minimum(limit, sent + slowest)
+
+
+CORRECTED = Accounting()
+"""Eqs. 3.4 and 3.6, with a server that waits for its replies until ``T_lim``; the same for every algorithm."""
+COMPAT: Mapping[str, Accounting] = {
+    "FedAvg": Accounting("deadline", cumulative=True, outside=True),
+    "FedCS": Accounting("asked", cumulative=True, outside=True),
+    "SAFA": Accounting("taken", cumulative=True, outside=True),
+}
+"""The rules behind the thesis' tables of round lengths, by algorithm."""
+
+
+def effective_update_ratio(log: RoundLog) -> float:
+    """``EUR = |S - Z| / |U|``, mean over rounds: picked and not crashed, of all clients (Eq. 3.3)."""
+    return float(np.mean(log.effective)) / log.clients
+
+
+def synchronisation_ratio(log: RoundLog) -> float:
+    """``SR``: copies of the model sent, of all clients, mean over rounds (Eq. 3.12)."""
+    return float(np.mean(log.copies)) / log.clients
+
+
+def version_variance(log: RoundLog) -> float:
+    """``VV``: variance of the versions that were trained, mean over rounds (Eq. 3.13)."""
+    return float(np.mean(log.variance))
+
+
+def futility(log: RoundLog) -> float:
+    """Share of the work begun that was thrown away, both in client-rounds; 0 where none was begun."""
+    begun = float(np.sum(log.begun))
+    return float(np.sum(log.futile)) / begun if begun else 0.0
+
+
+def expected_effective_updates(fraction: float, crash: float, *, after: bool) -> float:
+    """Expected ``EUR``: ``C (1 - R)`` if clients are selected before training, ``min(C, 1 - R)`` if after (Eq. 3.8).
+
+    Args:
+        fraction: ``C``.
+        crash: share of crashed clients, ``R``.
+        after: selected after training, as SAFA does.
+    """
+    return min(fraction, 1.0 - crash) if after else fraction * (1.0 - crash)
+
+
+def expected_synchronisation_ratio(crash: float, lag: int, *, literal: bool = False) -> float:
+    """Stationary ``SR`` of SAFA: ``(1 - cr) / (1 - cr^(tau + 1))``, whatever the fraction, the speeds and the data.
+
+    Args:
+        crash: probability that a client crashes in a round, ``cr``, below 1.
+        lag: tolerance ``tau``.
+        literal: deprecate at ``lag >= tau``, as Eq. 3.7 reads, and not only beyond: ``(1 - cr) / (1 - cr^tau)``.
+    """
+    return (1.0 - crash) / (1.0 - crash ** (lag + (not literal)))
+
+
+def expected_futility(crash: float, lag: int | None = None) -> float:
+    """Expected `futility`: ``cr / 2`` where crashed work is lost; for SAFA the rate of deprecation, ``(1 - cr) cr^(tau+1) / (1 - cr^(tau+1))``.
+
+    Args:
+        crash: probability that a client crashes in a round, ``cr``, below 1.
+        lag: tolerance ``tau`` of SAFA (deprecated beyond it); ``None`` for an algorithm that forgets crashed work.
+    """
+    if lag is None:
+        return crash / 2.0
+    return (1.0 - crash) * crash ** (lag + 1) / (1.0 - crash ** (lag + 1))
