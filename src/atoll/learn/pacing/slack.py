@@ -1,0 +1,285 @@
+"""Slack factors: how many clients a region selects so that enough of them come back.
+
+HybridFL (W. Wu 2021, section 4.4.2) selects ``C_r = C / theta_r`` of region r's clients, where ``theta_r`` is the region's share of clients that do not drop
+out. Nobody may be identified or probed, so theta is estimated from counts: of a round's clients selected, submitted before the round closed, and, if the
+edge counts on until the time limit, completed.
+
+The published estimator (`PaperLiteral`) cannot learn: with its own definition of q, every observation has the slope ``C / C_r``, the factor that was in
+force, whatever came back. The others differ in what they do about censoring: a round that closes at its quota hides who would still have come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atoll.core.errors import ConfigError
+
+from .successes import at_least
+
+__all__ = [
+    "ChanceConstrained",
+    "Forgetting",
+    "LateCount",
+    "PaperLiteral",
+    "Ratio",
+    "SlackEstimator",
+    "UncensoredOnly",
+]
+
+Floats = NDArray[np.float64]
+State = dict[str, Floats]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlackEstimator:
+    """Least squares through the origin, ``y ~ theta x``, over the rounds so far; the subclasses say what x and y are.
+
+    All counts may be numbers (an edge that estimates alone) or arrays ``(regions,)``; the state is a tree of two arrays of that shape.
+
+    Attributes:
+        initial: theta before anything was observed.
+        floor: the least theta, so that ``C / theta`` stays finite.
+    """
+
+    initial: float = 0.5
+    floor: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("initial", "floor"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name}={getattr(self, name)}", where=type(self).__name__, remedy="use (0, 1]")
+
+    def init(self, regions: int | None = None) -> State:
+        """Nothing observed yet; ``None`` for a single region whose counts are plain numbers."""
+        shape = () if regions is None else (regions,)
+        return {"xx": np.zeros(shape), "xy": np.zeros(shape)}
+
+    def update(
+        self,
+        state: State,
+        selected: ArrayLike,
+        submitted: ArrayLike,
+        quota_hit: bool,
+        completed: ArrayLike | None = None,
+        *,
+        wanted: ArrayLike | None = None,
+    ) -> State:
+        """Learn from a round.
+
+        Args:
+            state: as given by `init` or the last update.
+            selected: clients asked, ``|S_r|``.
+            submitted: clients whose models arrived before the round closed, ``|Psi_r|``.
+            quota_hit: whether the round closed because its quota was full, so that later arrivals are not in ``submitted``.
+            completed: clients that finished by the time limit, in the round or after it, ``|X_r|``.
+            wanted: submissions aimed at, ``C N_r``.
+
+        Raises:
+            ConfigError: counts out of order, or a count that this estimator needs is missing.
+        """
+        asked, came = np.asarray(selected, dtype=np.float64), np.asarray(submitted, dtype=np.float64)
+        done = None if completed is None else np.asarray(completed, dtype=np.float64)
+        top = asked if done is None else done
+        if not ((came >= 0) & (came <= top) & (top <= asked)).all():
+            raise ConfigError(
+                f"selected={selected!r}, submitted={submitted!r}, completed={completed!r}",
+                where=type(self).__name__,
+                remedy="count so that 0 <= submitted <= completed <= selected in every region",
+            )
+        aim = None if wanted is None else np.asarray(wanted, dtype=np.float64)
+        x, y = self._observe(state, asked, came, quota_hit, done, aim)
+        kept = self._kept
+        return {"xx": kept * state["xx"] + x * x, "xy": kept * state["xy"] + x * y}
+
+    def theta(self, state: State) -> Floats:
+        """The estimate; `initial` where nothing was observed."""
+        seen = state["xx"] > 0
+        fit = np.where(seen, state["xy"], self.initial) / np.where(seen, state["xx"], 1.0)
+        return np.clip(fit, self.floor, self._ceiling)
+
+    def fraction(self, state: State, share: float) -> Floats:
+        """``C_r = min(1, C / theta_r)``.
+
+        Args:
+            state: the estimator's.
+            share: ``C``, submissions wanted over clients.
+        """
+        return np.minimum(1.0, share / self.theta(state))
+
+    def counts(self, state: State, share: float, clients: ArrayLike) -> NDArray[np.int64]:
+        """How many to select in each region: ``ceil(C_r N_r)``, as the thesis's algorithm has it.
+
+        Args:
+            state: the estimator's.
+            share: ``C``.
+            clients: ``N_r``, a number or ``(regions,)``.
+        """
+        return np.asarray(np.ceil(self.fraction(state, share) * np.asarray(clients) - 1e-9), dtype=np.int64)
+
+    @property
+    def _kept(self) -> float:
+        return 1.0
+
+    @property
+    def _ceiling(self) -> float:
+        return 1.0
+
+    def _observe(self, state: State, asked: Floats, came: Floats, hit: bool, done: Any, aim: Any) -> tuple[Any, Any]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperLiteral(SlackEstimator):
+    """The published rule, (4.14) and (4.17): ``x = C_r q_r`` with ``q_r = |Psi_r| / (C N_r)``, and ``y = |Psi_r| / N_r``.
+
+    ``y / x = C / C_r`` in every round: the estimate is a mean of earlier factors and never learns. With ``symbol="selected"``, ``y = |S_r| / N_r`` as the
+    equation is printed; then it grows without bound.
+
+    Attributes:
+        symbol: whose count is y: ``"submitted"`` (the equation that the printed one is derived from) or ``"selected"``.
+        rounded: take ``C_r`` as it was carried out, ``|S_r| / N_r``; else as it was meant, ``C / theta_r``.
+    """
+
+    symbol: str = "submitted"
+    rounded: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.symbol not in ("submitted", "selected"):
+            raise ConfigError(f"symbol={self.symbol!r}", where="PaperLiteral", remedy="use 'submitted' or 'selected'")
+
+    @property
+    def _ceiling(self) -> float:
+        return np.inf
+
+    def _observe(self, state: State, asked: Floats, came: Floats, hit: bool, done: Any, aim: Any) -> tuple[Any, Any]:
+        if self.rounded and (aim is None or not (aim > 0).all()):
+            raise ConfigError(
+                f"wanted={aim}", where="PaperLiteral", remedy="give the submissions aimed at, C * N_r, or rounded=False"
+            )
+        excess = asked / aim if self.rounded else 1.0 / self.theta(state)
+        return excess * came, came if self.symbol == "submitted" else np.where(came > 0, asked, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateCount(SlackEstimator):
+    """The edge counts completions until the time limit, also after the round has closed: ``x = |S_r|``, ``y = |X_r|``.
+
+    It needs one anonymous bit from late clients, no model, and is consistent: theta tends to the mean survival probability of those selected. A round that
+    did not close early needs no late count.
+    """
+
+    def _observe(self, state: State, asked: Floats, came: Floats, hit: bool, done: Any, aim: Any) -> tuple[Any, Any]:
+        if done is None and hit:
+            raise ConfigError(
+                "a round that closed at its quota without a count of late completions",
+                where=type(self).__name__,
+                remedy="give completed=, or use UncensoredOnly",
+            )
+        return asked, came if done is None else done
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetting(LateCount):
+    """`LateCount` whose rounds fade, for survival that changes: a round's weight falls by ``memory`` with every later one.
+
+    Attributes:
+        memory: in (0, 1]; about ``1 / (1 - memory)`` rounds count.
+    """
+
+    memory: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.memory <= 1.0:
+            raise ConfigError(f"memory={self.memory}", where="Forgetting", remedy="use (0, 1]")
+
+    @property
+    def _kept(self) -> float:
+        return self.memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class UncensoredOnly(SlackEstimator):
+    """Only rounds that ended at the time limit, where submitted and completed are the same; needs no late count.
+
+    It begins at 1, so that the first round selects too few and is uncensored. Which rounds are uncensored depends on what came, so the estimate is low.
+    """
+
+    initial: float = 1.0
+
+    def _observe(self, state: State, asked: Floats, came: Floats, hit: bool, done: Any, aim: Any) -> tuple[Any, Any]:
+        return (np.zeros_like(asked), came) if hit else (asked, came)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio(SlackEstimator):
+    """``x = |S_r|``, ``y = |Psi_r|``: takes the closed door for drop-out, selects more, and closes sooner. For comparison only."""
+
+    def _observe(self, state: State, asked: Floats, came: Floats, hit: bool, done: Any, aim: Any) -> tuple[Any, Any]:
+        return asked, came
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChanceConstrained(SlackEstimator):
+    """Selects as few as make the quota with probability ``1 - delta``, ``P(sum_r Binomial(n_r, theta_r) >= C N) >= 1 - delta``.
+
+    Matching the mean, as ``C / theta`` does, misses the quota in about half of the rounds, and each of those lasts until the time limit. ``n_r`` is
+    ``C N_r / theta_r`` times the smallest common factor, rounded up: for one region the smallest number there is. Clients of a region are taken as alike, and
+    theta as known. Where even everybody is too few, everybody is selected. (`fraction` stays ``C / theta``; `counts` is what to select by.)
+
+    Attributes:
+        delta: accepted probability of missing the quota.
+        base: estimates theta.
+    """
+
+    delta: float = 0.1
+    base: SlackEstimator = field(default_factory=LateCount)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.delta < 1.0:
+            raise ConfigError(f"delta={self.delta}", where="ChanceConstrained", remedy="use (0, 1)")
+
+    def init(self, regions: int | None = None) -> State:
+        """The base's."""
+        return self.base.init(regions)
+
+    def update(
+        self,
+        state: State,
+        selected: ArrayLike,
+        submitted: ArrayLike,
+        quota_hit: bool,
+        completed: ArrayLike | None = None,
+        *,
+        wanted: ArrayLike | None = None,
+    ) -> State:
+        """The base's."""
+        return self.base.update(state, selected, submitted, quota_hit, completed, wanted=wanted)
+
+    def theta(self, state: State) -> Floats:
+        """The base's."""
+        return self.base.theta(state)
+
+    def counts(self, state: State, share: float, clients: ArrayLike) -> NDArray[np.int64]:
+        """The smallest selection on the ray ``s C N_r / theta_r``."""
+        sizes = np.asarray(clients, dtype=np.int64)
+        theta = np.minimum(np.broadcast_to(self.theta(state), sizes.shape), 1.0)
+        quota = int(np.ceil(share * sizes.sum() - 1e-9))
+
+        def chosen(scale: float) -> NDArray[np.int64]:
+            return np.asarray(np.minimum(sizes, np.ceil(scale * share * sizes / theta - 1e-9)), dtype=np.int64)
+
+        low, high = 0.0, 1.0 / share
+        if at_least(quota, np.atleast_1d(theta), np.atleast_1d(chosen(high))) < 1.0 - self.delta:
+            return np.array(sizes)
+        while chosen(high).sum() - chosen(low).sum() > 1 and high - low > 1e-12:
+            middle = (low + high) / 2
+            enough = at_least(quota, np.atleast_1d(theta), np.atleast_1d(chosen(middle))) >= 1.0 - self.delta
+            low, high = (low, middle) if enough else (middle, high)
+        return chosen(high)
