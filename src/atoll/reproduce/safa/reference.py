@@ -1,0 +1,217 @@
+"""Rounds of FedAvg, FedCS, fully local training and SAFA over crashing clients, without any training: slow, short, and the oracle of the real pacing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.devices.accounting import RoundLog
+
+__all__ = ["Crashes", "Rounds", "cached", "cfcfm", "draw_crashes", "fedavg", "fedcs", "local", "quota_of", "safa"]
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Crashes:
+    """Who crashes when, the same for every algorithm.
+
+    Attributes:
+        crashed: whether a client crashes in a round, ``(rounds, clients)``.
+        point: share of the round's work that it has done by then, same shape; 1 where it does not crash.
+    """
+
+    crashed: Bools
+    point: Floats
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What each client did in each round: booleans of shape ``(rounds, clients)``.
+
+    Attributes:
+        seconds: each client's response time when nothing fails, ``(clients,)``.
+        quota: replies that the server wants in a round.
+        asked: trained in this round.
+        sent: got the global model at its beginning.
+        crashed: trained and crashed.
+        picked: its reply is in the round's model.
+        undrafted: its reply came and waits for the next round.
+        deprecated: its own model was overwritten at the beginning, being too old.
+        versions: round whose model its training began from, integers.
+        point: share of the round's work done, floats.
+        resumes: whether a client that crashed goes on from its own model afterwards.
+    """
+
+    seconds: Floats
+    quota: int
+    asked: Bools
+    sent: Bools
+    crashed: Bools
+    picked: Bools
+    undrafted: Bools
+    deprecated: Bools
+    versions: Ints
+    point: Floats
+    resumes: bool = False
+
+    def log(self) -> RoundLog:
+        """The columns that times and ratios are made of.
+
+        Thrown away is what a client had done when it crashed, if it begins anew afterwards; if it goes on, one round's work for every model of a client's
+        own that the server overwrites, as the thesis' tables have it.
+        """
+        finished = self.picked | self.undrafted
+        lost = self.deprecated.astype(float) if self.resumes else np.where(self.crashed, self.point, 0.0)
+        spread = [np.var(v[done]) if done.any() else 0.0 for v, done in zip(self.versions, finished, strict=True)]
+        return RoundLog(
+            clients=self.asked.shape[1],
+            copies=self.sent.sum(axis=1),
+            effective=self.picked.sum(axis=1),
+            taken=np.where(self.picked, self.seconds, 0.0).max(axis=1),
+            asked=np.where(self.asked, self.seconds, 0.0).max(axis=1),
+            unmet=self.picked.sum(axis=1) < np.minimum(self.quota, self.asked.sum(axis=1)),
+            variance=np.array(spread),
+            futile=lost.sum(axis=1),
+            begun=self.asked.sum(axis=1),
+        )
+
+
+def draw_crashes(rounds: int, clients: int, crash: float, rng: np.random.Generator) -> Crashes:
+    """Every client crashes in every round with probability ``crash``, at a point of its work drawn from ``U(0, 1)``."""
+    crashed = rng.random((rounds, clients)) < crash
+    return Crashes(crashed, np.where(crashed, rng.random((rounds, clients)), 1.0))
+
+
+def quota_of(clients: int, fraction: float) -> int:
+    """``ceil(C N)``, at least one."""
+    return max(1, math.ceil(fraction * clients - 1e-9))
+
+
+def _synchronous(
+    crashes: Crashes, seconds: Floats, fraction: float, rng: np.random.Generator, able: Bools, limit: float
+) -> Rounds:
+    """Draw ``ceil(C N)``, ask those who are able, take everyone who answers in time."""
+    rounds, clients = crashes.crashed.shape
+    quota = quota_of(clients, fraction)
+    asked = np.zeros((rounds, clients), bool)
+    for t in range(rounds):
+        asked[t, rng.choice(clients, quota, replace=False)] = True
+    asked &= able
+    crashed = asked & crashes.crashed
+    none = np.zeros_like(asked)
+    versions = np.repeat(np.arange(rounds)[:, None], clients, axis=1)
+    picked = asked & ~crashed & (seconds <= limit)
+    return Rounds(seconds, quota, asked, asked, crashed, picked, none, none, versions, crashes.point)
+
+
+def fedavg(
+    crashes: Crashes, seconds: Floats, fraction: float, rng: np.random.Generator, limit: float = math.inf
+) -> Rounds:
+    """``ceil(C N)`` clients at random get the model; whoever neither crashes nor needs more than ``limit`` seconds is in the round."""
+    return _synchronous(crashes, seconds, fraction, rng, np.ones(len(seconds), bool), limit)
+
+
+def fedcs(
+    crashes: Crashes,
+    seconds: Floats,
+    fraction: float,
+    rng: np.random.Generator,
+    forecast: Floats,
+    limit: float,
+) -> Rounds:
+    """As FedAvg, but of those drawn only they are asked whose ``forecast`` is within ``limit`` seconds."""
+    return _synchronous(crashes, seconds, fraction, rng, forecast <= limit, math.inf)
+
+
+def local(crashes: Crashes, seconds: Floats, fraction: float, rng: np.random.Generator) -> Rounds:
+    """``ceil(C N)`` clients at random train on by themselves, and all models are averaged once, at the very end."""
+    made = fedavg(crashes, seconds, fraction, rng)
+    picked, none = np.zeros_like(made.asked), np.zeros_like(made.asked)
+    picked[-1] = True
+    begun = np.zeros_like(made.versions)
+    return Rounds(seconds, made.quota, made.asked, none, made.crashed, picked, none, none, begun, crashes.point, True)
+
+
+def cfcfm(arrivals: list[int], before: set[int], quota: int) -> list[int]:
+    """Compensatory first come, first merged: of the arrivals in order, first those not picked last round, then the others (Algorithm 1).
+
+    Args:
+        arrivals: clients in the order of their replies.
+        before: clients picked in the last round.
+        quota: most clients to pick.
+    """
+    fresh = [k for k in arrivals if k not in before]
+    others = [k for k in arrivals if k in before]
+    return (fresh + others)[:quota]
+
+
+def safa(
+    crashes: Crashes,
+    seconds: Floats,
+    fraction: float,
+    lag: int,
+    *,
+    beyond: bool = True,
+    order: Floats | None = None,
+    pickable: Bools | None = None,
+) -> Rounds:
+    """Everyone trains; a model of lag ``(t - 1) - v`` is overwritten if it is current (lag 0) or too old (Algorithm 2, Eq. 3.7).
+
+    Args:
+        crashes: the trace.
+        seconds: response times, ``(clients,)``.
+        fraction: ``C``, of which the quota is made.
+        lag: tolerance ``tau``.
+        beyond: too old is ``lag > tau``, as the text and the tables have it; else ``lag >= tau``, as Eq. 3.7 is printed.
+        order: clients arrive by this number, the smallest first; ``seconds`` if ``None``.
+        pickable: clients that are never picked where false, and then stay undrafted; everyone if ``None``.
+    """
+    rounds, clients = crashes.crashed.shape
+    quota = quota_of(clients, fraction)
+    queue = np.argsort(seconds if order is None else order, kind="stable")
+    sent, picked, undrafted, deprecated = (np.zeros((rounds, clients), bool) for _ in range(4))
+    versions = np.zeros((rounds, clients), np.int64)
+    version, before = np.zeros(clients, np.int64), set[int]()
+    for t in range(1, rounds + 1):
+        age = (t - 1) - version
+        old = age > lag if beyond else age >= max(lag, 1)
+        sent[t - 1], deprecated[t - 1] = (age == 0) | old, old
+        version[old] = t - 1
+        versions[t - 1] = version
+        done = ~crashes.crashed[t - 1]
+        came = [int(k) for k in queue if done[k] and (pickable is None or pickable[k])]
+        chosen = cfcfm(came, before, quota)
+        picked[t - 1, chosen] = True
+        undrafted[t - 1] = done & ~picked[t - 1]
+        version[done] = t
+        before = set(chosen)
+    asked = np.ones((rounds, clients), bool)
+    return Rounds(
+        seconds, quota, asked, sent, crashes.crashed, picked, undrafted, deprecated, versions, crashes.point, True
+    )
+
+
+def cached(made: Rounds) -> tuple[Ints, Bools]:
+    """Whose work stands for each client in each round's model under SAFA (Eqs. 3.9 to 3.11), ``(rounds, clients)`` each.
+
+    Returns:
+        The round that the server's entry for a client comes from when round t is aggregated; 0 is the start. And whether the entry is the client's own
+        training of that round, or else the global model after it.
+    """
+    rounds, clients = made.asked.shape
+    origin, own = np.zeros((rounds, clients), np.int64), np.zeros((rounds, clients), bool)
+    entry, mine = np.zeros(clients, np.int64), np.zeros(clients, bool)
+    for t in range(1, rounds + 1):
+        picked, undrafted = made.picked[t - 1], made.undrafted[t - 1]
+        replaced = made.deprecated[t - 1] & ~picked
+        entry[replaced], mine[replaced] = t - 1, False
+        entry[picked], mine[picked] = t, True
+        origin[t - 1], own[t - 1] = entry, mine
+        entry[undrafted], mine[undrafted] = t, True
+    return origin, own
