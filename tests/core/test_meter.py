@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core import message as M
+from atoll.core.clock import Outcomes
+from atoll.core.cohort import Community
 from atoll.core.meter import Meter
+from atoll.core.task import task
+from atoll.core.world import World
+from atoll.engines import Inline
+from atoll.simulation import run_in
+
+
+@task
+def echo(island, message):
+    return island.data
+
 
 rows = st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=5, unique=True), st.integers(0, 1000)), max_size=8)
 
@@ -54,3 +67,60 @@ def test_many_rounds_stay_small():
         meter.down("server", at([3, 1]), 2)
     assert len(meter._columns["server", "down"]) <= 1025
     assert meter.links() == {1: 10_000, 3: 10_000}
+
+
+@given(rows)
+def test_what_devices_were_asked_and_spent(sends):
+    meter = Meter()
+    for number, (positions, size) in enumerate(sends):
+        meter.down("server", at(positions), size)
+        meter.energy("edge" if number % 2 else "server", at(positions), np.full(len(positions), 0.1 * number))
+        if number == 3:
+            meter = Meter.load(M.decode(M.encode(meter.save())))
+    table = meter.devices(10)
+    for p in range(10):
+        assert table["asked"][p] == sum(p in positions for positions, _ in sends)
+        assert table["bytes_down"][p] == sum(size for positions, size in sends if p in positions)
+        joules = sum(0.1 * number for number, (positions, _) in enumerate(sends) if p in positions)
+        assert abs(table["energy"][p] - joules) < 1e-9
+    some = at([7, 2, 7, 0])
+    assert np.array_equal(meter.spent(some), table["energy"][some])
+    assert meter.devices(1)["asked"].shape == (1,)
+
+
+def test_energy_of_the_devices_survives_in_flight_and_on_disk(tmp_path):
+    """The meter, the columns of a flight and what a model is told of earlier energy are the same after a resume."""
+    told = []
+
+    class Hungry:
+        def plan(self, parties, plan):
+            told.append(plan.spent().tolist())
+            n = len(parties)
+            done = np.arange(n) != 1
+            return Outcomes(
+                np.arange(1.0, n + 1), done, np.ones(n), np.full(n, 2.5), np.where(done, 0, 4).astype(np.int8)
+            )
+
+        def transfer(self, source, target, nbytes):
+            return 0.0
+
+    async def program(fed):
+        state = await fed.restore({"sent": 0})
+        if state["sent"] == 0:
+            await fed.send(fed.parties, echo)
+            await fed.scope("side").ask_all(fed.parties[:1], echo)
+            await fed.checkpoint({"sent": 1})
+            if not fed.world.resume:
+                raise KeyboardInterrupt
+        flight = fed.traffic.flights[0]
+        await fed.ask_all(fed.parties, echo, quorum=0)
+        return flight.energy.tolist(), flight.reason.tolist(), fed.meter.devices(3)["energy"].tolist()
+
+    def live(resume):
+        world = World(Community([1, 2, 3]), Inline(), cost=Hungry(), folder=tmp_path, resume=resume)
+        return run_in(world, program)[0]
+
+    with pytest.raises(KeyboardInterrupt):
+        live(False)
+    assert live(True) == ([2.5] * 3, [0, 4, 0], [5.0] * 3)
+    assert told == [[0.0] * 3, [2.5], [5.0, 2.5, 2.5]]

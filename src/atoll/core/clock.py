@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .party import Parties
     from .task import Workload
 
-__all__ = ["Clock", "Cost", "Free", "Outcomes", "Plan", "VirtualLoop", "run"]
+__all__ = ["REASONS", "Clock", "Cost", "Free", "Outcomes", "Plan", "VirtualLoop", "run"]
 
 R = TypeVar("R")
 
@@ -39,6 +39,7 @@ class Plan:
         work: called when the model wants it: the declared work of each party, as columns.
         turn: the number of the round in which the request is made: the first part of its label ``at=(turn, ...)`` where that is a whole number,
             else how many requests of the task came before. Draws by turn and party are the same for every program that has rounds.
+        spent: called when the model wants it: joules that each party has spent on earlier requests, as the meters have it; ``None`` is nothing.
     """
 
     request: str
@@ -48,6 +49,11 @@ class Plan:
     key: int
     work: Callable[[], Workload]
     turn: int = 0
+    spent: Callable[[], NDArray[np.float64]] | None = None
+
+
+REASONS = ("answered", "crashed", "left", "unavailable", "too little memory", "empty battery")
+"""What the numbers in ``Outcomes.reason`` stand for."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +64,15 @@ class Outcomes:
         seconds: from sending to the arrival of the reply; for a crash, until the link noticed it.
         done: whether a reply arrives at all.
         fraction: share of the work done, 1 when done.
+        energy: joules that the device spends, ``None`` where the model knows nothing of energy.
+        reason: why no reply arrives, as an index into ``REASONS``; ``None`` where the model does not say.
     """
 
     seconds: NDArray[np.float64]
     done: NDArray[np.bool_]
     fraction: NDArray[np.float64]
+    energy: NDArray[np.float64] | None = None
+    reason: NDArray[np.int8] | None = None
 
 
 class Cost(Protocol):

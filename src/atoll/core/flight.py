@@ -39,6 +39,8 @@ class Flight:
         lost: clock time at which the link noticed a crash, ``inf`` where there is none.
         cancelled: indices given up when the round closed.
         replies: what has been worked out, by index.
+        energy: joules that each device spends, where the model of devices knows.
+        reason: why no reply comes; see ``Outcomes``.
     """
 
     request: Request
@@ -53,6 +55,8 @@ class Flight:
     lost: NDArray[np.float64]
     cancelled: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     replies: dict[int, Reply] = field(default_factory=dict)
+    energy: NDArray[np.float64] | None = None
+    reason: NDArray[np.int8] | None = None
 
     @property
     def alive(self) -> bool:

@@ -40,7 +40,7 @@ class Scope:
         self.hub = hub
         self.meter = Meter()
         self.records: list[dict[str, Any]] = []
-        self.traffic = Traffic(world, hub, self.meter)
+        self.traffic = world.traffics[slot] = Traffic(world, hub, self.meter)
         self.counts: Counter[str] = Counter()
         self.family: dict[str, Self] = {} if family is None else family
         self.home = slot

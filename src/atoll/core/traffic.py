@@ -59,14 +59,19 @@ class Traffic:
         if type(self.world.cost) is Free:
             arrives, fraction = np.full(n, now), np.ones(n)
             lost = np.full(n, np.inf)
+            energy = reason = None
         else:
             outcomes = self.world.cost.plan(parties, self.plan(request, parties, sent, now, up))
             arrives = np.where(outcomes.done, now + outcomes.seconds, np.inf)
             lost = np.where(outcomes.done, np.inf, now + outcomes.seconds)
-            fraction = outcomes.fraction
+            fraction, energy, reason = outcomes.fraction, outcomes.energy, outcomes.reason
+            if energy is not None:
+                self.meter.energy(self.hub, parties.positions, energy)
         total = int(sent.sum()) if isinstance(sent, np.ndarray) else sent * n
         open_, waiting = np.isfinite(arrives), np.zeros(n, dtype=bool)
-        return Flight(request, parties, arrives, fraction, version, now, total, open_, waiting, lost)
+        flight = Flight(request, parties, arrives, fraction, version, now, total, open_, waiting, lost)
+        flight.energy, flight.reason = energy, reason
+        return flight
 
     def plan(
         self,
@@ -79,7 +84,8 @@ class Traffic:
         """The request as a cost model sees it."""
         told = up() if callable(up) else up
         reply = request.task.reply_bytes or 0 if told is None else told
-        return Plan(request.id, down, reply, now, request.key, lambda: self._work(request, parties), request.turn)
+        work, spent = (lambda: self._work(request, parties)), (lambda: self.world.spent(parties.positions))
+        return Plan(request.id, down, reply, now, request.key, work, request.turn, spent)
 
     def _work(self, request: Request, parties: Parties) -> Workload:
         population, task = self.world.population, request.task
@@ -131,7 +137,8 @@ class Traffic:
     def outcomes(flight: Flight) -> Outcomes:
         """What became of each party that was asked."""
         done = np.isfinite(flight.arrives)
-        return Outcomes(np.where(done, flight.arrives, flight.lost) - flight.sent, done, flight.fraction)
+        seconds = np.where(done, flight.arrives, flight.lost) - flight.sent
+        return Outcomes(seconds, done, flight.fraction, flight.energy, flight.reason)
 
     def _check_quorum(self, flight: Flight, answered: int, terms: Terms) -> None:
         if answered >= terms.quorum:
@@ -229,6 +236,8 @@ class Traffic:
                 "sent": f.sent,
                 "down": f.down,
                 "open": f.open | f.waiting,
+                "energy": f.energy,
+                "reason": f.reason,
             }
             for f in self.flights
         ]
@@ -245,11 +254,11 @@ class Traffic:
             columns = [np.array(row[name]) for name in ("arrives", "fraction", "open", "lost")]
             arrives, fraction, open_, lost = columns
             waiting = np.zeros(len(parties), dtype=bool)
-            self.flights.append(
-                Flight(
-                    request, parties, arrives, fraction, row["version"], row["sent"], row["down"], open_, waiting, lost
-                )
+            flight = Flight(
+                request, parties, arrives, fraction, row["version"], row["sent"], row["down"], open_, waiting, lost
             )
+            flight.energy, flight.reason = (None if row[k] is None else np.array(row[k]) for k in ("energy", "reason"))
+            self.flights.append(flight)
 
 
 def _accepted(flight: Flight, order: NDArray[np.int64], terms: Terms) -> tuple[NDArray[np.int64], float | None]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from .checkpoint import CheckpointStore
 from .clock import Clock, Cost, Free
 from .cohort import Population
@@ -20,7 +22,10 @@ from .store import StateStore
 from .task import Task, resolve
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from .engine import Engine
+    from .traffic import Traffic
 
 __all__ = ["World"]
 
@@ -71,6 +76,11 @@ class World:
         self.checkpoints = CheckpointStore(self.folder)
         self.ledger = Ledger(None if self.folder is None else self.folder / "ledger.jsonl")
         self._known: set[str] = set()
+        self.traffics: dict[str, Traffic] = {}  # of every scope and nested program, by slot
+
+    def spent(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Joules that each of these parties has spent so far, whoever asked."""
+        return sum((t.meter.spent(positions) for t in self.traffics.values()), np.zeros(len(positions)))
 
     def note_secret_seed(self) -> None:
         """Say in the ledger, once, that secrets come from a seed."""
