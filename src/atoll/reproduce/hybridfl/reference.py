@@ -1,0 +1,245 @@
+"""HybridFL, HierFAVG and FedAvg in the thesis's model of time and energy, NumPy alone and without training.
+
+Written from the equations and independent of Atoll's clock, fleets and pacing, so that it can judge them: a round is a draw of clients, a draw of drop-outs
+and a comparison of times. Readings of what the text leaves open:
+
+* the logarithm of (4.40) has base 2, a MB has 8e6 bits, MHz times bit/s/Hz gives Mbit/s (these give the tables' limits to the digit);
+* draws of speed and bandwidth are cut at ``mu - 3 sigma``, the straggler that defines the time limit;
+* a HybridFL round whose quota is not met lasts until the limit, as section 4.5.2 says and (4.38) does not;
+* FedAvg and HierFAVG select ``ceil(C N)`` of all clients (for HierFAVG, ``ceil(C N_r)`` in each region gives longer rounds and more energy than the tables
+  have at C = 0.1), HybridFL ``ceil(C_r N_r)`` in each region;
+* HierFAVG pays for the way between cloud and edges once in ``kappa_2 = 10`` rounds;
+* a client that drops out has used half of the energy of its round; one that is late has used all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atoll.core.errors import ConfigError
+from atoll.learn.pacing.slack import LateCount, SlackEstimator
+
+from .setting import Setting
+
+__all__ = [
+    "METHODS",
+    "Devices",
+    "Rounds",
+    "backhaul_seconds",
+    "draw",
+    "energy",
+    "limit",
+    "simulate",
+    "transfer_seconds",
+    "work_seconds",
+]
+
+Floats = NDArray[np.float64]
+METHODS = ("FedAvg", "HierFAVG", "HybridFL")
+_RADIO_WATTS, _BASE_WATTS, _HALF = 0.5, 0.7, 0.5
+
+
+def transfer_seconds(setting: Setting, bandwidth: ArrayLike) -> Floats:
+    """(4.40): ``3 msize / (bw log2(1 + SNR))``: down, and up at half the rate; bandwidth in MHz."""
+    return np.asarray(3 * setting.model_bits / (np.asarray(bandwidth) * 1e6 * np.log2(1 + setting.snr)))
+
+
+def work_seconds(setting: Setting, samples: ArrayLike, speed: ArrayLike) -> Floats:
+    """(4.41): ``|D| tau BPS CPB / s``; speed in GHz."""
+    return np.asarray(np.asarray(samples) * setting.epochs * setting.bits * setting.cycles / (np.asarray(speed) * 1e9))
+
+
+def backhaul_seconds(setting: Setting) -> float:
+    """(4.39): ``3 msize M / BR``."""
+    return 3 * setting.model_bits * setting.regions / (setting.backhaul * 1e6)
+
+
+def limit(setting: Setting) -> float:
+    """``T_lim``: the response of a client at ``mu - 3 sigma`` in speed and bandwidth with a mean partition."""
+    speed, bandwidth = (mean - 3 * spread for mean, spread in (setting.speed, setting.bandwidth))
+    return float(transfer_seconds(setting, bandwidth) + work_seconds(setting, setting.samples[0], speed))
+
+
+def energy(setting: Setting, samples: ArrayLike, speed: ArrayLike, bandwidth: ArrayLike) -> Floats:
+    """(4.42): ``P_trans T_comm + P_base s^3 T_train`` in joules, s in GHz; 0.5 W and 0.7 W."""
+    work = work_seconds(setting, samples, speed)
+    return _RADIO_WATTS * transfer_seconds(setting, bandwidth) + _BASE_WATTS * np.asarray(speed) ** 3 * work
+
+
+@dataclass(frozen=True)
+class Devices:
+    """A draw of the clients, all arrays ``(N,)``: region, examples, GHz, MHz and drop-out probability."""
+
+    region: NDArray[np.int64]
+    samples: Floats
+    speed: Floats
+    bandwidth: Floats
+    drop: Floats
+
+    def seconds(self, setting: Setting) -> Floats:
+        """Response times without failures."""
+        return transfer_seconds(setting, self.bandwidth) + work_seconds(setting, self.samples, self.speed)
+
+
+def draw(
+    setting: Setting, drop: float, rng: np.random.Generator, populations: NDArray[np.int64] | None = None
+) -> Devices:
+    """Draw the clients of a run.
+
+    Args:
+        setting: a column of Table 4.2.
+        drop: ``E[dr]``.
+        rng: of the draw.
+        populations: clients of each region; drawn from their normal law and scaled to N by default.
+    """
+    if populations is None:
+        populations = region_sizes(setting, rng)
+    n = int(populations.sum())
+
+    def normal(law: tuple[float, float]) -> Floats:
+        return np.maximum(rng.normal(*law, n), law[0] - 3 * law[1])
+
+    return Devices(
+        region=np.repeat(np.arange(len(populations)), populations),
+        samples=np.maximum(1.0, np.rint(normal(setting.samples))),
+        speed=normal(setting.speed),
+        bandwidth=normal(setting.bandwidth),
+        drop=np.clip(rng.normal(drop, setting.drop_spread, n), 0.0, 1.0),
+    )
+
+
+def region_sizes(setting: Setting, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Clients of each region: drawn, at least one each, and scaled to N by largest remainders."""
+    drawn = np.maximum(rng.normal(*setting.population, setting.regions), 1.0)
+    free = setting.clients - setting.regions
+    exact = free * drawn / drawn.sum()
+    sizes = np.floor(exact).astype(np.int64)
+    sizes[np.argsort(sizes - exact, kind="stable")[: free - int(sizes.sum())]] += 1
+    return np.asarray(sizes + 1)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What happened, a row a round.
+
+    Attributes:
+        length: seconds, ``(rounds,)``.
+        full: whether the round closed because its quota was met (FedAvg, HierFAVG: because everybody answered).
+        selected: clients asked in each region, ``(rounds, M)``.
+        survived: of those, who would answer within the limit.
+        submitted: of those, whose models were taken.
+        theta: slack factors that the round was selected with, ``(rounds, M)``; NaN for the baselines.
+        joules: spent by each client over all rounds, ``(N,)``.
+    """
+
+    length: Floats
+    full: NDArray[np.bool_]
+    selected: NDArray[np.int64]
+    survived: NDArray[np.int64]
+    submitted: NDArray[np.int64]
+    theta: Floats
+    joules: Floats
+
+    def mean_length(self) -> float:
+        """Mean round length in seconds."""
+        return float(self.length.mean())
+
+    def watt_hours(self, rounds: int | None = None) -> float:
+        """Mean energy of a client over all rounds, or scaled to another number of rounds."""
+        scale = 1.0 if rounds is None else rounds / len(self.length)
+        return float(self.joules.mean()) / 3600 * scale
+
+
+def simulate(
+    setting: Setting,
+    devices: Devices,
+    method: str,
+    share: float,
+    rng: np.random.Generator,
+    *,
+    rounds: int | None = None,
+    estimator: SlackEstimator | None = None,
+) -> Rounds:
+    """Run rounds without training.
+
+    Args:
+        setting: a column of Table 4.2.
+        devices: from `draw`.
+        method: one of `METHODS`.
+        share: ``C``.
+        rng: draws selections and drop-outs.
+        rounds: how many; ``t_max`` by default.
+        estimator: HybridFL's; `LateCount` by default.
+
+    Raises:
+        ConfigError: an unknown method.
+    """
+    if method not in METHODS:
+        raise ConfigError(f"method={method!r}", where="simulate", remedy=f"use one of {', '.join(METHODS)}")
+    run = _Run(setting, devices, method, share, rng, estimator or LateCount())
+    rows = [run.round(number) for number in range(1, (rounds or setting.rounds) + 1)]
+    length, full, selected, survived, submitted, theta = (np.array(column) for column in zip(*rows, strict=True))
+    return Rounds(length, full, selected, survived, submitted, theta, run.joules)
+
+
+class _Run:
+    """The state of a run: what the edges have learned, and what the clients have spent."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        devices: Devices,
+        method: str,
+        share: float,
+        rng: np.random.Generator,
+        estimator: SlackEstimator,
+    ) -> None:
+        self.setting, self.devices, self.method, self.share, self.rng = setting, devices, method, share, rng
+        self.estimator, self.state = estimator, estimator.init(int(devices.region.max()) + 1)
+        self.sizes = np.bincount(devices.region)
+        self.seconds, self.cap = devices.seconds(setting), limit(setting)
+        self.cost = energy(setting, devices.samples, devices.speed, devices.bandwidth)
+        self.joules = np.zeros(len(devices.region))
+
+    def round(self, number: int) -> tuple[float, bool, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
+        asked = self._select()
+        alive = asked & (self.rng.random(len(asked)) >= self.devices.drop)
+        self.joules += self.cost * (asked * _HALF + alive * (1 - _HALF))
+        answers = alive & (self.seconds <= self.cap)
+        theta = np.full(len(self.sizes), np.nan)
+        if self.method == "HybridFL":
+            theta = np.array(self.estimator.theta(self.state))
+            end, full = self._close(answers)
+            length = end + backhaul_seconds(self.setting)
+        else:
+            full = bool((answers == asked).all())
+            end = float(self.seconds[asked].max()) if full else self.cap
+            cloud = self.method == "HierFAVG" and number % self.setting.kappa == 0
+            length = end + (backhaul_seconds(self.setting) if cloud else 0.0)
+        taken = answers & (self.seconds <= end)
+        counts = [np.bincount(self.devices.region[who], minlength=len(self.sizes)) for who in (asked, answers, taken)]
+        if self.method == "HybridFL":
+            self.state = self.estimator.update(
+                self.state, counts[0], counts[2], full, counts[1], wanted=self.share * self.sizes
+            )
+        return length, full, counts[0], counts[1], counts[2], theta
+
+    def _select(self) -> NDArray[np.bool_]:
+        asked = np.zeros(len(self.seconds), dtype=bool)
+        if self.method != "HybridFL":
+            n = int(np.ceil(self.share * len(asked) - 1e-9))
+            asked[self.rng.choice(len(asked), n, replace=False)] = True
+            return asked
+        for region, n in enumerate(self.estimator.counts(self.state, self.share, self.sizes)):
+            members = np.flatnonzero(self.devices.region == region)
+            asked[self.rng.choice(members, int(n), replace=False)] = True
+        return asked
+
+    def _close(self, answers: NDArray[np.bool_]) -> tuple[float, bool]:
+        """When the cloud has its quota, or gives up."""
+        quota = int(np.ceil(self.share * len(answers) - 1e-9))
+        times = np.sort(self.seconds[answers])
+        return (float(times[quota - 1]), True) if len(times) >= quota else (self.cap, False)
