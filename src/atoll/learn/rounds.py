@@ -1,8 +1,8 @@
-"""The round loop of a synchronous training."""
+"""Rounds of one server: invite, the phases, the server's last move; and the course of a training in a star at a synchronous pace."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,67 +15,96 @@ from atoll.privacy import Tally
 
 from .algorithm import RoundInfo
 from .checks import require_finite
+from .course import Course
 from .downlink import held_by, lowered
-from .ending import kept_best, report_row, stop_reason, trained
-from .history import History
-from .selection import Candidates
+from .fates import fates, require_feasible
+from .invitation import Inviter, own_reports, reply_bytes, reports_of, seen_of
+from .selection import Seen
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from atoll.core.federation import Federation
     from atoll.core.island import Island
     from atoll.core.party import Parties
     from atoll.core.results import Combined
 
     from .learner import Learner
-    from .training import Trained, Training
+    from .training import Training
 
-__all__ = ["initial", "learned", "server_round", "train"]
-
-
-async def train(fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
-    """Train until a stop rule holds; a checkpoint after every ``checkpoint_every`` rounds."""
-    state = await fed.restore(initial(fed, job, learner))
-    if job.aggregation.weighs_population and state["weight"] is None:
-        state = {**state, "weight": await _count(fed, data)}
-    reason = stop_reason(job, History(fed.records))
-    tally = Tally(fed.world.ledger)
-    while reason is None:
-        number = len(fed.records) + 1
-        over = _over_budget(fed, job, data, state, tally)
-        if over is not None:
-            reason = _spent(over, number)
-            break
-        state, row = await _round(fed, job, learner, data, state, number)
-        # A callback's wish to stop is not part of the state: a resumed run goes on.
-        reason = report_row(fed, job, row) or stop_reason(job, History(fed.records))
-        if fed.durable and (reason is not None or number % job.checkpoint_every == 0):
-            await fed.checkpoint(state)
-    return trained(fed, job, state["best"], _model(state), str(reason))
+__all__ = [
+    "ServerRounds",
+    "account",
+    "count_examples",
+    "folded",
+    "global_model",
+    "initial",
+    "outgoing",
+    "population_examples",
+    "round_info",
+    "server_round",
+]
 
 
-def _over_budget(fed: Federation, job: Training, data: Any, state: Tree, tally: Tally) -> str | None:
-    """Why the coming round may not be held, from what the ledger says and what its cohort would release."""
-    phases = job.algorithm.plan(state["server"])
-    if job.budget is None or not phases:
-        return None
-    parties, _ = _invite(fed, job, data, {**state, "contacts": state["contacts"] + 1})
-    sizes = getattr(data, "sizes", None)
-    if sizes is None:
-        raise CompositionError(
-            "a privacy budget, and the clients' numbers of examples are not known beforehand",
-            where="Training.budget",
-            remedy="give the federated data set `sizes`, which say what each client would release",
-        )
-    names = [party.name for party in parties]
-    counts = [int(sizes[fed.world.roster.position(name)]) for name in names]
-    planned = {name: job.algorithm.events(n) * len(phases) for name, n in zip(names, counts, strict=True)}
-    return job.budget.exceeded(tally, names, planned)
+class ServerRounds(Course):
+    """One server's rounds.
 
+    Args:
+        job: the training.
+        learner: its learner.
+        data: the federated data set.
+    """
 
-def _spent(over: str, number: int) -> str:
-    if number == 1:
-        raise PolicyError(over, where="Training.budget", remedy="raise the budget, or add noise")
-    return over
+    def __init__(self, job: Training, learner: Learner, data: Any) -> None:
+        self.job, self.learner, self.data = job, learner, data
+        self._tally: Tally | None = None
+
+    def initial(self, fed: Federation) -> Tree:
+        """The server's state before the first round."""
+        return initial(fed, self.job, self.learner)
+
+    def barred(self, fed: Federation, state: Tree, number: int) -> str | None:
+        """Why the coming round may not be held, from what the ledger says and what its cohort would release.
+
+        Raises:
+            PolicyError: not even the first one.
+        """
+        if self.job.budget is None:
+            return None
+        self._tally = self._tally or Tally(fed.world.ledger)
+        over = self._over_budget(fed, state, self._tally)
+        if over is not None and number == 1:
+            raise PolicyError(over, where="Training.budget", remedy="raise the budget, or add noise")
+        return over
+
+    def _over_budget(self, fed: Federation, state: Tree, tally: Tally) -> str | None:
+        job, phases = self.job, self.job.algorithm.plan(state["server"])
+        if job.budget is None or not phases:
+            return None
+        coming = {**state, "contacts": state["contacts"] + 1}
+        parties = Inviter(fed, job, self.learner, self.data, coming).invite()
+        sizes = getattr(self.data, "sizes", None)
+        if sizes is None:
+            raise CompositionError(
+                "a privacy budget, and the clients' numbers of examples are not known beforehand",
+                where="Training.budget",
+                remedy="give the federated data set `sizes`, which say what each client would release",
+            )
+        names = [party.name for party in parties]
+        counts = [int(sizes[fed.world.roster.position(name)]) for name in names]
+        planned = {name: job.algorithm.events(n) * len(phases) for name, n in zip(names, counts, strict=True)}
+        return job.budget.exceeded(tally, names, planned)
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """One round of the server."""
+        if self.job.aggregation.weighs_population and state["weight"] is None:
+            state = {**state, "weight": await population_examples(fed, self.data)}
+        return await server_round(fed, self.job, self.learner, self.data, state, number)
+
+    async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """The server's."""
+        del watch, number
+        return global_model(state), {}
 
 
 def initial(fed: Federation, job: Training, learner: Learner) -> Tree:
@@ -88,19 +117,18 @@ def initial(fed: Federation, job: Training, learner: Learner) -> Tree:
         "weight": None,
         "selection": job.selection.init(fed.parties),
         "contacts": 0,
-        "best": None,
         "buffers": learner.buffers(),
         "down": {},
     }
 
 
-def _model(state: Tree) -> Tree:
+def global_model(state: Tree) -> Tree:
     """The global model: its parameters, and the running statistics that clients average."""
     params = state["server"]["params"]
     return {**params, **state["buffers"]} if state["buffers"] else params
 
 
-async def _count(fed: Federation, data: Any) -> float:
+async def population_examples(fed: Federation, data: Any) -> float:
     """Examples of the population: known beforehand in a simulation, else every client is asked once."""
     sizes = getattr(data, "sizes", None)
     if sizes is not None:
@@ -115,135 +143,157 @@ def count_examples(island: Island, message: Tree) -> dict[str, Aggregate]:
     return {"examples": Sum(np.float64(len(island.data)), metric=True)}
 
 
-async def _round(
-    fed: Federation, job: Training, learner: Learner, data: Any, state: Tree, number: int
-) -> tuple[Tree, dict[str, Any]]:
-    start = fed.clock.now()
-    state, row, replied, invited = await server_round(fed, job, learner, data, state, number)
-    model = _model(state)
-    row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row, **job.evaluation.timed(row)}
-    last = stop_reason(job, History([*fed.records, row])) is not None
-    if job.evaluation.due(number, last):
-        row.update(job.evaluation.at_server(learner, model, getattr(data, "test", None)))
-    if job.evaluation.clients_due(number, last):
-        row.update(await job.evaluation.at_clients(fed, learner, model, number, job.reducer))
-    state = learned(job, state, invited, replied, row)
-    return {**state, "best": kept_best(job, state["best"], row, model, number)}, row
-
-
 async def server_round(
     fed: Federation, job: Training, learner: Learner, data: Any, state: Tree, number: int
-) -> tuple[Tree, dict[str, Any], Parties, Parties | None]:
-    """What one server does in a round: invite, the phases, its last move.
+) -> tuple[Tree, dict[str, Any]]:
+    """What one server does in a round: invite, the phases, its last move, and what the selection rule learns of it.
 
     Returns:
-        The new state, the round's row, who replied, and who was invited (``None`` when nobody was to be contacted).
+        The new state and the round's row.
     """
     phases = job.algorithm.plan(state["server"])
-    invited = replied = fed.parties[:0]
     row: dict[str, Any] = {"selected": 0, "bytes_up": 0, "bytes_down": 0, "replied": 0}
+    seen: Seen | None = None
     if phases:
         # Contacts are counted by themselves: rounds of the server alone leave cohorts and random numbers as they were.
         state = {**state, "contacts": state["contacts"] + 1}
-        invited, size = _invite(fed, job, data, state)
-        state, row, replied = await _phases(fed, job, learner, state, invited, (phases, size, number))
+        inviter = Inviter(fed, job, learner, data, state)
+        if number == 1:
+            require_feasible(inviter)
+        heard, spent = await inviter.surveyed()
+        state = {**state, "selection": heard}
+        invited = replace(inviter, state=state).invite()
+        state, row, seen = await _Phases(fed, job, learner, data, invited, number).all(state, phases, spent)
     if "failed" not in row:
-        info = _info(fed, state, (number, bool(phases)), len(invited), len(replied))
+        info = round_info(fed, state, (number, bool(phases)), row["selected"], row["replied"])
         state = {**state, "server": job.algorithm.advance(state["server"], info)}
         require_finite(state["server"]["params"], number)
-    return state, row, replied, invited if phases else None
+    if seen is not None:
+        rule = job.selection
+        state = {**state, "selection": rule.accept(replace(seen, row={"round": number, **row}), state["selection"])}
+    return state, row
 
 
-def learned(job: Training, state: Tree, invited: Parties | None, replied: Parties, row: dict[str, Any]) -> Tree:
-    """The state after the selection rule has seen the round."""
-    if invited is None:
-        return state
-    return {**state, "selection": job.selection.accept(invited, replied, row, state["selection"])}
+def round_info(fed: Federation, state: Tree, at: tuple[int, bool], selected: int, replied: int) -> RoundInfo:
+    """What a fold may know.
 
-
-def _invite(fed: Federation, job: Training, data: Any, state: Tree) -> tuple[Parties, int]:
-    """The cohort, and how many of it are wanted."""
-    turn = state["contacts"]
-    size = job.selection.cohort_size(len(fed.parties))
-    stream = fed.rng.child("selection", turn)
-    candidates = Candidates(fed.parties, turn, stream, lambda: getattr(data, "sizes", None))
-    invited = fed.parties[job.selection.invite(candidates, job.pacing.invited(size), state["selection"])]
-    return invited, min(size, len(invited))
-
-
-def _info(fed: Federation, state: Tree, at: tuple[int, bool], selected: int, replied: int) -> RoundInfo:
+    Args:
+        fed: for the server's random stream.
+        state: of the server.
+        at: number of the round, and whether clients are contacted in it.
+        selected: how many.
+        replied: how many of them answered.
+    """
     # The server's numbers follow the contacts too; alone it has others.
     number, met = at
     stream = fed.rng.child("server", state["contacts"] if met else f"alone-{number}")
     return RoundInfo(number, selected, replied, len(fed.parties), state["weight"], stream)
 
 
-async def _phases(
-    fed: Federation,
-    job: Training,
-    learner: Learner,
-    state: Tree,
-    invited: Parties,
-    plan: tuple[tuple[str, ...], int, int],
-) -> tuple[Tree, dict[str, Any], Parties]:
-    phases, size, number = plan
-    row: dict[str, Any] = {"selected": len(invited), "bytes_up": 0, "bytes_down": 0}
-    replied = invited
-    server, memory = state["server"], state["aggregation"]
-    for phase in phases:
-        if not job.algorithm.needs(server, phase):
-            continue
-        broadcast = job.algorithm.broadcast(server, phase)
-        rest = {"buffers": state["buffers"]} if state["buffers"] else {}
-        broadcast, down, sizes = lowered(
-            fed, job.down(), state["down"], broadcast, rest, invited, (state["contacts"], phase)
-        )
-        state = {**state, "down": down}
-        message = {"broadcast": {**broadcast, **rest}, "phase": phase}
-        try:
-            combined = await fed.sum(
-                invited,
-                learner.train,
-                message,
-                uplink=job.up(phase),
-                reducer=job.reducer,
-                at=(state["contacts"], phase),
-                down=sizes,
-                **job.pacing.terms(size),
+@dataclass(frozen=True)
+class _Phases:
+    """The phases of a round with one cohort."""
+
+    fed: Federation
+    job: Training
+    learner: Learner
+    data: Any
+    invited: Parties
+    number: int
+
+    async def all(
+        self, state: Tree, phases: tuple[str, ...], spent: dict[str, Any]
+    ) -> tuple[Tree, dict[str, Any], Seen]:
+        """Run them; ``spent`` are bytes that the round cost before. Returns the state, the row and what was seen."""
+        row: dict[str, Any] = {"selected": len(self.invited), "bytes_up": 0, "bytes_down": 0, **spent}
+        before = state
+        seen = Seen(state["contacts"], self.invited, self.invited, np.zeros(len(self.invited)))
+        for phase in phases:
+            if not self.job.algorithm.needs(state["server"], phase):
+                continue
+            sent = state["server"]["params"]
+            state, message, sizes = outgoing(self.fed, self.job, state, self.invited, phase)
+            try:
+                combined = await self._ask(state, phase, message, sizes)
+            except QuorumError as error:
+                if self.job.pacing.on_failure == "stop" or self.job.algorithm.card.everyone:
+                    where = f"round {self.number}, {error.where}"
+                    raise type(error)(error.what, where=where, remedy=error.remedy) from error
+                # Clients already keep what the phases before gave them, and so does the server: both end at the same phase.
+                none = replace(seen, replied=self.invited[:0], seconds=np.zeros(0), reports={})
+                return state, {**row, "replied": 0, "failed": str(error.what)}, none
+            account(row, combined)
+            row.update(fates(self.fed, combined))
+            self._require_everyone(combined.n)
+            info = round_info(self.fed, before, (self.number, True), len(self.invited), combined.n)
+            seen = seen_of(
+                info.round, combined, reports_of(combined), own_reports(self.job, self.learner, sent, self.data)
             )
-        except QuorumError as error:
-            if job.pacing.on_failure == "stop" or job.algorithm.card.everyone:
-                raise type(error)(error.what, where=f"round {number}, {error.where}", remedy=error.remedy) from error
-            # Clients already keep what the phases before gave them, and so does the server: both end at the same phase.
-            kept = {**state, "server": server, "aggregation": memory}
-            return kept, {**row, "replied": 0, "failed": str(error.what)}, invited[:0]
-        _account(row, combined)
-        _require_everyone(job, combined.n, len(fed.parties), number)
-        replied = combined.senders
-        state = {**state, "down": held_by(state["down"], replied.positions)}
-        row.update({k.removeprefix("metric/"): float(v) for k, v in combined.value.items() if k.startswith("metric/")})
-        info = _info(fed, state, (number, True), len(invited), combined.n)
-        # Operators and algorithms see updates; running statistics are averaged as they are.
-        state = {**state, "buffers": combined.value.get("buffers", state["buffers"])}
-        updates = {k: v for k, v in combined.value.items() if k != "buffers" and not k.startswith("metric/")}
-        sums, memory = job.aggregation.combine(replace(combined, value=updates), server["params"], memory, info)
-        server = job.algorithm.fold(server, sums, info, phase)
-        require_finite(server["params"], number)
-    return {**state, "server": server, "aggregation": memory}, row, replied
+            state = {**state, "down": held_by(state["down"], combined.senders.positions)}
+            state = folded(self.job, state, combined, info, phase)
+        return state, row, replace(seen, round=before["contacts"])
 
-
-def _require_everyone(job: Training, replied: int, population: int, number: int) -> None:
-    """Stop where somebody is missing whom the algorithm cannot do without: it would go on, to somewhere else."""
-    if job.algorithm.card.everyone and replied < population:
-        name = type(job.algorithm).__name__
-        raise QuorumError(
-            f"{replied} of {population} clients replied, and {name} needs every client in every round",
-            where=f"round {number}",
-            remedy="wait for everyone (deadline=None), or use an algorithm that does with some (atoll.learn.algorithms.Scaffold)",
+    async def _ask(self, state: Tree, phase: str, message: Tree, sizes: NDArray[np.int64] | None) -> Combined:
+        job = self.job
+        size = min(job.selection.cohort_size(len(self.fed.parties)), len(self.invited))
+        terms = job.pacing.terms(size)
+        if job.selection.picks:
+            terms["accept"] = lambda arrived: job.selection.take(arrived, size, state["selection"])
+        return await self.fed.sum(
+            self.invited,
+            self.learner.train,
+            message,
+            uplink=job.up(phase),
+            reducer=job.reducer,
+            at=(state["contacts"], phase),
+            down=sizes,
+            up=lambda: reply_bytes(job, state["server"]["params"], phase),
+            **terms,
         )
 
+    def _require_everyone(self, replied: int) -> None:
+        """Stop where somebody is missing whom the algorithm cannot do without: it would go on, to somewhere else."""
+        population = len(self.fed.parties)
+        if self.job.algorithm.card.everyone and replied < population:
+            name = type(self.job.algorithm).__name__
+            raise QuorumError(
+                f"{replied} of {population} clients replied, and {name} needs every client in every round",
+                where=f"round {self.number}",
+                remedy="wait for everyone (deadline=None), or use an algorithm that does with some (atoll.learn.algorithms.Scaffold)",
+            )
 
-def _account(row: dict[str, Any], combined: Combined) -> None:
+
+def outgoing(
+    fed: Federation, job: Training, state: Tree, invited: Parties, phase: str
+) -> tuple[Tree, Tree, NDArray[np.int64] | None]:
+    """What a cohort is sent in a phase: the state with what they then hold, the message, and bytes a party (``None``: the message's own)."""
+    broadcast = job.algorithm.broadcast(state["server"], phase)
+    rest = {"buffers": state["buffers"]} if state["buffers"] else {}
+    broadcast, down, sizes = lowered(
+        fed, job.down(), state["down"], broadcast, rest, invited, (state["contacts"], phase)
+    )
+    reports = (
+        {"reports": dict(job.selection.reports)} if job.selection.reports and phase == job.algorithm.phases[-1] else {}
+    )
+    return {**state, "down": down}, {"broadcast": {**broadcast, **rest}, "phase": phase, **reports}, sizes
+
+
+def folded(job: Training, state: Tree, combined: Combined, info: RoundInfo, phase: str) -> Tree:
+    """The server's state after a phase: the aggregation operator, then the algorithm's fold."""
+    server = state["server"]
+    # Operators and algorithms see updates; running statistics are averaged as they are.
+    state = {**state, "buffers": combined.value.get("buffers", state["buffers"])}
+    updates = {k: v for k, v in combined.value.items() if k != "buffers" and not k.startswith(("metric/", "report/"))}
+    sums, memory = job.aggregation.combine(
+        replace(combined, value=updates), server["params"], state["aggregation"], info
+    )
+    server = job.algorithm.fold(server, sums, info, phase)
+    require_finite(server["params"], info.round)
+    return {**state, "server": server, "aggregation": memory}
+
+
+def account(row: dict[str, Any], combined: Combined) -> None:
+    """Write what a request moved and measured into the round's row."""
     row["bytes_up"] += combined.bytes_up
     row["bytes_down"] += combined.bytes_down
     row["replied"] = combined.n
@@ -253,3 +303,4 @@ def _account(row: dict[str, Any], combined: Combined) -> None:
         row["rejected_clients"] = {**row.get("rejected_clients", {}), **combined.rejected}
     if combined.errors:
         row["errors"] = {name: str(error) for name, error in combined.errors.items()}
+    row.update({k.removeprefix("metric/"): float(v) for k, v in combined.value.items() if k.startswith("metric/")})

@@ -21,7 +21,7 @@ from .algorithms import FedAvg
 from .downlink import check_downlink
 from .evaluation import Evaluation
 from .learner import Learner, LearnerSettings, adapt
-from .pacing import Synchronous
+from .pacing import Pacing, Synchronous
 from .personal import require_personal
 from .release import is_private, require_private_reply
 from .scoring import scoring_task
@@ -91,7 +91,7 @@ class Training:
     topology: Topology = field(default_factory=Star)
     selection: Selection = field(default_factory=Uniform)
     aggregation: Aggregation = field(default_factory=Renormalised)
-    pacing: Synchronous = field(default_factory=Synchronous)
+    pacing: Pacing = field(default_factory=Synchronous)
     uplink: Sequence[Stage] = ()
     downlink: Stage | None = None
     reducer: Reducer = field(default_factory=Plain)
@@ -169,6 +169,18 @@ class Training:
                 where="Training.aggregation",
                 remedy="use Renormalised, Rescaled or KeepGlobal, or a plain reducer",
             )
+        if self.pacing.single:
+            raise CompositionError(
+                f"{type(self.pacing).__name__} rebuilds single models, and {reducer} reveals sums only",
+                where="Training.pacing",
+                remedy="use Synchronous() or FedBuff(), or a plain reducer",
+            )
+        if self.selection.reports:
+            raise CompositionError(
+                f"{type(self.selection).__name__} looks at what single clients report, and {reducer} reveals sums only",
+                where="Training.selection",
+                remedy="use Uniform(), or a plain reducer",
+            )
         if self.selection.repeats:
             raise CompositionError(
                 f"{type(self.selection).__name__} may draw a client twice, and {reducer} takes one reply of each",
@@ -179,6 +191,11 @@ class Training:
     def replace(self, **changes: Any) -> Training:
         """The same job with other parts."""
         return dataclasses.replace(self, **changes)
+
+    @property
+    def local_algorithm(self) -> Algorithm:
+        """What clients run: the algorithm, with the replies that aggregation, pacing and topology want."""
+        return self.topology.algorithm(self.pacing.algorithm(self.aggregation.algorithm(self.algorithm)))
 
     def learner(self, data: Any) -> Learner:
         """The model, ready for this data set.
@@ -195,7 +212,7 @@ class Training:
                 remedy="use selection=Everyone(), or an algorithm that does with some (atoll.learn.algorithms.Scaffold)",
             )
         settings = LearnerSettings(
-            algorithm=self.topology.algorithm(self.aggregation.algorithm(self.algorithm)),
+            algorithm=self.local_algorithm,
             loss=self.loss,
             device=self.device,
             compile=self.compile,
@@ -205,6 +222,7 @@ class Training:
         made = adapt(self.model, settings, data)
         if self.evaluation.personal:
             require_personal(self.algorithm, made, self.buffers == "local")
+        self._check_pacing(made, data)
         self.topology.check(self, made, data)
         self.algorithm.fits(made)
         self._check_private(made, data)
@@ -212,7 +230,27 @@ class Training:
 
     def named_tasks(self, learner: Learner, data: Any) -> tuple[Task, ...]:
         """What a world must know by name to run this job."""
-        return (learner.train, learner.measure, scoring_task(learner), *self.topology.tasks(self, learner, data))
+        own = [learner.report] if hasattr(learner, "report") else []
+        return (learner.train, learner.measure, scoring_task(learner), *own, *self.topology.tasks(self, learner, data))
+
+    def _check_pacing(self, learner: Learner, data: Any) -> None:
+        """Refuse a pace that the topology does not keep, and reports that nobody can make."""
+        if not self.topology.paced and type(self.pacing) is not Synchronous:
+            raise CompositionError(
+                f"{type(self.topology).__name__} has rounds of its own, and {type(self.pacing).__name__} paces those of a server",
+                where="Training.pacing",
+                remedy="use Synchronous(), or topology=Star()",
+            )
+        self.pacing.check(self, learner, data)
+        if self.selection.reports:
+            check = getattr(learner, "check_reports", None)
+            if check is None:
+                raise CompositionError(
+                    f"{type(self.selection).__name__} wants clients to report {', '.join(self.selection.reports)}, and this model cannot",
+                    where="Training.selection",
+                    remedy="use a model that reports (atoll.models, PyTorch), or Uniform()",
+                )
+            check(self.selection.reports)
 
     def _check_private(self, learner: Learner, data: Any) -> None:
         """Refuse what would leak beside a mechanism, and clients too small for its promise."""
@@ -231,6 +269,12 @@ class Training:
                 remedy="use Star(), or set `private = True` on a topology whose messages all follow from released replies",
             )
         require_private_reply(self.algorithm, learner)
+        if self.selection.reports:
+            raise CompositionError(
+                f"{type(self.selection).__name__} wants reports ({', '.join(self.selection.reports)}), which would leave clients without noise",
+                where="Training.selection",
+                remedy="use Uniform(), or train the same algorithm without privacy",
+            )
         if self.evaluation.clients:
             raise CompositionError(
                 "measures of clients would leave them without noise",

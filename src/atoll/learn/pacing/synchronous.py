@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import ConfigError
 from atoll.core.results import Late
+
+from .base import Pacing
+
+if TYPE_CHECKING:
+    from ..course import Course
+    from ..learner import Learner
+    from ..training import Training
 
 __all__ = ["Synchronous"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Synchronous:
+class Synchronous(Pacing):
     """Ask a cohort, wait, aggregate.
 
     Attributes:
@@ -62,3 +69,9 @@ class Synchronous:
         quorum = math.ceil(self.quorum * cohort) if isinstance(self.quorum, float) else self.quorum
         accept = cohort if self.over_select > 1.0 else None
         return {"deadline": self.deadline, "quorum": min(quorum, cohort), "accept": accept, "late": self.late}
+
+    def course(self, job: Training, learner: Learner, data: Any) -> Course:
+        """Rounds of select, broadcast, train, sum, fold."""
+        from ..rounds import ServerRounds
+
+        return ServerRounds(job, learner, data)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from atoll.core.party import Parties
 from atoll.core.rng import Rng
@@ -13,7 +15,7 @@ from atoll.core.tree import Tree
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Candidates", "Selection"]
+__all__ = ["Candidates", "Seen", "Selection"]
 
 
 @dataclass(frozen=True)
@@ -21,29 +23,66 @@ class Candidates:
     """Whom a rule may invite.
 
     Attributes:
-        parties: the population.
+        parties: those who can be asked now.
         round: 1-based number of the round.
         rng: the stream of this round's selection.
-        sizes: called for the number of examples of each candidate, shape ``(population,)``, when the rule wants it; ``None`` when unknown.
+        sizes: called for the number of examples of each candidate, shape ``(candidates,)``, when the rule wants it; ``None`` when unknown.
+        seconds: called for how long each is expected to take if nothing goes wrong, shape ``(candidates,)``; ``None`` when nobody knows.
     """
 
     parties: Parties
     round: int
     rng: Rng
     sizes: Callable[[], Any] = lambda: None
+    seconds: Callable[[], NDArray[np.float64] | None] = lambda: None
+
+
+def _nothing(name: str) -> Tree:
+    raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a round, or a survey before it, showed.
+
+    Attributes:
+        round: 1-based number of the round.
+        asked: who was invited.
+        replied: whose replies were taken, in cohort order.
+        seconds: from sending to arrival, of each in ``replied``; zeros in a world without devices.
+        reports: name -> one value a client of ``replied``; see ``Selection.reports``.
+        row: the round's record so far.
+        own: called with a report's name: the same report by the server, about its own data and the model that it sent.
+    """
+
+    round: int
+    asked: Parties
+    replied: Parties
+    seconds: NDArray[np.float64]
+    reports: Mapping[str, list[Tree]] = field(default_factory=dict)
+    row: Mapping[str, Any] = field(default_factory=dict)
+    own: Callable[[str], Tree] = _nothing
 
 
 @dataclass(frozen=True)
 class Selection:
     """Base of selection rules: pure, with its memory in ``state`` (a tree that checkpoints carry).
 
-    ``invite`` runs before the round, ``accept`` after the replies are in.
+    ``survey`` and ``invite`` run before the round, ``take`` while replies arrive, ``heard`` and ``accept`` when they are in.
     """
+
+    picks: ClassVar[bool] = False
+    """Whether ``take`` chooses among the replies of a round."""
 
     @property
     def repeats(self) -> bool:
         """Whether a client may be drawn twice in a round; its reply then counts twice."""
         return False
+
+    @property
+    def reports(self) -> Mapping[str, Any]:
+        """What every reply carries besides, name -> options: ``{"loss": None}``, ``{"profile": {"layer": "auto"}}``; see ``Learner``."""
+        return {}
 
     def init(self, parties: Parties) -> Tree:
         """The rule's memory at the start."""
@@ -54,11 +93,36 @@ class Selection:
         """Replies wanted in a round."""
         return population
 
+    def survey(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any] | None:
+        """Indices of candidates who are asked for their ``reports`` before anyone is invited; ``None`` asks nobody."""
+        del candidates, count, state
+        return None
+
+    def heard(self, seen: Seen, state: Tree) -> Tree:
+        """Learn from a survey; return the new memory."""
+        del seen
+        return state
+
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
         """Indices into ``candidates.parties`` of ``count`` clients to ask, without repetition unless ``repeats``."""
         raise NotImplementedError
 
-    def accept(self, invited: Parties, replied: Parties, metrics: dict[str, Any], state: Tree) -> Tree:
+    def take(self, arrived: NDArray[np.int64], count: int, state: Tree) -> tuple[NDArray[np.int64], int | None]:
+        """Which replies a round takes, where the rule ``picks``; see `atoll.core.results.Taker`.
+
+        Args:
+            arrived: positions of those whose reply comes in time, in order of arrival.
+            count: replies wanted.
+            state: the rule's memory.
+
+        Returns:
+            Places in ``arrived``, and the place at which the round closes, ``None`` if it waits on. By default the first ``count``.
+        """
+        del state
+        full = len(arrived) >= count
+        return np.arange(min(count, len(arrived)), dtype=np.int64), count - 1 if full else None
+
+    def accept(self, seen: Seen, state: Tree) -> Tree:
         """Learn from a round; return the new memory."""
-        del invited, replied, metrics
+        del seen
         return state

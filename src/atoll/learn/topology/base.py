@@ -31,6 +31,8 @@ class Topology:
     private: ClassVar[bool] = False
     """A privacy mechanism at the clients is sound here: whatever a client sends, to whomever, follows from the replies that the mechanism
     released and from what others sent. Training refuses private algorithms on a topology that does not say so."""
+    paced: ClassVar[bool] = False
+    """It leaves its rounds to ``Training.pacing``; another one takes ``Synchronous`` settings only."""
 
     def check(self, job: Training, learner: Learner, data: Any) -> None:
         """Refuse what makes no sense here, before anyone is contacted.
@@ -67,12 +69,13 @@ class Star(Topology):
     """One server, and every client linked to it: federated learning as it is usually meant."""
 
     private: ClassVar[bool] = True
+    paced: ClassVar[bool] = True
 
     async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
-        """Rounds of select, broadcast, train, sum, fold."""
-        from ..rounds import train
+        """The rounds of the training's pacing."""
+        from ..course import run_course
 
-        return await train(fed, job, learner, data)
+        return await run_course(fed, job, learner, data, job.pacing.course(job, learner, data))
 
 
 def refuse(topology: Topology, what: str, where: str, remedy: str) -> None:

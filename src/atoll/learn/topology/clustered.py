@@ -15,12 +15,12 @@ from atoll.core.tree import Tree
 
 from ..aggregation import Aggregation, KeepLocal, Renormalised
 from ..aggregation.keep_local import SingleReplies
+from ..course import Course, run_course
 from ..evaluation import scores
-from ..rounds import initial, learned, server_round
+from ..rounds import initial, server_round
 from .base import Topology, refuse, require_plain
 from .groups import portion
 from .hierarchical import summed
-from .loop import run_course
 from .mixing import components
 from .shared import mean_states
 
@@ -131,7 +131,7 @@ def bipartition(updates: NDArray[Any]) -> tuple[list[int], list[int]]:
     return first, rest[0] if rest else []
 
 
-class _Clusters:
+class _Clusters(Course):
     """A server with several models."""
 
     def __init__(self, topology: CFL, job: Training, learner: Learner, data: Any) -> None:
@@ -154,10 +154,8 @@ class _Clusters:
 
         async def one(cluster: Tree) -> tuple[list[Tree], dict[str, Any]]:
             known = portion(self.data, np.asarray(cluster["members"]))
-            after, row, replied, invited = await server_round(
-                self._scope(fed, cluster), self.job, self.learner, known, cluster["state"], number
-            )
-            after = learned(self.job, after, invited, replied, row)
+            scope = self._scope(fed, cluster)
+            after, row = await server_round(scope, self.job, self.learner, known, cluster["state"], number)
             split = after["aggregation"]
             after = {**after, "aggregation": None}
             if split is None:

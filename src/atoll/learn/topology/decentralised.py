@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from atoll.core.task import Task
 
+from ..course import Course, run_course
 from .base import Topology, require_alone, require_plain
-from .loop import Course, run_course
 
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
@@ -20,17 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["Decentralised", "NodeCourse"]
 
 
-class NodeCourse(Course, Protocol):
+class NodeCourse(Course):
     """A course over nodes: what it asks of them, and what it wants of their graph."""
 
     @property
     def tasks(self) -> tuple[Task, ...]:
         """Tasks that the world must know beforehand."""
-        ...
+        raise NotImplementedError
 
     def check(self, fed: Federation) -> None:
         """Refuse a graph in parts."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from atoll.core import message as M
 from atoll.core.errors import ConfigError
 from atoll.core.tree import Tree
 
-from ..rounds import initial, learned, server_round
+from ..course import Course, run_course
+from ..rounds import initial, server_round
 from .base import Topology, require_plain
 from .graphs import Complete, Graph
 from .groups import Groups, check_groups, members_of, portion, weight_of
-from .loop import run_course
 from .mixing import mixing_matrix, require_connected
 from .nodes import seed_of
 from .shared import mean_states, pulled, shared, with_shared
@@ -112,7 +112,7 @@ class ClusteredGossip(_Edges):
         return await run_course(fed, job, learner, data, course)
 
 
-class _EdgeRounds:
+class _EdgeRounds(Course):
     """Edges that run rounds with their members."""
 
     def __init__(self, topology: _Edges, job: Training, learner: Learner, data: Any) -> None:
@@ -144,10 +144,8 @@ class _EdgeRounds:
             for _ in range(self.every):
                 number = kept["rounds"] + 1
                 kept = {**kept, "rounds": number}
-                kept, row, replied, invited = await server_round(
-                    edge, self.job, self.learner, portion(self.data, self.groups[e]), kept, number
-                )
-                kept = learned(self.job, kept, invited, replied, row)
+                known = portion(self.data, self.groups[e])
+                kept, row = await server_round(edge, self.job, self.learner, known, kept, number)
                 rows.append(row)
             return None if message is None else {name: kept[name] for name in message}
 

@@ -13,7 +13,8 @@ from atoll.core.rng import Rng
 from atoll.core.task import Task
 from atoll.core.tree import Tree
 
-from ..selection import Candidates
+from ..selection import Candidates, Seen
+from .decentralised import NodeCourse
 from .mixing import mixing_matrix, require_connected
 from .node import Node
 
@@ -35,7 +36,7 @@ def seed_of(rng: Rng, *path: str | int) -> int:
     return rng.child(*path).key >> 1
 
 
-class Nodes:
+class Nodes(NodeCourse):
     """A course of nodes that are servers to themselves.
 
     Args:
@@ -167,7 +168,8 @@ class Nodes:
             if self.job.pacing.on_failure == "stop":
                 raise type(error)(error.what, where=f"round {number}, {error.where}", remedy=error.remedy) from error
             return state, {**row, "replied": 0, "failed": str(error.what)}
-        selection = self.job.selection.accept(invited, mixed, row, state["selection"])
+        seen = Seen(number, invited, mixed, np.zeros(len(mixed)), row={"round": number, **row})
+        selection = self.job.selection.accept(seen, state["selection"])
         return {**state, "selection": selection}, row
 
     def _invite(self, fed: Federation, there: Parties, state: Tree, number: int) -> tuple[Parties, int]:

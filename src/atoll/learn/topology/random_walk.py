@@ -14,7 +14,7 @@ from atoll.core.task import Task
 from atoll.core.tree import Tree
 
 from .base import refuse, require_alone, require_plain
-from .decentralised import Decentralised
+from .decentralised import Decentralised, NodeCourse
 from .graphs import Expander, Graph
 from .mixing import mixing_matrix, require_connected
 from .node import Node
@@ -83,7 +83,7 @@ class RandomWalk(Decentralised):
         return _Walk(self, job, learner, data)
 
 
-class _Walk:
+class _Walk(NodeCourse):
     """Tokens on their way."""
 
     def __init__(self, topology: RandomWalk, job: Training, learner: Learner, data: Any) -> None:

@@ -1,37 +1,42 @@
-"""The round loop that topologies without a single server share: records, evaluation, stop rules, checkpoints."""
+"""Courses: what a training does in its rounds; and the one loop around them: records, evaluation, stop rules, checkpoints."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from atoll.core.tree import Tree
 
-from ..ending import kept_best, report_row, stop_reason, trained
-from ..history import History
+from .ending import kept_best, report_row, stop_reason, trained
+from .history import History
 
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
 
-    from ..learner import Learner
-    from ..training import Trained, Training
+    from .learner import Learner
+    from .training import Trained, Training
 
 __all__ = ["Course", "run_course"]
 
 
-class Course(Protocol):
-    """What a topology does in its rounds. Its state is a tree that checkpoints carry."""
+class Course:
+    """What a topology or a pacing does in its rounds. Its state is a tree that checkpoints carry."""
 
     def initial(self, fed: Federation) -> Tree:
         """The state before the first round."""
-        ...
+        raise NotImplementedError
+
+    def barred(self, fed: Federation, state: Tree, number: int) -> str | None:
+        """Why the coming round may not be held; training then ends before it."""
+        del fed, state, number
+        return None
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """One round: the new state, and its row (``selected``, ``replied`` and measures)."""
-        ...
+        raise NotImplementedError
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """The global model, and what was measured in finding it. What it asks through ``watch`` is metered apart."""
-        ...
+        raise NotImplementedError
 
 
 async def run_course(fed: Federation, job: Training, learner: Learner, data: Any, course: Course) -> Trained:
@@ -44,12 +49,18 @@ async def run_course(fed: Federation, job: Training, learner: Learner, data: Any
     reason = stop_reason(job, History(fed.records))
     while reason is None:
         number = len(fed.records) + 1
+        reason = course.barred(fed, state["course"], number)
+        if reason is not None:
+            break
         state, row = await _round(fed, job, learner, data, state, (course, number))
+        # A callback's wish to stop is not part of the state: a resumed run goes on.
         reason = report_row(fed, job, row) or stop_reason(job, History(fed.records))
         if reason is not None and state["model"] is None:  # a callback stopped between two evaluations
             state = {**state, "model": (await course.model(_watch(fed), state["course"], number))[0]}
         if fed.durable and (reason is not None or number % job.checkpoint_every == 0):
             await fed.checkpoint(state)
+    if state["model"] is None:
+        state = {**state, "model": (await course.model(_watch(fed), state["course"], len(fed.records)))[0]}
     return trained(fed, job, state["best"], state["model"], str(reason))
 
 
@@ -80,7 +91,7 @@ async def _round(
         if at_server:
             row.update(job.evaluation.at_server(learner, model, getattr(data, "test", None)))
         if at_clients:
-            row.update(await job.evaluation.at_clients(watch, learner, model, number))
+            row.update(await job.evaluation.at_clients(watch, learner, model, number, job.reducer))
     last = last or stop_reason(job, History([*fed.records, row])) is not None
     best = state["best"] if model is None else kept_best(job, state["best"], row, model, number)
     return {"course": kept, "best": best, "model": model if last else None}, row

@@ -1,0 +1,61 @@
+"""What became of a cohort on its devices, as numbers of a round's row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.clock import Free
+from atoll.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from atoll.core.federation import Federation
+    from atoll.core.results import Combined
+
+    from .invitation import Inviter
+
+__all__ = ["fates", "require_feasible"]
+
+
+def fates(fed: Federation, combined: Combined) -> dict[str, Any]:
+    """What a request adds to its round's row; nothing in a world without devices.
+
+    ``crashed``: who never answers; ``late``: whose reply nobody waits for; ``synchronised``: copies of the model that were sent; ``wasted``: work
+    that is thrown away, in whole local updates (a crash throws away the share that it had done, a late reply all of it); ``energy_wh``: what
+    the cohort spent, where the devices say so.
+    """
+    outcomes, asked = combined.outcomes, combined.asked
+    if type(fed.world.cost) is Free or outcomes is None or asked is None:
+        return {}
+    heard = np.isin(asked.positions, combined.senders.positions)
+    crashed, late = ~outcomes.done, outcomes.done & ~heard
+    row = {
+        "crashed": int(crashed.sum()),
+        "late": int(late.sum()),
+        "synchronised": len(asked),
+        "wasted": float(outcomes.fraction[crashed].sum() + late.sum()),
+    }
+    energy = getattr(outcomes, "energy", None)
+    return row if energy is None else {**row, "energy_wh": float(energy.sum() / 3600.0)}
+
+
+def require_feasible(inviter: Inviter) -> None:
+    """Refuse a deadline that no client can meet.
+
+    Raises:
+        ConfigError: it says which client is the fastest, and when.
+    """
+    deadline = inviter.job.pacing.deadline
+    if deadline is None:
+        return
+    candidates = inviter.candidates()
+    seconds = candidates.seconds()
+    if seconds is None or len(seconds) == 0 or seconds.min() <= deadline:
+        return
+    fastest = int(np.argmin(seconds))
+    raise ConfigError(
+        f"no client can answer within deadline={deadline:g} s; the fastest, {candidates.parties[fastest].name}, takes {seconds[fastest]:.4g} s",
+        where=f"Training.pacing={type(inviter.job.pacing).__name__}",
+        remedy=f"use a deadline of at least {np.ceil(seconds[fastest]):g} s, or less local work",
+    )

@@ -1,0 +1,167 @@
+"""Before a round: who is there, what they report, and who is invited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.chain import Chain
+from atoll.core.clock import Free
+from atoll.core.errors import ConfigError, QuorumError
+from atoll.core.rng import Rng
+from atoll.core.tree import Tree
+
+from .release import is_private
+from .selection import Candidates, Seen
+from .wrapped import dry_reply
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.federation import Federation
+    from atoll.core.party import Parties
+    from atoll.core.results import Combined
+
+    from .learner import Learner
+    from .training import Training
+
+__all__ = ["Inviter", "reply_bytes", "reports_of", "seen_of"]
+
+
+def reply_bytes(job: Training, params: Tree, phase: str) -> int:
+    """Bytes of a client's reply in a phase, from a dry run without a step: what a model of devices knows beforehand. Reports come on top."""
+    chain: Chain = job.up(phase)
+    public = chain.public(Rng(0))
+    reply = dry_reply(job.local_algorithm, params, phase)
+    memory = chain.fresh(reply)
+    wires = {}
+    for name, aggregate in reply.items():
+        sent = chain.send(aggregate, public, Rng(0).child(name), memory.get(name, {}))
+        wires[name] = {"kind": aggregate.kind, "value": sent.wire, "weight": 1.0}
+    if not is_private(job.algorithm):
+        wires["metric/loss"] = {"kind": "mean", "value": np.float64(0.0), "weight": 1.0}
+    return M.nbytes(wires)
+
+
+@dataclass(frozen=True)
+class Inviter:
+    """Invites, for one round.
+
+    Attributes:
+        fed: the federation.
+        job: the training.
+        learner: its learner.
+        data: what the server may know of the clients' data.
+        state: of the server: ``"contacts"``, ``"selection"``, ``"server"``, ``"buffers"``.
+    """
+
+    fed: Federation
+    job: Training
+    learner: Learner
+    data: Any
+    state: Tree
+
+    @property
+    def size(self) -> int:
+        """Replies wanted."""
+        return self.job.selection.cohort_size(len(self.fed.parties))
+
+    def candidates(self) -> Candidates:
+        """Who can be asked now.
+
+        Raises:
+            QuorumError: nobody.
+        """
+        fed, turn = self.fed, self.state["contacts"]
+        there = fed.available(fed.parties)
+        if len(there) == 0:
+            raise QuorumError(
+                f"none of {len(fed.parties)} parties is available at {fed.clock.now():g} s",
+                where=f"contact {turn}",
+                remedy="use devices that are there more often, or a pacing that waits for them",
+            )
+        where = None if there is fed.parties else np.searchsorted(fed.parties.positions, there.positions)
+
+        def sizes() -> Any:
+            known = getattr(self.data, "sizes", None)
+            return known if known is None or where is None else np.asarray(known)[where]
+
+        return Candidates(there, turn, fed.rng.child("selection", turn), sizes, lambda: self._seconds(there))
+
+    def _seconds(self, there: Parties) -> NDArray[np.float64] | None:
+        if type(self.fed.world.cost) is Free:
+            return None
+        server, phase = self.state["server"], self.job.algorithm.phases[-1]
+        message = {"broadcast": {**self.job.algorithm.broadcast(server, phase), **self._rest()}, "phase": phase}
+        return self.fed.forecast(there, self.learner.train, message, up=lambda: self.up(phase))
+
+    def up(self, phase: str) -> int:
+        """Expected bytes of a reply."""
+        return reply_bytes(self.job, self.state["server"]["params"], phase)
+
+    def _rest(self) -> Tree:
+        return {"buffers": self.state["buffers"]} if self.state["buffers"] else {}
+
+    def invite(self) -> Parties:
+        """The cohort, without a survey."""
+        candidates = self.candidates()
+        count = self.job.pacing.invited(self.size)
+        chosen: Parties = candidates.parties[self.job.selection.invite(candidates, count, self.state["selection"])]
+        return chosen
+
+    async def surveyed(self) -> tuple[Tree, dict[str, Any]]:
+        """The rule's memory after its survey, and what that cost; the same memory where it asks nobody."""
+        rule, known = self.job.selection, self.state["selection"]
+        candidates = self.candidates()
+        wanted = rule.survey(candidates, self.job.pacing.invited(self.size), known)
+        if wanted is None or len(wanted) == 0:
+            return known, {}
+        model = {**self.state["server"]["params"], **self.state["buffers"]}
+        message = {"params": model, "reports": dict(rule.reports)}
+        asked = candidates.parties[np.sort(wanted)]
+        at = (self.state["contacts"], "survey")
+        combined = await self.fed.sum(
+            asked, self.learner.report, message, at=at, quorum=0, deadline=self.job.pacing.deadline
+        )
+        reports = reports_of(combined)
+        own = own_reports(self.job, self.learner, model, self.data)
+        seen = seen_of(self.state["contacts"], combined, reports, own)
+        return rule.heard(seen, known), {"bytes_up": combined.bytes_up, "bytes_down": combined.bytes_down}
+
+
+def own_reports(job: Training, learner: Learner, model: Tree, data: Any) -> Callable[[str], Tree]:
+    """What the server reports about its own data under a model."""
+
+    def own(name: str) -> Tree:
+        rows = getattr(data, "test", None)
+        if rows is None:
+            raise ConfigError(
+                f"{type(job.selection).__name__} compares clients with the server's own data, and there is none",
+                where="Training.selection",
+                remedy="give the federated data set a `test` set",
+            )
+        return learner.report_of(model, rows, {name: job.selection.reports[name]})[name]
+
+    return own
+
+
+def reports_of(combined: Combined) -> dict[str, list[Tree]]:
+    """The reports among replies: name -> one value a sender, in cohort order."""
+    found = {name: parts for name, parts in combined.value.items() if name.startswith("report/")}
+    return {name.removeprefix("report/"): [part.value for part in parts] for name, parts in found.items()}
+
+
+def seen_of(number: int, combined: Combined, reports: dict[str, list[Tree]], own: Callable[[str], Tree]) -> Seen:
+    """What a request showed."""
+    asked = combined.senders if combined.asked is None else combined.asked
+    if combined.outcomes is None:
+        seconds = np.zeros(len(combined.senders))
+    else:
+        order = np.argsort(asked.positions, kind="stable")
+        found = np.searchsorted(asked.positions, combined.senders.positions, sorter=order)
+        seconds = combined.outcomes.seconds[order[found]]
+    return Seen(number, asked, combined.senders, seconds, reports, {}, own)
