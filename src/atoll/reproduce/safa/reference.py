@@ -125,8 +125,8 @@ def fedcs(
     forecast: Floats,
     limit: float,
 ) -> Rounds:
-    """As FedAvg, but of those drawn only they are asked whose ``forecast`` is within ``limit`` seconds."""
-    return _synchronous(crashes, seconds, fraction, rng, forecast <= limit, math.inf)
+    """As FedAvg, but of those drawn only they are asked whose ``forecast`` is within ``limit`` seconds, too."""
+    return _synchronous(crashes, seconds, fraction, rng, forecast <= limit, limit)
 
 
 def local(crashes: Crashes, seconds: Floats, fraction: float, rng: np.random.Generator) -> Rounds:
