@@ -17,19 +17,17 @@ from .tasks import BOSTON, CRASHES, FRACTIONS, LAG, Task
 __all__ = ["bias_claims", "cost_claims", "study_claims"]
 
 Grid = Mapping[Key, Mapping[str, Cost]]
-_QUICK = 10
 _CLOSE = 0.85
 """A printed speed-up holds if ours is at least this share of it: it is the largest of many noisy cells."""
 
 
-def cost_claims(task: Task, quick: bool = False) -> list[Claim]:
+def cost_claims(task: Task, seeds: int = SEEDS) -> list[Claim]:
     """Everything about the task's rounds: its tables row by row, the statements, and what is left of them under the equations.
 
     Args:
         task: one of the three.
-        quick: few draws.
+        seeds: draws of clients and crashes.
     """
-    seeds = _QUICK if quick else SEEDS
     found = grid(task, seeds)
     said = {"boston": _boston, "mnist": _mnist, "kdd": _kdd}[task.name](found)
     if task is BOSTON:
@@ -193,9 +191,8 @@ def _by_definition(task: Task, found: Grid) -> list[Claim]:
     ]
 
 
-def study_claims(quick: bool = False) -> list[Claim]:
+def study_claims(seeds: int = SEEDS) -> list[Claim]:
     """The study of the tolerance on task 1, against the author's sheet behind Figs. 3.3 and 3.4."""
-    seeds = _QUICK if quick else SEEDS
     lags = sorted({key[3] for key in STUDY})
     names = {"synchronised": ("SR", 3), "effective": ("EUR", 3), "variance": ("VV", 3)}
     ours = {(c, cr, lag): study(BOSTON, c, cr, lag, seeds) for c, cr in ((0.1, 0.3), (0.1, 0.7), (0.5, 0.3), (1.0, 0.7)) for lag in lags}  # fmt: skip
