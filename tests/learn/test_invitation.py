@@ -155,6 +155,7 @@ def test_a_survey_comes_before_and_reports_with_every_reply():
     assert losses == pytest.approx([np.log(3)] * 2)  # a linear model of zeros on 3 classes
     assert seen.replied.positions.tolist() == [1]
     assert len(seen.reports["loss"]) == 1
+    assert seen.examples.tolist() == [6.0]
     assert float(seen.own("loss")) == pytest.approx(np.log(3), rel=1e-6)
     assert result.metrics[0]["bytes_up"] > 0
     assert rule.log[2] != losses  # the second survey is about another model

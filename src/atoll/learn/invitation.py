@@ -164,4 +164,6 @@ def seen_of(number: int, combined: Combined, reports: dict[str, list[Tree]], own
         order = np.argsort(asked.positions, kind="stable")
         found = np.searchsorted(asked.positions, combined.senders.positions, sorter=order)
         seconds = combined.outcomes.seconds[order[found]]
-    return Seen(number, asked, combined.senders, seconds, reports, {}, own)
+    parts = next((parts for name, parts in combined.value.items() if name.startswith("report/")), [])
+    examples = np.array([part.weight for part in parts], dtype=np.float64)
+    return Seen(number, asked, combined.senders, seconds, reports, {}, own, examples)

@@ -211,7 +211,7 @@ class _Phases:
         for phase in phases:
             if not self.job.algorithm.needs(state["server"], phase):
                 continue
-            sent = state["server"]["params"]
+            sent = global_model(state)
             state, message, sizes = outgoing(self.fed, self.job, state, self.invited, phase)
             try:
                 combined = await self._ask(state, phase, message, sizes)

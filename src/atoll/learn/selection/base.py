@@ -51,6 +51,9 @@ class Seen:
         replied: whose replies were taken, in cohort order.
         seconds: from sending to arrival, of each in ``replied``; zeros in a world without devices.
         reports: name -> one value a client of ``replied``; see ``Selection.reports``.
+        examples: rows behind the reports of each in ``replied``; empty without reports. A client with none told nothing: its values are zeros.
+        versions: of which round each in ``replied`` had the model that it reports on, 1-based; ``None`` is this round, as everywhere but at an
+            asynchronous pace.
         row: the round's record so far.
         own: called with a report's name: the same report by the server, about its own data and the model that it sent.
     """
@@ -62,6 +65,8 @@ class Seen:
     reports: Mapping[str, list[Tree]] = field(default_factory=dict)
     row: Mapping[str, Any] = field(default_factory=dict)
     own: Callable[[str], Tree] = _nothing
+    examples: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    versions: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
