@@ -102,6 +102,8 @@ class Algorithm:
     phases: ClassVar[tuple[str, ...]] = ("train",)
     cyclic: ClassVar[bool] = False
     """Mini-batches are cut from the rows as they lie, the same ones in the same order in every epoch and round; else rows are shuffled."""
+    partial: ClassVar[bool] = True
+    """Clients may be asked for another number of epochs (or steps) than the algorithm's own; see `atoll.learn.partial`."""
     citation: ClassVar[str] = ""
     card: ClassVar[Card] = Card()
     extrapolates: ClassVar[tuple[str, ...]] = ("params",)

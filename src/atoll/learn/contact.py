@@ -12,7 +12,9 @@ from atoll.core.task import Work
 from atoll.core.tree import Tree
 
 from .local import Curvature, LossGradient, count_steps, local_contact
+from .partial import Counted, asked_epochs, epochs_of_pass, quota
 from .release import released
+from .reports import training_passes
 
 if TYPE_CHECKING:
     from atoll.core.island import Island
@@ -28,17 +30,23 @@ def declared(algorithm: Algorithm, n: int, message: Tree = None) -> Work:
     Args:
         algorithm: the pure functions.
         n: examples of the client.
-        message: of the request; the passes are those of its ``"phase"``, or of all phases where it names none (a node that is its own server).
+        message: of the request; the passes are those of its ``"phase"``, or of all phases where it names none (a node that is its own server);
+            its ``"epochs"`` stand for the algorithm's own, and a ``"profile"`` among its ``"reports"`` is one more pass over the data.
     """
     named = isinstance(message, Mapping) and "phase" in message
     phases = (str(message["phase"]),) if named else algorithm.phases
-    passes = [part for phase in phases for part in algorithm.passes(phase)]
+    asked = asked_epochs(algorithm, message)
+    passes = [
+        quota(part, epochs_of_pass(algorithm, part, asked)) for phase in phases for part in algorithm.passes(phase)
+    ]
     steps = [count_steps(part, n) for part in passes]
     epochs = sum(_epochs(part, n, done) for part, done in zip(passes, steps, strict=True))
-    return Work(float(n * len(passes)), float(sum(steps)), epochs)
+    looks = training_passes(message)
+    looked = looks * -(-n // int(algorithm.batch_of(n))) if n else 0
+    return Work(float(n * len(passes)), float(sum(steps) + looked), epochs + looks)
 
 
-def _epochs(part: Algorithm, n: int, steps: int) -> float:
+def _epochs(part: Counted, n: int, steps: int) -> float:
     """Passes over the data in some mini-batch steps, which a fixed number of steps may leave broken."""
     if part.steps is None:
         return float(part.epochs)
@@ -59,7 +67,7 @@ def trained(
     Args:
         algorithm: the pure functions.
         island: the client.
-        message: ``{"broadcast", "phase"}``.
+        message: ``{"broadcast", "phase"}``, and perhaps ``"epochs"``; see `atoll.learn.partial`.
         rows: inputs and targets.
         loss_gradient: see ``local_update``.
         curvature: see ``local_update``.
@@ -67,7 +75,9 @@ def trained(
 
     Raises:
         DataError: the data break what the algorithm's privacy rests on.
+        CompositionError: another amount of local work is asked for than the algorithm can do with.
     """
+    epochs = asked_epochs(algorithm, message)
     secret = released(algorithm, island)
     x, y = rows
     # What overflows is not finite, and is rejected and named where replies are added up.
@@ -83,6 +93,7 @@ def trained(
             island.rng.key,
             curvature,
             secret,
+            epochs,
         )
     if state is not None:
         island.state = state

@@ -28,7 +28,8 @@ class CustomLearner:
         init: ``rng -> params``; ``rng`` is a NumPy generator.
         train: ``(params, data, rng) -> params``; ``data`` has ``x``, ``y`` and ``len``. The parameters are a copy and may be changed in
             place. All randomness must come from ``rng``, or runs cannot be repeated.
-        evaluate: ``(params, data) -> {"loss": ..., "accuracy": ...}``, means over the rows; anything may be measured.
+        evaluate: ``(params, data) -> {"loss": ..., "accuracy": ...}``, means over the rows; anything may be measured. Clients can report
+            their ``"loss"`` to a selection rule if it is among them.
         scores: ``(params, x) -> outputs``, for ``Evaluation(metrics=...)``.
         export: ``params -> model``, for ``result.model``; by default the parameters themselves.
 
@@ -62,6 +63,7 @@ class _Custom(OpaqueLearner):
     def __init__(self, model: CustomLearner, settings: LearnerSettings) -> None:
         super().__init__("atoll.learn.custom", settings)
         self.model = model
+        self.reports = () if model.evaluate is None else ("loss",)
         if model.scores is not None:
             self.scores = model.scores
 

@@ -47,7 +47,10 @@ class Learner(Protocol):
     """A model that can be trained at parties and evaluated anywhere.
 
     ``train`` receives ``{"broadcast": tree, "phase": str}`` and replies with the algorithm's aggregates plus metrics ``loss``
-    (mean of the local losses) under names that begin with ``"metric/"``. ``measure`` receives ``{"params": tree}`` and replies with ``Sum``
+    (mean of the local losses) under names that begin with ``"metric/"``. The message may also hold ``"epochs": k``, a whole number of at
+    least 1: the client then does ``k`` epochs in place of the algorithm's own (``k`` steps, where the algorithm counts ``steps``; see
+    `atoll.learn.partial`); and ``"reports": {name: options}``: the reply then has ``"report/<name>"`` too (see `atoll.learn.reports`, whose
+    ``Reporting`` is a base for learners that report, with the task ``report``). ``measure`` receives ``{"params": tree}`` and replies with ``Sum``
     aggregates of the evaluation (see ``evaluate``) for the party's own data.
 
     A learner may also offer ``scores(params, x)``, the outputs of the model, ``(n, outputs)``, which ``Evaluation(metrics=...)`` needs,
@@ -63,6 +66,7 @@ class Learner(Protocol):
 
     train: Task
     measure: Task
+    report: Task
 
     def init(self, rng: Rng) -> Tree:
         """The initial parameters, a dict of arrays."""
@@ -74,6 +78,14 @@ class Learner(Protocol):
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
         """Sums over a data set: ``n``, ``loss_sum`` and, by task, ``correct``, ``squared_error``, ..."""
+        ...
+
+    def check_reports(self, reports: Mapping[str, Any] | None) -> Any:
+        """Refuse reports that this model cannot make, before anyone is contacted."""
+        ...
+
+    def report_of(self, params: Tree, data: Any, reports: Mapping[str, Any]) -> dict[str, Tree]:
+        """Reports of a model on some data, by name: the server's own, to compare the clients' with."""
         ...
 
     def export(self, params: Tree) -> Any:

@@ -15,6 +15,7 @@ from atoll.core.tree import Tree
 from .contact import declared, trained
 from .learner import LearnerSettings
 from .personal import measured, own_model
+from .reports import Reporting
 
 __all__ = ["Linear", "LinearLearner"]
 
@@ -48,7 +49,7 @@ class Linear:
         return made
 
 
-class LinearLearner:
+class LinearLearner(Reporting):
     """A linear model as a learner."""
 
     releases = True
@@ -57,8 +58,9 @@ class LinearLearner:
         self.model = model
         self.loss = loss
         self.algorithm = settings.algorithm
-        self.train = Task("atoll.learn.linear:train", self._train, work=self._work)
+        self.train = Task("atoll.learn.linear:train", self._train, work=self._work, by_size=True)
         self.measure = Task("atoll.learn.linear:measure", self._measure)
+        self.report = self.survey("atoll.learn.linear:report")
 
     def init(self, rng: Rng) -> Tree:
         """Zeros: the problem is convex, and every start is as good."""
@@ -178,9 +180,10 @@ class LinearLearner:
         return declared(self.algorithm, len(data), message)
 
     def _train(self, island: Any, message: Tree) -> Any:
-        data = island.data
+        asked, data = self._asked(message), island.data
         rows = np.asarray(data.x), np.asarray(data.y)
-        return trained(self.algorithm, island, message, rows, self.loss_gradient, self.curvature, float(len(data)))
+        made = trained(self.algorithm, island, message, rows, self.loss_gradient, self.curvature, float(len(data)))
+        return self._with_reports(made, asked, len(data))
 
     def _measure(self, island: Any, message: Tree) -> Any:
         return measured(self, island, message)

@@ -14,6 +14,7 @@ from atoll.core.tree import Tree, leaves
 from atoll.core.tree import map as tree_map
 
 from .algorithm import Algorithm, LocalWork
+from .partial import Counted, epochs_of_pass, quota
 
 __all__ = ["MiniBatch", "batch_rows", "count_many", "count_steps", "local_contact", "local_update", "pass_key"]
 
@@ -23,7 +24,7 @@ Curvature = Callable[[Tree, Any, Any, Tree], Tree]
 """``(params, x, y, vector) -> Hessian of the mean loss times the vector``."""
 
 
-def count_steps(algorithm: Algorithm, n: int, key: int | None = None) -> int:
+def count_steps(algorithm: Counted, n: int, key: int | None = None) -> int:
     """Mini-batch steps of a client with ``n`` examples; of all the work when no key says whether it is a straggler."""
     if n == 0:
         return 0
@@ -35,7 +36,7 @@ def count_steps(algorithm: Algorithm, n: int, key: int | None = None) -> int:
     return epochs * -(-n // size)
 
 
-def count_many(algorithm: Algorithm, sizes: np.ndarray, keys: np.ndarray) -> np.ndarray:
+def count_many(algorithm: Counted, sizes: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """``count_steps`` of many clients at once, ``(clients,)``."""
     full = algorithm.epochs if algorithm.steps is None else algorithm.steps
     late = algorithm.stragglers
@@ -46,7 +47,7 @@ def count_many(algorithm: Algorithm, sizes: np.ndarray, keys: np.ndarray) -> np.
     return np.asarray(done * -(-sizes // width))
 
 
-def batch_rows(algorithm: Algorithm, n: int, key: int) -> list[np.ndarray]:
+def batch_rows(algorithm: Counted, n: int, key: int) -> list[np.ndarray]:
     """The rows of every mini-batch in order; a full-batch algorithm takes the rows as they lie."""
     if n == 0:
         return []
@@ -121,6 +122,7 @@ def local_update(
     key: int,
     curvature: Curvature | None = None,
     noise: Rng | None = None,
+    epochs: int | None = None,
 ) -> tuple[dict[str, Aggregate], Tree, float]:
     """Run ``start``, the steps and ``finish`` for one client.
 
@@ -134,6 +136,7 @@ def local_update(
         key: random key of this client in this request.
         curvature: Hessian-vector products, where the model has them.
         noise: where the algorithm's draws come from, instead of the key.
+        epochs: (or steps) to do in place of the algorithm's own.
 
     Returns:
         The reply, the new private state and the mean loss over the steps.
@@ -144,7 +147,7 @@ def local_update(
     extra = {} if drawn is None else {"drawn": drawn}
     local = {**algorithm.start(broadcast, client), **extra}
     losses: list[float] = []
-    for rows in batch_rows(algorithm, len(y), key):
+    for rows in batch_rows(quota(algorithm, epochs), len(y), key):
         batch = MiniBatch(loss_gradient, x[rows], y[rows], curvature)
         local = {**algorithm.step(local, batch, broadcast), **extra}
         losses.append(batch.first or 0.0)
@@ -164,12 +167,14 @@ def local_contact(
     key: int,
     curvature: Curvature | None = None,
     noise: Rng | None = None,
+    epochs: int | None = None,
 ) -> tuple[dict[str, Aggregate], Tree, float]:
-    """Run all passes of a phase for one client; see ``local_update``."""
+    """Run all passes of a phase for one client; see ``local_update``. ``epochs`` is for those of the algorithm's own kind."""
     passes = algorithm.passes(phase)
     reply: dict[str, Aggregate] = {}
     loss = 0.0
     for at, part in enumerate(passes):
         chosen = pass_key(int(key), at, len(passes))
-        reply, client, loss = local_update(part, loss_gradient, broadcast, client, x, y, chosen, curvature, noise)
+        many = epochs_of_pass(algorithm, part, epochs)
+        reply, client, loss = local_update(part, loss_gradient, broadcast, client, x, y, chosen, curvature, noise, many)
     return reply, client, loss

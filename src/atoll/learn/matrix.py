@@ -16,6 +16,7 @@ from .admm.prox import penalty, svt
 from .contact import declared, trained
 from .learner import LearnerSettings
 from .personal import measured, own_model
+from .reports import Reporting
 
 __all__ = [
     "MatrixRegression",
@@ -54,7 +55,7 @@ class MatrixRegression:
         return made
 
 
-class MatrixRegressionLearner:
+class MatrixRegressionLearner(Reporting):
     """Matrix regression as a learner; its parameters are ``{"X": (rows, columns)}``, zero at the start."""
 
     releases = True
@@ -65,6 +66,7 @@ class MatrixRegressionLearner:
         self.algorithm = settings.algorithm
         self.train = Task("atoll.learn.matrix:train", self._train, work=self._work, by_size=True)
         self.measure = Task("atoll.learn.matrix:measure", self._measure)
+        self.report = self.survey("atoll.learn.matrix:report")
 
     def init(self, rng: Rng) -> Tree:
         """Zeros."""
@@ -119,6 +121,7 @@ class MatrixRegressionLearner:
         return declared(self.algorithm, len(data), message)
 
     def _train(self, island: Any, message: Tree) -> Any:
+        asked = self._asked(message)
         x, y = np.asarray(island.data.x, np.float64), np.asarray(island.data.y, np.float64)
 
         def sampled(params: Tree, rows: Any, targets: Any) -> tuple[float, Tree]:
@@ -129,7 +132,8 @@ class MatrixRegressionLearner:
         def curved(params: Tree, rows: Any, targets: Any, vector: Tree) -> Tree:
             return {"X": self.curvature(params, rows, targets, vector)["X"] * (len(y) / len(targets))}
 
-        return trained(self.algorithm, island, message, (x, y), sampled, curved)
+        made = trained(self.algorithm, island, message, (x, y), sampled, curved)
+        return self._with_reports(made, asked, len(y))
 
     def _measure(self, island: Any, message: Tree) -> Any:
         return measured(self, island, message)

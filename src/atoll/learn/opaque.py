@@ -15,7 +15,9 @@ from atoll.core.tree import Tree, items
 from .algorithm import Algorithm, LocalWork
 from .algorithms.statistics import SufficientStatistics
 from .learner import LearnerSettings
+from .partial import asked_epochs, whole_times
 from .personal import measured, own_model
+from .reports import Reporting, as_reports, training_passes
 from .wrapped import Wrapped
 
 if TYPE_CHECKING:
@@ -35,11 +37,15 @@ def has_plain_steps(algorithm: Algorithm) -> bool:
     return isinstance(algorithm, SufficientStatistics) or plain
 
 
-class OpaqueLearner:
+class OpaqueLearner(Reporting):
     """Base of such learners. The algorithm's ``start`` and ``finish`` run as ever, with ``fit`` in place of its steps.
 
     So the algorithm decides what is sent and how it is combined, and the training itself (learning rate, batches) belongs to the model:
     the algorithm's ``lr`` and ``batch_size`` are not used.
+
+    One call of ``fit`` stands for the algorithm's own ``epochs`` (or ``steps``). Asked for another number, a client calls it as often as that
+    goes into it, each time from where the last one ended, and refuses what is no multiple. The loss that it reports after training is that of
+    the trained model.
 
     Args:
         name: of the tasks.
@@ -57,8 +63,9 @@ class OpaqueLearner:
                 where="Training.algorithm",
                 remedy="use FedAvg, or a model whose gradients Atoll takes (atoll.models, PyTorch)",
             )
-        self.train = Task(f"{name}:train", self._train, work=self._work)
+        self.train = Task(f"{name}:train", self._train, work=self._work, by_size=True)
         self.measure = Task(f"{name}:measure", self._measure)
+        self.report = self.survey(f"{name}:report")
 
     def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
         """Train on a client's data.
@@ -74,9 +81,18 @@ class OpaqueLearner:
         """
         raise NotImplementedError
 
-    def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
-        """Sums over a data set."""
-        raise NotImplementedError
+    def fit_for(self, params: Tree, data: Any, rng: Rng, memory: Tree, epochs: int | None) -> tuple[Tree, Tree]:
+        """``fit``, for so many epochs (or steps) in place of the algorithm's own.
+
+        Raises:
+            CompositionError: a training that cannot be divided is to be run for a part.
+        """
+        found: Tree = None
+        for time in range(whole_times(self.algorithm, epochs)):
+            stream = rng.child("again", time) if time else rng
+            made, memory = self.fit(params, data, stream, memory)
+            found, params = (found, params) if made is None else (made, _same_shapes(params, made))
+        return found, memory
 
     def personal(self, params: Tree, state: Tree) -> Tree:
         """The model of a client with this private state."""
@@ -87,19 +103,27 @@ class OpaqueLearner:
         return {}
 
     def _work(self, data: Any, args: Any, message: Tree) -> Work:
-        del args, message  # one call of `fit`, whatever the phase
-        return Work(float(len(data)), float(self.algorithm.epochs), float(self.algorithm.epochs))
+        del args  # one call of `fit`, whatever the phase
+        epochs = self._epochs(asked_epochs(self.algorithm, message)) + training_passes(message)
+        return Work(float(len(data)), epochs, epochs)
+
+    def _epochs(self, asked: int | None) -> float:
+        """What counts as epochs of a client's training."""
+        if asked is None or self.algorithm.steps is None:
+            return float(asked or self.algorithm.epochs)
+        return float(self.algorithm.epochs * whole_times(self.algorithm, asked))
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
+        asked, epochs = self._asked(message), asked_epochs(self.algorithm, message)
         data, broadcast = island.data, message["broadcast"]
         kept = island.state or {"algorithm": None, "memory": None}
         local = self.algorithm.start(broadcast, kept["algorithm"])
         found, memory = (None, None)
         if len(data):
-            found, memory = self.fit(local["params"], data, island.rng, kept["memory"])
-        trained = local["params"] if found is None else _same_shapes(local["params"], found)
+            found, memory = self.fit_for(local["params"], data, island.rng, kept["memory"], epochs)
+        trained = local["params"] if found is None else found
         examples = 0.0 if found is None else float(len(data))
-        work = LocalWork(examples, float(self.algorithm.epochs))
+        work = LocalWork(examples, self._epochs(epochs))
         reply, client = self.algorithm.finish(
             {**local, "params": trained}, broadcast, kept["algorithm"], work
         )  # fmt: skip
@@ -109,7 +133,7 @@ class OpaqueLearner:
         if "loss_sum" in sums or "loss" in sums:
             loss = sums.get("loss_sum", sums.get("loss", 0.0)) / max(1.0, sums["n"])
             reply = {**reply, "metric/loss": Mean(np.float64(loss), examples=float(len(data)), metric=True)}
-        return reply
+        return {**reply, **as_reports({name: self._loss_of(sums, len(data), name) for name in asked})}
 
     def _measure(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         return measured(self, island, message)

@@ -15,6 +15,7 @@ from atoll.core.tree import Tree
 from .contact import declared, trained
 from .learner import LearnerSettings
 from .personal import measured, own_model
+from .reports import Reporting
 
 __all__ = ["Quadratic", "QuadraticLearner", "minimiser", "quadratics"]
 
@@ -40,7 +41,7 @@ class Quadratic:
         return made
 
 
-class QuadraticLearner:
+class QuadraticLearner(Reporting):
     """A quadratic as a learner; its parameters are ``{"w": (dim,)}``, zero at the start."""
 
     releases = True
@@ -51,6 +52,7 @@ class QuadraticLearner:
         self.algorithm = settings.algorithm
         self.train = Task("atoll.learn.quadratic:train", self._train, work=self._work, by_size=True)
         self.measure = Task("atoll.learn.quadratic:measure", self._measure)
+        self.report = self.survey("atoll.learn.quadratic:report")
 
     def init(self, rng: Rng) -> Tree:
         """Zeros."""
@@ -108,6 +110,7 @@ class QuadraticLearner:
         return declared(self.algorithm, len(data), message)
 
     def _train(self, island: Any, message: Tree) -> Any:
+        asked = self._asked(message)
         x, y = np.asarray(island.data.x, np.float64), np.asarray(island.data.y, np.float64)
         draw = island.rng.child("noise").generator()
         scale = self.model.noise / np.sqrt(self.model.dim)
@@ -117,7 +120,8 @@ class QuadraticLearner:
             return loss, {"w": gradient["w"] + scale * draw.normal(size=self.model.dim)}
 
         chosen = noisy if self.model.noise > 0 else self.loss_gradient
-        return trained(self.algorithm, island, message, (x, y), chosen, self.curvature)
+        made = trained(self.algorithm, island, message, (x, y), chosen, self.curvature)
+        return self._with_reports(made, asked, len(y))
 
     def _measure(self, island: Any, message: Tree) -> Any:
         return measured(self, island, message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from .algorithm import Algorithm
 
-__all__ = ["SecretStream", "is_private", "released", "require_private_reply"]
+__all__ = ["SecretStream", "is_private", "refuse_reports", "released", "require_private_reply"]
 
 
 class SecretStream(Rng):
@@ -61,6 +62,20 @@ def released(algorithm: Algorithm, island: Island) -> Rng | None:
     for event in algorithm.events(len(data)):
         island.spend(event)
     return SecretStream(island.secret)
+
+
+def refuse_reports(algorithm: Algorithm, reports: Mapping[str, Any]) -> None:
+    """Refuse reports beside a mechanism: they are made of the raw data.
+
+    Raises:
+        CompositionError: the algorithm is private and something is asked for.
+    """
+    if reports and is_private(algorithm):
+        raise CompositionError(
+            f"reports ({', '.join(map(repr, reports))}) would leave the clients without noise",
+            where=type(algorithm).__name__,
+            remedy="use a selection rule that asks for none, or the same algorithm without privacy",
+        )
 
 
 def require_private_reply(algorithm: Algorithm, learner: Any) -> None:

@@ -42,6 +42,7 @@ class Wrapped(Algorithm):
             "stragglers",
             "phases",
             "cyclic",
+            "partial",
             "citation",
             "card",
             "extrapolates",

@@ -11,6 +11,7 @@ from .local import LocalTraining, Summed, TrainedBatch
 from .losses import LOSSES, Loss
 from .models import buffers_of, init, load, params_of
 from .network import Network
+from .profile import profile, profile_many
 
 __all__ = [
     "LOSSES",
@@ -31,5 +32,7 @@ __all__ = [
     "load",
     "params_of",
     "prepare_worker",
+    "profile",
+    "profile_many",
     "seeded",
 ]

@@ -179,7 +179,7 @@ class Runner:
         self, chosen: Choices, pool: Pool, keys: NDArray[np.uint64]
     ) -> Iterator[tuple[NDArray[np.int64], Course]]:
         """Yield the clients of each block and their mini-batches."""
-        exact, algorithm = self.network.loss.each is None, self.algorithm
+        exact, algorithm = self.network.loss.each is None, pool.work(self.algorithm)
         sizes = pool.sizes
         if chosen.uneven or is_uneven(algorithm, sizes, keys) or self._strange(chosen, sizes):
             yield from courses(pool.offsets, keys, algorithm, chosen, exact)

@@ -22,7 +22,7 @@ from .schedule import Orders, Schedule, pad_width
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.learn.algorithm import Algorithm
+    from atoll.learn.partial import Counted
 
     from .choose import Choices
 
@@ -64,13 +64,13 @@ def rungs(block: int) -> list[int]:
     return made
 
 
-def natural_widths(algorithm: Algorithm, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def natural_widths(algorithm: Counted, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Examples in a full mini-batch of each client, ``(clients,)``."""
     return np.asarray(algorithm.batch_of(sizes))
 
 
 def program_widths(
-    algorithm: Algorithm, sizes: NDArray[np.int64], steps: NDArray[np.int64], mode: str, exact: bool
+    algorithm: Counted, sizes: NDArray[np.int64], steps: NDArray[np.int64], mode: str, exact: bool
 ) -> tuple[int, ...]:
     """The one or two widths to make programs for, given the clients of a first cohort.
 
@@ -100,7 +100,7 @@ def fit(natural: int, chosen: Choices) -> int:
 
 
 def blocks_of(
-    sizes: NDArray[np.int64], steps: NDArray[np.int64], algorithm: Algorithm, chosen: Choices
+    sizes: NDArray[np.int64], steps: NDArray[np.int64], algorithm: Counted, chosen: Choices
 ) -> Iterator[tuple[NDArray[np.int64], int]]:
     """Cut a cohort into blocks of at most ``chosen.block`` clients with like numbers of steps; yield ``(clients, width)``.
 
@@ -126,7 +126,7 @@ def blocks_of(
 def courses(
     offsets: NDArray[np.int64],
     keys: NDArray[np.uint64],
-    algorithm: Algorithm,
+    algorithm: Counted,
     chosen: Choices,
     exact: bool = False,
 ) -> Iterator[tuple[NDArray[np.int64], Course]]:
@@ -151,7 +151,7 @@ def _alone(
     member: NDArray[np.int64],
     offsets: NDArray[np.int64],
     keys: NDArray[np.uint64],
-    algorithm: Algorithm,
+    algorithm: Counted,
     chosen: Choices,
     exact: bool,
 ) -> tuple[NDArray[np.int64], Course]:
@@ -182,13 +182,13 @@ def _descend(steps: NDArray[np.int64], ladder: list[int], unroll: int) -> Iterat
         yield int(slots[begin]), (int(begin) * unroll, int(end) * unroll)
 
 
-def is_uneven(algorithm: Algorithm, sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> bool:
+def is_uneven(algorithm: Counted, sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> bool:
     """Whether clients have unlike numbers of examples or steps."""
     steps = count_many(algorithm, sizes, keys)
     return bool((sizes != sizes[:1]).any() or (steps != steps[:1]).any())
 
 
-def drills(chosen: Choices, algorithm: Algorithm, slots: int) -> Iterator[Course]:
+def drills(chosen: Choices, algorithm: Counted, slots: int) -> Iterator[Course]:
     """Courses on the pool's first row that pass through every program of cohorts of unlike clients once."""
     for width in chosen.widths or ():
         pieces: list[Schedule] = []

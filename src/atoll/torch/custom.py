@@ -17,11 +17,14 @@ from atoll.core.rng import Rng
 from atoll.core.task import Task, Work
 from atoll.core.tree import Tree
 from atoll.learn.evaluation import as_parts
+from atoll.learn.partial import asked_epochs, whole_times
+from atoll.learn.reports import Reporting, as_reports, training_passes
 
 from .backend import device_of
 from .evaluate import evaluate
 from .models import buffers_of, init, load, params_of
 from .network import Network
+from .profile import layer_of, profile
 
 if TYPE_CHECKING:
     from atoll.core.island import Island
@@ -41,7 +44,8 @@ class CustomLoop:
         fn: ``(model, shard, config, rng) -> metrics or None``: trains the module in place. ``shard`` is the client's data,
             ``config`` a copy of the plain settings below, ``rng`` a NumPy generator keyed by client and round. Inside it
             PyTorch's global generator is seeded from the same key and put back afterwards, so that an ordinary loop with
-            shuffling and dropout is reproducible. Returned numbers become metrics.
+            shuffling and dropout is reproducible. Returned numbers become metrics; a ``"loss"`` among them is the one that is reported to a
+            selection rule, else that of the trained module. Asked for twice the algorithm's epochs, a client calls it twice.
         config: plain settings handed to ``fn``.
         loss: for evaluation.
     """
@@ -73,8 +77,10 @@ class CustomLoop:
         return made, {name: float(value) for name, value in (metrics or {}).items()}
 
 
-class _CustomLearner:
+class _CustomLearner(Reporting):
     """A custom loop as a learner."""
+
+    reports = ("loss", "profile")
 
     def __init__(self, loop: CustomLoop, settings: LearnerSettings) -> None:
         self.loop = loop
@@ -83,8 +89,10 @@ class _CustomLearner:
         self.device = device_of(settings.device)
         loss = loop.loss if settings.loss == "auto" else settings.loss
         self.network = Network(self.model, loss, self.device, torch.float32)
-        self.train = Task("atoll.torch:custom", self._train, work=_one_pass)
+        self.algorithm = settings.algorithm
+        self.train = Task("atoll.torch:custom", self._train, work=self._work, by_size=True)
         self.measure = Task("atoll.torch:measure", self._measure)
+        self.report = self.survey("atoll.torch:report")
 
     def init(self, rng: Rng) -> Tree:
         """The initial parameters."""
@@ -108,8 +116,18 @@ class _CustomLearner:
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         broadcast = message["broadcast"]
         given = {**broadcast["params"], **broadcast.get("buffers", {})}
-        trained, metrics = self.loop.run(load(self.model, given).to(self.device), island.data, island.rng.key)
-        n = float(len(island.data))
+        asked, n = self._asked(message), float(len(island.data))
+        told = {
+            name: self._told(name, options, given, island.data) for name, options in asked.items() if name != "loss"
+        }
+        trained, metrics = load(self.model, given).to(self.device), dict[str, float]()
+        for time in range(whole_times(self.algorithm, asked_epochs(self.algorithm, message))):
+            stream = island.rng.child("again", time) if time else island.rng
+            trained, metrics = self.loop.run(trained, island.data, stream.key)
+        if "loss" in asked:
+            ends = {**params_of(trained), **buffers_of(trained)}
+            own = metrics.get("loss")
+            told["loss"] = self._told("loss", {}, ends, island.data) if own is None else (np.float64(own), n)
         reply: dict[str, Aggregate] = {
             "update": Mean(T.sub(params_of(trained), dict(broadcast["params"])), examples=n),
         }
@@ -117,12 +135,22 @@ class _CustomLearner:
             reply["buffers"] = Mean(buffers_of(trained), examples=n)
         for name, value in metrics.items():
             reply[f"metric/{name}"] = Mean(np.float64(value), examples=n, metric=True)
-        return reply
+        return {**reply, **as_reports({name: told[name] for name in asked})}
+
+    def _check_report(self, name: str, options: dict[str, Any]) -> None:
+        if name == "profile":
+            layer_of(self.model, options.get("layer", "auto"))
+
+    def _told(self, name: str, options: dict[str, Any], params: Tree, data: Any) -> tuple[Tree, float]:
+        if name != "profile":
+            return super()._told(name, options, params, data)
+        return profile(self.network, params, data, **options), float(len(data))
+
+    def _work(self, data: Any, args: Any, message: Tree) -> Work:
+        """One call of the loop is one pass over the data."""
+        del args
+        times = whole_times(self.algorithm, asked_epochs(self.algorithm, message))
+        return Work(examples=float(len(data)), epochs=float(times + training_passes(message)))
 
     def _measure(self, island: Island, message: Tree) -> Any:
         return as_parts(self.evaluate(message["params"], island.data))
-
-
-def _one_pass(data: Any, args: Any, message: Tree) -> Work:
-    del args, message
-    return Work(examples=float(len(data)), epochs=1.0)

@@ -23,7 +23,7 @@ from .private import Privates
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.learn.algorithm import Algorithm
+    from atoll.learn.partial import Counted
 
     from .cohort import Runner
 
@@ -49,7 +49,7 @@ def decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: 
     stateful = runner.training.stateful(pool.x)
     if stateful:
         return _each(runner, stateful)
-    algorithm, sizes = runner.algorithm, pool.sizes
+    algorithm, sizes = pool.work(runner.algorithm), pool.sizes
     steps, uneven = count_many(algorithm, sizes, keys), is_uneven(algorithm, sizes, keys)
     # Trials look at the first few mini-batches of each client: one with thousands costs no more than the others.
     pool = _clipped(pool, algorithm)
@@ -89,7 +89,7 @@ def decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: 
     return _verified(runner, chosen, pool, broadcast, states, keys)
 
 
-def _clipped(pool: Pool, algorithm: Algorithm) -> Pool:
+def _clipped(pool: Pool, algorithm: Counted) -> Pool:
     """The pool with a few mini-batches of each client; a partial one stays partial."""
     sizes, batch = pool.sizes, algorithm.batch_size
     kept = np.minimum(sizes, _ROWS if batch is None else _BATCHES * batch + sizes % batch)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .network import Network
     from .pool import Pool
 
-__all__ = ["evaluate", "evaluate_many", "pullback", "score"]
+__all__ = ["evaluate", "evaluate_many", "pullback", "run_over", "score"]
 
 Tensor = torch.Tensor
 _ROWS = 2048
@@ -73,7 +73,7 @@ def score(network: Network, params: Mapping[str, NDArray[Any]], x: NDArray[Any])
     x = np.asarray(x)
     pool = pool_of(x, np.zeros(len(x), np.int64), np.array([0, len(x)], np.int64), network.device, network.dtype)
     with torch.no_grad():
-        made = [outputs.cpu() for _, outputs in _outputs(network, params, pool)]
+        made = [outputs.cpu() for _, outputs in run_over(network, params, pool)]
     return np.asarray(torch.cat(made).numpy()) if made else np.zeros((0,))
 
 
@@ -99,7 +99,7 @@ def pullback(
     }
 
 
-def _outputs(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool) -> Iterator[tuple[slice, Tensor]]:
+def run_over(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool) -> Iterator[tuple[slice, Tensor]]:
     """Run the model over a pool, some rows at a time."""
     given = {name: torch.as_tensor(np.array(value)).to(network.device, network.dtype) for name, value in params.items()}
     buffers = {n: b for n, b in network.evaluation.named_buffers() if n not in given}
@@ -119,7 +119,7 @@ def _segments(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool) 
     if len(owner):
         network.settle(pool.x[:2], pool.labels, "evaluation")
     with torch.no_grad():
-        for rows, outputs in _outputs(network, params, pool):
+        for rows, outputs in run_over(network, params, pool):
             for name, values in _metrics(network.loss, outputs, pool.y[rows]):
                 total = sums.setdefault(name, np.zeros(len(pool.sizes)))
                 total += np.bincount(owner[rows], values.double().cpu().numpy(), minlength=len(total))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,13 +20,17 @@ from atoll.core.task import Batch, Summed, Task, Work
 from atoll.core.tree import Tree
 from atoll.learn.contact import declared
 from atoll.learn.local import pass_key
+from atoll.learn.partial import asked_epochs, epochs_of_pass
 from atoll.learn.personal import measured, own_model
 from atoll.learn.release import is_private, released
+from atoll.learn.reports import Reporting, as_reports
 
 from .evaluate import evaluate, evaluate_many, pullback, score
 from .local import LocalTraining
 from .models import buffers_of, init, load, params_of
 from .private import Privates
+from .profile import layer_of, profile
+from .reports import add_reports, sent_reports, surveyed, with_reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +57,7 @@ def adapt(model: nn.Module, settings: LearnerSettings, data: Any) -> TorchLearne
     return made
 
 
-class TorchLearner:
+class TorchLearner(Reporting):
     """A ``torch.nn.Module`` as a learner.
 
     Args:
@@ -60,6 +65,8 @@ class TorchLearner:
         settings: what the training wants.
         task: the data's task; with ``loss="auto"`` it picks the loss.
     """
+
+    reports = ("loss", "profile")
 
     def __init__(self, model: nn.Module, settings: LearnerSettings, task: str = "") -> None:
         self.model = model
@@ -81,8 +88,9 @@ class TorchLearner:
             if is_private(self.algorithm)
             else {"many": self._train_many, "sums": self._train_sums, "tuning": _Tuning(self)}
         )
-        self.train = Task("atoll.torch:train", self._train, work=self._work, **blocks)
+        self.train = Task("atoll.torch:train", self._train, work=self._work, by_size=True, **blocks)
         self.measure = Task("atoll.torch:measure", self._measure, many=self._measure_many)
+        self.report = replace(self.survey("atoll.torch:report"), many=self._report_many)
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -168,49 +176,87 @@ class TorchLearner:
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         plan, state = self.plan(message["phase"]), island.state
+        asked, epochs = self._asked(message), asked_epochs(self.algorithm, message)
+        told = {
+            name: self._told(name, options, _model_of(message), island.data)
+            for name, options in asked.items()
+            if name != "loss"
+        }
         reply: dict[str, Aggregate] = {}
         noise = released(self.algorithm, island)
         with one_thread():
             for at, training in enumerate(plan):
                 key = pass_key(island.rng.key, at, len(plan))
-                reply, state = training.one(island.data, message["broadcast"], state, key, noise)
+                many = epochs_of_pass(self.algorithm, training.asked, epochs)
+                reply, state = training.one(island.data, message["broadcast"], state, key, noise, many)
         if noise is not None:
             reply = {name: value for name, value in reply.items() if name != training.loss_metric}
         if state is not None:
             island.state = state
-        return reply
+        if "loss" in asked:
+            told["loss"] = (reply[training.loss_metric].value, float(len(island.data)))
+        return {**reply, **as_reports({name: told[name] for name in asked})}
 
     def _train_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
+        asked = self._asked(message)
         with one_thread():
-            training, states = self._before_last(cohort, message)
-            yield from training.many(_rows_of(cohort), message["broadcast"], states, cohort.keys)
+            told = self._told_many(cohort, message, asked)
+            training, states, epochs = self._before_last(cohort, message)
+            for batch in training.many(_rows_of(cohort), message["broadcast"], states, cohort.keys, epochs):
+                yield with_reports(batch, asked, told, batch.reply[training.loss_metric].weight) if asked else batch
 
     def _train_sums(self, cohort: Cohort, message: Tree) -> Summed | None:
         if message["phase"] in self._single_replies:
             return None
+        asked = self._asked(message)
         with one_thread():
-            training, states = self._before_last(cohort, message)
+            training, states, epochs = self._before_last(cohort, message)
             try:
-                made = training.many_sum(_rows_of(cohort), message["broadcast"], states, cohort.keys)
+                made = training.many_sum(_rows_of(cohort), message["broadcast"], states, cohort.keys, epochs)
             except (
                 CompositionError
             ):  # single replies in a phase that was not prepared; anything else is raised again by `many`
                 self._single_replies.add(message["phase"])
                 return None
+            told = self._told_many(cohort, message, asked)
+        if asked and not add_reports(made, asked, told):
+            return None
         return Summed(made.totals, made.kept, made.rejected, made.states, _reply_bytes(made.totals))
 
-    def _before_last(self, cohort: Cohort, message: Tree) -> tuple[LocalTraining, Privates | None]:
-        """Run all passes but the last; return that one, and the states it begins with."""
-        plan = self.plan(message["phase"])
+    def _told_many(self, cohort: Cohort, message: Tree, asked: dict[str, Any]) -> dict[str, Parts]:
+        """The reports that do not come from training."""
+        others = {name: options for name, options in asked.items() if name != "loss"}
+        return surveyed(self.training.network, _model_of(message), _rows_of(cohort), len(cohort), others)
+
+    def _check_report(self, name: str, options: dict[str, Any]) -> None:
+        if name == "profile":
+            layer_of(self.model, options.get("layer", "auto"))
+
+    def _told(self, name: str, options: dict[str, Any], params: Tree, data: Any) -> tuple[Tree, float]:
+        if name != "profile":
+            return super()._told(name, options, params, data)
+        with one_thread():
+            return profile(self.training.network, params, data, **options), float(len(data))
+
+    def _report_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
+        asked = self._asked_for_survey(message)
+        with one_thread():
+            told = surveyed(self.training.network, message["params"], _rows_of(cohort), len(cohort), asked)
+        yield Batch(np.arange(len(cohort)), dict(told))
+
+    def _before_last(self, cohort: Cohort, message: Tree) -> tuple[LocalTraining, Privates | None, int | None]:
+        """Run all passes but the last; return that one, the states it begins with and the epochs that are asked of it."""
+        plan, asked = self.plan(message["phase"]), asked_epochs(self.algorithm, message)
+        epochs = [epochs_of_pass(self.algorithm, training.asked, asked) for training in plan]
         states = _states_of(cohort, lambda: plan[0].asked.client_init(message["broadcast"]["params"]))
         for at, training in enumerate(plan[:-1]):
             keys = np.array([pass_key(int(k), at, len(plan)) for k in cohort.keys], dtype=np.uint64)
             after: list[Tree] = [None] * len(cohort)
-            for batch in training.many(_rows_of(cohort), message["broadcast"], states, keys):
+            for batch in training.many(_rows_of(cohort), message["broadcast"], states, keys, epochs[at]):
                 for i, position in enumerate(batch.positions.tolist()):
                     after[position] = T.map(lambda leaf, i=i: leaf[i], batch.states)
             states = Privates(after, len(cohort))
-        return plan[-1], states
+        return plan[-1], states, epochs[-1]
 
     def _measure(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         return measured(self, island, message)
@@ -254,13 +300,13 @@ class _Tuning:
     def prepare(self, cohort: Cohort, message: Tree) -> float:
         """Decide and compile; return the expected seconds of this cohort on one core."""
         with one_thread():
-            training, states = self._learner._before_last(cohort, message)
+            training, states, epochs = self._learner._before_last(cohort, message)
             rows = _rows_of(cohort)
             try:
-                training.prepare(rows, message["broadcast"], states, cohort.keys)
+                training.prepare(rows, message["broadcast"], states, cohort.keys, epochs)
             except CompositionError:  # the algorithm wants single replies (`Parts`), which nobody can add up
                 self._learner._single_replies.add(message["phase"])
-                for _ in training.many(rows, message["broadcast"], states, cohort.keys):
+                for _ in training.many(rows, message["broadcast"], states, cohort.keys, epochs):
                     pass
         return training.expected_seconds(len(cohort))
 
@@ -289,7 +335,13 @@ def _states_of(cohort: Cohort, fresh: Callable[[], Tree]) -> Privates | None:
 def _reply_bytes(totals: Totals) -> int:
     """Encoded size of one client's reply: that of a sum, which has the same shapes."""
     sent = {n: {"kind": t.kind, "value": t.value, "weight": 1.0} for n, t in totals.items() if t.kind != "parts"}
-    return M.nbytes(sent)
+    return M.nbytes({**sent, **sent_reports(totals)})
+
+
+def _model_of(message: Tree) -> Tree:
+    """The model in a train message, with the running statistics that travel beside it."""
+    broadcast = message["broadcast"]
+    return {**broadcast["params"], **broadcast.get("buffers", {})}
 
 
 def _rows_of(cohort: Cohort) -> Callable[..., Any] | list[Any]:

@@ -61,6 +61,7 @@ class Summed:
         states: ``(positions, stacked states)`` of each block; empty when the algorithm keeps none.
         steps: local steps, one a client of the cohort.
         losses: mean training losses, one a client of the cohort.
+        sizes: examples, one a client of the cohort.
     """
 
     totals: Totals
@@ -69,6 +70,7 @@ class Summed:
     states: list[tuple[NDArray[np.int64], Tree]]
     steps: NDArray[np.int64]
     losses: NDArray[np.float64]
+    sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 class Source:
@@ -162,7 +164,13 @@ class LocalTraining:
         return {"trace": 0.0, "compile": 0.0} if self._runner is None else dict(self._runner.seconds)
 
     def one(
-        self, shard: Any, broadcast: Tree, client: Tree, key: int, noise: Rng | None = None
+        self,
+        shard: Any,
+        broadcast: Tree,
+        client: Tree,
+        key: int,
+        noise: Rng | None = None,
+        epochs: int | None = None,
     ) -> tuple[dict[str, Aggregate], Tree]:
         """Train one client.
 
@@ -172,6 +180,7 @@ class LocalTraining:
             client: the private state, ``None`` before the first round.
             key: the client's random key.
             noise: where the algorithm's draws come from, instead of the key.
+            epochs: (or steps, where the algorithm counts them) to do in place of the algorithm's own.
 
         Returns:
             The reply (with the training loss as a metric) and the new private state.
@@ -180,6 +189,7 @@ class LocalTraining:
             DataError: the data do not fit the model.
         """
         pool = Source([shard], 1).pool(np.zeros(1, np.int64), self.network)
+        pool.epochs = epochs
         self.check(pool, "the client's data")
         outcome = self._train_one(pool, 0, broadcast, client, key, noise)
         return outcome.reply, outcome.state
@@ -189,7 +199,8 @@ class LocalTraining:
     ) -> Outcome:
         rows = slice(int(pool.offsets[at]), int(pool.offsets[at + 1]))
         sent, given, private, own = self._open(pool, broadcast, client, key, noise)
-        made = train_one(self.network, self.algorithm, pool.x[rows], pool.y[rows], sent, private, key, own or given)
+        buffers, x, y = own or given, pool.x[rows], pool.y[rows]
+        made = train_one(self.network, self.algorithm, x, y, sent, private, key, buffers, pool.epochs)
         n = float(rows.stop - rows.start)
         if self.loss_metric:
             mean = float(np.mean(made.losses)) if made.losses else 0.0
@@ -256,6 +267,7 @@ class LocalTraining:
         broadcast: Tree,
         clients: Sequence[Tree] | Privates | None,
         keys: NDArray[np.uint64],
+        epochs: int | None = None,
     ) -> Iterator[TrainedBatch]:
         """Train a cohort in blocks.
 
@@ -264,13 +276,14 @@ class LocalTraining:
             broadcast: what the server sent.
             clients: private states, ``None`` entries before a client's first round; ``None`` for no state at all.
             keys: one random key a client.
+            epochs: (or steps) to do in place of the algorithm's own; programs do not depend on it.
 
         Yields:
             Blocks whose values have a leading client axis, as NumPy arrays. Clients with a non-finite loss or update
             are in ``rejected``.
         """
         runner = self._open_runner()
-        for positions, pool, states in self._chunks(shards, broadcast, clients, keys):
+        for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs):
             yield from runner.blocks(positions, pool, broadcast, states, keys[positions])
 
     def many_sum(
@@ -279,12 +292,17 @@ class LocalTraining:
         broadcast: Tree,
         clients: Sequence[Tree] | Privates | None,
         keys: NDArray[np.uint64],
+        epochs: int | None = None,
     ) -> Summed:
         """Train a cohort and give its weighted sums only; see `many` for the arguments."""
         runner = self._open_runner()
         totals: Totals = {}
-        made = Summed(totals, np.zeros(0, np.int64), {}, [], np.zeros(len(keys), np.int64), np.zeros(len(keys)))
-        for positions, pool, states in self._chunks(shards, broadcast, clients, keys):
+        empty = np.zeros(0, np.int64)
+        made = Summed(
+            totals, empty, {}, [], np.zeros(len(keys), np.int64), np.zeros(len(keys)), np.zeros(len(keys), np.int64)
+        )
+        for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs):
+            made.sizes[positions] = pool.sizes
             runner.add_up(made, positions, pool, broadcast, states, keys[positions])
         kept = np.ones(len(keys), dtype=bool)
         kept[list(made.rejected)] = False
@@ -292,21 +310,32 @@ class LocalTraining:
         return made
 
     def prepare(
-        self, shards: Any, broadcast: Tree, clients: Sequence[Tree] | Privates | None, keys: NDArray[np.uint64]
+        self,
+        shards: Any,
+        broadcast: Tree,
+        clients: Sequence[Tree] | Privates | None,
+        keys: NDArray[np.uint64],
+        epochs: int | None = None,
     ) -> None:
         """Decide, trace and compile on a sample of the cohort that one worker will get, before workers are forked."""
-        self.many_sum(shards, broadcast, clients, keys)
-        for positions, pool, states in self._chunks(shards, broadcast, clients, keys):
+        self.many_sum(shards, broadcast, clients, keys, epochs)
+        for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs):
             self._open_runner().warm(pool, broadcast, states, keys[positions])
             break
 
     def _chunks(
-        self, shards: Any, broadcast: Tree, clients: Sequence[Tree] | Privates | None, keys: NDArray[np.uint64]
+        self,
+        shards: Any,
+        broadcast: Tree,
+        clients: Sequence[Tree] | Privates | None,
+        keys: NDArray[np.uint64],
+        epochs: int | None,
     ) -> Iterator[tuple[NDArray[np.int64], Pool, Privates]]:
         source, private = Source(shards, len(keys)), Privates.of(clients, len(keys))
         for begin in range(0, len(keys), _CHUNK):
             positions = np.arange(begin, min(begin + _CHUNK, len(keys)))
             pool = source.pool(positions, self.network)
+            pool.epochs = epochs
             self.check(pool, "the cohort's data")
             states = private[positions] if len(positions) < len(private) else private
             if isinstance(self.algorithm, Drawing):

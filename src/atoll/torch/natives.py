@@ -68,14 +68,14 @@ class Natives:
         """Train clients and add them to the sums; return which are left for other programs, ``None`` for all."""
         if not self.possible(chosen):
             return None
-        runner, sizes = self._runner, pool.sizes
+        runner, sizes, work = self._runner, pool.sizes, pool.work(self._runner.algorithm)
         sent, sent_layout = runner.sent(broadcast, False)
         left: list[NDArray[np.int64]] = []
-        for width, members in _by_width(natural_widths(runner.algorithm, sizes), chosen):
+        for width, members in _by_width(natural_widths(work, sizes), chosen):
             if not width:
                 left.append(members)
                 continue
-            orders = Orders(members, pool.offsets, keys, runner.algorithm)
+            orders = Orders(members, pool.offsets, keys, work)
             weighted = chosen.uneven or orders.partial(width)
             for part in _cut(members, orders.steps, width):
                 own = states if len(part) == len(states) else states[part]
@@ -85,7 +85,7 @@ class Natives:
                 if code is None:
                     left.append(part)
                     continue
-                some = orders if len(part) == len(members) else Orders(part, pool.offsets, keys, runner.algorithm)
+                some = orders if len(part) == len(members) else Orders(part, pool.offsets, keys, work)
                 line = some.line(width, weighted=weighted)
                 code.add(made, positions[part], pool, line, (sent, stacked), keys[part])
         if not left:

@@ -10,9 +10,13 @@ import numpy as np
 import torch
 
 from atoll.core.errors import DataError
+from atoll.learn.partial import quota
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from atoll.learn.algorithm import Algorithm
+    from atoll.learn.partial import Counted
 
 __all__ = ["Pool", "columns_of", "pool_of"]
 
@@ -26,12 +30,14 @@ class Pool:
         y: targets, ``(rows, ...)``.
         labels: the targets as NumPy, for checks.
         offsets: client ``c`` has the rows ``offsets[c]:offsets[c + 1]``.
+        epochs: (or steps) that are asked of the clients; ``None`` for the algorithm's own.
     """
 
     x: torch.Tensor
     y: torch.Tensor
     labels: NDArray[Any]
     offsets: NDArray[np.int64]
+    epochs: int | None = None
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -46,7 +52,12 @@ class Pool:
     def take(self, rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> Pool:
         """Some rows, of clients with so many each."""
         index = torch.from_numpy(rows).to(self.x.device)
-        return Pool(self.x[index], self.y[index], self.labels[rows], np.concatenate([[0], np.cumsum(sizes)]))
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        return Pool(self.x[index], self.y[index], self.labels[rows], offsets, self.epochs)
+
+    def work(self, algorithm: Algorithm) -> Counted:
+        """How an algorithm goes through these rows: as often as is asked."""
+        return quota(algorithm, self.epochs)
 
 
 def columns_of(shard: Any) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -13,6 +13,7 @@ from atoll.core.aggregate import Aggregate
 from atoll.core.tree import Tree
 from atoll.learn.algorithm import LocalWork
 from atoll.learn.local import batch_rows
+from atoll.learn.partial import quota
 
 from .keyed import Keyed, step_seeds
 from .leaves import flatten, join_reply, split_reply, to_tensor
@@ -55,6 +56,7 @@ def train_one(
     client: Tree,
     key: int,
     buffers: Mapping[str, Tensor] | None = None,
+    epochs: int | None = None,
 ) -> Outcome:
     """Train one client: ``start``, one ``step`` a mini-batch, ``finish``.
 
@@ -67,11 +69,12 @@ def train_one(
         client: the private state, NumPy leaves.
         key: the client's random key; it orders the batches and draws the dropout masks.
         buffers: of the model (running statistics); the model's own by default.
+        epochs: (or steps) to do in place of the algorithm's own.
     """
     frozen = {**network.frozen, **(buffers or {})}
     frozen = {name: value.clone() for name, value in frozen.items()}
     sent, private = as_tensors(broadcast, network), as_tensors(client, network)
-    batches = batch_rows(algorithm, len(y), key)
+    batches = batch_rows(quota(algorithm, epochs), len(y), key)
     seeds = torch.from_numpy(step_seeds(np.array([key], np.uint64), np.arange(len(batches)))[0]).to(network.device)
     local = algorithm.start(sent, private)
     losses: list[float] = []

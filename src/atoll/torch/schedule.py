@@ -20,7 +20,7 @@ from .keyed import step_seeds
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.learn.algorithm import Algorithm
+    from atoll.learn.partial import Counted
 
 __all__ = ["Line", "Orders", "Schedule", "cut_blocks", "pad_width", "schedule"]
 
@@ -70,7 +70,7 @@ def schedule(
     members: NDArray[np.int64],
     offsets: NDArray[np.int64],
     keys: NDArray[np.uint64],
-    algorithm: Algorithm,
+    algorithm: Counted,
     *,
     slots: int | None = None,
     exact: bool = False,
@@ -121,7 +121,7 @@ class Orders:
         members: NDArray[np.int64],
         offsets: NDArray[np.int64],
         keys: NDArray[np.uint64],
-        algorithm: Algorithm,
+        algorithm: Counted,
     ) -> None:
         self.sizes = (offsets[members + 1] - offsets[members]).astype(np.int64)
         self.steps = count_many(algorithm, self.sizes, keys[members])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import Algorithm
@@ -30,6 +30,7 @@ class NewtonType(Algorithm):
     lr: float = 1.0
     batch_size: int | None = None
     steps: int | None = 1
+    partial: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -54,6 +54,7 @@ class ObjectivePerturbation(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "partial", False)  # the promise rests on exact minimisers
         if not (self.alpha > 0 and math.isfinite(self.alpha)):
             raise ConfigError(f"alpha={self.alpha}", where="ObjectivePerturbation", remedy="use a positive number")
         if self.outgoing != ("params",):

@@ -40,6 +40,7 @@ class OneGradient(Algorithm):
 
     batch_size: int | None = None
     steps: int | None = 1
+    partial: ClassVar[bool] = False
     card: ClassVar[Card] = Card(part=True)
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ class SufficientStatistics(Algorithm):
     without sufficient statistics is refused.
     """
 
+    partial: ClassVar[bool] = False
     card: ClassVar[Card] = Card(
         family="statistics", unbiased=True, note="Exact in one round with everyone; for models without gradients."
     )

@@ -31,6 +31,7 @@ class VRLSGD(Algorithm):
         steps: local steps ``T``; must be given.
     """
 
+    partial: ClassVar[bool] = False
     citation: ClassVar[str] = (
         "Liang, Shen, Liu, Pan, Chen, Cheng. Variance Reduced Local SGD with Lower Communication Complexity. arXiv:1912.12844, 2019."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,10 @@ class BayesLearner(EstimatorLearner):
     Statistics of a class: its rows, and for counting models the sum of (binarised) features, for the Gaussian model the sums of features and of
     their squares; its variances are ``E[x^2] - E[x]^2``, so scale features whose mean is large against their spread.
     """
+
+    def _loss_of(self, sums: Mapping[str, float], n: int, name: str = "loss") -> tuple[Tree, float]:
+        """There is no loss, and no weight, before there are statistics."""
+        return super()._loss_of(sums, n if "loss_sum" in sums else 0, name)
 
     @property
     def gaussian(self) -> bool:

@@ -55,10 +55,19 @@ class IncrementalLearner(EstimatorLearner):
 
     def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
         """``epochs`` passes, each in an order of its own."""
+        return self._passes(params, data, rng, memory, self.algorithm.epochs)
+
+    def fit_for(self, params: Tree, data: Any, rng: Rng, memory: Tree, epochs: int | None) -> tuple[Tree, Tree]:
+        """So many passes; where the algorithm counts steps, whole fits."""
+        if epochs is None or self.algorithm.steps is not None:
+            return super().fit_for(params, data, rng, memory, epochs)
+        return self._passes(params, data, rng, memory, epochs)
+
+    def _passes(self, params: Tree, data: Any, rng: Rng, memory: Tree, epochs: int) -> tuple[Tree, Tree]:
         model, x, y = self.made(params), flat(data.x), self.target(data.y)
         if hasattr(model, "t_"):
             model.t_ = 1.0 if memory is None else float(memory["t"])
-        for epoch in range(self.algorithm.epochs):
+        for epoch in range(epochs):
             seeded(model, rng.child("epoch", epoch))
             quietly(lambda: self._pass(model, x, y))
         return self.read(model), {"t": float(model.t_)} if hasattr(model, "t_") else None
@@ -102,7 +111,6 @@ class NetworkLearner(IncrementalLearner):
         model.intercepts_ = [np.array(params[f"intercept_{i}"]) for i in range(len(model.intercepts_))]
         return model
 
-    def fit(self, params: Tree, data: Any, rng: Rng, memory: Tree) -> tuple[Tree, Tree]:
-        """``epochs`` passes."""
-        trained, _ = super().fit(params, data, rng, None)
+    def _passes(self, params: Tree, data: Any, rng: Rng, memory: Tree, epochs: int) -> tuple[Tree, Tree]:
+        trained, _ = super()._passes(params, data, rng, None, epochs)
         return trained, memory

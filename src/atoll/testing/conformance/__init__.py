@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from .algorithm import check_algorithm
 from .engine import ENGINE_CHECKS, check_engine
+from .learner import check_learner
 from .reducer import check_reducer
 from .stage import check_stage
 from .task import check_task_many
 
-__all__ = ["ENGINE_CHECKS", "check_algorithm", "check_engine", "check_reducer", "check_stage", "check_task_many"]
+__all__ = [
+    "ENGINE_CHECKS",
+    "check_algorithm",
+    "check_engine",
+    "check_learner",
+    "check_reducer",
+    "check_stage",
+    "check_task_many",
+]

@@ -1,0 +1,183 @@
+"""Reports: what clients tell of their data and a model besides their replies, for whoever selects them.
+
+A train message may hold ``"reports": {name: options}``; the reply then has ``"report/<name>": Parts(value, examples=n, metric=True)``. The task
+``learner.report`` takes ``{"params", "reports"}`` and replies with reports alone (a survey), and ``learner.report_of(params, data, reports)``
+makes the same ones of any data, such as the server's own.
+
+=============  ==================================================================  =====================================
+name           in training                                                         in a survey
+=============  ==================================================================  =====================================
+``"loss"``     mean training loss of that contact, the one in ``"metric/loss"``    mean loss of the received model
+``"profile"``  `Profile` of the received model, taken before training              the same; ``{"layer": name | "auto"}``
+=============  ==================================================================  =====================================
+
+Every value comes with the number ``n`` of the client's rows as its weight. A client without rows, or with a model that has no loss yet, tells
+nothing: zeros with weight 0. Reports are single values made of raw data: never under privacy, never through a reducer that reveals sums only.
+
+In declared work a profile is one pass over the data, and so is every report of a survey; a training loss costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.aggregate import Aggregate, Parts
+from atoll.core.errors import CompositionError, ConfigError, DataError, nearest
+from atoll.core.task import Task, Work
+from atoll.core.tree import Tree
+
+from .release import refuse_reports
+
+if TYPE_CHECKING:
+    from atoll.core.island import Island
+
+    from .algorithm import Algorithm
+
+__all__ = ["OPTIONS", "Reporting", "as_reports", "survey_passes", "training_passes"]
+
+OPTIONS: Mapping[str, tuple[str, ...]] = {"loss": (), "profile": ("layer",)}
+"""The reports that there are, with the names of their options."""
+_CAN = {"loss": "a model with a loss", "profile": "a PyTorch module"}
+
+
+def as_reports(told: Mapping[str, tuple[Tree, float]]) -> dict[str, Aggregate]:
+    """Values and weights by name as a reply."""
+    return {
+        f"report/{name}": Parts(value, examples=float(weight), metric=True) for name, (value, weight) in told.items()
+    }
+
+
+def training_passes(message: Tree) -> int:
+    """Passes over the data that the reports in a train message take besides the training."""
+    asked = message.get("reports") if isinstance(message, Mapping) else None
+    return int("profile" in (asked or {}))
+
+
+def survey_passes(message: Tree) -> int:
+    """Passes over the data of a survey."""
+    asked = message.get("reports") if isinstance(message, Mapping) else None
+    return len(asked or {})
+
+
+class Reporting:
+    """Base of learners that report.
+
+    Attributes:
+        algorithm: the local update; a private one forbids reports.
+        reports: names of what this learner can tell.
+    """
+
+    algorithm: Algorithm
+    reports: tuple[str, ...] = ("loss",)
+
+    def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
+        """Sums over a data set."""
+        raise NotImplementedError
+
+    def survey(self, name: str) -> Task:
+        """The task ``report`` under a name."""
+        return Task(name, self._report, work=self._report_work, by_size=True)
+
+    def check_reports(self, reports: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+        """Reports by name with their options, once they are known to be possible.
+
+        Raises:
+            ConfigError: a name or an option that is not known.
+            CompositionError: this model cannot tell it, or the algorithm is private.
+        """
+        if reports is not None and not isinstance(reports, Mapping):
+            raise ConfigError(f"reports={reports!r}", remedy='use a dict, for example {"loss": None}')
+        given = dict(reports or {})
+        refuse_reports(self.algorithm, given)
+        for name, options in given.items():
+            if name not in OPTIONS:
+                raise ConfigError(
+                    f"no report is called {name!r}.{nearest(str(name), OPTIONS)}",
+                    where="reports",
+                    remedy=f"use one of {', '.join(OPTIONS)}",
+                )
+            if name not in self.reports:
+                raise CompositionError(
+                    f"{type(self).__name__} cannot tell {name!r}", where="reports", remedy=f"use {_CAN[name]}"
+                )
+            if not isinstance(options, Mapping | None) or not set(options or {}) <= set(OPTIONS[name]):
+                known = ", ".join(OPTIONS[name]) or "none"
+                raise ConfigError(
+                    f"options {options!r} of report {name!r}", where="reports", remedy=f"options are: {known}"
+                )
+            self._check_report(name, dict(options or {}))
+        return {name: dict(options or {}) for name, options in given.items()}
+
+    def report_of(self, params: Tree, data: Any, reports: Mapping[str, Any]) -> dict[str, Tree]:
+        """Reports of a model on some data, by name: what a client with these rows would tell in a survey.
+
+        Args:
+            params: parameters, and running statistics where they travel.
+            data: columns ``x`` and ``y``.
+            reports: name -> options.
+
+        Raises:
+            ConfigError: a name or an option that is not known.
+            CompositionError: this model cannot tell it, or the algorithm is private.
+            DataError: there is no data.
+        """
+        asked = self.check_reports(reports)
+        if data is None:
+            raise DataError(
+                f"there is no data to report {', '.join(map(repr, asked))} of",
+                where="the server's own data",
+                remedy="give the federated data set a test set",
+            )
+        return {name: self._told(name, options, params, data)[0] for name, options in asked.items()}
+
+    def _check_report(self, name: str, options: dict[str, Any]) -> None:
+        """Refuse options that this model cannot follow."""
+
+    def _asked(self, message: Tree) -> dict[str, dict[str, Any]]:
+        """The reports that a message asks for."""
+        return self.check_reports(message.get("reports"))
+
+    def _asked_for_survey(self, message: Tree) -> dict[str, dict[str, Any]]:
+        """The reports of a survey, at least one."""
+        asked = self._asked(message)
+        if not asked:
+            raise ConfigError("no reports", where="the survey's message", remedy='ask for example for {"loss": None}')
+        return asked
+
+    def _told(self, name: str, options: dict[str, Any], params: Tree, data: Any) -> tuple[Tree, float]:
+        """A report of a survey and its weight."""
+        del options
+        return self._loss_of(self.evaluate(params, data), len(data), name)
+
+    def _loss_of(self, sums: Mapping[str, float], n: int, name: str = "loss") -> tuple[Tree, float]:
+        """The mean loss in some sums, and its weight."""
+        found = sums.get("loss_sum", sums.get("loss"))
+        if not n or not sums["n"]:
+            return np.float64(0.0), 0.0
+        if found is None:
+            raise CompositionError(
+                f"{type(self).__name__} measures no loss to report as {name!r}",
+                where="reports",
+                remedy='let `evaluate` return a "loss"',
+            )
+        return np.float64(found / sums["n"]), float(n)
+
+    def _with_reports(
+        self, reply: dict[str, Aggregate], asked: Mapping[str, dict[str, Any]], n: int
+    ) -> dict[str, Aggregate]:
+        """A training's reply with what is asked for; the loss is that of its metric."""
+        told = {name: (reply["metric/loss"].value, float(n)) for name in asked if name == "loss"}
+        return {**reply, **as_reports(told)}
+
+    def _report(self, island: Island, message: Tree) -> dict[str, Aggregate]:
+        asked, data = self._asked_for_survey(message), island.data
+        return as_reports({name: self._told(name, options, message["params"], data) for name, options in asked.items()})
+
+    def _report_work(self, data: Any, args: Any, message: Tree) -> Work:
+        del args
+        passes, n = survey_passes(message), len(data)
+        batches = -(-n // int(self.algorithm.batch_of(n))) if n else 0
+        return Work(float(n), float(passes * batches), float(passes))
