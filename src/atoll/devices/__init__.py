@@ -1,0 +1,50 @@
+"""Devices: how fast they compute, how thin their links are, when they are there, what they spend and when they fail.
+
+A `Fleet` is the model of devices of a simulation: ``atoll.simulate(job, islands, devices=fleet)``. Its traits are drawn from distributions, its crashes
+come from a `Trace`, and both are pure functions of seeds, so that several methods can be run on the same devices with the same bad luck.
+"""
+
+from .availability import Availability, Diurnal, Markov, Windows
+from .compute import BatchRate, Compute, Cycles
+from .distributions import ByRegion, Distribution, Equal, Exponential, Given, Normal, Trait, Uniform
+from .feasible import planned, require_feasible
+from .fleet import Fleet
+from .links import Backhaul, Link, Shannon, Throughput
+from .power import Battery, Memory, Power
+from .presets import exponential, mec, safa
+from .traces import Generated, Recorded, Trace, load_trace
+
+__all__ = [
+    "Availability",
+    "Backhaul",
+    "BatchRate",
+    "Battery",
+    "ByRegion",
+    "Compute",
+    "Cycles",
+    "Distribution",
+    "Diurnal",
+    "Equal",
+    "Exponential",
+    "Fleet",
+    "Generated",
+    "Given",
+    "Link",
+    "Markov",
+    "Memory",
+    "Normal",
+    "Power",
+    "Recorded",
+    "Shannon",
+    "Throughput",
+    "Trace",
+    "Trait",
+    "Uniform",
+    "Windows",
+    "exponential",
+    "load_trace",
+    "mec",
+    "planned",
+    "require_feasible",
+    "safa",
+]

@@ -1,0 +1,314 @@
+"""Traits of devices as distributions. A draw is a function of a seed and the device's position: the same for every subset and in any order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.errors import ConfigError
+
+from .draws import Population, known_region, uniforms
+
+__all__ = [
+    "ByRegion",
+    "Distribution",
+    "Equal",
+    "Exponential",
+    "Given",
+    "Normal",
+    "Trait",
+    "Uniform",
+    "lift",
+    "positive",
+    "probability",
+]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How a trait is spread over devices."""
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """The smallest and the largest value that can be drawn."""
+        raise NotImplementedError
+
+    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The values of the devices at these positions."""
+        raise NotImplementedError
+
+    def within(self, low: float, high: float) -> Distribution:
+        """The same, cut to an interval; only a ``Normal`` has more to cut than it says itself."""
+        del low, high
+        return self
+
+    def check_regions(self, names: Sequence[str], where: str) -> None:
+        """Refuse regions that there are not."""
+        del names, where
+
+
+@dataclass(frozen=True)
+class Equal(Distribution):
+    """Every device has the same.
+
+    Args:
+        value: what it has.
+    """
+
+    value: float
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """The value, twice."""
+        return (self.value, self.value)
+
+    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The value, once a device."""
+        del key, population
+        return np.full(len(positions), float(self.value))
+
+
+@dataclass(frozen=True)
+class Normal(Distribution):
+    """Normal, clipped: what falls outside ``[low, high]`` becomes the bound (it is not drawn again).
+
+    Args:
+        mean: before clipping.
+        std: before clipping.
+        low: smallest value; ``None`` is no bound, which only traits that may be negative can have.
+        high: largest value.
+    """
+
+    mean: float
+    std: float
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.std >= 0.0 or not math.isfinite(self.mean):
+            raise ConfigError(
+                f"std={self.std} about mean={self.mean}", where="Normal", remedy="use a std of at least 0"
+            )
+        if not self.support[0] <= self.support[1]:
+            raise ConfigError(f"low={self.low} above high={self.high}", where="Normal", remedy="exchange them")
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """The bounds."""
+        return (-math.inf if self.low is None else self.low, math.inf if self.high is None else self.high)
+
+    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Box and Muller's (1958) transform of two uniform numbers a device."""
+        del population
+        radius, angle = uniforms(key, 2 * positions), uniforms(key, 2 * positions + 1)
+        standard = np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle)
+        return np.clip(self.mean + self.std * standard, *self.support)
+
+    def within(self, low: float, high: float) -> Normal:
+        """The same with tighter bounds."""
+        mine = self.support
+        return replace(self, low=max(low, mine[0]), high=min(high, mine[1]))
+
+
+@dataclass(frozen=True)
+class Exponential(Distribution):
+    """Exponential, drawn again until it is at least ``minimum``.
+
+    An exponential variable forgets: what is at least ``minimum`` is distributed as ``minimum`` plus a fresh draw, and that is how it is drawn here.
+    Drawing a whole population again until its smallest value is large enough gives the same distribution.
+
+    Args:
+        mean: of a draw without the minimum (``1 / lambda``).
+        minimum: smaller values are drawn again.
+    """
+
+    mean: float
+    minimum: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.mean > 0.0 and self.minimum >= 0.0):
+            raise ConfigError(
+                f"mean={self.mean}, minimum={self.minimum}", where="Exponential", remedy="use mean > 0 and minimum >= 0"
+            )
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """From the minimum; from just above 0 without one."""
+        return (max(self.minimum, 5e-324), math.inf)
+
+    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """By inversion."""
+        del population
+        return self.minimum - self.mean * np.log(uniforms(key, positions))
+
+
+@dataclass(frozen=True)
+class Uniform(Distribution):
+    """Uniform between two values.
+
+    Args:
+        low: smallest.
+        high: largest.
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high:
+            raise ConfigError(f"low={self.low} above high={self.high}", where="Uniform", remedy="exchange them")
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """The two values."""
+        return (self.low, self.high)
+
+    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """One uniform number a device."""
+        del population
+        return self.low + (self.high - self.low) * uniforms(key, positions)
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Distribution):
+    """What you know of each device.
+
+    Args:
+        values: one a device, in the order of the population.
+    """
+
+    values: Sequence[float]
+    _column: NDArray[np.float64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        column = np.array(self.values, dtype=np.float64)
+        if column.ndim != 1 or not len(column) or not np.isfinite(column).all():
+            raise ConfigError(
+                f"values of shape {column.shape}", where="Given", remedy="give one finite number a device"
+            )
+        column.flags.writeable = False
+        object.__setattr__(self, "_column", column)
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """The smallest and the largest."""
+        return (float(self._column.min()), float(self._column.max()))
+
+    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Look them up.
+
+        Raises:
+            ConfigError: there are not as many as devices.
+        """
+        del key
+        if len(self._column) != population.size:
+            raise ConfigError(
+                f"{len(self._column)} values for {population.size} devices", where="Given", remedy="give one a device"
+            )
+        return self._column[positions]
+
+
+@dataclass(frozen=True, eq=False)
+class ByRegion(Distribution):
+    """Another distribution in every region.
+
+    Args:
+        values: name of a region -> a number, or how the trait is spread there.
+    """
+
+    values: Mapping[str, float | Distribution]
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise ConfigError("values={} names no region", where="ByRegion", remedy="name every region")
+        object.__setattr__(self, "values", {str(name): lift(value) for name, value in self.values.items()})
+
+    @property
+    def inner(self) -> dict[str, Distribution]:
+        """The distribution of each region."""
+        return {name: lift(value) for name, value in self.values.items()}
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """That of all regions together."""
+        every = [value.support for value in self.inner.values()]
+        return (min(s[0] for s in every), max(s[1] for s in every))
+
+    def within(self, low: float, high: float) -> ByRegion:
+        """The same with tighter bounds everywhere."""
+        return ByRegion({name: value.within(low, high) for name, value in self.inner.items()})
+
+    def check_regions(self, names: Sequence[str], where: str) -> None:
+        """Every region must be named, and no other.
+
+        Raises:
+            ConfigError: it is not so.
+        """
+        for name in self.values:
+            known_region(name, names, where)
+        for name in names:
+            if name not in self.values:
+                raise ConfigError(
+                    f"values says nothing of region {name!r}", where=f"{where}: ByRegion", remedy="name every region"
+                )
+
+    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Region by region."""
+        self.check_regions(population.names, "devices")
+        out = np.zeros(len(positions))
+        for i, name in enumerate(population.names):
+            here = population.region[positions] == i
+            out[here] = self.inner[name].draw(key, population, positions[here])
+        return out
+
+
+Trait = float | Distribution | Sequence[float]
+"""A number for every device, one each, or how they are spread."""
+
+
+def lift(trait: Any) -> Distribution:
+    """A trait as a distribution."""
+    if isinstance(trait, Distribution):
+        return trait
+    if isinstance(trait, int | float | np.number):
+        return Equal(float(trait))
+    return Given(trait)
+
+
+def positive(trait: Any, name: str, where: str) -> Distribution:
+    """A trait that must be above 0.
+
+    Raises:
+        ConfigError: it may be drawn at or below 0.
+    """
+    found = lift(trait)
+    low, high = found.support
+    if not low > 0.0 or math.isnan(high):
+        raise ConfigError(
+            f"{name}={trait!r} can be {low:g}",
+            where=where,
+            remedy="use values above 0; a Normal says with low= what small draws become",
+        )
+    return found
+
+
+def probability(trait: Any, name: str, where: str) -> Distribution:
+    """A trait that is a probability. A Normal is clipped to [0, 1].
+
+    Raises:
+        ConfigError: it may be drawn outside [0, 1].
+    """
+    found = lift(trait).within(0.0, 1.0)
+    low, high = found.support
+    if not (low >= 0.0 and high <= 1.0):
+        raise ConfigError(
+            f"{name}={trait!r} is no probability: it can be {low if low < 0 else high:g}",
+            where=where,
+            remedy="use values from 0 to 1",
+        )
+    return found

@@ -1,0 +1,155 @@
+"""What becomes of each device that is asked: it answers, or fails for a reason, at a moment, having done a share of its work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.clock import REASONS, Outcomes, Plan
+from atoll.core.errors import ConfigError
+
+from .distributions import lift
+from .draws import Population, key_of
+
+if TYPE_CHECKING:
+    from .fleet import Fleet
+
+__all__ = ["Fates", "Times", "fates"]
+
+CRASHED, LEFT, AWAY, MEMORY, BATTERY = (REASONS.index(r) for r in REASONS[1:])
+
+
+@dataclass(frozen=True)
+class Times:
+    """The parts of response times in seconds, one entry a device.
+
+    Attributes:
+        wait: until the server has sent all copies.
+        latency: of the request and of the reply, each.
+        down: download.
+        train: local work.
+        up: upload.
+        speed: of each device, in the unit of the compute rule.
+        size: bytes of the larger of download and reply.
+    """
+
+    wait: float
+    latency: float
+    down: NDArray[np.float64]
+    train: NDArray[np.float64]
+    up: NDArray[np.float64]
+    speed: NDArray[np.float64]
+    size: NDArray[np.float64]
+
+    @property
+    def response(self) -> NDArray[np.float64]:
+        """From the copy's leaving the server to the reply's arrival."""
+        return 2.0 * self.latency + self.down + self.train + self.up
+
+    @property
+    def begun(self) -> NDArray[np.float64]:
+        """From the copy's leaving the server to the beginning of the work."""
+        return self.latency + self.down
+
+    def share(self, moment: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Share of the work that is done so long after the copy left the server."""
+        into = moment - self.begun
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(self.train > 0.0, np.clip(into / self.train, 0.0, 1.0), (into >= 0.0).astype(np.float64))
+
+
+@dataclass
+class Fates:
+    """Outcomes in the making.
+
+    Attributes:
+        seconds: from sending until the reply, or until the link notices.
+        reason: index into ``REASONS``.
+        fraction: share of the work done.
+        energy: joules, or ``None``.
+    """
+
+    seconds: NDArray[np.float64]
+    reason: NDArray[np.int8]
+    fraction: NDArray[np.float64]
+    energy: NDArray[np.float64] | None
+
+    def outcomes(self) -> Outcomes:
+        """As a simulation takes them."""
+        return Outcomes(self.seconds, self.reason == 0, self.fraction, self.energy, self.reason)
+
+
+def fates(fleet: Fleet, population: Population, positions: NDArray[np.int64], plan: Plan, times: Times) -> Fates:
+    """Who answers and who does not. What keeps a device from beginning counts before what stops it."""
+    crashed, point = fleet.trace.at(plan.turn, population, positions)
+    training, whole = fleet.trace.span == "training", times.response
+    moment = np.where(crashed, times.begun + point * times.train if training else point * whole, whole)
+    share = point if training else times.share(moment)
+    reason = np.where(crashed, CRASHED, 0).astype(np.int8)
+    if fleet.availability is not None:
+        start = plan.now + times.wait
+        leaves = fleet.availability.leaves(population, positions, plan.now, start + whole) - start
+        left = leaves < moment
+        moment, reason[left] = np.where(left, np.maximum(leaves, 0.0), moment), LEFT
+        share = np.where(left, times.share(moment), share)
+    failed = reason > 0
+    fraction = np.where(failed, share, 1.0)
+    energy = _spent(fleet, times, moment, fraction, failed)
+    found = Fates(times.wait + moment + np.where(failed, fleet.notice, 0.0), reason, fraction, energy)
+    for why, cannot in _unable(fleet, population, positions, plan, times):
+        found.reason[cannot], found.fraction[cannot], found.seconds[cannot] = why, 0.0, fleet.notice
+        if found.energy is not None:
+            found.energy[cannot] = 0.0
+    return found
+
+
+def _whole(fleet: Fleet, times: Times) -> NDArray[np.float64] | None:
+    """Joules of a whole participation; ``None`` where nobody counts."""
+    gigahertz = fleet.compute.gigahertz(times.speed)
+    if fleet.power is None or gigahertz is None:
+        return None
+    return fleet.power.joules(times.down + times.up, times.train, gigahertz)
+
+
+def _spent(
+    fleet: Fleet, times: Times, moment: NDArray[np.float64], fraction: NDArray[np.float64], failed: NDArray[np.bool_]
+) -> NDArray[np.float64] | None:
+    """Joules of every device, those that stopped at a moment included."""
+    whole, gigahertz = _whole(fleet, times), fleet.compute.gigahertz(times.speed)
+    if whole is None or fleet.power is None or gigahertz is None or fleet.power.lost == "full":
+        return whole
+    if fleet.power.lost == "share":
+        response = times.response
+        done = fraction if fleet.trace.span == "training" else moment / np.where(response > 0.0, response, 1.0)
+        return np.where(failed, done * whole, whole)
+    received = np.clip(moment - times.latency, 0.0, times.down)
+    sent = np.clip(moment - times.begun - times.train, 0.0, times.up)
+    return np.where(failed, fleet.power.joules(received + sent, times.share(moment) * times.train, gigahertz), whole)
+
+
+def _unable(
+    fleet: Fleet, population: Population, positions: NDArray[np.int64], plan: Plan, times: Times
+) -> list[tuple[int, NDArray[np.bool_]]]:
+    """What keeps devices from beginning, the weightiest last."""
+    found: list[tuple[int, NDArray[np.bool_]]] = []
+    needs = _whole(fleet, times)
+    if fleet.battery is not None and needs is not None:
+        capacity = population.column(lift(fleet.battery.capacity), key_of(fleet.seed, "battery"), positions)
+        spent = np.zeros(len(positions)) if plan.spent is None else plan.spent()
+        found.append((BATTERY, fleet.battery.charge(capacity, spent, plan.now) < needs))
+    if fleet.availability is not None:
+        found.append((AWAY, ~fleet.availability.there(population, positions, plan.now)))
+    if fleet.memory is not None:
+        size = population.column(lift(fleet.memory.size), key_of(fleet.seed, "memory"), positions)
+        copies = fleet.memory.copies * times.size
+        if len(size) and (copies > size).all():
+            raise ConfigError(
+                f"the model needs {copies.min():,.0f} bytes, and no device that is asked has more than {size.max():,.0f}",
+                where=plan.request,
+                remedy="use a smaller model, or devices with more memory",
+            )
+        found.append((MEMORY, copies > size))
+    return found

@@ -1,0 +1,97 @@
+"""What a device has besides time: energy, a battery, memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.errors import ConfigError
+
+from .distributions import Trait, positive
+
+__all__ = ["Battery", "Memory", "Power"]
+
+Lost = Literal["share", "parts", "full"]
+
+
+@dataclass(frozen=True)
+class Power:
+    """Energy of a participation: ``E = transmit * T_comm + compute * s**3 * T_train`` joules, ``s`` in GHz (thesis, Eqs. 4.42, 5.31 to 5.34).
+
+    Args:
+        transmit: watts while sending or receiving.
+        compute: watts at 1 GHz; the power of a processor grows with the cube of its clock rate.
+        lost: what a device that drops out has spent. ``"share"``: the share of its work that it did, of the whole (a hypothesis that fits the thesis'
+            figures: half of it on average); ``"parts"``: what it received and computed until then; ``"full"``: all.
+    """
+
+    transmit: float = 0.5
+    compute: float = 0.7
+    lost: Lost = "share"
+
+    def __post_init__(self) -> None:
+        if not (self.transmit >= 0 and self.compute >= 0):
+            raise ConfigError(
+                f"transmit={self.transmit}, compute={self.compute} watts", where="Power", remedy="use at least 0"
+            )
+        if self.lost not in get_args(Lost):
+            raise ConfigError(f"lost={self.lost!r}", where="Power", remedy="use 'share', 'parts' or 'full'")
+
+    def joules(
+        self, talking: NDArray[np.float64], training: NDArray[np.float64], gigahertz: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Energy of so many seconds of each."""
+        return self.transmit * talking + self.compute * gigahertz**3 * training
+
+
+@dataclass(frozen=True, eq=False)
+class Battery:
+    """A device whose battery does not hold the energy of a request declines it.
+
+    Charge is ``min(capacity, capacity + watts * now - spent)``. The rule is simple: what a full battery could not take in is not lost, so that a
+    device which was idle for long recovers at once; with ``watts=0`` it is exact.
+
+    Args:
+        capacity: joules of each device when it is full, as it is in the beginning.
+        watts: recharging, all the time.
+        reserve: share of the capacity that is never spent on a request.
+    """
+
+    capacity: Trait = 1000.0
+    watts: float = 0.0
+    reserve: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "capacity", positive(self.capacity, "capacity", "Battery"))
+        if not (self.watts >= 0 and 0 <= self.reserve <= 1):
+            raise ConfigError(
+                f"watts={self.watts}, reserve={self.reserve}",
+                where="Battery",
+                remedy="use watts of at least 0 and a reserve from 0 to 1",
+            )
+
+    def charge(self, capacity: NDArray[np.float64], spent: NDArray[np.float64], now: float) -> NDArray[np.float64]:
+        """Joules that each device may spend now."""
+        held = np.minimum(capacity, capacity + self.watts * now - spent)
+        return np.maximum(0.0, held - self.reserve * capacity)
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """A device that cannot hold the model never does the work.
+
+    Args:
+        size: bytes of each device.
+        copies: how many times the size of what it is sent a device needs: model, gradient, momentum, activations.
+    """
+
+    size: Trait = 1e9
+    copies: float = 3.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", positive(self.size, "size", "Memory"))
+        if not self.copies > 0:
+            raise ConfigError(f"copies={self.copies}", where="Memory", remedy="use a positive number")

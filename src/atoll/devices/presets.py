@@ -1,0 +1,152 @@
+"""Fleets with the constants of published studies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from atoll.core.errors import ConfigError, nearest
+
+from .compute import BatchRate, Cycles
+from .distributions import Equal, Exponential, Normal, Trait, probability
+from .fleet import Fleet
+from .links import Backhaul, Shannon, Throughput
+from .power import Power
+from .traces import Generated
+
+__all__ = ["exponential", "mec", "safa"]
+
+Study = TypeVar("Study")
+
+
+def _known(task: str, studies: Mapping[str, Study], preset: str) -> Study:
+    if task not in studies:
+        raise ConfigError(
+            f"task={task!r}.{nearest(task, studies)}", where=preset, remedy=f"use one of {', '.join(studies)}"
+        )
+    return studies[task]
+
+
+def exponential(
+    crash: Trait = 0.0,
+    *,
+    mean: float = 1.0,
+    minimum: float = 0.0,
+    rate: float = 175_000.0,
+    model_bytes: float | None = None,
+    seed: int = 0,
+) -> Fleet:
+    """Devices whose speed is exponential, alike in everything else.
+
+    Args:
+        crash: probability of a crash in a round.
+        mean: mini-batches per second, on average.
+        minimum: slower devices are drawn again.
+        rate: bytes per second of every link, both ways.
+        model_bytes: size of the model by decree.
+        seed: of speeds and crashes.
+    """
+    speed = BatchRate(Exponential(mean, minimum))
+    trace = Generated(crash, seed=seed)
+    return Fleet(speed, Throughput(rate), trace, model_bytes=model_bytes, seed=seed)
+
+
+@dataclass(frozen=True)
+class _Safa:
+    minimum: float
+    batch: int
+    scale: float
+
+
+_SAFA = {
+    "boston": _Safa(0.05, 5, 1 / 0.7),
+    "mnist": _Safa(0.016, 40, 7 / 6),
+    "kdd": _Safa(0.012, 100, 1 / 0.7),
+}
+
+
+def safa(
+    task: Literal["boston", "mnist", "kdd"] = "mnist", crash: Trait = 0.1, *, compat: bool = False, seed: int = 0
+) -> Fleet:
+    """The devices of SAFA's study (W. Wu, PhD thesis, Warwick 2021, section 3.7; IEEE Trans. Computers 70(5), 2021).
+
+    Speeds are exponential with mean 1 batch per second, links of 1.4 Mbit/s both ways (57.14 s for the 10 MB that every model counts as), the server
+    sends with 10 Gbit/s (0.008 s a copy), and a device crashes at a uniform point of its training. The smallest speed of each task (0.05, 0.016, 0.012)
+    is from the author's published program.
+
+    Args:
+        task: which of the three.
+        crash: probability of a crash in a round: the thesis has 0.1, 0.3, 0.5 and 0.7.
+        compat: charge training time as that program does: broken batches, and the device's test rows as well.
+        seed: of speeds and crashes.
+    """
+    of = _known(task, _SAFA, "safa")
+    speed = Exponential(1.0, of.minimum)
+    compute = BatchRate(speed, of.batch, of.scale) if compat else BatchRate(speed)
+    trace = Generated(crash, seed=seed)
+    return Fleet(compute, Throughput(175_000.0), trace, egress=1.25e9, model_bytes=10e6, seed=seed)
+
+
+@dataclass(frozen=True)
+class _Mec:
+    hertz: tuple[float, float]
+    bandwidth: tuple[float, float]
+    bits: float
+    cycles: float
+    model_bytes: float
+    edges: int
+
+
+_MEC = {
+    "aerofoil": _Mec((0.5e9, 0.1e9), (0.5e6, 0.1e6), 384.0, 300.0, 5e6, 3),
+    "mnist": _Mec((1e9, 0.3e9), (1e6, 0.3e6), 6272.0, 400.0, 10e6, 10),
+    "gas-turbine": _Mec((0.5e9, 0.1e9), (0.5e6, 0.1e6), 704.0, 300.0, 5e6, 1),
+    "digits": _Mec((1e9, 0.1e9), (1e6, 0.1e6), 6272.0, 400.0, 10e6, 1),
+}
+
+
+def _straggling(mean: float, std: float) -> Normal:
+    """Normal, and nothing slower than the extreme straggler of the thesis, three standard deviations below the mean."""
+    return Normal(mean, std, low=mean - 3.0 * std)
+
+
+def mec(
+    task: Literal["aerofoil", "mnist", "gas-turbine", "digits"] = "mnist",
+    drop_out: Trait = 0.0,
+    *,
+    regions: int | Sequence[str] | None = None,
+    edges: int | None = None,
+    model_over: int = 0,
+    seed: int = 0,
+) -> Fleet:
+    """The mobile edge computing of HybridFL's and FedProf's studies (thesis, Tables 4.2 and 5.2).
+
+    Clock rates and bandwidths are normal, clipped three standard deviations below the mean (the thesis' extreme straggler; it does not say what becomes
+    of smaller or negative draws). Signal-to-noise ratio 100; models of 5 or 10 MB; 0.5 W to transmit, 0.7 W to compute at 1 GHz; the drop-out
+    probability of each device is normal about ``drop_out`` with standard deviation 0.05, clipped to [0, 1]; a device drops out at a uniform instant of
+    its round; edges share 1 Gbit/s to the cloud.
+
+    Args:
+        task: which of the four. For the last two, the thesis does not give the size of the model: that of the first two is used.
+        drop_out: mean probability of a drop-out in a round, 0 for none at all; or how the probability is spread over devices.
+        regions: how many, or each device's; by default as many as the study has edges.
+        edges: how many share the backhaul; by default as the study.
+        model_over: messages of at most this many bytes hold no model, such as a profile of ``8 q`` bytes.
+        seed: of traits and drop-outs.
+    """
+    of = _known(task, _MEC, "mec")
+    crash = probability(drop_out, "drop_out", "mec")
+    if isinstance(crash, Equal) and crash.value > 0.0:
+        crash = Normal(crash.value, 0.05)
+    return Fleet(
+        Cycles(_straggling(*of.hertz), of.bits, of.cycles),
+        Shannon(_straggling(*of.bandwidth)),
+        Generated(crash, "uniform", seed=seed),
+        backhaul=Backhaul(125e6, of.edges if edges is None else edges),
+        model_bytes=of.model_bytes,
+        model_over=model_over,
+        power=Power(),
+        regions=of.edges if regions is None else regions,
+        seed=seed,
+    )
