@@ -143,11 +143,11 @@ def _unable(
     if fleet.availability is not None:
         found.append((AWAY, ~fleet.availability.there(population, positions, plan.now)))
     if fleet.memory is not None:
-        size = population.column(lift(fleet.memory.size), key_of(fleet.seed, "memory"), positions)
-        copies = fleet.memory.copies * times.size
-        if len(size) and (copies > size).all():
+        every = population.column(lift(fleet.memory.size), key_of(fleet.seed, "memory"), population.positions)
+        size, copies = every[positions], fleet.memory.copies * times.size
+        if len(copies) and copies.min() > every.max():
             raise ConfigError(
-                f"the model needs {copies.min():,.0f} bytes, and no device that is asked has more than {size.max():,.0f}",
+                f"the model needs {copies.min():,.0f} bytes, and no device has more than {every.max():,.0f}",
                 where=plan.request,
                 remedy="use a smaller model, or devices with more memory",
             )

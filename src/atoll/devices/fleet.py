@@ -105,7 +105,7 @@ class Fleet:
         """Decide when each device answers, or that it does not; see ``Outcomes``.
 
         Raises:
-            ConfigError: the trace is shorter than the run; the model fits no device that is asked.
+            ConfigError: the trace is shorter than the run; the model fits no device.
         """
         population, positions, wired = self._who(parties)
         times = self.times(parties, plan)
