@@ -12,7 +12,7 @@ from .errors import ConfigError
 from .outcomes import exchanged
 from .party import Parties, Party
 from .request import Mail, Request
-from .results import Exchanged, Late, Replies, Terms
+from .results import Accept, Exchanged, Late, Replies, Terms
 from .scope import Scope
 from .session import Switch
 from .stage import Stage
@@ -33,7 +33,7 @@ class Dialogue(Scope):
         *,
         deadline: float | None = None,
         quorum: int = 1,
-        accept: int | None = None,
+        accept: Accept | None = None,
         late: Late = "cancel",
         at: Any = None,
     ) -> Replies:
@@ -71,7 +71,7 @@ class Dialogue(Scope):
         uplink: Sequence[Stage] | Chain = (),
         deadline: float | None = None,
         quorum: int = 1,
-        accept: int | None = None,
+        accept: Accept | None = None,
         at: Any = None,
     ) -> Exchanged:
         """One superstep: parties get their mail, reply, and post sealed envelopes that the relay holds.

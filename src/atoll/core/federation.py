@@ -85,7 +85,7 @@ class Federation(Dialogue, Sums):
             reducer: how replies become one; by default plain addition.
             deadline: seconds after sending.
             quorum: replies without which the round has failed.
-            accept: replies after which the round closes, or a rule that chooses among them; see ``Taker``.
+            accept: replies after which the round closes, a rule that chooses among them (see ``Taker``), or a share of a ``Quota``.
             late: what becomes of the others.
             at: label of the request in its random path; by default a count.
             down: bytes that reach each party, where they are not the message's own size; see ``Terms``.

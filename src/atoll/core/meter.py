@@ -48,6 +48,21 @@ class Meter:
         self.messages_up += len(positions)
         self._add((hub, "up"), positions, nbytes)
 
+    def control(self, hub: str, direction: str, positions: NDArray[np.int64], nbytes: int, times: int = 1) -> None:
+        """Messages of a protocol that are neither requests nor replies: a signal, a count. They are in the bytes, not in who was asked or answered.
+
+        Args:
+            hub: of the link.
+            direction: ``"down"`` or ``"up"``.
+            positions: the parties.
+            nbytes: of each message.
+            times: messages a party.
+        """
+        size, n = nbytes * times, len(positions)
+        for name, value in ((f"bytes_{direction}", size * n), (f"messages_{direction}", times * n)):
+            setattr(self, name, getattr(self, name) + value)
+        self._add((hub, direction), positions, np.full(n, size, dtype=np.int64), np.zeros(n, dtype=np.int64))
+
     def energy(self, hub: str, positions: NDArray[np.int64], joules: NDArray[np.float64]) -> None:
         """What each of these devices spends on a request."""
         self._add((hub, "energy"), positions, np.rint(joules * 1e6).astype(np.int64))
@@ -75,9 +90,15 @@ class Meter:
         for key, columns in other._columns.items():
             self._columns[key].extend(columns)
 
-    def _add(self, key: tuple[str, str], positions: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
+    def _add(
+        self,
+        key: tuple[str, str],
+        positions: NDArray[np.int64],
+        nbytes: NDArray[np.int64],
+        times: NDArray[np.int64] | None = None,
+    ) -> None:
         columns = self._columns[key]
-        columns.append((np.asarray(positions), nbytes, None))
+        columns.append((np.asarray(positions), nbytes, times))
         if len(columns) > 1024:
             columns[:] = [_compact(columns)]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .errors import ConfigError
 from .party import Parties
+from .quota import Share
 from .request import Mail
 from .tree import Tree
 
@@ -38,8 +39,8 @@ class Taker(Protocol):
         ...
 
 
-Accept = int | Taker
-"""Replies after which a round closes, or a rule."""
+Accept = int | Taker | Share
+"""Replies after which a round closes, a rule, or a share of a quota that several requests fill together."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Terms:
     Attributes:
         deadline: seconds after sending; ``None`` waits for everyone whose link is up.
         quorum: replies without which the round has failed.
-        accept: replies after which the round closes early (over-selection), or a rule that chooses; ``None`` takes all.
+        accept: replies after which the round closes early (over-selection), a rule that chooses, or a share of a ``Quota``; ``None`` takes all.
         late: what becomes of the others: ``"cancel"`` their work, let them ``"arrive"`` later, or do the work and ``"drop"`` the reply.
         down: bytes that reach each party where they are not the message's own size, because a party is sent only what it does not know.
         up: bytes of a reply as a cost model shall know them beforehand, or what tells them; by default what the task says.

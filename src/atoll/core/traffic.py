@@ -13,8 +13,9 @@ from .errors import QuorumError
 from .flight import Arrivals, Flight, Handle
 from .meter import Meter
 from .party import Parties
+from .quota import Share
 from .request import Folded, Mail, Reply, Request
-from .results import Terms
+from .results import Taker, Terms
 from .task import Task, Work, Workload
 
 if TYPE_CHECKING:
@@ -110,7 +111,11 @@ class Traffic:
         in_time = np.flatnonzero(flight.arrives <= limit)
         in_time = in_time[np.isfinite(flight.arrives[in_time])]
         order = in_time[np.lexsort((flight.parties.positions[in_time], flight.arrives[in_time]))]
-        accepted, full = _accepted(flight, order, terms)
+        if isinstance(terms.accept, Share):
+            taken = await terms.accept.close(flight.arrives[order], flight.parties.positions[order])
+            accepted, full = order[:taken], terms.accept.moment
+        else:
+            accepted, full = _accepted(flight, order, terms.accept)
         if full is not None:
             moment = full
         elif len(order) == len(flight.parties):
@@ -261,9 +266,10 @@ class Traffic:
             self.flights.append(flight)
 
 
-def _accepted(flight: Flight, order: NDArray[np.int64], terms: Terms) -> tuple[NDArray[np.int64], float | None]:
+def _accepted(
+    flight: Flight, order: NDArray[np.int64], accept: int | Taker | None
+) -> tuple[NDArray[np.int64], float | None]:
     """Which of the replies in time are taken, and when the round is full; ``None`` when it never is."""
-    accept = terms.accept
     if accept is None:
         return order, None
     if isinstance(accept, int):
