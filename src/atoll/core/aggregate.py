@@ -36,7 +36,9 @@ __all__ = [
     "Totals",
     "Vote",
     "in_order",
+    "kept_apart",
     "merge_totals",
+    "rejoined",
     "sign_parts",
 ]
 
@@ -189,11 +191,13 @@ class Part:
         value: what it sent.
         weight: its weight.
         sender: position of the client in the roster; -1 until the federation has signed the part.
+        of: kind of the aggregate whose summand it is, where replies that add up are kept apart for later; see ``kept_apart``.
     """
 
     value: T.Tree
     weight: float
     sender: int = -1
+    of: str = "parts"
 
 
 @dataclass(frozen=True)
@@ -258,6 +262,19 @@ def in_order(total: Total, positions: Sequence[int]) -> Total:
         return total
     rank = {int(position): i for i, position in enumerate(positions)}
     return replace(total, value=sorted(total.value, key=lambda part: rank.get(part.sender, -1)))
+
+
+def kept_apart(total: Total, sender: int) -> Total:
+    """One reply's total as a signed part, so that it can be told from others and added up later."""
+    if total.kind == "parts":
+        return replace(total, value=[replace(part, sender=sender) for part in total.value])
+    return replace(total, kind="parts", value=[Part(total.value, total.weight, sender, total.kind)])
+
+
+def rejoined(total: Total) -> Total:
+    """The inverse of ``kept_apart``, for one reply."""
+    part: Part = total.value[0]
+    return total if part.of == "parts" else replace(total, kind=part.of, value=part.value)
 
 
 def merge_totals(parts: Iterable[Mapping[str, Total]]) -> Totals:

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import message as M
 from . import tree as T
-from .aggregate import Aggregate, Total, Totals, merge_totals
+from .aggregate import Aggregate, Total, Totals, kept_apart, merge_totals
 from .chain import SentBlock
 from .request import Folded, Request, not_finite, not_finite_total
 from .rng import Rng
@@ -34,7 +34,7 @@ def fold_batches(request: Request, cohort: Cohort, remembered: Shelf | None = No
         cohort: who does it.
         remembered: what their uplink stages remember.
     """
-    if request.task.sums is not None and not request.uplink:
+    if request.task.sums is not None and not request.uplink and not request.apart:
         made = request.task.sums(cohort, request.message, **request.task.args)
         if made is not None:
             return _fold_sums(made, cohort)
@@ -180,8 +180,18 @@ class _Block:
     def _sum(self, reply: dict[str, Aggregate]) -> Totals:
         if not self.keep.any():
             return {}
+        if self.request.apart:
+            return {name: self._apart(aggregate) for name, aggregate in reply.items()}
         mask = None if self.keep.all() else self.keep.astype(np.float64)
         return {name: aggregate.block_sum(mask) for name, aggregate in reply.items()}
+
+    def _apart(self, aggregate: Aggregate) -> Total:
+        """Every reply by itself."""
+        rows = [
+            kept_apart(aggregate.row(i).total(), int(self.positions[i])) for i in np.flatnonzero(self.keep).tolist()
+        ]
+        weight = float(sum(row.weight for row in rows))
+        return Total("parts", [row.value[0] for row in rows], weight, len(rows), aggregate.metric)
 
     def _reject(self, reply: dict[str, Aggregate], rejected: dict[int, str], why: str) -> None:
         """Keep out the clients of whose reply something is not finite."""
@@ -208,7 +218,8 @@ class _Block:
                 stream = Rng(int(self.keys[i])).child(name)
                 sent = request.uplink.send(aggregate, request.public, stream, memory.of(name))
                 memory.keep(name, sent.memory)
-                part[name], wires[name] = sent.total, _wire(aggregate, sent.wire)
+                total = kept_apart(sent.total, int(self.positions[i])) if request.apart else sent.total
+                part[name], wires[name] = total, _wire(aggregate, sent.wire)
             bad = next((f"{k}/{bad}" for k, t in part.items() if (bad := not_finite_total(t))), None)
             if bad is not None:
                 self.keep[i] = False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import message as M
-from .aggregate import Aggregate, Totals, merge_totals
+from .aggregate import Aggregate, Totals, kept_apart, merge_totals
 from .blocks import fold_batches
 from .cohort import Cohort, Population
 from .errors import AtollError, CompositionError, DataError, MessageError, TaskError
@@ -215,7 +215,7 @@ class Executor:
             if bad:
                 folded.rejected[reply.party] = f"{_path(name, bad)} is not finite once encoded"
                 return None
-            part[name] = sent.total
+            part[name] = kept_apart(sent.total, reply.party) if request.apart else sent.total
             memory.keep(name, sent.memory)
             wires[name] = {"kind": aggregate.kind, "value": sent.wire, "weight": float(aggregate.weight)}
         folded.totals = merge_totals([folded.totals, part])

@@ -14,7 +14,7 @@ import numpy as np
 
 from .errors import ConfigError
 from .party import Parties
-from .request import Reply, Request
+from .request import Folded, Reply, Request
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,6 +41,8 @@ class Flight:
         replies: what has been worked out, by index.
         energy: joules that each device spends, where the model of devices knows.
         reason: why no reply comes; see ``Outcomes``.
+        ahead: the first use runs everything that will arrive, in one block.
+        kept: what such a block gave, by index, until it is used; ``None`` before it has run.
     """
 
     request: Request
@@ -57,6 +59,8 @@ class Flight:
     replies: dict[int, Reply] = field(default_factory=dict)
     energy: NDArray[np.float64] | None = None
     reason: NDArray[np.int8] | None = None
+    ahead: bool = False
+    kept: dict[int, Folded] | None = None
 
     @property
     def alive(self) -> bool:
@@ -86,10 +90,23 @@ class Flight:
 
         Args:
             which: indices into ``parties``; by default everything that is under way.
+
+        Raises:
+            ConfigError: the work is done: the flight was sent ahead, and one of its replies has been used.
         """
+        self.require_undone()
         before = int(self.open.sum())
         self.open[slice(None) if which is None else which] = False
         return before - int(self.open.sum())
+
+    def require_undone(self) -> None:
+        """Refuse to give up what has been run ahead of its arrival."""
+        if self.kept is not None:
+            raise ConfigError(
+                "work that is done cannot be cancelled",
+                where=self.request.id,
+                remedy="cancel before the first reply of the flight is used, use it and leave the result, or send without ahead=True",
+            )
 
 
 @dataclass(frozen=True)
@@ -111,7 +128,12 @@ class Handle:
         return self.flight.version
 
     def cancel(self) -> bool:
-        """Give up an arrival that nobody touched; return whether there was one. Its work is never done."""
+        """Give up an arrival that nobody touched; return whether there was one. Its work is never done.
+
+        Raises:
+            ConfigError: it is done; see ``Flight.cancel``.
+        """
+        self.flight.require_undone()
         was = bool(self.flight.waiting[self.index])
         self.flight.waiting[self.index] = False
         return was
@@ -152,6 +174,21 @@ class Arrivals:
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    def then(self, later: Arrivals) -> Arrivals:
+        """These arrivals, followed by later ones of the same hub."""
+        flights = list(dict.fromkeys([*self.flights, *later.flights]))
+        place = {id(flight): i for i, flight in enumerate(flights)}
+        renumbered = np.array([place[id(flight)] for flight in later.flights], dtype=np.int64)
+        return Arrivals(
+            np.concatenate([self.positions, later.positions]),
+            np.concatenate([self.time, later.time]),
+            np.concatenate([self.version, later.version]),
+            flights,
+            np.concatenate([self.flight_of, renumbered[later.flight_of]]),
+            np.concatenate([self.index, later.index]),
+            self.touch,
+        )
 
     def __getitem__(self, i: int) -> Handle:
         return Handle(self.flights[int(self.flight_of[i])], int(self.index[i]), self.touch)

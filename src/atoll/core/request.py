@@ -70,6 +70,7 @@ class Request:
         public: round parameters of the stages.
         mail: envelopes to hand over.
         turn: the number of the round in which it is made, for models of devices; see ``Plan``.
+        apart: the replies of a sum are not added up, so that each can be used when it arrives; see ``Part.of``.
     """
 
     id: str
@@ -81,6 +82,7 @@ class Request:
     public: tuple[Tree, ...] = ()
     mail: Mail | None = None
     turn: int = 0
+    apart: bool = False
 
     @property
     def memory(self) -> str:

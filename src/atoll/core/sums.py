@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from .chain import Chain
 from .errors import ConfigError
 from .flight import Arrivals, Flight, Handle, by_flight
-from .outcomes import combined, require_quorum
+from .outcomes import combined, decoded, require_quorum
 from .party import Parties
+from .reducer import Plain, Reducer
+from .request import Folded
 from .results import Combined, Terms
 from .rng import Rng
 from .scope import Scope
 from .stage import Stage
-from .task import Task
+from .task import Task, done_before
 from .tree import Tree
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from .federation import Federation
 
 __all__ = ["Sums"]
 
@@ -68,9 +72,23 @@ class Sums(Scope):
         at: Any = None,
         down: NDArray[np.int64] | None = None,
         up: int | Callable[[], int] | None = None,
+        ahead: bool = False,
     ) -> Flight:
-        """Send without waiting; the replies come through ``arrivals``. See ``Terms`` for ``down`` and ``up``."""
+        """Send without waiting; the replies come through ``arrivals``.
+
+        Args:
+            parties: whom.
+            task: what they are asked to do.
+            message: the same for everyone.
+            version: a number of the program's own, such as that of the model sent.
+            at: label of the request in its random path; by default a count.
+            down: see ``Terms``.
+            up: see ``Terms``.
+            ahead: every reply that will arrive is wanted. The first one that is combined runs the work of all in one block, which is the faster way
+                where replies are used one by one; from then on none can be cancelled, and checkpoints carry those that were not used.
+        """
         flight = self.traffic.send(self._request(task, message, at), parties, version, down=down, up=up)
+        flight.ahead = ahead
         self.traffic.flights.append(flight)
         return flight
 
@@ -88,30 +106,86 @@ class Sums(Scope):
         """Replies that are still to arrive."""
         return sum(int(f.open.sum()) for f in self.traffic.flights)
 
-    async def combine(self, arrived: Arrivals | Sequence[Handle], *, uplink: Sequence[Stage] = ()) -> Combined:
+    def foreseen(self, until: float | None = None) -> Arrivals:
+        """Take what will arrive until a moment (or ever) now, as if it were there: for accountings that pretend to know; the clock stays.
+
+        Raises:
+            ConfigError: on a real clock nobody knows.
+        """
+        if not self.clock.virtual:
+            raise ConfigError(
+                "what will arrive is not known on a real clock", where=self.slot, remedy="wait for `arrivals`"
+            )
+        return self.traffic.foreseen(until)
+
+    def cancel(self, positions: NDArray[np.int64] | None = None) -> int:
+        """Give up what is under way from these parties (from all), in every request; return how many replies. Their work is never done."""
+        return self.traffic.give_up(positions)
+
+    @property
+    def busy(self) -> NDArray[np.int64]:
+        """Positions of the parties whose replies are still to arrive, sorted."""
+        rows = [f.parties.positions[f.open] for f in self.traffic.flights]
+        return np.unique(np.concatenate(rows)) if rows else np.zeros(0, dtype=np.int64)
+
+    async def combine(
+        self,
+        arrived: Arrivals | Sequence[Handle],
+        *,
+        uplink: Sequence[Stage] | Chain = (),
+        reducer: Reducer | None = None,
+    ) -> Combined:
         """Add up arrivals instead of looking at each; within each request the order is that of its parties.
 
         Args:
             arrived: all of them as columns, or some handles.
-            uplink: stages for the replies.
+            uplink: stages for the replies. Those of a flight that was sent ahead are the same every time.
+            reducer: how they become one, by default plain addition. Any other one speaks to the parties again, as its protocol has it, but the work that
+                they have done is not charged a second time; it takes arrivals of one request.
 
         Raises:
-            ConfigError: an arrival was touched, combined or cancelled before.
+            ConfigError: an arrival was touched, combined or cancelled before; or a reducer gets arrivals of several requests or of one sent ahead.
         """
-        chain = Chain(uplink)
+        chain = uplink if isinstance(uplink, Chain) else Chain(uplink)
         count = self.counts["combine"]
         self.counts["combine"] += 1
-        public = tuple(chain.public(Rng.of(self.world.seed).child(self.slot, "combine", count)))
         rows = arrived.by_flight() if isinstance(arrived, Arrivals) else by_flight(arrived)
+        plain = reducer is None or type(reducer) is Plain
+        if not plain and (len(rows) != 1 or rows[0][0].ahead):
+            raise ConfigError(
+                f"{type(reducer).__name__} for arrivals of {len(rows)} requests{', sent ahead' if rows and rows[0][0].ahead else ''}",
+                remedy="combine the arrivals of one request, which was sent without ahead=True",
+            )
         for flight, which in rows:
             flight.use(which)
-        parts = [
-            await self.traffic.fold(
-                replace(flight.request, uplink=chain, public=public), flight.parties.positions[which]
-            )
-            for flight, which in rows
-        ]
-        asked = np.concatenate(
-            [flight.parties.positions[which] for flight, which in rows] or [self.parties.positions[:0]]
+        asked = Parties(
+            self.world.roster,
+            np.concatenate([f.parties.positions[which] for f, which in rows] or [self.parties.positions[:0]]),
         )
-        return combined(self.world, parts, chain, public, Parties(self.world.roster, asked))
+        if not plain and reducer is not None:
+            reducer.check(chain)
+            return await self._reduced(reducer, *rows[0], chain, count)
+        public = tuple(chain.public(Rng.of(self.world.seed).child(self.slot, "combine", count)))
+        parts = [await self._folded(flight, which, chain, public) for flight, which in rows]
+        return combined(self.world, parts, Chain(), (), asked)
+
+    async def _folded(self, flight: Flight, which: NDArray[np.int64], chain: Chain, public: tuple[Tree, ...]) -> Folded:
+        """The sum of some arrivals of a flight, with the stages undone."""
+        if flight.ahead:  # replies of one block have the same parameters, whenever they are used
+            public = tuple(chain.public(Rng(flight.request.key).child("public")))
+        request = replace(flight.request, uplink=chain, public=public)
+        if flight.ahead:
+            found = await self.traffic.fold_ahead(flight, request, which)
+        else:
+            found = await self.traffic.fold(request, flight.parties.positions[which])
+        return replace(found, totals=decoded(found.totals, chain, public))
+
+    async def _reduced(
+        self, reducer: Reducer, flight: Flight, which: NDArray[np.int64], chain: Chain, count: int
+    ) -> Combined:
+        """The sum of some arrivals of a flight, by a protocol of its own."""
+        request, parties = flight.request, flight.parties[which]
+        terms = Terms(down=np.zeros(len(parties), dtype=np.int64), up=0)
+        label = (request.turn, "combine", count)
+        fed = cast("Federation", self)
+        return await reducer.reduce(fed, parties, done_before(request.task), request.message, chain, terms, label)

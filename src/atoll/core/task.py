@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .cohort import Cohort
     from .island import Island
 
-__all__ = ["Batch", "Summed", "Task", "Tuning", "Work", "Workload", "resolve", "task"]
+__all__ = ["Batch", "Summed", "Task", "Tuning", "Work", "Workload", "done_before", "resolve", "task"]
 
 
 @dataclass(frozen=True)
@@ -230,6 +230,11 @@ def task(
         return Task(full, function, many, work, reply_bytes)
 
     return wrap if fn is None else wrap(fn)
+
+
+def done_before(task: Task) -> Task:
+    """The same task where its work was charged before: a model of devices sees none."""
+    return replace(task, work=_no_work, by_size=False, wraps=None if task.wraps is None else done_before(task.wraps))
 
 
 def resolve(name: str, registry: Mapping[str, Any], kind: type | tuple[type, ...] = Task) -> Any:

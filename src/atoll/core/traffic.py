@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import message as M
+from .ahead import added, singly
 from .clock import Free, Outcomes, Plan
-from .errors import QuorumError
+from .errors import ConfigError, QuorumError
 from .flight import Arrivals, Flight, Handle
 from .meter import Meter
 from .party import Parties
@@ -17,6 +19,7 @@ from .quota import Share
 from .request import Folded, Mail, Reply, Request
 from .results import Taker, Terms
 from .task import Task, Work, Workload
+from .wire import pack_folded, unpack_folded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -167,6 +170,19 @@ class Traffic:
                 continue
             return self._take(self.world.clock.now())
 
+    def foreseen(self, until: float | None) -> Arrivals:
+        """Take what will arrive until a moment, or ever."""
+        return self._take(float(np.finfo(np.float64).max) if until is None else until)
+
+    def give_up(self, positions: NDArray[np.int64] | None) -> int:
+        """Give up replies under way from these parties, or from all."""
+        given_up = 0
+        for flight in self.flights:
+            which = None if positions is None else np.flatnonzero(np.isin(flight.parties.positions, positions))
+            given_up += flight.cancel(which)
+        self.flights = [flight for flight in self.flights if flight.alive]
+        return given_up
+
     def _take(self, now: float) -> Arrivals:
         rows = [(i, f, np.flatnonzero(f.open & (f.arrives <= now))) for i, f in enumerate(self.flights)]
         rows = [row for row in rows if len(row[2])]
@@ -190,6 +206,12 @@ class Traffic:
     async def touch(self, handles: list[Handle]) -> list[Reply]:
         """Do the work behind these arrivals, with all arrived work of the same requests."""
         for flight in dict.fromkeys(h.flight for h in handles):
+            if flight.ahead:
+                raise ConfigError(
+                    "replies sent for ahead=True are combined, not looked at",
+                    where=flight.request.id,
+                    remedy="use fed.combine([handle]), or send without ahead=True",
+                )
             wanted = [h.index for h in handles if h.flight is flight and h.index not in flight.replies]
             if wanted:
                 pending = np.flatnonzero(flight.waiting)
@@ -213,11 +235,28 @@ class Traffic:
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
         """Run a request at parties and add up."""
-        folded = await self.world.engine.fold(request, positions)
+        return self._received(await self.world.engine.fold(request, positions))
+
+    def _received(self, folded: Folded) -> Folded:
         if folded.errors and self.world.errors == "raise":
             raise folded.errors[min(folded.errors)]
         self.meter.up(self.hub, folded.senders, folded.nbytes)
         return folded
+
+    async def fold_ahead(self, flight: Flight, request: Request, which: NDArray[np.int64]) -> Folded:
+        """Add up replies of a flight that was sent ahead; the first time, everything that will arrive of it runs in one block.
+
+        Args:
+            flight: where they come from.
+            request: the flight's, with the uplink of its replies.
+            which: indices of replies that are in use.
+        """
+        if flight.kept is None:
+            coming = np.union1d(which, np.flatnonzero(flight.open | flight.waiting))
+            positions = flight.parties.positions[coming]
+            block = await self.world.engine.fold(replace(request, apart=True), positions)
+            flight.kept = dict(zip(coming.tolist(), singly(block, positions), strict=True))
+        return self._received(added([flight.kept.pop(int(i)) for i in which]))
 
     def save(self) -> dict[str, Any]:
         """The requests under way, for a checkpoint. What arrived and was not touched is still under way: it arrives again."""
@@ -243,6 +282,8 @@ class Traffic:
                 "open": f.open | f.waiting,
                 "energy": f.energy,
                 "reason": f.reason,
+                "ahead": f.ahead,
+                "kept": None if f.kept is None else [[i, pack_folded(one)] for i, one in f.kept.items()],
             }
             for f in self.flights
         ]
@@ -263,6 +304,8 @@ class Traffic:
                 request, parties, arrives, fraction, row["version"], row["sent"], row["down"], open_, waiting, lost
             )
             flight.energy, flight.reason = (None if row[k] is None else np.array(row[k]) for k in ("energy", "reason"))
+            flight.ahead = row["ahead"]
+            flight.kept = None if row["kept"] is None else {int(i): unpack_folded(one) for i, one in row["kept"]}
             self.flights.append(flight)
 
 

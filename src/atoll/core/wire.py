@@ -69,6 +69,7 @@ def pack_request(request: Request, names: list[str]) -> Tree:
         "place": request.uplink.place,
         "public": list(request.public),
         "mail": None if request.mail is None else {name: request.mail.box(name) for name in names},
+        "apart": request.apart,
     }
 
 
@@ -79,7 +80,7 @@ def unpack_request(packed: Any, registry: Mapping[str, Any]) -> Request:
     mail = None if packed["mail"] is None else Mail(packed["mail"])
     return Request(
         packed["id"], task, packed["message"], packed["slot"], packed["key"],
-        Chain(stages, packed["place"]), tuple(packed["public"]), mail,
+        Chain(stages, packed["place"]), tuple(packed["public"]), mail, apart=packed["apart"],
     )  # fmt: skip
 
 
@@ -135,14 +136,14 @@ def unpack_ran(packed: Any) -> Ran:
 def _pack_total(total: Total) -> Tree:
     value = total.value
     if total.kind == "parts":
-        value = [{"value": part.value, "weight": part.weight} for part in value]
+        value = [{"value": p.value, "weight": p.weight, "sender": p.sender, "of": p.of} for p in value]
     return {"kind": total.kind, "value": value, "weight": total.weight, "n": total.n, "metric": total.metric}
 
 
 def _unpack_total(packed: Any) -> Total:
     value = packed["value"]
     if packed["kind"] == "parts":
-        value = [Part(item["value"], item["weight"]) for item in value]
+        value = [Part(item["value"], item["weight"], item["sender"], item["of"]) for item in value]
     return Total(packed["kind"], value, packed["weight"], packed["n"], packed["metric"])
 
 
