@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import data, engines, models, report, reproduce, runs, testing
+    from . import data, devices, engines, models, report, reproduce, runs, testing
     from .core.aggregate import Mean, Parts, Sum, Vote
     from .core.errors import AtollError
     from .core.federation import Federation
@@ -66,7 +66,7 @@ _WHERE = {
     "simulate": "simulation",
     "task": "core.task",
 }
-_ROOMS = ("data", "engines", "models", "report", "reproduce", "runs", "testing")
+_ROOMS = ("data", "devices", "engines", "models", "report", "reproduce", "runs", "testing")
 
 __all__ = [
     "Algorithm",
@@ -96,6 +96,7 @@ __all__ = [
     "Vote",
     "__version__",
     "data",
+    "devices",
     "engines",
     "models",
     "report",

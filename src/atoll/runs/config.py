@@ -286,6 +286,8 @@ def parse_config(tree: Any, where: str = "configuration") -> RunConfig:
     _check_engine(config, where)
     try:
         config.training(model=None)
+        if config.devices is not None:
+            config.devices.build("devices")
     except AtollError as error:
         place = where if error.where is None else f"{where}: {error.where}"
         raise type(error)(error.what, where=place, remedy=error.remedy) from error

@@ -18,9 +18,13 @@ from .schema import Section, is_value, names_at
 __all__ = [
     "AggregationPart",
     "AlgorithmPart",
+    "AvailabilityPart",
+    "ComputePart",
     "CorruptionPart",
     "DevicesPart",
+    "DistributionPart",
     "GraphPart",
+    "LinkPart",
     "MetricPart",
     "ModelPart",
     "PacingPart",
@@ -31,6 +35,7 @@ __all__ = [
     "SourcePart",
     "StagePart",
     "StopPart",
+    "TracePart",
     "TrackerPart",
     "TransformPart",
     "argument",
@@ -185,7 +190,7 @@ def argument(value: Any, path: str) -> Any:
         return value.makes(**{key: argument(getattr(value, key), f"{path}.{key}") for key in type(value).model_fields})
     if isinstance(value, list):
         return tuple(argument(v, f"{path}[{i}]") for i, v in enumerate(value))
-    return value
+    return {k: argument(v, f"{path}.{k}") for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def plain(value: Any) -> Any:
@@ -304,6 +309,36 @@ class DevicesPart(Part):
     kind = "device model"
 
 
+class DistributionPart(Part):
+    """How a trait is spread over devices."""
+
+    kind = "distribution"
+
+
+class ComputePart(Part):
+    """How long a device computes."""
+
+    kind = "compute rule"
+
+
+class LinkPart(Part):
+    """How long bytes take to a device and back."""
+
+    kind = "link rule"
+
+
+class AvailabilityPart(Part):
+    """When devices can be asked."""
+
+    kind = "availability"
+
+
+class TracePart(Part):
+    """What goes wrong, by turn and device."""
+
+    kind = "trace"
+
+
 class TrackerPart(Part):
     """Who else is told of every round."""
 
@@ -318,12 +353,17 @@ class MetricPart(Part):
 
 _HELD: dict[str, type[Part]] = {
     "Algorithm": AlgorithmPart,
+    "Availability": AvailabilityPart,
+    "Compute": ComputePart,
+    "Distribution": DistributionPart,
     "Graph": GraphPart,
     "Transform": TransformPart,
     "Selection": SelectionPart,
     "Stage": StagePart,
     "Reducer": ReducerPart,
     "ScoreMetric": MetricPart,
+    "Link": LinkPart,
+    "Trace": TracePart,
 }
 
 

@@ -65,9 +65,13 @@ def collect(error: ValidationError, given: Any, names: Callable[[Loc], list[str]
         names: valid keys at a path.
     """
     problems: dict[Loc, Problem] = {}
-    for row in error.errors(include_url=False):
-        loc = _real(row["loc"], given)
+    rows = error.errors(include_url=False)
+    parts = {_real(row["loc"], given) for row in rows if "problems" in row.get("ctx", {})}
+    for row in rows:
+        loc = _real(row["loc"], given, row["type"] == "missing")
         inner = row.get("ctx", {}).get("problems")
+        if inner is None and loc in parts and isinstance(row["input"], dict):
+            continue  # it could also have been a number, but a part was meant
         if inner is not None:
             problems.update({p.loc: p for p in (q.below(loc) for q in inner)})
         elif row["type"] == "extra_forbidden":
@@ -86,15 +90,16 @@ def collect(error: ValidationError, given: Any, names: Callable[[Loc], list[str]
     return list(problems.values())
 
 
-def _real(loc: Loc, given: Any) -> Loc:
-    """A path without the tags of alternatives that pydantic adds."""
+def _real(loc: Loc, given: Any, missing: bool = False) -> Loc:
+    """A path without the tags of alternatives that pydantic adds; of a missing key, with that key."""
     path: list[Any] = []
-    for step in loc:
+    for number, step in enumerate(loc, 1):
         if isinstance(given, dict):
-            path.append(step)
-            if step not in given:
-                break
-            given = given[step]
+            if step in given:
+                path.append(step)
+                given = given[step]
+            elif missing and number == len(loc):
+                path.append(step)
         elif isinstance(given, list | tuple) and isinstance(step, int):
             path.append(step)
             given = given[step]

@@ -23,18 +23,23 @@ def _plain(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
-def _is_kind(base: str) -> Callable[[Any], bool]:
-    """Whether something is a class below ``module:Class``."""
+def _is_kind(base: str, itself: bool = False) -> Callable[[Any], bool]:
+    """Whether something is a class below ``module:Class``, or that class itself where it can be used as it is."""
 
     def test(found: Any) -> bool:
         parent = _load(base)
-        return inspect.isclass(found) and issubclass(found, parent) and found is not parent
+        return inspect.isclass(found) and issubclass(found, parent) and (itself or found is not parent)
 
     return test
 
 
+def _any(*tests: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Whether one of these tests is passed."""
+    return lambda found: any(test(found) for test in tests)
+
+
 def _gives(*names: str, takes: str | None = None) -> Callable[[Any], bool]:
-    """Whether something is a function of ``atoll.data`` that returns one of these types and first takes another."""
+    """Whether something is a function that returns one of these types and first takes another."""
 
     def test(found: Any) -> bool:
         if not inspect.isfunction(found) or str(found.__annotations__.get("return")) not in names:
@@ -147,7 +152,14 @@ KINDS: dict[str, Registry] = {
         Registry("reducer", ("atoll.core.reducer", "atoll.secure"), _is_kind("atoll.core.reducer:Reducer")),
         Registry("stop rule", ("atoll.learn.stop",), _is_kind("atoll.learn.stop:StopRule")),
         Registry("metric", ("atoll.learn.metrics",), _is_kind("atoll.learn.metrics:ScoreMetric")),
-        Registry("device model", ("atoll.devices",), callable),
+        Registry(
+            "device model", ("atoll.devices",), _any(_is_kind("atoll.devices:Fleet", itself=True), _gives("Fleet"))
+        ),
+        Registry("distribution", ("atoll.devices",), _is_kind("atoll.devices:Distribution")),
+        Registry("compute rule", ("atoll.devices",), _is_kind("atoll.devices:Compute")),
+        Registry("link rule", ("atoll.devices",), _is_kind("atoll.devices:Link")),
+        Registry("availability", ("atoll.devices",), _is_kind("atoll.devices:Availability")),
+        Registry("trace", ("atoll.devices",), _any(_is_kind("atoll.devices:Trace"), _gives("Recorded"))),
         Registry("tracker", ("atoll.report.trackers",), inspect.isclass),
     )
 }
