@@ -12,7 +12,7 @@ from atoll.core.task import Work
 from atoll.core.tree import Tree
 
 from .local import Curvature, LossGradient, count_steps, local_contact
-from .partial import Counted, asked_epochs, epochs_of_pass, quota
+from .partial import Counted, asked_epochs, coming_epochs, epochs_of_pass, quota
 from .release import released
 from .reports import training_passes
 
@@ -35,7 +35,7 @@ def declared(algorithm: Algorithm, n: int, message: Tree = None) -> Work:
     """
     named = isinstance(message, Mapping) and "phase" in message
     phases = (str(message["phase"]),) if named else algorithm.phases
-    asked = asked_epochs(algorithm, message)
+    asked = coming_epochs(algorithm, message)
     passes = [
         quota(part, epochs_of_pass(algorithm, part, asked)) for phase in phases for part in algorithm.passes(phase)
     ]

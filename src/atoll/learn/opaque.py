@@ -15,7 +15,7 @@ from atoll.core.tree import Tree, items
 from .algorithm import Algorithm, LocalWork
 from .algorithms.statistics import SufficientStatistics
 from .learner import LearnerSettings
-from .partial import asked_epochs, whole_times
+from .partial import asked_epochs, coming_epochs, whole_times
 from .personal import measured, own_model
 from .reports import Reporting, as_reports, training_passes
 from .wrapped import Wrapped
@@ -104,7 +104,7 @@ class OpaqueLearner(Reporting):
 
     def _work(self, data: Any, args: Any, message: Tree) -> Work:
         del args  # one call of `fit`, whatever the phase
-        epochs = self._epochs(asked_epochs(self.algorithm, message)) + training_passes(message)
+        epochs = self._epochs(coming_epochs(self.algorithm, message)) + training_passes(message)
         return Work(float(len(data)), epochs, epochs)
 
     def _epochs(self, asked: int | None) -> float:

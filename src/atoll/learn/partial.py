@@ -3,7 +3,8 @@
 A train message may hold ``"epochs": k``. ``k`` is in the unit that the algorithm counts in: epochs, or local steps where it has ``steps``. It
 takes the place of the algorithm's own number in every pass that is a local training of the algorithm's kind; passes and phases beside it, such
 as an anchor gradient, stay as they are. Mini-batches are those of the client's key as ever, so ``k`` epochs are the first ``k`` of more.
-Stragglers do a part of what they are asked for: ``1 .. k-1`` of ``k``.
+Stragglers do a part of what they are asked for: ``1 .. k-1`` of ``k``. With ``"done": d`` besides, the first ``d`` of the ``k`` were done before:
+they are worked out with the others, and take no time again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ __all__ = [
     "Counted",
     "Quota",
     "asked_epochs",
+    "coming_epochs",
     "epochs_of_pass",
     "own_epochs",
     "quota",
@@ -120,6 +122,17 @@ def asked_epochs(algorithm: Algorithm, message: Tree) -> int | None:
         return None
     require_partial(algorithm, "the train message")
     return int(asked)
+
+
+def coming_epochs(algorithm: Algorithm, message: Tree) -> int | None:
+    """What is still to be done of ``asked_epochs``: a client that goes on from its own model has done the message's ``"done"`` before."""
+    asked = asked_epochs(algorithm, message)
+    done = int(message.get("done", 0)) if isinstance(message, Mapping) else 0
+    if asked is None or not done:
+        return asked
+    if not 0 <= done < asked:
+        raise ConfigError(f"done={done} of epochs={asked}", where="the train message", remedy="use fewer than the epochs")
+    return None if asked - done == own_epochs(algorithm) else asked - done
 
 
 def whole_times(algorithm: Algorithm, asked: int | None) -> int:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ServerRounds",
     "account",
+    "client_examples",
     "count_examples",
     "folded",
     "global_model",
@@ -134,6 +135,32 @@ async def population_examples(fed: Federation, data: Any) -> float:
     if sizes is not None:
         return float(np.sum(sizes))
     return float((await fed.sum(fed.parties, count_examples, at="count"))["examples"])
+
+
+async def client_examples(fed: Federation, data: Any) -> NDArray[np.float64]:
+    """Examples of every client: known beforehand in a simulation, else each is asked once. A client that does not answer has none.
+
+    Raises:
+        QuorumError: nobody has any.
+    """
+    sizes = getattr(data, "sizes", None)
+    if sizes is not None:
+        return np.asarray(sizes, dtype=np.float64)
+    told = await fed.ask_all(fed.parties, own_examples, at="examples", quorum=0)
+    found = np.zeros(len(fed.parties))
+    found[np.searchsorted(fed.parties.positions, told.senders.positions)] = told.values
+    if not found.sum() > 0:
+        raise QuorumError(
+            "no client told that it has examples", where="the count of examples", remedy="look at the islands' data"
+        )
+    return found
+
+
+@task
+def own_examples(island: Island, message: Tree) -> float:
+    """How many examples a client has."""
+    del message
+    return float(len(island.data))
 
 
 @task
@@ -272,9 +299,8 @@ def outgoing(
     broadcast, down, sizes = lowered(
         fed, job.down(), state["down"], broadcast, rest, invited, (state["contacts"], phase)
     )
-    reports = (
-        {"reports": dict(job.selection.reports)} if job.selection.reports and phase == job.algorithm.phases[-1] else {}
-    )
+    told = job.selection.reports if phase == job.algorithm.phases[-1] and not job.selection.surveys_only else {}
+    reports = {"reports": dict(told)} if told else {}
     return {**state, "down": down}, {"broadcast": {**broadcast, **rest}, "phase": phase, **reports}, sizes
 
 

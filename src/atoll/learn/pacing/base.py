@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from atoll.core.aggregate import Mean, Parts
 from atoll.core.errors import CompositionError
+from atoll.core.tree import Tree
+
+from ..wrapped import dry_reply
 
 if TYPE_CHECKING:
     from ..algorithm import Algorithm
@@ -13,7 +17,7 @@ if TYPE_CHECKING:
     from ..learner import Learner
     from ..training import Training
 
-__all__ = ["Pacing", "refuse"]
+__all__ = ["Pacing", "refuse", "weighs_examples"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +26,8 @@ class Pacing:
 
     single: ClassVar[bool] = False
     """It looks at single replies, which a secure reducer hides."""
+    layered: ClassVar[bool] = False
+    """Its rounds are those of edge servers under a cloud (``topology=Hierarchical``), not of a star."""
 
     @property
     def deadline(self) -> float | None:
@@ -54,8 +60,27 @@ class Pacing:
         """
 
     def course(self, job: Training, learner: Learner, data: Any) -> Course:
-        """What happens in the rounds of a star."""
+        """What happens in the rounds of a star; in those of edges and cloud, if it is ``layered``."""
         raise NotImplementedError
+
+
+def weighs_examples(pacing: Pacing, algorithm: Algorithm, params: Tree) -> bool:
+    """Whether a reply's update of the model is a mean by examples; otherwise clients count alike.
+
+    Raises:
+        CompositionError: it is neither, and single models cannot be rebuilt and weighed.
+    """
+    update = dry_reply(algorithm, params, examples=3.0).get("update")
+    weight = float(update.examples) if isinstance(update, Mean | Parts) else 0.0
+    if weight not in (1.0, 3.0):
+        name = type(algorithm).__name__
+        refuse(
+            pacing,
+            f"{name} does not reply with an update of the model whose mean is taken, by examples or by clients",
+            "algorithm",
+            "use an algorithm such as FedAvg or Scaffold",
+        )
+    return weight == 3.0
 
 
 def refuse(pacing: Pacing, what: str, where: str, remedy: str) -> None:

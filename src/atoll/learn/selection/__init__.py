@@ -1,7 +1,30 @@
 """Selection: who is invited to a round, and whose replies are taken."""
 
+from .afl import AFL
 from .base import Candidates, Seen, Selection
+from .cfcfm import CFCFM
+from .fedcs import FedCS
+from .fedprof import FedProf, unbiased_alphas
+from .oort import Oort
+from .power_of_choice import PowerOfChoice
 from .proportional import SizeProportional
+from .submodular import Submodular
 from .uniform import Everyone, Schedule, Uniform
 
-__all__ = ["Candidates", "Everyone", "Schedule", "Seen", "Selection", "SizeProportional", "Uniform"]
+__all__ = [
+    "AFL",
+    "CFCFM",
+    "Candidates",
+    "Everyone",
+    "FedCS",
+    "FedProf",
+    "Oort",
+    "PowerOfChoice",
+    "Schedule",
+    "Seen",
+    "Selection",
+    "SizeProportional",
+    "Submodular",
+    "Uniform",
+    "unbiased_alphas",
+]

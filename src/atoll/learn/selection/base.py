@@ -78,6 +78,8 @@ class Selection:
 
     picks: ClassVar[bool] = False
     """Whether ``take`` chooses among the replies of a round."""
+    surveys_only: ClassVar[bool] = False
+    """Whether ``reports`` are wanted of surveys alone, and not of every reply."""
 
     @property
     def repeats(self) -> bool:
@@ -86,7 +88,7 @@ class Selection:
 
     @property
     def reports(self) -> Mapping[str, Any]:
-        """What every reply carries besides, name -> options: ``{"loss": None}``, ``{"profile": {"layer": "auto"}}``; see ``Learner``."""
+        """What surveys ask, and every reply carries besides, name -> options: ``{"loss": None}``, ``{"profile": {"layer": "auto"}}``; see ``Learner``."""
         return {}
 
     def init(self, parties: Parties) -> Tree:
@@ -126,6 +128,11 @@ class Selection:
         del state
         full = len(arrived) >= count
         return np.arange(min(count, len(arrived)), dtype=np.int64), count - 1 if full else None
+
+    def missing(self, arrived: NDArray[np.int64], count: int, state: Tree) -> int:
+        """At least so many more replies must come before a round can be full; see ``take``."""
+        del state
+        return count - len(arrived)
 
     def accept(self, seen: Seen, state: Tree) -> Tree:
         """Learn from a round; return the new memory."""

@@ -1,0 +1,49 @@
+"""A server's cache: one model for every client, as columns, and their weighted mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.tree import Tree
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["begun", "replaced", "resummed"]
+
+
+def begun(params: Tree, clients: int) -> Tree:
+    """Every client's entry is the initial model: ``{"rows": leaves (clients, ...), "mean": float64 leaves}``."""
+    rows = T.map(lambda leaf: np.repeat(np.asarray(leaf)[None], clients, axis=0), params)
+    return {"rows": rows, "mean": T.map(lambda leaf: np.asarray(leaf, dtype=np.float64), params)}
+
+
+def replaced(cache: Tree, places: NDArray[np.int64], models: Tree, shares: NDArray[np.float64]) -> Tree:
+    """The cache with other entries; the mean moves by what changed, so that the cost is that of the changes.
+
+    ``mean <- mean + sum_k share_k (model_k - entry_k)``. The rows are changed in place.
+
+    Args:
+        cache: before.
+        places: rows, each at most once.
+        models: leaves ``(len(places), ...)``, or ``(1, ...)`` for one model at all of them.
+        shares: of every client in the mean, ``(clients,)``; they add up to 1.
+    """
+    if not len(places):
+        return cache
+    weights = shares[places]
+
+    def moved(mean: Any, rows: Any, fresh: Any) -> Any:
+        change = np.asarray(fresh, dtype=np.float64) - rows[places]
+        rows[places] = fresh
+        return mean + np.tensordot(weights, change, axes=1)
+
+    return {**cache, "mean": T.map(moved, cache["mean"], cache["rows"], models)}
+
+
+def resummed(cache: Tree, shares: NDArray[np.float64]) -> Tree:
+    """The mean of all rows, from scratch: what ``mean`` must equal up to rounding."""
+    return T.map(lambda rows: np.tensordot(shares, rows.astype(np.float64), axes=1), cache["rows"])

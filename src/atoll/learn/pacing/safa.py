@@ -1,0 +1,155 @@
+"""SAFA: semi-asynchronous federated averaging (Wu et al. 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+from atoll.core.rng import Rng
+
+from ..aggregation import Renormalised
+from ..aggregation.keep_local import SingleReplies
+from ..partial import own_epochs, require_partial
+from .base import Pacing, refuse, weighs_examples
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..algorithm import Algorithm
+    from ..course import Course
+    from ..learner import Learner
+    from ..training import Training
+
+__all__ = ["SAFA"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SAFA(Pacing):
+    """Clients with a moderately stale model go on with it; a round takes the first replies, and surplus replies count one round later.
+
+    A round ``t`` with current version ``t-1``; client k trains from version ``v_k``, its lag is ``(t-1) - v_k``:
+
+    1. Lag-tolerant distribution: up-to-date clients (``v_k = t-1``) and deprecated ones (lag above the tolerance) are sent the model. Others keep theirs,
+       and what they had trained before they crashed.
+    2. Everyone invited trains; the round closes when the selection rule is content (``CFCFM``: ``count`` replies, first those who were not taken
+       last time), or at the deadline.
+    3. Discriminative aggregation over a cache with one model a client: the replies taken and, for deprecated clients, ``w(t-1)`` go in;
+       ``w(t) = sum_k (n_k/n) c_k``, or the plain mean where the algorithm counts clients alike; then the other replies go in (the bypass), and count in the next round.
+
+    A client's model is rebuilt as the base that it was sent plus its update, so a secure reducer, which hides updates, is refused. Uplink stages act
+    on the updates. Everything else that replies carry (control variates, running statistics) is folded when it arrives.
+
+    Wu, He, Lin, Mao, Maple, Jarvis 2021, "SAFA: a Semi-Asynchronous Protocol for Fast Federated Learning with Low Overhead"; Wu 2021, "Towards
+    Efficient Horizontal Federated Learning", Eqs. 3.7-3.11, Algorithms 1 and 2. Where they differ: the tables follow ``lag > tau``, Eq. 3.7 prints
+    ``lag >= tau`` (``literal``); the tables let every client begin afresh in every round and count all who end before the deadline, though
+    the round closed earlier, which a server cannot know (``published``). By default a slow client works on, and its reply counts when it comes.
+
+    Attributes:
+        lag_tolerance: ``tau``, rounds that a client's model may lag behind.
+        deadline: ``T_lim``, seconds of a round; ``None`` waits until the round is full or nobody can answer any more.
+        literal: deprecate at ``lag >= tau``, as Eq. 3.7 is printed.
+        resume: a client that crashed goes on from the last whole epoch it had done; otherwise it begins again from its base.
+        published: what the tables assume; virtual time only, and with a deadline.
+    """
+
+    single: ClassVar[bool] = True
+    lag_tolerance: int = 5
+    deadline: float | None = None
+    literal: bool = False
+    resume: bool = True
+    published: bool = False
+
+    def __post_init__(self) -> None:
+        if self.lag_tolerance < 0 or (self.literal and self.lag_tolerance < 1):
+            raise ConfigError(
+                f"lag_tolerance={self.lag_tolerance}",
+                where="SAFA",
+                remedy="use a whole number of rounds, at least 0 (1 with literal=True); the source found 5 best",
+            )
+        if self.deadline is not None and not self.deadline > 0:
+            raise ConfigError(
+                f"deadline={self.deadline} seconds", where="SAFA", remedy="use a positive number, or None"
+            )
+        if self.published and self.deadline is None:
+            raise ConfigError(
+                "published=True without a deadline",
+                where="SAFA",
+                remedy="give the deadline by which a client counts as finished",
+            )
+
+    def deprecated(self, lag: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which lags are beyond the tolerance."""
+        return np.asarray(lag >= self.lag_tolerance if self.literal else lag > self.lag_tolerance) & (lag > 0)
+
+    def algorithm(self, base: Algorithm) -> Algorithm:
+        """The base with its update as a single reply."""
+        return SingleReplies(base=base)
+
+    def check(self, job: Training, learner: Learner, data: Any) -> None:
+        """Refuse what cannot be rebuilt as base plus update, client by client."""
+        from ..opaque import OpaqueLearner
+        from ..topology.base import Star
+
+        del data
+        name = type(job.algorithm).__name__
+        if type(job.topology) is not Star:
+            refuse(self, f"{type(job.topology).__name__} has servers of its own", "topology", "use Star()")
+        if len(job.algorithm.phases) != 1:
+            phases = ", ".join(job.algorithm.phases)
+            refuse(
+                self,
+                f"{name} has phases {phases}, and clients of several versions would mix them",
+                "algorithm",
+                "use an algorithm of one phase",
+            )
+        if job.algorithm.card.everyone:
+            refuse(
+                self,
+                f"{name} needs every client in every round, and some crash",
+                "algorithm",
+                "use for example Scaffold()",
+            )
+        if type(job.aggregation) is not Renormalised:
+            refuse(
+                self,
+                f"it aggregates over its own cache, and {type(job.aggregation).__name__} would too",
+                "aggregation",
+                "leave it out",
+            )
+        if job.selection.repeats:
+            refuse(
+                self, f"{type(job.selection).__name__} may draw a client twice", "selection", "draw without replacement"
+            )
+        if job.down() is not None:
+            refuse(
+                self,
+                "clients hold models of several versions, and a compressed way down is told against one",
+                "downlink",
+                "leave it out",
+            )
+        if job.budget is not None:
+            refuse(
+                self,
+                "whose replies a round releases is known only when they arrive",
+                "budget",
+                "leave it out; the ledger says what was spent",
+            )
+        weighs_examples(self, job.algorithm, learner.init(Rng(0)))
+        if self.resume:
+            require_partial(job.algorithm)
+            if own_epochs(job.algorithm) > 1 and isinstance(learner, OpaqueLearner):
+                refuse(
+                    self,
+                    "this model trains by itself, and its training cannot be cut at an epoch",
+                    "pacing",
+                    "use resume=False",
+                )
+
+    def course(self, job: Training, learner: Learner, data: Any) -> Course:
+        """Rounds over clients of several versions."""
+        from .safa_course import LagTolerantRounds
+
+        return LagTolerantRounds(self, job, learner, data)

@@ -1,0 +1,345 @@
+"""SAFA: lag-tolerant distribution, selection after training, and the cache with its bypass."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learn_toys import flat, islands
+
+import atoll
+from atoll.core.clock import Outcomes
+from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.reducer import Plain
+from atoll.learn import FedAvg, Training
+from atoll.learn.aggregation import KeepLocal
+from atoll.learn.algorithms import Scaffold, Upcycled
+from atoll.learn.idle import IdleIslands, IdleModel
+from atoll.learn.pacing import SAFA
+from atoll.learn.pacing.model_cache import begun, replaced, resummed
+from atoll.learn.selection import CFCFM, Uniform
+from atoll.reproduce.safa.reference import Crashes, draw_crashes, safa
+from atoll.stages import QSGD
+
+
+class Traced:
+    """Client k answers after ``seconds[k]``, or crashes as a trace says by turn."""
+
+    def __init__(self, seconds, crashes):
+        self.seconds, self.crashes = np.asarray(seconds, dtype=float), crashes
+
+    def plan(self, parties, plan):
+        at = parties.positions
+        crashed, point = self.crashes.crashed[plan.turn - 1, at], self.crashes.point[plan.turn - 1, at]
+        return Outcomes(self.seconds[at] * point, ~crashed, point)
+
+    def transfer(self, source, target, nbytes):
+        return 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Watched(CFCFM):
+    """Remembers who was picked."""
+
+    log: list = dataclasses.field(default_factory=list)
+
+    def accept(self, seen, state):
+        self.log.append(np.sort(seen.replied.positions).tolist())
+        return super().accept(seen, state)
+
+
+def run(crashes, seconds, fraction, *, rounds=None, selection=None, **options):
+    rule = selection or Watched(fraction)
+    job = Training(
+        model=IdleModel(),
+        algorithm=FedAvg(),
+        selection=rule,
+        pacing=SAFA(**options),
+        rounds=rounds or len(crashes.crashed),
+        evaluation=atoll.Evaluation(server=False),
+    )
+    sizes = np.arange(1, len(seconds) + 1)
+    result = atoll.simulate(job, IdleIslands(sizes), devices=Traced(seconds, crashes), engine="batched", workers=1)
+    return result.metrics, rule.log if isinstance(rule, Watched) else []
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 10**6),
+    crash=st.sampled_from([0.1, 0.3, 0.5, 0.7, 0.95]),
+    fraction=st.sampled_from([0.1, 0.3, 0.5, 0.7, 1.0]),
+    lag=st.integers(0, 5),
+    literal=st.booleans(),
+    limit=st.sampled_from([3.5, 9.0, 100.0]),
+)
+def test_as_published_it_is_the_slow_reference(seed, crash, fraction, lag, literal, limit):
+    rng = np.random.default_rng(seed)
+    crashes, seconds = draw_crashes(25, 12, crash, rng), rng.permutation(12) + 1.0
+    lag = max(lag, 1) if literal else lag
+    slow = safa(crashes, seconds, fraction, lag, beyond=not literal, pickable=seconds <= limit)
+    rows, picked = run(crashes, seconds, fraction, lag_tolerance=lag, literal=literal, published=True, deadline=limit)
+    assert picked == [np.flatnonzero(mask).tolist() for mask in slow.picked]
+    log = slow.log()
+    assert rows.column("synchronised") == slow.sent.sum(axis=1).tolist()
+    assert rows.column("deprecated") == slow.deprecated.sum(axis=1).tolist()
+    assert rows.column("undrafted") == slow.undrafted.sum(axis=1).tolist()
+    assert (np.diff([0.0, *rows.column("t_end")]) <= limit + 1e-9).all()
+    assert rows.column("crashed") == slow.crashed.sum(axis=1).tolist()
+    np.testing.assert_allclose(rows.column("version_variance"), log.variance)
+    np.testing.assert_allclose(rows.column("slowest_picked"), log.taken)
+
+
+# ---------------------------------------------------------------------- a real model
+
+
+SIZES = [5, 6, 7, 8, 9]
+NONE = Crashes(np.zeros((40, 5), bool), np.ones((40, 5)))
+
+
+def training(pacing, *, rounds=8, selection=None, **parts):
+    parts = {"algorithm": FedAvg(lr=0.1, epochs=2, batch_size=3), **parts}
+    return Training(
+        model=atoll.models.linear(4, 3),
+        selection=selection or CFCFM(0.4),
+        pacing=pacing,
+        rounds=rounds,
+        **parts,
+    )
+
+
+def crashing(seed, crash=0.4):
+    return draw_crashes(40, 5, crash, np.random.default_rng(seed))
+
+
+def simulate(job, crashes, seconds=(1.0, 2.0, 3.0, 4.0, 5.0), engine="inline", **more):
+    return atoll.simulate(job, islands(SIZES), engine=engine, devices=Traced(seconds, crashes), **more)
+
+
+def test_with_everyone_and_no_crash_it_is_keep_local_fedavg():
+    """Law 15: every client submits in every round."""
+    job = training(SAFA(lag_tolerance=5), selection=CFCFM(1.0))
+    sync = training(atoll.learn.Synchronous(), selection=atoll.learn.Everyone(), aggregation=KeepLocal())
+    one, other = simulate(job, NONE), simulate(sync, NONE)
+    np.testing.assert_allclose(flat(one.params), flat(other.params), rtol=1e-6)
+    assert one.metrics.column("synchronised") == [5] * 8
+    assert one.metrics.column("version_variance") == [0.0] * 8
+
+
+def by_hand(crashes, seconds, fraction, lag, rounds, job):
+    """The thesis's Algorithm 2 to the letter, client by client, on models as vectors."""
+    from atoll.core.rng import Rng
+    from atoll.learn.local import local_update
+
+    data = islands(SIZES)
+    learner = job.learner(data)
+    slow = safa(Crashes(crashes.crashed[:rounds], crashes.point[:rounds]), np.asarray(seconds), fraction, lag)
+    w = learner.init(Rng.of(0).child("main", "program", "init"))
+    shares = np.array(SIZES) / sum(SIZES)
+    base, cache = [w] * 5, [w] * 5
+    history = []
+    for t in range(rounds):
+        fresh = {}
+        for k in range(5):
+            if slow.sent[t, k]:
+                base[k] = w
+            if slow.picked[t, k] or slow.undrafted[t, k]:
+                version = int(slow.versions[t, k])
+                label = f"@{t + 1}/train" if version == t else f"@{t + 1}/train/{version}/0"
+                key = Rng.of(0).child("main", learner.train.name, label).child(f"client-{k}").key
+                shard = data.shard(k)
+                x, y = shard["x"], shard["y"]
+                reply, _, _ = local_update(
+                    job.algorithm, learner.loss_gradient, {"params": base[k], "lr": 0.1}, None, x, y, key
+                )
+                fresh[k] = {name: base[k][name] + reply["update"].value[name] for name in w}
+        for k in range(5):
+            cache[k] = fresh[k] if slow.picked[t, k] else w if slow.deprecated[t, k] else cache[k]
+        w = {name: sum(shares[k] * cache[k][name] for k in range(5)) for name in w}
+        for k in range(5):
+            cache[k] = fresh[k] if slow.undrafted[t, k] else cache[k]
+        history.append(w)
+    return history
+
+
+@pytest.mark.parametrize(("crash", "lag"), [(0.0, 2), (0.4, 1), (0.7, 2)])
+def test_its_models_are_those_of_algorithm_2_by_hand(crash, lag):
+    crashes, seconds = crashing(3, crash), [2.0, 1.0, 5.0, 3.0, 4.0]
+    job = training(SAFA(lag_tolerance=lag, resume=False, published=True, deadline=50.0), rounds=7)
+    result = simulate(job, crashes, seconds)
+    wanted = by_hand(crashes, seconds, 0.4, lag, 7, job)[-1]
+    np.testing.assert_allclose(flat(result.params), flat(wanted), rtol=1e-5, atol=1e-7)
+
+
+def test_an_undrafted_reply_counts_in_the_next_round():
+    """Law 18. Two clients of equal size, one picked a round: the second round's model has what was undrafted in the first."""
+    one = Crashes(np.zeros((4, 2), bool), np.ones((4, 2)))
+    made = []
+
+    def grow(params, data, rng):
+        made.append(float(params["w"][0]))
+        return {"w": params["w"] + len(data)}
+
+    model = atoll.learn.CustomLearner(init=lambda rng: {"w": np.zeros(1)}, train=grow)
+    job = Training(
+        model=model, algorithm=FedAvg(), selection=CFCFM(1), pacing=SAFA(published=True, deadline=9.0, resume=False),
+        rounds=2, evaluation=atoll.Evaluation(server=False),
+    )  # fmt: skip
+    rows = []
+    job = job.replace(callbacks=[rows.append])
+    result = atoll.simulate(job, islands([4, 4]), engine="inline", devices=Traced([1.0, 2.0], one))
+    # Round 1: client 0 is picked (4), client 1 undrafted: w(1) = (4 + 0)/2 = 2. Round 2: both train from 2; client 1 is picked (6); 0's entry is 4.
+    assert made == [0.0, 0.0, 2.0, 2.0]
+    assert float(result.params["w"][0]) == (4 + 6) / 2
+    assert [row["picked"] for row in rows] == [1, 1]
+
+
+def test_a_slow_client_works_on_and_counts_when_it_comes():
+    """By default nobody pretends to know what will arrive: the round that hears of it takes the reply."""
+    slow = [1.0, 1.5, 2.0, 2.5, 7.0]
+    result = simulate(training(SAFA(deadline=30.0, resume=False), selection=Watched(0.4), rounds=8), NONE, slow)
+    rows, picked = result.metrics, result.job.selection.log
+    first = next(t for t, who in enumerate(picked) if 4 in who)
+    assert rows[first]["t_end"] >= 7.0 > rows[first]["t_start"]
+    assert rows[first]["version_variance"] > 0
+    assert all(row["late"] >= 1 for row in rows[:first])
+    assert rows.column("crashed") == [0] * 8
+
+
+def test_a_round_that_cannot_be_filled_waits_for_its_deadline():
+    crashes = Crashes(np.ones((3, 5), bool), np.full((3, 5), 0.5))
+    result = simulate(training(SAFA(deadline=20.0), rounds=3), crashes)
+    assert [row["t_end"] for row in result.metrics] == [20.0, 40.0, 60.0]
+    assert flat(result.params) == pytest.approx(np.zeros(15))
+    without = simulate(training(SAFA(), rounds=3), crashes)
+    assert [row["t_end"] for row in without.metrics] == [2.5, 5.0, 7.5]  # the last loss is noticed after 2.5 s
+
+
+def test_a_client_that_crashed_goes_on_from_its_whole_epochs():
+    """It had done 3 of 4 epochs: its next reply is that of 7, in the time of 4."""
+    crashed = np.zeros((3, 1), bool)
+    crashed[0, 0] = True
+    crashes = Crashes(crashed, np.array([[0.8], [1.0], [1.0]]))
+    asked, work = [], []
+
+    class Timed(Traced):
+        def plan(self, parties, plan):
+            work.append(plan.work().epochs.tolist())
+            return super().plan(parties, plan)
+
+    job = training(
+        SAFA(deadline=50.0), rounds=2, selection=CFCFM(1), algorithm=FedAvg(lr=0.1, epochs=4, batch_size=None)
+    )
+    data = islands([6])
+    learner = job.learner(data)
+    result = atoll.simulate(job, data, engine="inline", devices=Timed([2.0], crashes))
+    w = learner.init(None)
+    for _ in range(7):
+        gradient = learner.loss_gradient(w, data.shard(0)["x"], data.shard(0)["y"])[1]
+        w = {name: w[name] - 0.1 * gradient[name] for name in w}
+    np.testing.assert_allclose(flat(result.params), flat(w), rtol=1e-10)
+    assert work == [[4.0], [4.0]]
+    assert result.metrics.column("wasted") == pytest.approx([0.05, 0.0])  # of 0.8 updates, 0.75 were saved
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"algorithm": Scaffold(lr=0.05, epochs=2, batch_size=3)},
+        {"algorithm": Upcycled(coefficient=0.2, base=FedAvg(lr=0.1, epochs=2, batch_size=3)), "rounds": 12},
+        {"uplink": (QSGD(levels=4),)},
+        {"selection": Uniform(3)},
+        {
+            "algorithm": Upcycled(coefficient=0.2, base=Scaffold(lr=0.05, epochs=2, batch_size=3)),
+            "uplink": (QSGD(levels=8),),
+        },
+    ],
+    ids=["scaffold", "upcycled", "qsgd", "uniform", "all"],
+)
+def test_compositions_learn_and_are_the_same_on_engines(parts):
+    job = training(SAFA(lag_tolerance=2, deadline=9.0), **{"rounds": 10, **parts})
+    one = simulate(job, crashing(1))
+    assert one.metrics.last("test/loss") < np.log(3)
+    other = simulate(job, crashing(1), engine="batched", workers=1)
+    np.testing.assert_allclose(flat(one.params), flat(other.params), rtol=1e-9, atol=1e-12)
+    strip = [{k: v for k, v in row.items() if not k.startswith("test/") and k != "loss"} for row in one.metrics]
+    assert strip == [{k: row[k] for k in kept} for row, kept in zip(other.metrics, strip, strict=True)]
+
+
+def test_it_is_the_same_on_processes_too():
+    job = training(SAFA(lag_tolerance=2, deadline=9.0), rounds=6)
+    one, other = simulate(job, crashing(1)), simulate(job, crashing(1), engine="processes", workers=2)
+    np.testing.assert_array_equal(flat(one.params), flat(other.params))
+
+
+@pytest.mark.parametrize("at", [1, 3, 6])
+def test_a_resumed_run_is_the_same(tmp_path, at):
+    """Killed with replies under way, bases of several versions and a cache in memory."""
+    slow = [1.0, 1.5, 2.0, 2.5, 7.0]
+    job = training(SAFA(lag_tolerance=2, deadline=9.0), rounds=9)
+    whole = simulate(job, crashing(2), slow)
+    simulate(job.replace(rounds=at), crashing(2), slow, folder=tmp_path / "run")
+    resumed = simulate(job, crashing(2), slow, folder=tmp_path / "run", resume=True)
+    np.testing.assert_array_equal(flat(whole.params), flat(resumed.params))
+    assert whole.metrics.rows == resumed.metrics.rows
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_the_mean_moves_by_what_changes(seed):
+    """Law 23: incremental aggregation equals the sum over the whole cache."""
+    rng = np.random.default_rng(seed)
+    shares = rng.dirichlet(np.ones(7))
+    cache = begun({"w": rng.normal(size=3).astype(np.float32), "b": np.float32(1.0)}, 7)
+    for _ in range(20):
+        places = rng.choice(7, rng.integers(0, 8), replace=False)
+        one = rng.random() < 0.3
+        shape = (1 if one else len(places),)
+        models = {"w": rng.normal(size=(*shape, 3)).astype(np.float32), "b": rng.normal(size=shape).astype(np.float32)}
+        cache = replaced(cache, places, models, shares)
+    whole = resummed(cache, shares)
+    np.testing.assert_allclose(cache["mean"]["w"], whole["w"], atol=1e-6)
+    np.testing.assert_allclose(cache["mean"]["b"], whole["b"], atol=1e-6)
+
+
+class Hidden(Plain):
+    secure = True
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ({"algorithm": atoll.learn.algorithms.Mime()}, "phases anchor, train"),
+        ({"aggregation": KeepLocal()}, "its own cache"),
+        ({"downlink": QSGD(levels=4)}, "models of several versions"),
+        ({"selection": atoll.learn.selection.SizeProportional(3)}, "may draw a client twice"),
+        ({"topology": atoll.learn.topology.Hierarchical(groups=2)}, "Hierarchical has"),
+        ({"algorithm": atoll.learn.algorithms.SufficientStatistics()}, "does not reply with an update"),
+        ({"topology": atoll.learn.topology.Gossip()}, "rounds of its own"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(parts, why):
+    with pytest.raises(CompositionError, match=why):
+        training(SAFA(), **parts).learner(islands(SIZES))
+
+
+def test_a_secure_reducer_is_refused():
+    with pytest.raises(CompositionError, match=r"SAFA rebuilds single models, and Hidden reveals sums only"):
+        training(SAFA(), reducer=Hidden())
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"lag_tolerance": -1}, "lag_tolerance=-1"),
+        ({"lag_tolerance": 0, "literal": True}, "lag_tolerance=0"),
+        ({"deadline": 0.0}, "deadline=0.0 seconds"),
+        ({"published": True}, "published=True without a deadline"),
+    ],
+)
+def test_bad_settings_are_named(options, why):
+    with pytest.raises(ConfigError, match=why):
+        SAFA(**options)
