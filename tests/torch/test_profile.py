@@ -22,6 +22,8 @@ from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.profiles import divergence, selection_probabilities
 from atoll.torch import Network, evaluate, params_of, profile, profile_many
 from atoll.torch import profile as profile_function
+from atoll.torch.pool import pool_of
+from atoll.torch.profile import _seen
 
 CPU = torch.device("cpu")
 
@@ -256,15 +258,29 @@ def test_the_hook_never_changes_what_training_gives() -> None:
         np.testing.assert_allclose(told[0].value["mean"], want["mean"], rtol=1e-5)
 
 
-def test_wide_layers_look_more_normal() -> None:
-    """Digest of the propositions: skewness and excess kurtosis of pre-activations shrink with fan-in."""
+def odd(model: nn.Module, layer: str, x: np.ndarray[Any, Any]) -> float:
+    """How far a layer's elements are from Gaussians: mean absolute skewness plus excess kurtosis."""
+    pool = pool_of(x, np.zeros(len(x), int), np.array([0, len(x)]), CPU, torch.float32)
+    with torch.no_grad():
+        z = np.concatenate([found for _, found in _seen(network(model), params_of(model), pool, layer)])
+    z = (z - z.mean(0)) / z.std(0)
+    return float(np.abs((z**3).mean(0)).mean() + np.abs((z**4).mean(0) - 3).mean())
 
-    def shape(fan_in: int) -> float:
-        rng = np.random.default_rng(0)
-        x = rng.exponential(size=(4000, fan_in))
-        z = x @ rng.normal(size=(fan_in, 32)) / np.sqrt(fan_in)
-        z = (z - z.mean(0)) / z.std(0)
-        return float(np.abs((z**3).mean(0)).mean() + np.abs((z**4).mean(0) - 3).mean())
 
-    narrow, middle, wide = (shape(n) for n in (2, 16, 256))
-    assert narrow > 2 * middle > 4 * wide
+def test_elements_look_the_more_normal_the_more_they_sum_up() -> None:
+    """Propositions 5.1 and 5.2: neurons with their fan-in, channels with the space that is fused."""
+    rng = np.random.default_rng(0)
+    dense = [
+        odd(seeded(lambda n=n: nn.Linear(n, 32)), "auto", rng.exponential(size=(4000, n)).astype(np.float32))
+        for n in (2, 16, 128)
+    ]
+    assert dense[0] > 2 * dense[1] > 4 * dense[2]
+    images = [
+        odd(
+            seeded(lambda: nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU())),
+            "1",
+            rng.exponential(size=(3000, 1, side, side)).astype(np.float32),
+        )
+        for side in (3, 6, 14)
+    ]
+    assert images[0] > 2 * images[1] > 4 * images[2]

@@ -17,7 +17,7 @@ from atoll.core.rng import Rng
 from atoll.core.task import Task, Work
 from atoll.core.tree import Tree
 from atoll.learn.evaluation import as_parts
-from atoll.learn.partial import asked_epochs, whole_times
+from atoll.learn.partial import asked_epochs, coming_epochs, whole_times
 from atoll.learn.reports import Reporting, as_reports, training_passes
 
 from .backend import device_of
@@ -149,7 +149,7 @@ class _CustomLearner(Reporting):
     def _work(self, data: Any, args: Any, message: Tree) -> Work:
         """One call of the loop is one pass over the data."""
         del args
-        times = whole_times(self.algorithm, asked_epochs(self.algorithm, message))
+        times = whole_times(self.algorithm, coming_epochs(self.algorithm, message))
         return Work(examples=float(len(data)), epochs=float(times + training_passes(message)))
 
     def _measure(self, island: Island, message: Tree) -> Any:
