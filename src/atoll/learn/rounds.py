@@ -262,6 +262,12 @@ class _Phases:
 
     async def _ask(self, state: Tree, phase: str, message: Tree, sizes: NDArray[np.int64] | None) -> Combined:
         job = self.job
+        if not len(self.invited):
+            raise QuorumError(
+                f"{type(job.selection).__name__} invites nobody",
+                where=f"contact {state['contacts']}",
+                remedy="let it choose among more clients, or a longer deadline",
+            )
         size = min(job.selection.cohort_size(len(self.fed.parties)), len(self.invited))
         terms = job.pacing.terms(size)
         if job.selection.picks:

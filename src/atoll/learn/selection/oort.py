@@ -1,0 +1,182 @@
+"""Oort: clients that teach much and take little time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+from atoll.core.party import Parties
+from atoll.core.tree import Tree
+from atoll.learn.checks import require_count
+
+from .base import Candidates, Seen
+from .draw import draw, top
+from .uniform import Uniform
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+__all__ = ["Oort"]
+
+
+@dataclass(frozen=True)
+class Oort(Uniform):
+    """Exploits clients of high utility and explores new ones, fast ones first.
+
+    F. Lai, X. Zhu, H. V. Madhyastha and M. Chowdhury, "Oort: Efficient Federated Learning via Guided Participant Selection", OSDI 2021,
+    Algorithm 1. The utility of a client that was tried before, in round ``R``:
+
+        ``Util_k = (S_k + sqrt(0.1 ln R / L_k)) * (T / t_k)^alpha if t_k > T else 1``
+
+    * ``S_k``: statistical utility ``|B_k| sqrt((1/|B_k|) sum loss^2)``. Clients report the mean of their losses, so that what is used is
+      ``|B_k| * mean loss``, a lower bound (equal where all losses are alike). Utilities above the ``clip`` quantile count as that much. As in the
+      authors' code, and not in the paper, they are then scaled to 0..1, or the next term would be lost beside them.
+    * ``L_k``: round of its last reply: what was learned long ago is less certain.
+    * ``t_k``: seconds of its last reply. ``T``, the preferred length of a round, is a quantile of these; the *pacer* raises the quantile by
+      ``pace`` when the utility gathered in the last ``window`` rounds is below that of the ``window`` before, at most once a window.
+
+    A round exploits ``(1 - epsilon)`` of its places: of those tried, all within ``cutoff`` of the utility of the last place are drawn with probability
+    proportional to utility. The other places explore: clients that never replied, with probability proportional to ``1 / forecast`` (uniformly where
+    nobody can tell). ``epsilon`` decays; a broken number of places is rounded at random. Places that one side cannot fill go to the other. Whoever replied more than ``most`` times is left out, at most
+    ``barred`` of the population, those who replied most first.
+
+    Attributes:
+        count: clients a round, as in ``Uniform``.
+        alpha: penalty of slow clients; 0 ignores time.
+        epsilon: share of new clients in the first round.
+        decay: factor of ``epsilon`` a round.
+        least: where ``epsilon`` stops.
+        preferred: quantile of the durations that ``T`` is at first; 1 is the slowest.
+        pace: step of the pacer, as a quantile.
+        window: rounds of the pacer's windows.
+        clip: quantile at which utilities are cut off; 1 cuts nothing off.
+        cutoff: share of the utility of the last place that admits to the draw.
+        most: replies after which a client is left out; ``None`` never leaves anyone out.
+        barred: largest share of the population that is left out.
+    """
+
+    citation: ClassVar[str] = "Lai et al. 2021, Oort: Efficient FL via Guided Participant Selection"
+    alpha: float = 2.0
+    epsilon: float = 0.9
+    decay: float = 0.98
+    least: float = 0.2
+    preferred: float = 0.3
+    pace: float = 0.05
+    window: int = 20
+    clip: float = 0.95
+    cutoff: float = 0.95
+    most: int | None = None
+    barred: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("Oort", window=self.window)
+        if self.most is not None:
+            require_count("Oort", most=self.most)
+        if not (self.alpha >= 0 and math.isfinite(self.alpha)):
+            raise ConfigError(f"alpha={self.alpha}", where="Oort", remedy="use a number of at least 0")
+        for name in ("epsilon", "decay", "least", "preferred", "pace", "clip", "cutoff", "barred"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name}={getattr(self, name)}", where="Oort", remedy="use a number in [0, 1]")
+
+    @property
+    def reports(self) -> Mapping[str, Any]:
+        """The loss."""
+        return {"loss": None}
+
+    def init(self, parties: Parties) -> Tree:
+        """Nobody was tried."""
+        n = len(parties)
+        return {
+            "utility": np.zeros(n),
+            "seconds": np.zeros(n),
+            "last": np.zeros(n, dtype=np.int64),
+            "replies": np.zeros(n, dtype=np.int64),
+            "gathered": np.zeros(0),
+            "quantile": self.preferred,
+        }
+
+    def utilities(self, number: int, state: Tree) -> NDArray[np.float64]:
+        """``Util_k`` of every client in a round, ``-inf`` for those that never replied.
+
+        Args:
+            number: of the round, ``R``, from 1.
+            state: the rule's memory.
+        """
+        tried = state["last"] > 0
+        found = np.full(len(tried), -np.inf)
+        if not tried.any():
+            return found
+        raw = state["utility"][tried]
+        clipped = np.minimum(raw, np.quantile(raw, self.clip, method="lower"))
+        reach = clipped.max() - clipped.min()
+        scaled = (clipped - clipped.min()) / reach if reach > 0 else np.ones(len(clipped))
+        value = scaled + np.sqrt(0.1 * math.log(number) / state["last"][tried])
+        spent = state["seconds"][tried]
+        preferred = np.quantile(spent, state["quantile"], method="lower")
+        slow = spent > preferred
+        value[slow] *= (preferred / spent[slow]) ** self.alpha
+        found[tried] = value
+        return found
+
+    def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
+        """Exploit, then explore."""
+        where = candidates.parties.positions
+        out = self._left_out(state)[where]
+        utility = np.where(out, -np.inf, self.utilities(candidates.round, state)[where])
+        fresh = state["last"][where] == 0
+        epsilon = max(self.least, self.epsilon * self.decay ** (candidates.round - 1))
+        new = min(int(fresh.sum()), int(epsilon * count + candidates.rng.child("places").generator().random()))
+        old = self._exploited(candidates, utility, count - new)
+        return np.concatenate([old, self._explored(candidates, fresh, count - len(old))])
+
+    def _exploited(self, candidates: Candidates, utility: NDArray[np.float64], places: int) -> NDArray[np.int64]:
+        best = top(candidates.rng.child("ties"), utility, places)
+        if not len(best):
+            return best
+        admitted = utility >= self.cutoff * utility[best[-1]]
+        with np.errstate(divide="ignore"):
+            logits = np.log(np.where(admitted, np.maximum(utility, np.finfo(float).tiny), 0.0))
+        return draw(candidates.rng.child("exploit"), logits, places)
+
+    def _explored(self, candidates: Candidates, fresh: NDArray[np.bool_], places: int) -> NDArray[np.int64]:
+        forecast = candidates.seconds() if places and fresh.any() else None
+        speed = np.zeros(len(fresh)) if forecast is None else -np.log(np.maximum(forecast, 1e-9))
+        return draw(candidates.rng.child("explore"), np.where(fresh, speed, -np.inf), places)
+
+    def _left_out(self, state: Tree) -> NDArray[np.bool_]:
+        out = np.zeros(len(state["replies"]), dtype=bool)
+        if self.most is not None:
+            many = np.flatnonzero(state["replies"] > self.most)
+            often = many[np.argsort(-state["replies"][many], kind="stable")]
+            out[often[: int(self.barred * len(out))]] = True
+        return out
+
+    def accept(self, seen: Seen, state: Tree) -> Tree:
+        """Utilities and durations of those who replied; the pacer."""
+        who = seen.replied.positions
+        told = np.asarray(seen.reports.get("loss", []), dtype=np.float64)
+        new = {name: np.array(state[name]) for name in ("utility", "seconds", "last", "replies")}
+        if len(told):
+            new["utility"][who] = seen.examples * told
+            new["seconds"][who] = seen.seconds
+            new["last"][who] = seen.round
+            new["replies"][who] += 1
+        gathered = np.append(state["gathered"], (seen.examples * told).sum() if len(told) else 0.0)
+        return {**new, **self._paced(gathered, state["quantile"])}
+
+    def _paced(self, gathered: NDArray[np.float64], quantile: float) -> dict[str, Any]:
+        """The quantile of preferred durations, once a window is full; two windows are remembered."""
+        w = self.window
+        if len(gathered) < 2 * w:
+            return {"gathered": gathered, "quantile": quantile}
+        if gathered[:w].sum() > gathered[w:].sum():
+            quantile = min(1.0, quantile + self.pace)
+            return {"gathered": gathered[w:], "quantile": quantile}
+        return {"gathered": gathered[1:], "quantile": quantile}

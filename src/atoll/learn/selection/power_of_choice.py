@@ -1,0 +1,112 @@
+"""Power of choice: the worst of a few."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+from atoll.core.party import Parties
+from atoll.core.tree import Tree
+from atoll.learn.checks import require_choice, require_count
+
+from .base import Candidates, Seen
+from .draw import draw, top
+from .uniform import Uniform
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+__all__ = ["PowerOfChoice"]
+
+
+@dataclass(frozen=True)
+class PowerOfChoice(Uniform):
+    """Draws ``d`` candidates by size, and invites those ``count`` of them with the highest loss.
+
+    Candidates are drawn without replacement with probability ``p_k = n_k / n``. Y. J. Cho, J. Wang and G. Joshi, "Client Selection in Federated
+    Learning: Convergence Analysis and Power-of-Choice Selection Strategies", 2020. The paper averages with equal weights (``EqualWeights``). The
+    larger ``d``, the faster and the more biased towards clients of high loss; ``d = count`` is ``SizeProportional(replace=False)``.
+
+    ========  ==========================================================================  ================================
+    variant   loss that counts                                                            cost
+    ========  ==========================================================================  ================================
+    ``pow``   of the current model on all of a candidate's rows, by a survey              ``d`` models down, d evaluations
+    ``rpow``  mean training loss of the candidate's last reply; never replied: infinite   none
+    ========  ==========================================================================  ================================
+
+    Of the paper's variants, ``cpow`` (the loss of one mini-batch) is not offered: a survey looks at all rows.
+
+    Attributes:
+        count: clients a round, as in ``Uniform``.
+        d: candidates; at least as many as are invited.
+        variant: whose losses count.
+    """
+
+    citation: ClassVar[str] = "Cho, Wang and Joshi 2020, Power-of-Choice Selection Strategies"
+    d: int = 20
+    variant: Literal["pow", "rpow"] = "pow"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("PowerOfChoice", d=self.d)
+        require_choice("PowerOfChoice", "variant", self.variant, ("pow", "rpow"))
+        if not isinstance(self.count, float) and self.d < self.count:
+            raise ConfigError(
+                f"d={self.d} candidates for count={self.count}", where="PowerOfChoice", remedy="use d >= count"
+            )
+
+    @property
+    def reports(self) -> Mapping[str, Any]:
+        """The loss."""
+        return {"loss": None}
+
+    def init(self, parties: Parties) -> Tree:
+        """No losses."""
+        return {"loss": np.full(len(parties), np.inf)}
+
+    def survey(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any] | None:
+        """The candidates, where their losses are to be measured."""
+        del state
+        return self._candidates(candidates, count) if self.variant == "pow" else None
+
+    def heard(self, seen: Seen, state: Tree) -> Tree:
+        """Losses of the candidates; one who did not answer is not invited."""
+        loss = np.full(len(state["loss"]), -np.inf)
+        told = np.asarray(seen.reports.get("loss", []), dtype=np.float64)
+        loss[seen.replied.positions] = np.where(seen.examples > 0, told, -np.inf)
+        return {"loss": loss}
+
+    def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
+        """Those candidates with the highest loss; ties in random order."""
+        loss = state["loss"][candidates.parties.positions]
+        if self.variant == "rpow":
+            apart = np.full(len(loss), -np.inf)
+            among = self._candidates(candidates, count)
+            apart[among] = loss[among]
+            loss = apart
+        return top(candidates.rng.child("ties"), loss, count)
+
+    def accept(self, seen: Seen, state: Tree) -> Tree:
+        """Remember what was reported, where that is what counts."""
+        told = np.asarray(seen.reports.get("loss", []), dtype=np.float64)
+        if self.variant == "pow" or not len(told):
+            return state
+        loss = state["loss"].copy()
+        loss[seen.replied.positions] = told
+        return {"loss": loss}
+
+    def _candidates(self, candidates: Candidates, count: int) -> NDArray[np.int64]:
+        """Indices of those drawn by size."""
+        sizes = candidates.sizes()
+        if sizes is None:
+            raise ConfigError(
+                "the clients' sizes are not known", where="PowerOfChoice", remedy="use data with `sizes`, or AFL"
+            )
+        with np.errstate(divide="ignore"):
+            logits = np.log(np.asarray(sizes, dtype=np.float64))
+        return draw(candidates.rng.child("candidates"), logits, max(self.d, count))
