@@ -1,0 +1,167 @@
+"""FedProf: clients whose data look to the model like the server's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core.errors import ConfigError, DataError
+from atoll.core.party import Parties
+from atoll.core.tree import Tree
+from atoll.learn.checks import require_positive
+from atoll.learn.profiles import FLOOR
+
+from .base import Candidates, Seen
+from .draw import draw
+from .profile_store import divergences_of, empty_store, store_profiles
+from .uniform import Uniform
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["FedProf", "unbiased_alphas"]
+
+
+@dataclass(frozen=True)
+class FedProf(Uniform):
+    """Draws clients with probability ``lambda_k / sum lambda``, ``lambda_k = exp(-alpha_k div(RP_k(v_k), RP*(v_k)))``.
+
+    A profile ``RP`` is the mean and variance of every element of a hidden layer over some rows; ``div`` is the mean of the elements' Gaussian
+    divergences from the server's (`atoll.learn.profiles`). Everyone is asked for a profile of the first model before the first round; later, those
+    that reply send a profile of the model that they received, and the server makes its own of the same model, so that both sides are of one
+    version, however old. Who was not there is asked when it comes; until then it has the median divergence. A client without rows is never drawn.
+    W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, Algorithm 4 and Eqs. 5.21-5.25; ``alpha = 10`` in its experiments.
+
+    The server needs data of its own (``test`` of the federated data set). With replacement, as its convergence theorem wants, a client may be
+    drawn twice and counts twice; without, clients of small probability are drawn more often than it says. Any aggregation will do: the theorem's
+    is ``EqualWeights``, the thesis also uses ``KeepGlobal``. A drawn client's weight does not correct for its probability: rare data that the server
+    lacks are drawn less, for good. Scores are self-reported: a client that answers with the server's profile is believed.
+
+    Attributes:
+        count: clients a round, as in ``Uniform``.
+        alpha: how much a divergence counts, at least 0: one number, or one a client; 0 draws uniformly. See `unbiased_alphas`.
+        layer: whose elements are profiled, as in ``named_modules()``; ``"auto"`` is the first fully connected one.
+        replace: whether a client may be drawn again.
+        explore: share of the probability that is uniform, so that a client with a bad first profile comes again; 0 as in the thesis.
+        ageing: a score grows by ``exp(ageing)`` for every round since the profile was made; 0 as in the thesis.
+        floor: least variance of an element.
+        lag: how many rounds late a profile may be at an asynchronous pace; an older one is an error.
+    """
+
+    citation: ClassVar[str] = "Wu 2021, Towards Efficient Horizontal Federated Learning, chapter 5 (FedProf)"
+    alpha: float | Sequence[float] = 10.0
+    layer: str = "auto"
+    replace: bool = False
+    explore: float = 0.0
+    ageing: float = 0.0
+    floor: float = FLOOR
+    lag: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        alpha = np.asarray(self.alpha, dtype=np.float64)
+        if alpha.ndim > 1 or not alpha.size or not (np.isfinite(alpha).all() and (alpha >= 0).all()):
+            raise ConfigError(f"alpha={self.alpha!r}", where="FedProf", remedy="use numbers of at least 0")
+        if not 0 <= self.explore <= 1:
+            raise ConfigError(f"explore={self.explore}", where="FedProf", remedy="use a share from 0 to 1")
+        if not (self.ageing >= 0 and np.isfinite(self.ageing)):
+            raise ConfigError(f"ageing={self.ageing}", where="FedProf", remedy="use a number of at least 0")
+        if self.lag < 0:
+            raise ConfigError(f"lag={self.lag}", where="FedProf", remedy="use a whole number of at least 0")
+        require_positive("FedProf", floor=self.floor)
+
+    @property
+    def repeats(self) -> bool:
+        """With replacement."""
+        return self.replace
+
+    @property
+    def reports(self) -> Mapping[str, Any]:
+        """The profile."""
+        return {"profile": {"layer": self.layer}}
+
+    def init(self, parties: Parties) -> Tree:
+        """No profiles.
+
+        Raises:
+            ConfigError: not one alpha a client.
+        """
+        if np.ndim(self.alpha) and np.size(self.alpha) != len(parties):
+            raise ConfigError(
+                f"alpha has {np.size(self.alpha)} numbers for {len(parties)} clients",
+                where="FedProf",
+                remedy="give one a client, or one for all",
+            )
+        return empty_store(len(parties))
+
+    def survey(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any] | None:
+        """Those without a profile: everyone before the first round."""
+        del count
+        return np.flatnonzero(state["version"][candidates.parties.positions] == 0)
+
+    def heard(self, seen: Seen, state: Tree) -> Tree:
+        """First profiles."""
+        return store_profiles(state, seen, self.lag)
+
+    def accept(self, seen: Seen, state: Tree) -> Tree:
+        """New profiles of those who replied."""
+        return store_profiles(state, seen, self.lag)
+
+    def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
+        """Draw by score."""
+        logits = self.log_odds(candidates.parties.positions, candidates.round, state)
+        return draw(candidates.rng, logits, count, replace=self.replace)
+
+    def log_odds(self, positions: NDArray[np.int64], number: int, state: Tree) -> NDArray[np.float64]:
+        """Logarithms of the probabilities with which each of some clients is the next one drawn.
+
+        Args:
+            positions: of the clients, ``(n,)``.
+            number: of the round.
+            state: the rule's memory.
+
+        Raises:
+            DataError: none of them has a row.
+        """
+        div = divergences_of(state, self.floor)[positions]
+        known = np.isfinite(div)
+        div = np.where(np.isnan(div), np.median(div[known]) if known.any() else 0.0, div)
+        able = np.isfinite(div)
+        if not able.any():
+            raise DataError("no client has an example", where="FedProf", remedy="look at the partition")
+        alpha = np.broadcast_to(np.asarray(self.alpha, dtype=np.float64), state["version"].shape)[positions]
+        age = np.where(state["version"][positions] > 0, number - state["version"][positions], 0)
+        scores = np.where(able, self.ageing * age - alpha * np.where(able, div, 0.0), -np.inf)
+        scores -= scores.max() + np.log(np.exp(scores - scores.max()).sum())
+        if not self.explore:
+            return np.asarray(scores)
+        with np.errstate(divide="ignore"):
+            mixed = np.log((1 - self.explore) * np.exp(scores) + self.explore / able.sum())
+        return np.where(able, mixed, -np.inf)
+
+
+def unbiased_alphas(divergences: ArrayLike, shares: ArrayLike) -> NDArray[np.float64]:
+    """``alpha_k = -ln(Lambda rho_k) / div_k``, for which client k is drawn with probability ``rho_k``, as Theorem 5.1 assumes.
+
+    With replacement and ``EqualWeights``, the average of a round is then unbiased for ``sum_k rho_k w_k``. The alphas cancel the divergences:
+    only while these stay what they were, and then ``SizeProportional`` draws the same without any profile. ``Lambda`` is free; it is ``1 / max rho``,
+    the largest that leaves no alpha negative.
+
+    Args:
+        divergences: positive, one a client.
+        shares: ``rho_k > 0``, one a client; they are scaled to sum to 1.
+
+    Raises:
+        DataError: a divergence or share that is not positive.
+    """
+    div, rho = np.asarray(divergences, dtype=np.float64), np.asarray(shares, dtype=np.float64)
+    if div.shape != rho.shape or not ((div > 0).all() and (rho > 0).all() and np.isfinite(div).all()):
+        raise DataError(
+            "a divergence or share that is not positive, or not one a client",
+            where="unbiased_alphas",
+            remedy="a client whose profile is the server's has no alpha that makes it rare: use SizeProportional",
+        )
+    return np.asarray(np.log(rho.max() / rho) / div)

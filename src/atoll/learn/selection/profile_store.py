@@ -1,0 +1,123 @@
+"""Profiles of clients and of the server, aligned by the version of the model that they were made with.
+
+A profile says what a model's hidden layer makes of some rows, so that two profiles can be compared if the same model made them. The store keeps
+each client's newest profile ``RP_k(v_k)`` with its version ``v_k``, and the server's own ``RP*(v)`` for every version that is still referenced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import DataError
+from atoll.core.tree import Tree
+from atoll.learn.profiles import FLOOR, gaussian_kl
+
+from .base import Seen
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["divergences_of", "empty_store", "store_profiles"]
+
+UNKNOWN, NO_ROWS = 0, -1
+
+
+def empty_store(clients: int) -> Tree:
+    """A store without profiles.
+
+    Returns:
+        ``mean`` and ``var``, ``(clients, q)`` with ``q = 0`` until one is known; ``version``, ``(clients,)``: the round whose model made it, 0 without
+        a profile, -1 of a client without rows; ``own``: the server's, ``version`` ``(versions,)`` in rising order, ``mean`` and ``var``.
+    """
+    own = {"version": np.zeros(0, dtype=np.int64), "mean": np.zeros((0, 0)), "var": np.zeros((0, 0))}
+    version = np.full(clients, UNKNOWN, dtype=np.int64)
+    return {"mean": np.zeros((clients, 0)), "var": np.zeros((clients, 0)), "version": version, "own": own}
+
+
+def store_profiles(store: Tree, seen: Seen, lag: int = 0) -> Tree:
+    """The store after a round or a survey; what nobody refers to any more is dropped.
+
+    Args:
+        store: from `empty_store`.
+        seen: with the report ``"profile"``; the server makes its own of the round's model.
+        lag: the server's profile is kept for the last ``lag`` rounds too, for replies that are as late.
+
+    Raises:
+        DataError: profiles of another length than before, or made with a model that the server has no profile of its own for.
+    """
+    told = seen.reports.get("profile", [])
+    who = seen.replied.positions[: len(told)]
+    versions = np.full(len(who), seen.round) if seen.versions is None else np.asarray(seen.versions)[: len(who)]
+    own = store["own"]
+    if (len(who) and (versions == seen.round).any()) or lag:
+        own = _with_own(own, seen)
+    missing = ~np.isin(versions, own["version"])
+    if missing.any():
+        late = int(np.flatnonzero(missing)[0])
+        raise DataError(
+            f"client {seen.replied.names[late]} sends in round {seen.round} a profile made with the model of round {versions[late]}, and the server kept its own of rounds {own['version'].tolist()}",
+            where="profiles",
+            remedy="set `lag` to how many rounds late a reply may be",
+        )
+    new = {**store, "version": store["version"].copy()}
+    for name in ("mean", "var"):
+        rows = np.array([profile[name] for profile in told], dtype=np.float64)
+        new[name] = _placed(store[name], who, rows)
+    new["version"][who] = np.where(seen.examples[: len(who)] > 0, versions, NO_ROWS)
+    used = np.isin(own["version"], new["version"]) | (own["version"] > seen.round - lag)
+    return {**new, "own": {name: column[used] for name, column in own.items()}}
+
+
+def divergences_of(store: Tree, floor: float = FLOOR) -> NDArray[np.float64]:
+    """``div(RP_k(v_k), RP*(v_k))`` of each client, ``(clients,)``; ``nan`` without a profile, ``inf`` without rows.
+
+    Args:
+        store: from `store_profiles`.
+        floor: least variance, as in `atoll.learn.profiles.divergence`.
+    """
+    found = np.full(len(store["version"]), np.nan)
+    found[store["version"] == NO_ROWS] = np.inf
+    own = store["own"]
+    for at, version in enumerate(own["version"]):
+        who = np.flatnonzero(store["version"] == version)
+        var, other = (np.maximum(v, floor) for v in (store["var"][who], own["var"][at]))
+        each = gaussian_kl(store["mean"][who], var, own["mean"][at], other)
+        found[who] = np.maximum(each.mean(axis=1), 0.0) if each.size else 0.0
+    return found
+
+
+def _with_own(own: Tree, seen: Seen) -> Tree:
+    """The server's profile of this round's model besides those it has."""
+    if seen.round in own["version"]:
+        return own
+    made = seen.own("profile")
+    row = {name: np.asarray(made[name], dtype=np.float64)[None] for name in ("mean", "var")}
+    kept = {name: _fit(own[name], row[name].shape[1]) for name in row}
+    return {
+        "version": np.append(own["version"], np.int64(seen.round)),
+        **{name: np.concatenate([kept[name], row[name]]) for name in row},
+    }
+
+
+def _placed(column: Any, who: NDArray[np.int64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A column with some rows replaced."""
+    if not len(who):
+        return np.asarray(column)
+    new = np.array(_fit(column, rows.shape[1]))
+    new[who] = rows
+    return new
+
+
+def _fit(column: Any, width: int) -> NDArray[np.float64]:
+    """A column of this width; one without elements yet grows."""
+    if column.shape[1] == width:
+        return np.asarray(column)
+    if column.shape[1]:
+        raise DataError(
+            f"profiles of {width} elements after others of {column.shape[1]}",
+            where="profiles",
+            remedy="profile the same layer of the same model in every round",
+        )
+    return np.zeros((len(column), width))

@@ -1,0 +1,125 @@
+"""Submodular selection: few clients that stand for all, by their profiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core.errors import ConfigError, DataError
+from atoll.core.party import Parties
+from atoll.core.tree import Tree
+from atoll.learn.checks import require_count
+
+from .base import Candidates, Seen
+from .coverage import FacilityLocation, closeness, divergences, lazy_greedy
+from .uniform import Uniform
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Submodular"]
+
+
+@dataclass(frozen=True)
+class Submodular(Uniform):
+    """Invites the clients to whose profiles everybody's are close: ``max_{|S| = count} sum_i v_i max_{j in S} s_ij``, greedily.
+
+    ``s_ij`` is the largest divergence between two profiles less that of i and j, and ``v_i`` the client's examples. The greedy set has at least
+    ``1 - 1/e`` of the best value of all sets among those that are considered (Nemhauser, Wolsey and Fisher 1978); see `lazy_greedy`. Submodular
+    selection of clients follows R. Balakrishnan et al., "Diverse Client Selection for Federated Learning via Submodular Maximization", ICLR 2022,
+    with profiles in place of gradients: ``2 q`` numbers a client, and no client is asked for what it would not otherwise send.
+
+    Profiles can be compared if one model made them, so that all who are there are asked anew every ``every`` rounds, before the round. Similarities
+    take memory and time in the square of the clients.
+
+    Attributes:
+        count: clients a round, as in ``Uniform``.
+        layer: whose elements are profiled; see ``FedProf``.
+        every: rounds between surveys.
+        pool: share of the clients, drawn anew each round, among whom those invited are chosen; 1 chooses the same ones until the next survey.
+        weighted: whether clients count by their examples, or alike.
+    """
+
+    surveys_only: ClassVar[bool] = True
+    citation: ClassVar[str] = "Balakrishnan et al. 2022, Diverse Client Selection for FL via Submodular Maximization"
+    layer: str = "auto"
+    every: int = 10
+    pool: float = 0.5
+    weighted: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("Submodular", every=self.every)
+        if not 0 < self.pool <= 1:
+            raise ConfigError(f"pool={self.pool}", where="Submodular", remedy="use a share above 0 and up to 1")
+
+    @property
+    def reports(self) -> Mapping[str, Any]:
+        """The profile."""
+        return {"profile": {"layer": self.layer}}
+
+    def init(self, parties: Parties) -> Tree:
+        """No profiles."""
+        del parties
+        return {"round": 0, "who": np.zeros(0, dtype=np.int64)}
+
+    def survey(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any] | None:
+        """Everyone, every so many rounds."""
+        del count
+        due = state["round"] == 0 or candidates.round - state["round"] >= self.every
+        return np.arange(len(candidates.parties)) if due else None
+
+    def heard(self, seen: Seen, state: Tree) -> Tree:
+        """Similarities of those who have rows.
+
+        Raises:
+            DataError: nobody has.
+        """
+        told = [(p, n) for p, n in zip(seen.reports.get("profile", []), seen.examples, strict=True) if n > 0]
+        if not told:
+            raise DataError(
+                "no client sent a profile",
+                where=f"Submodular, round {seen.round}",
+                remedy="look at the partition and the deadline",
+            )
+        means, variances = (np.array([p[name] for p, _ in told], dtype=np.float64) for name in ("mean", "var"))
+        who = seen.replied.positions[seen.examples > 0]
+        alike = closeness(divergences(means, variances))
+        return {"round": seen.round, "who": who, "examples": np.array([n for _, n in told]), "alike": alike}
+
+    def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
+        """The greedy choice among some of those who are there."""
+        where = candidates.parties.positions
+        there = np.flatnonzero(np.isin(state["who"], where))
+        size = min(len(there), max(count, math.ceil(self.pool * len(there))))
+        among = np.sort(candidates.rng.generator().choice(there, size=size, replace=False))
+        weights = state["examples"] if self.weighted else None
+        chosen, _ = lazy_greedy(_Among(state["alike"], weights, among), min(count, size))
+        order = np.argsort(where, kind="stable")
+        return np.asarray(order[np.searchsorted(where[order], state["who"][among[chosen]])])
+
+
+class _Among(FacilityLocation):
+    """Facility location where everybody counts and only some may be chosen."""
+
+    def __init__(self, alike: Any, weights: Any, among: NDArray[np.int64]) -> None:
+        super().__init__(alike, weights)
+        object.__setattr__(self, "among", among)
+
+    among: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.among)
+
+    def start(self) -> NDArray[np.float64]:
+        return np.zeros(len(self.similarity))
+
+    def gain(self, state: NDArray[np.float64], client: int) -> float:
+        return super().gain(state, int(self.among[client]))
+
+    def add(self, state: NDArray[np.float64], client: int) -> NDArray[np.float64]:
+        return super().add(state, int(self.among[client]))
