@@ -14,6 +14,8 @@ __all__ = [
     "FRACTIONS",
     "KDD",
     "LAG",
+    "MODEL_BYTES",
+    "SERVER_BITS",
     "MNIST",
     "TASKS",
     "TRANSFER_SECONDS",

@@ -1,0 +1,202 @@
+"""The trainings behind tables A.1, A.3 and A.5, as configurations that the lab runs, keeps and resumes.
+
+As in the author's program: clients that are not in a round stand in with the current model (`KeepGlobal`) under FedAvg and FedCS; FedCS compares training and
+one transfer with the limit. In task 2, where it matters, everyone first trains for one epoch, as there; the convex tasks begin from 0. Unlike it: batches are drawn in random
+order, and a round's model goes into the next round even if it is worse on the test rows (the program keeps the best one so far, which lets test rows choose).
+What is reported is the best value over rounds, as in the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..entry import Lab
+from .data import drawn
+from .grid import simulate
+from .tasks import LAG, TRANSFER_SECONDS, Task
+
+__all__ = ["METRICS", "Score", "alone", "efforts", "pace", "score", "settings"]
+
+Config = dict[str, Any]
+_ROOM = "atoll.reproduce.safa.data"
+METRICS = {"boston": "test/scaled_accuracy", "mnist": "test/accuracy", "kdd": "test/sign_accuracy"}
+"""Table 3.3."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a cell has learnt.
+
+    Attributes:
+        best: the best accuracy over rounds.
+        losses: the best test loss up to rounds 1, 10, 25 and the last; of fully local training the last alone.
+        rows: a record a round; none of fully local training.
+        seconds: of computing.
+    """
+
+    best: float
+    losses: tuple[float, ...]
+    rows: list[dict[str, Any]]
+    seconds: float
+
+
+def pace(task: Task, algorithm: str, fraction: float) -> Config:
+    """Who trains, when a round ends and what becomes of the others: all that tells FedAvg, FedCS and SAFA apart.
+
+    Args:
+        task: with its limit.
+        algorithm: ``"FedAvg"``, ``"FedCS"`` or ``"SAFA"``.
+        fraction: ``C``.
+    """
+    if algorithm == "SAFA":
+        return {
+            "selection": {"name": "CFCFM", "count": float(fraction)},
+            "pacing": {
+                "name": "SAFA", "lag_tolerance": LAG, "deadline": task.limit, "resume": False, "published": True
+            },
+        }  # fmt: skip
+    waits = {"name": "Synchronous", "deadline": task.limit, "quorum": 1, "on_failure": "skip"}
+    chosen: Config = {"name": "Uniform", "count": float(fraction)}
+    if algorithm == "FedCS":
+        # Its forecast is training and two transfers; the program's is training and one.
+        chosen = {"name": "FedCS", "count": float(fraction), "deadline": task.limit + TRANSFER_SECONDS}
+    return {"selection": chosen, "pacing": waits, "aggregation": "KeepGlobal"}
+
+
+def _learning(task: Task) -> Config:
+    """Model, loss and metric."""
+    known: dict[str, Config] = {
+        "boston": {
+            "model": {"name": "linear", "features": 12, "outputs": 1},
+            "loss": "mse",
+            "metric": {"name": f"{_ROOM}:ScaledAccuracy"},
+            "engine": "inline",
+        },
+        "mnist": {"model": {"name": f"{_ROOM}:warm_cnn"}, "loss": "cross_entropy", "metric": None, "engine": "batched"},
+        "kdd": {
+            "model": {"name": f"{_ROOM}:svm"},
+            "loss": "squared_hinge",
+            "metric": {"name": "SignAccuracy"},
+            "engine": "batched",
+        },
+    }
+    return known[task.name]
+
+
+def settings(
+    task: Task,
+    algorithm: str,
+    crash: float,
+    fraction: float,
+    seed: int = 0,
+    *,
+    rounds: int | None = None,
+    device: str = "cpu",
+) -> Config:
+    """A cell's configuration.
+
+    Args:
+        task: one of the three.
+        algorithm: ``"FedAvg"``, ``"FedCS"`` or ``"SAFA"``; for fully local training see `alone`.
+        crash: probability of a crash in a round.
+        fraction: ``C``.
+        seed: of clients, crashes, model and everything else.
+        rounds: other than the task's.
+        device: cpu or cuda.
+    """
+    learning = _learning(task)
+    model = learning["model"] | ({"seed": seed} if task.name == "mnist" else {})
+    evaluation: Config = {"every": 1}
+    if learning["metric"] is not None:
+        evaluation["metrics"] = [learning["metric"]]
+    return {
+        "name": f"safa-{task.name}-{algorithm}-{crash:g}-{fraction:g}".lower(),
+        "data": {"source": {"name": f"{_ROOM}:islands", "task": task.name, "seed": seed}},
+        "model": model,
+        "loss": learning["loss"],
+        "algorithm": {"name": "FedAvg", "lr": task.lr, "epochs": task.epochs, "batch_size": task.batch_size},
+        "devices": {"name": f"{_ROOM}:devices", "task": task.name, "crash": crash, "seed": seed},
+        "engine": learning["engine"],
+        "rounds": task.rounds if rounds is None else rounds,
+        "evaluation": evaluation,
+        "checkpoint_every": 25,
+        "device": device,
+        "seed": seed,
+        **pace(task, algorithm, fraction),
+    }
+
+
+def score(lab: Lab, config: Config) -> Score:
+    """Run a cell, or read it back."""
+    made = lab.train(config)
+    metric = METRICS[config["data"]["source"]["task"]]
+    losses = {int(row["round"]): float(row["test/loss"]) for row in made.rows if row.get("test/loss") is not None}
+    at = [number for number in (1, 10, 25) if number < max(losses)] + [max(losses)]
+    least = [min(loss for number, loss in losses.items() if number <= until) for until in at]
+    return Score(made.best(metric), tuple(least), made.rows, made.seconds)
+
+
+def efforts(task: Task, crash: float, fraction: float, seed: int = 0, rounds: int | None = None) -> np.ndarray:
+    """Rounds that each client finishes in fully local training, ``(clients,)``: drawn, and not crashed."""
+    members, crashes = drawn(task, crash, seed)
+    made = simulate(task, "Fully local", fraction, members, crashes, seed)
+    finished: np.ndarray = (made.asked & ~made.crashed)[:rounds].sum(axis=0)
+    return finished
+
+
+def alone(
+    lab: Lab,
+    task: Task,
+    crash: float,
+    fraction: float,
+    seed: int = 0,
+    *,
+    rounds: int | None = None,
+    device: str = "cpu",
+) -> Score:
+    """Fully local training: every client from the same start by itself, and one average ``sum_k (n_k/n) w_k`` at the end.
+
+    A client that finished m rounds has trained m E epochs. Those with the same m are one training of one round, whose model is their weighted average; the
+    averages of all m, and the start for m = 0, make the whole.
+    """
+    from atoll.runs import parse_config
+    from atoll.runs.model import read_model
+
+    base = settings(task, "FedAvg", crash, fraction, seed, rounds=1, device=device)
+    for name in ("devices", "aggregation"):
+        del base[name]
+    base |= {"selection": "Everyone", "pacing": "Synchronous"}
+    job, islands = parse_config(base).job()
+    done, sizes = efforts(task, crash, fraction, seed, rounds), np.asarray(islands.sizes, dtype=np.float64)
+    total: dict[str, np.ndarray] = {}
+    seconds = 0.0
+    for count in map(int, np.unique(done)):
+        members = np.flatnonzero(done == count)
+        made = lab.train(_group(base, task, members.tolist(), count))
+        seconds += made.seconds
+        for name, value in read_model(made.folder.path / "model.safetensors").items():
+            total[name] = total.get(name, 0.0) + value * (sizes[members].sum() / sizes.sum())
+    found = _evaluated(job, islands, total)
+    metric = METRICS[task.name]
+    return Score(found[metric], (found["test/loss"],), [], seconds)
+
+
+def _group(base: Config, task: Task, members: Iterable[int], count: int) -> Config:
+    """The clients that finish ``count`` rounds. Those that finish none keep the start: their step is too small to move a number."""
+    source = {**base["data"]["source"], "only": list(members)}
+    algorithm = {**base["algorithm"], "epochs": max(1, count * task.epochs)}
+    if count == 0:
+        algorithm["lr"] = 1e-30
+    return {**base, "name": f"safa-{task.name}-alone-{count}", "data": {"source": source}, "algorithm": algorithm}
+
+
+def _evaluated(job: Any, islands: Any, params: dict[str, np.ndarray]) -> dict[str, float]:
+    from atoll.learn.learner import LearnerSettings, adapt
+
+    learner = adapt(job.model, LearnerSettings(algorithm=job.algorithm, loss=job.loss), islands)
+    found: dict[str, float] = job.evaluation.at_server(learner, params, islands.test)
+    return found
