@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from learn_toys import flat, islands
 
 import atoll
-from atoll.core.clock import Outcomes
+from atoll.core.clock import Clock, Outcomes
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.reducer import Plain
+from atoll.core.world import World
+from atoll.engines import ENGINES
 from atoll.learn import FedAvg, Training
 from atoll.learn.aggregation import KeepLocal
 from atoll.learn.algorithms import Scaffold, Upcycled
@@ -22,6 +24,7 @@ from atoll.learn.pacing import SAFA
 from atoll.learn.pacing.model_cache import begun, replaced, resummed
 from atoll.learn.selection import CFCFM, Uniform
 from atoll.reproduce.safa.reference import Crashes, draw_crashes, safa
+from atoll.simulation import run_in
 from atoll.stages import QSGD
 
 
@@ -285,6 +288,31 @@ def test_a_resumed_run_is_the_same(tmp_path, at):
     resumed = simulate(job, crashing(2), slow, folder=tmp_path / "run", resume=True)
     np.testing.assert_array_equal(flat(whole.params), flat(resumed.params))
     assert whole.metrics.rows == resumed.metrics.rows
+
+
+def in_real_time(job, crashes, seconds, scale):
+    """The same program on a real clock, five processes, a clock that is ``1 / scale`` times as fast."""
+    data = islands(SIZES)
+    learner = job.learner(data)
+    world = World(
+        data,
+        ENGINES["processes"](5),
+        clock=Clock(virtual=False),
+        cost=Traced(np.asarray(seconds) * scale, crashes),
+        registry={task.name: task for task in job.named_tasks(learner, data)},
+    )
+    return run_in(world, job.program(data, learner))[0]
+
+
+def test_a_real_clock_runs_the_same_program():
+    """Five processes, injected crashes, arrivals at least 50 ms apart: the states are those of the virtual twin."""
+    seconds, scale = [1.0, 2.0, 3.0, 4.0, 5.5], 0.06
+    job = training(SAFA(lag_tolerance=1, deadline=5.0), rounds=4, selection=CFCFM(0.6))
+    virtual = simulate(job, crashing(4), seconds)
+    real = in_real_time(job.replace(pacing=SAFA(lag_tolerance=1, deadline=5.0 * scale)), crashing(4), seconds, scale)
+    np.testing.assert_array_equal(flat(virtual.params), flat(real.params))
+    for name in ("picked", "undrafted", "crashed", "late", "deprecated", "synchronised", "version_variance", "wasted"):
+        assert virtual.metrics.column(name) == real.history.column(name), name
 
 
 @given(seed=st.integers(0, 10**6))

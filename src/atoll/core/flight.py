@@ -41,6 +41,7 @@ class Flight:
         replies: what has been worked out, by index.
         energy: joules that each device spends, where the model of devices knows.
         reason: why no reply comes; see ``Outcomes``.
+        last_left: what ``left`` found last.
         ahead: the first use runs everything that will arrive, in one block.
         kept: what such a block gave, by index, until it is used; ``None`` before it has run.
     """
@@ -59,6 +60,7 @@ class Flight:
     replies: dict[int, Reply] = field(default_factory=dict)
     energy: NDArray[np.float64] | None = None
     reason: NDArray[np.int8] | None = None
+    last_left: NDArray[np.int64] | None = field(default=None, repr=False)
     ahead: bool = False
     kept: dict[int, Folded] | None = None
 
@@ -83,7 +85,13 @@ class Flight:
 
     def due(self) -> NDArray[np.float64]:
         """Arrival times of what is still under way."""
-        return self.arrives[self.open]
+        return self.arrives[self.left()]
+
+    def left(self) -> NDArray[np.int64]:
+        """Indices of what is still under way, ascending. They only ever become fewer, so that the last answer is where to look."""
+        before = np.flatnonzero(self.open) if self.last_left is None else self.last_left[self.open[self.last_left]]
+        self.last_left = before
+        return before
 
     def cancel(self, which: NDArray[np.int64] | None = None) -> int:
         """Give up replies under way; return how many. Their work is never done.
@@ -187,6 +195,23 @@ class Arrivals:
             flights,
             np.concatenate([self.flight_of, renumbered[later.flight_of]]),
             np.concatenate([self.index, later.index]),
+            self.touch,
+        )
+
+    def until(self, moment: float) -> Arrivals:
+        """Those that came by a moment. The others are under way again, as if nobody had looked: they come with the next arrivals."""
+        early = self.time <= moment
+        for k, flight in enumerate(self.flights):
+            back = self.index[(self.flight_of == k) & ~early]
+            flight.use(back)
+            flight.open[back] = True
+        return Arrivals(
+            self.positions[early],
+            self.time[early],
+            self.version[early],
+            self.flights,
+            self.flight_of[early],
+            self.index[early],
             self.touch,
         )
 

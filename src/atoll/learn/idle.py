@@ -99,6 +99,7 @@ class IdleLearner(Reporting):
 
     def __init__(self, model: IdleModel, algorithm: Algorithm) -> None:
         self.model, self.algorithm = model, algorithm
+        self._known: dict[tuple[Any, ...], Work] = {}
         # A block is like its members only where clients remember and draw nothing.
         alike = not overrides(algorithm, "client_init") and not overrides(algorithm, "draw")
         many = self._many if alike else None
@@ -133,7 +134,14 @@ class IdleLearner(Reporting):
 
     def _work(self, data: Any, args: Any, message: Tree) -> Work:
         del args
-        return declared(self.algorithm, len(data), message)
+        return self._declared(len(data), message)
+
+    def _declared(self, n: int, message: Tree) -> Work:
+        """Declared work, worked out once for each size and kind of message: nothing else takes time here."""
+        key = (n, *(message.get(name) for name in ("phase", "epochs", "done")), *(message.get("reports") or ()))
+        if key not in self._known:
+            self._known[key] = declared(self.algorithm, n, message)
+        return self._known[key]
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         reply, state = self._reply(message, len(island.data), island.state, island.rng)
@@ -144,7 +152,7 @@ class IdleLearner(Reporting):
     def _reply(self, message: Tree, n: int, state: Tree, rng: Rng) -> tuple[dict[str, Aggregate], Tree]:
         """Every pass of the phase, from its start to its finish without a step between."""
         broadcast, passes = message["broadcast"], self.algorithm.passes(message["phase"])
-        work = LocalWork(float(n), declared(self.algorithm, n, message).batches / len(passes))
+        work = LocalWork(float(n), self._declared(n, message).batches / len(passes))
         reply: dict[str, Aggregate] = {}
         for part in passes:
             state = part.client_init(broadcast["params"]) if state is None else state

@@ -173,21 +173,19 @@ class LagTolerantRounds(ServerRounds):
         limit = None if self.pacing.deadline is None else start + self.pacing.deadline
         working = int((sent.fresh | sent.going | sent.busy).sum())
         count = min(rule.cohort_size(len(fed.parties)), working)
-        arrived: Arrivals | None = None
-        while True:
-            here = np.zeros(0, np.int64) if arrived is None else arrived.positions
-            taken, closing = rule.take(here, count, known)
-            if closing is not None or len(here) >= working:
+        found = await fed.arrivals(until=start)  # nobody yet, unless a late reply came while the server was at work
+        taken, closing = rule.take(found.positions, count, known) if count else (np.zeros(0, np.int64), None)
+        while closing is None and len(found) < working:
+            more = await fed.arrivals(max(1, rule.missing(found.positions, count, known)), until=limit)
+            if len(more) == 0:
                 break
-            more = await fed.arrivals(max(1, rule.missing(here, count, known)), until=limit)
-            arrived = more if arrived is None else arrived.then(more)
-            if len(more) == 0 or (fed.under_way == 0 and limit is None):
-                taken, closing = rule.take(arrived.positions, count, known)
-                break
-        if closing is None and len(taken) < working and limit is None:
+            found = found.then(more)
+            taken, closing = rule.take(found.positions, count, known)
+        if closing is not None:
+            found = found.until(found.time[closing])  # a clock that runs on may have brought more
+        elif len(found) < working and limit is None:
             lost = [f.lost[np.isfinite(f.lost)] for f in flights]
             await fed.clock.sleep_until(max((float(x.max()) for x in lost if len(x)), default=fed.clock.now()))
-        found = fed.foreseen(fed.clock.now()) if arrived is None else arrived
         if self.pacing.published:
             found = found.then(fed.foreseen())
             fed.cancel()
