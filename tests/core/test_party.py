@@ -84,3 +84,11 @@ def test_views():
     assert parties.named("client-4", "client-1").positions.tolist() == [4, 1]
     assert repr(parties) == "Parties(10: client-0, client-1, client-2, ...)"
     assert len({parties[:2], parties[:2], parties[:3]}) == 2
+
+
+def test_names_of_many_positions_are_those_of_each():
+    for roster in (Roster(12), Roster(["b", "a"]), Roster(3, others={"judge": "server"})):
+        for positions in ([], [0], [1, 0, 1], list(range(len(roster)))):
+            at = np.array(positions, dtype=np.int64)
+            assert roster.names_of(at) == [roster.name(p) for p in positions]
+            assert Parties(roster, at).keys().tolist() == [hash64(roster.name(p)) for p in positions]

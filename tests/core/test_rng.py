@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.core.rng import Rng, hash64, mix64, mix_keys, shuffles
+from atoll.core.rng import Rng, hash64, hash_names, mix64, mix_keys, shuffles
 
 paths = st.lists(st.one_of(st.text(max_size=8), st.integers(-(10**6), 10**6)), min_size=1, max_size=4)
 
@@ -123,3 +123,8 @@ def test_generators_begin_anew():
 @pytest.mark.parametrize("seed", [-1, 2**70, np.int64(3)])
 def test_any_whole_number_is_a_seed(seed):
     assert 0 <= Rng.of(seed).key < 2**64
+
+
+@given(st.lists(st.text(max_size=12) | st.sampled_from(["#1", "", "client-0"]), max_size=8))
+def test_names_are_hashed_alike_one_by_one_and_together(names):
+    assert hash_names(names).tolist() == [hash64(name) for name in names]

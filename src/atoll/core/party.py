@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .errors import ConfigError, nearest
-from .rng import hash64
+from .rng import hash_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,6 +113,13 @@ class Roster:
         n = len(self.names)
         return str(self.names[position]) if position < n else self._other_names[position - n]
 
+    def names_of(self, positions: NDArray[np.int64]) -> list[str]:
+        """The names at these positions."""
+        n, names = len(self.names), self.names
+        if isinstance(names, Names) and (not len(positions) or (positions.min() >= 0 and positions.max() < n)):
+            return [f"{names.prefix}-{i}" for i in positions.tolist()]
+        return [self.name(i) for i in positions.tolist()]
+
     def party(self, position: int) -> Party:
         """The party at a position."""
         position = int(position)
@@ -149,7 +156,7 @@ class Roster:
             self._known = np.zeros(len(self), dtype=bool)
         missing = positions[~self._known[positions]]
         if len(missing):
-            self._keys[missing] = [hash64(self.name(int(i))) for i in missing]
+            self._keys[missing] = hash_names(self.names_of(missing))
             self._known[missing] = True
         return self._keys[positions]
 
@@ -203,7 +210,7 @@ class Parties(Sequence[Party]):
     @property
     def names(self) -> list[str]:
         """The names, in order."""
-        return [self.roster.name(int(p)) for p in self.positions]
+        return self.roster.names_of(self.positions)
 
     def keys(self) -> NDArray[np.uint64]:
         """The hash of each name, shape ``(n,)``."""

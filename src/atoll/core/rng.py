@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Rng", "hash64", "mix64", "mix_keys", "shuffles"]
+__all__ = ["Rng", "hash64", "hash_names", "mix64", "mix_keys", "shuffles"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MUL_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -37,6 +38,15 @@ def hash64(*parts: str | int) -> int:
         digest.update(len(raw).to_bytes(4, "little"))
         digest.update(raw)
     return int.from_bytes(digest.digest(), "little")
+
+
+def hash_names(names: Sequence[str]) -> NDArray[np.uint64]:
+    """``hash64`` of each name, for many names at once."""
+    digests = []
+    for name in names:
+        raw = (f"#{name}" if name.startswith("#") else name).encode()
+        digests.append(hashlib.blake2b(len(raw).to_bytes(4, "little") + raw, digest_size=8).digest())
+    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

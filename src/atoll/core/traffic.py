@@ -184,7 +184,7 @@ class Traffic:
         return given_up
 
     def _take(self, now: float) -> Arrivals:
-        rows = [(i, f, np.flatnonzero(f.open & (f.arrives <= now))) for i, f in enumerate(self.flights)]
+        rows = [(i, f, f.left()[f.due() <= now]) for i, f in enumerate(self.flights)]
         rows = [row for row in rows if len(row[2])]
         flights = [f for _, f, _ in rows]
         index = np.concatenate([r[2] for r in rows]) if rows else np.zeros(0, dtype=np.int64)
@@ -282,6 +282,7 @@ class Traffic:
                 "open": f.open | f.waiting,
                 "energy": f.energy,
                 "reason": f.reason,
+                "turn": f.request.turn,
                 "ahead": f.ahead,
                 "kept": None if f.kept is None else [[i, pack_folded(one)] for i, one in f.kept.items()],
             }
@@ -295,7 +296,7 @@ class Traffic:
         for row in saved["rows"]:
             mail = Mail(row["mail"]) if row["mail"] else None
             message = saved["messages"][row["message"]]
-            request = Request(row["id"], Task.of(row["task"], find), message, slot, row["key"], mail=mail)
+            request = Request(row["id"], Task.of(row["task"], find), message, slot, row["key"], mail=mail, turn=row["turn"])
             parties = Parties(self.world.roster, np.array(row["positions"]))
             columns = [np.array(row[name]) for name in ("arrives", "fraction", "open", "lost")]
             arrives, fraction, open_, lost = columns
