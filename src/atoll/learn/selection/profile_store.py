@@ -82,9 +82,11 @@ def divergences_of(store: Tree, floor: float = FLOOR) -> NDArray[np.float64]:
     own = store["own"]
     for at, version in enumerate(own["version"]):
         who = np.flatnonzero(store["version"] == version)
+        if not len(who):  # kept for late replies
+            continue
         var, other = (np.maximum(v, floor) for v in (store["var"][who], own["var"][at]))
         each = gaussian_kl(store["mean"][who], var, own["mean"][at], other)
-        found[who] = np.maximum(each.mean(axis=1), 0.0) if each.size else 0.0
+        found[who] = np.maximum(each.mean(axis=1), 0.0)
     return found
 
 
