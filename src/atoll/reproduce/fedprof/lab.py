@@ -1,0 +1,165 @@
+"""Trainings of chapter 5: one configuration a method, run with several seeds and reduced to medians."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+
+from ..entry import Lab, Trained
+from .judges import Found
+from .paper import GROUPS, Key
+from .tasks import BATCH, METRIC, islands, model, setting_of
+
+__all__ = ["Protocol", "cells", "found_of", "participation", "selection", "settings"]
+
+_FLEETS = {"gasturbine": "gas-turbine", "images": "digits", "cifar10": "digits"}
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How much is run; zeros stand for the thesis's numbers.
+
+    Attributes:
+        task: ``"gasturbine"``, ``"images"`` or ``"cifar10"``.
+        rounds: most rounds.
+        rows: training rows in all.
+        clients: how many.
+        seeds: runs a cell; each also draws its own partition and devices.
+        shares: ``C``.
+    """
+
+    task: str
+    rounds: int = 0
+    rows: int = 0
+    clients: int = 0
+    seeds: int = 10
+    shares: tuple[float, ...] = ()
+
+    def population(self) -> int:
+        """Number of clients."""
+        return self.clients or (100 if self.task == "cifar10" else setting_of(self.task).clients)
+
+    def cohort(self, share: float) -> int:
+        """``K = C N``."""
+        return max(1, round(share * self.population()))
+
+
+def selection(method: str, count: int, alpha: float = 10.0) -> dict[str, Any]:
+    """The rule of selection of a method, as Table 5.1 says: the one place where rules are plugged in.
+
+    CFCFM takes those who arrive first, so that it needs a model of devices. FedProf draws without replacement, which the thesis's energies show.
+
+    Raises:
+        ConfigError: an unknown method.
+    """
+    rules: dict[str, dict[str, Any]] = {
+        "FedAvg": {"name": "Uniform"},
+        "FedAvg-RP": {"name": "Uniform"},
+        "FedAdam": {"name": "Uniform"},
+        "FedProx": {"name": "SizeProportional", "replace": True},
+        "CFCFM": {"name": "CFCFM"},
+        "AFL": {"name": "AFL"},
+        "FedProf": {"name": "FedProf", "alpha": alpha},
+    }
+    if method not in rules:
+        raise ConfigError(f"method={method!r}", where="selection", remedy=f"use one of {', '.join(rules)}")
+    return {**rules[method], "count": count}
+
+
+def _aggregation(group: str, method: str) -> str:
+    """Full aggregation keeps the global model for those who were not selected (2.46); partial is Scheme II or the plain mean."""
+    if group == "full":
+        return "KeepGlobal"
+    return "Rescaled" if method == "FedAvg-RP" else "EqualWeights"
+
+
+def _algorithm(task: str, method: str) -> dict[str, Any]:
+    """Local SGD with the rate of Table 5.2; what the thesis leaves out (mu, the server's rate) is the methods' own default."""
+    setting = setting_of(task)
+    local: dict[str, Any] = {"lr": setting.lr, "epochs": setting.epochs, "batch_size": BATCH[task]}
+    if method == "FedAdam":
+        return {"name": "FedAdam", **local}
+    return {"name": "FedProx" if method == "FedProx" else "FedAvg", "decay": setting.decay, **local}
+
+
+def settings(protocol: Protocol, group: str, method: str, share: float, seed: int) -> dict[str, Any]:
+    """A run's configuration."""
+    task, setting = protocol.task, setting_of(protocol.task)
+    room = "atoll.reproduce.fedprof.tasks"
+    where = {"task": task, "draw": seed, "rows": protocol.rows, "clients": protocol.clients}
+    path, made = model(task)
+    metrics = ["RelativeAccuracy"] if task == "gasturbine" else []
+    return {
+        "name": f"{task}-{group}-{method}-{share:g}".lower(),
+        "data": {"source": {"name": f"{room}:islands", **where}},
+        "model": {"name": path, **made},
+        "algorithm": _algorithm(task, method),
+        "selection": selection(method, protocol.cohort(share), setting.alpha),
+        "aggregation": _aggregation(group, method),
+        "devices": {"name": "mec", "task": _FLEETS[task], "regions": 1, "seed": seed},
+        "compile": "always" if task == "gasturbine" else "auto",
+        "evaluation": {"every": 1, "metrics": metrics},
+        "rounds": protocol.rounds or setting.rounds[group],
+        "checkpoint_every": protocol.rounds or setting.rounds[group],
+        "seed": seed,
+    }
+
+
+def found_of(task: str, run: Trained, target: float) -> Found:
+    """A run's best accuracy, and rounds, seconds and energy to the first round that reaches the target."""
+    metric = METRIC[task]
+    spent = 0.0
+    for row in run.rows:
+        spent += float(row.get("energy_wh", np.nan))
+        if row.get(metric) is not None and float(row[metric]) >= target:
+            energy = spent if np.isfinite(spent) else None
+            return Found(run.best(metric), int(row["round"]), float(row["t_end"]), energy)
+    return Found(run.best(metric))
+
+
+def cells(
+    lab: Lab,
+    protocol: Protocol,
+    groups: Mapping[str, Sequence[str]] = GROUPS,
+    target: float | None = None,
+) -> dict[Key, Found]:
+    """Train every method of some groups at every share, and take medians over seeds.
+
+    Args:
+        lab: runs and keeps trainings.
+        protocol: how much is run.
+        groups: group -> methods.
+        target: accuracy; the thesis's by default.
+    """
+    setting = setting_of(protocol.task)
+    goal = setting.target if target is None else target
+    return {
+        (group, method, share): Found.median(
+            [
+                found_of(protocol.task, lab.train(settings(protocol, group, method, share, seed)), goal)
+                for seed in range(protocol.seeds)
+            ]
+        )
+        for group, methods in groups.items()
+        for method in methods
+        for share in protocol.shares or setting.shares
+    }
+
+
+def participation(protocol: Protocol, seed: int, selections: Sequence[int]) -> dict[str, float]:
+    """Mean selections of a client of each quality; ``""`` is good data.
+
+    Args:
+        protocol: of the run.
+        seed: of the run.
+        selections: how often each client was selected, in the order of the population.
+    """
+    made = islands(protocol.task, seed, protocol.rows, protocol.clients)
+    tags = np.array([made.tags[i] for i in range(len(made))])
+    counts = np.asarray(selections, dtype=np.float64)
+    return {str(tag): float(counts[tags == tag].mean()) for tag in sorted(set(tags))}

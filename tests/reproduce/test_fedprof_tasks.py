@@ -1,0 +1,178 @@
+"""The tasks of FedProf's and HybridFL's chapters on generated files of the same form: who has which data, and short trainings."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atoll.core.errors import ConfigError
+from atoll.reproduce import Lab, entries
+from atoll.reproduce.fedprof import lab as fedprof
+from atoll.reproduce.fedprof import tasks
+from atoll.reproduce.hybridfl import tasks as hybrid
+from atoll.reproduce.hybridfl.setting import AEROFOIL, DIGITS
+
+SENSORS = "AT,AP,AH,AFDP,GTEP,TIT,TAT,TEY,CDP,CO,NOX"
+FOIL = "frequency_hz,angle_deg,chord_m,velocity_m_s,thickness_m,spl_db"
+
+
+def _idx(array: np.ndarray) -> bytes:
+    return gzip.compress(struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes(), 1)
+
+
+def _csv(header: str, rows: np.ndarray) -> bytes:
+    lines = [header, *(",".join(f"{value:.5g}" for value in row) for row in rows)]
+    return gzip.compress("\n".join(lines).encode(), 1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Sensors whose targets are linear and positive, a foil alike, digits of noise, and a few coloured images."""
+    monkeypatch.setenv("ATOLL_DATA", str(tmp_path))
+    rng = np.random.default_rng(0)
+    for name in ("gas_turbine", "airfoil", "mnist", "cifar10_subset"):
+        (tmp_path / name).mkdir()
+    for year in range(2011, 2016):
+        x = rng.normal(size=(300, 9))
+        y = np.exp(0.3 * x[:, :2]) * [2.0, 60.0]
+        (tmp_path / "gas_turbine" / f"gt_{year}.csv.gz").write_bytes(_csv(SENSORS, np.hstack([x, y])))
+    x = rng.normal(size=(300, 5))
+    (tmp_path / "airfoil" / "airfoil_self_noise.csv.gz").write_bytes(_csv(FOIL, np.hstack([x, 120 + 5 * x[:, :1]])))
+    for part, n in (("train", 6000), ("t10k", 20)):
+        for kind, array in (
+            ("images-idx3", rng.integers(0, 256, (n, 28, 28), np.uint8)),
+            ("labels-idx1", (np.arange(n) % 10).astype(np.uint8)),
+        ):
+            (tmp_path / "mnist" / f"{part}-{kind}-ubyte.gz").write_bytes(_idx(array))
+    parts = {"train": 400, "test": 20, "holdout": 20}
+    np.savez(
+        tmp_path / "cifar10_subset" / "cifar10_subset.npz",
+        **{f"x_{part}": rng.integers(0, 256, (n, 32, 32, 3), np.uint8) for part, n in parts.items()},
+        **{f"y_{part}": (np.arange(n) % 10).astype(np.uint8) for part, n in parts.items()},
+    )
+    tasks.islands.cache_clear()
+    hybrid.islands.cache_clear()
+    yield tmp_path
+    tasks.islands.cache_clear()
+    hybrid.islands.cache_clear()
+
+
+def kinds(made) -> dict[str, int]:
+    tags = [made.tags[i] for i in range(len(made))]
+    return {tag: tags.count(tag) for tag in sorted(set(tags))}
+
+
+def test_who_has_which_data(folder):
+    turbine = tasks.islands("gasturbine")
+    assert kinds(turbine) == {"": 25, "fake": 5, "noise": 20}  # 10 % without valid data, 40 % noisy
+    assert len(turbine) == 50
+    assert sum(turbine.sizes) == 1050
+    assert np.asarray(turbine.test.y).min() > 0
+    images = tasks.islands("images")
+    assert kinds(images) == {"": 400, "blur": 200, "irrelevant": 150, "salt_and_pepper": 250}
+    good = [i for i in range(1000) if images.tags[i] == ""][:50]
+    shares = [np.mean(np.asarray(images.shard(i).y) == i % 10) for i in good]
+    assert np.mean(shares) == pytest.approx(0.6, abs=0.05)
+    coloured = tasks.islands("cifar10", clients=20)
+    assert kinds(coloured) == {"": 8, "blur": 4, "irrelevant": 3, "salt_and_pepper": 5}
+    assert len(tasks.islands("images", rows=500, clients=10)) == 10
+    with pytest.raises(ConfigError, match="task='words'"):
+        tasks.islands("words")
+
+
+def test_scaled_targets_keep_the_accuracy(folder):
+    """Dividing targets by a constant changes nothing in ``|y - z| / max(y, z)``."""
+    from atoll.data import gas_turbine
+
+    raw, made = gas_turbine(), tasks.scaled_targets(gas_turbine())
+    factor = np.asarray(raw.y).mean(axis=0)
+    np.testing.assert_allclose(np.asarray(made.y) * factor, raw.y, rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(made.test.y) * factor, raw.test.y, rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(made.x).std(axis=0), 1, rtol=1e-3)
+
+
+def test_hybridfl_data(folder):
+    foil = hybrid.islands("aerofoil")
+    assert len(foil) == 15
+    assert sum(foil.sizes) == 240
+    values = np.asarray(foil.pooled().y)
+    assert 0 < values.min() < 0.01
+    assert values.max() == pytest.approx(1.0)
+    digits = hybrid.islands("mnist", rows=5000)
+    shares = [np.mean(np.asarray(digits.shard(i).y) == i % 10) for i in range(0, 500, 25)]
+    assert len(digits) == 500
+    assert np.mean(shares) == pytest.approx(0.75, abs=0.06)
+    with pytest.raises(ConfigError, match="task='words'"):
+        hybrid.islands("words")
+
+
+def test_models():
+    import torch
+
+    assert tasks.perceptron()(torch.zeros(2, 9)).shape == (2, 2)
+    assert hybrid.feed_forward()(torch.zeros(2, 5)).shape == (2, 1)
+    lecun = tasks.lenet(dense=120)
+    assert lecun(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    assert sum(p.numel() for p in lecun.parameters()) == 61_706  # LeNet-5 with full connections between its maps
+    assert tasks.lenet(3, 32)(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
+
+
+def test_fedprof_runs(folder, tmp_path):
+    protocol = fedprof.Protocol("gasturbine", rounds=3, seeds=2, shares=(0.2,))
+    groups = {"full": ("FedAvg",), "partial": ("FedAvg-RP", "FedProx", "FedAdam")}
+    found = fedprof.cells(Lab(tmp_path / "runs"), protocol, groups, target=-9.0)
+    assert len(found) == 4
+    for cell in found.values():
+        assert cell.best <= 1.0
+        assert cell.rounds == 1
+        assert 36.0 < cell.seconds < 110.0  # one round of ten clients: 36 s at the mean bandwidth
+        assert 0.03 < cell.watt_hours < 0.08
+    never = fedprof.cells(Lab(tmp_path / "runs"), protocol, {"full": ("FedAvg",)}, target=2.0)
+    assert never["full", "FedAvg", 0.2].rounds is None
+
+
+def test_hybridfl_runs(folder, tmp_path):
+    protocol = hybrid.Protocol("aerofoil", rounds=20, drops=(0.1,), shares=(0.3,))
+    found = hybrid.cells(Lab(tmp_path / "runs"), protocol, ("FedAvg",))["FedAvg", 0.1, 0.3]
+    assert 30.0 < found.length < 90.41
+    assert found.best < 1.0
+
+
+def test_configurations(folder):
+    """What each method's configuration says."""
+    protocol = fedprof.Protocol("images", shares=(0.05,))
+    assert fedprof.settings(protocol, "full", "FedAvg", 0.05, 0)["selection"] == {"name": "Uniform", "count": 50}
+    assert fedprof.settings(protocol, "full", "FedAvg", 0.05, 0)["rounds"] == 300
+    assert fedprof.settings(protocol, "partial", "FedProf", 0.05, 0)["selection"]["alpha"] == 10.0
+    assert fedprof.settings(protocol, "partial", "FedAvg-RP", 0.05, 0)["aggregation"] == "Rescaled"
+    assert fedprof.settings(protocol, "partial", "FedProx", 0.05, 0)["algorithm"]["name"] == "FedProx"
+    with pytest.raises(ConfigError, match="method='FedSGD'"):
+        fedprof.selection("FedSGD", 5)
+    parts = hybrid.system("HybridFL", DIGITS, 0)
+    groups = parts["topology"]["groups"]
+    assert [client for group in groups for client in group] == list(range(500))
+    assert len(groups) == 10
+    assert parts["pacing"]["deadline"] == pytest.approx(378.0188, abs=1e-4)
+    assert hybrid.system("HierFAVG", AEROFOIL, 0)["topology"]["every"] == 10
+    assert hybrid.settings(hybrid.Protocol("aerofoil"), "HierFAVG", 0.1, 0.3)["rounds"] == 60
+    with pytest.raises(ConfigError, match="method='FedSGD'"):
+        hybrid.system("FedSGD", AEROFOIL, 0)
+
+
+def test_participation_by_quality(folder):
+    protocol = fedprof.Protocol("gasturbine")
+    made = tasks.islands("gasturbine")
+    counts = [{"": 9, "fake": 1, "noise": 4}[made.tags[i]] for i in range(50)]
+    assert fedprof.participation(protocol, 0, counts) == {"": 9.0, "fake": 1.0, "noise": 4.0}
+
+
+@pytest.mark.parametrize("name", ["hybridfl-aerofoil", "hybridfl-mnist", "fedprof-gasturbine", "fedprof-images"])
+def test_entries(name, tmp_path):
+    claims = entries()[name].run(Lab(tmp_path), True)
+    assert len(claims) >= 18
+    assert sum(claim.holds for claim in claims) > len(claims) / 2
+    assert not all(claim.holds for claim in claims) or name == "fedprof-images"
