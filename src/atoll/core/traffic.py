@@ -296,7 +296,9 @@ class Traffic:
         for row in saved["rows"]:
             mail = Mail(row["mail"]) if row["mail"] else None
             message = saved["messages"][row["message"]]
-            request = Request(row["id"], Task.of(row["task"], find), message, slot, row["key"], mail=mail, turn=row["turn"])
+            request = Request(
+                row["id"], Task.of(row["task"], find), message, slot, row["key"], mail=mail, turn=row["turn"]
+            )
             parties = Parties(self.world.roster, np.array(row["positions"]))
             columns = [np.array(row[name]) for name in ("arrives", "fraction", "open", "lost")]
             arrives, fraction, open_, lost = columns

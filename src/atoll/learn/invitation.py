@@ -57,6 +57,7 @@ class Inviter:
         learner: its learner.
         data: what the server may know of the clients' data.
         state: of the server: ``"contacts"``, ``"selection"``, ``"server"``, ``"buffers"``.
+        among: whom it may invite; by default everyone.
     """
 
     fed: Federation
@@ -64,6 +65,7 @@ class Inviter:
     learner: Learner
     data: Any
     state: Tree
+    among: Parties | None = None
 
     @property
     def size(self) -> int:
@@ -77,7 +79,7 @@ class Inviter:
             QuorumError: nobody.
         """
         fed, turn = self.fed, self.state["contacts"]
-        there = fed.available(fed.parties)
+        there = fed.available(fed.parties if self.among is None else self.among)
         if len(there) == 0:
             raise QuorumError(
                 f"none of {len(fed.parties)} parties is available at {fed.clock.now():g} s",
