@@ -8,13 +8,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from atoll.devices.accounting import CORRECTED, RoundLog
 from atoll.reproduce import Lab
 from atoll.reproduce.safa import data as rows
 from atoll.reproduce.safa.cells import METRICS, alone, efforts, pace, score, settings
 from atoll.reproduce.safa.data import ScaledAccuracy, cnn, devices, drawn, islands, svm, train_sizes
-from atoll.reproduce.safa.grid import ALGORITHMS
+from atoll.reproduce.safa.grid import ALGORITHMS, simulate
 from atoll.reproduce.safa.scores import PLANS, Learnt, Plan, accuracy_claims, train
-from atoll.reproduce.safa.tasks import BOSTON, CRASHES, FRACTIONS, KDD, LAG, MNIST, TASKS, TRANSFER_SECONDS
+from atoll.reproduce.safa.tasks import (
+    BOSTON,
+    COPY_SECONDS,
+    CRASHES,
+    FRACTIONS,
+    KDD,
+    LAG,
+    MNIST,
+    TASKS,
+    TRANSFER_SECONDS,
+)
 from atoll.runs import parse_config
 
 INPUTS = "CRIM,ZN,INDUS,CHAS,NOX,RM,AGE,DIS,RAD,TAX,PTRATIO,B,LSTAT"
@@ -127,6 +138,26 @@ def test_fedavg_cells_run(tmp_path: Path) -> None:
     _, crashes = drawn(BOSTON, 0.3, 1)
     # The trace is the grid's: nobody who crashes there answers here.
     assert all(row["replied"] <= (~crashes.crashed[row["round"] - 1]).sum() for row in made.rows)
+
+
+@pytest.mark.usefixtures("houses")
+@pytest.mark.parametrize(
+    ("crash", "fraction"), [(0.1, 0.5), (0.3, 0.1), (0.3, 0.3), (0.5, 0.7), (0.7, 0.1), (0.7, 1.0)]
+)
+def test_the_pacing_does_what_the_reference_says(tmp_path: Path, crash, fraction) -> None:
+    made = score(Lab(tmp_path), settings(BOSTON, "SAFA", crash, fraction, 1, rounds=40))
+    members, crashes = drawn(BOSTON, crash, 1)
+    wanted = simulate(BOSTON, "SAFA", fraction, members, crashes, 1, compat=False)
+    log, own = wanted.log(literal=True), RoundLog.of_rows(made.rows, 5, wanted.quota)
+    column = lambda name: [row[name] for row in made.rows]  # noqa: E731
+    assert column("picked") == wanted.picked.sum(axis=1)[:40].tolist()
+    assert column("undrafted") == wanted.undrafted.sum(axis=1)[:40].tolist()
+    assert column("deprecated") == wanted.deprecated.sum(axis=1)[:40].tolist()
+    assert own.copies.tolist() == log.copies[:40].tolist()
+    assert own.variance == pytest.approx(log.variance[:40])
+    lengths = np.array(column("t_end")) - np.array(column("t_start"))
+    # The real clock has those who go on with their own model wait for no copy.
+    assert lengths == pytest.approx(CORRECTED.lengths(log, COPY_SECONDS, BOSTON.limit)[:40], abs=5 * COPY_SECONDS)
 
 
 @pytest.mark.usefixtures("houses")

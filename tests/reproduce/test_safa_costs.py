@@ -134,7 +134,7 @@ def test_a_grid_has_every_run() -> None:
 def test_claims_of_a_task() -> None:
     made = words.cost_claims(BOSTON)
     found = {claim.claim: claim.holds for claim in made}
-    assert len(made) == 56
+    assert len(made) == 57
     assert all(isinstance(claim.holds, bool) for claim in made)
     assert all(holds for text, holds in found.items() if "T_dist" in text)
     assert all(holds for text, holds in found.items() if "SAFA, cr" in text)

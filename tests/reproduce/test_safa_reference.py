@@ -170,6 +170,40 @@ def test_quotas() -> None:
     assert quota_of(100, 0.07) == 7  # 0.07 * 100 is a little above 7 in floating point
 
 
+def test_how_long_rounds_wait_by_hand() -> None:
+    # Clients 0 to 3 in order of speed, two replies a round wanted.
+    trace = always([[1, 1, 1, 1], [1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 1, 1]])
+    made = safa(trace, np.array([1.0, 2.0, 3.0, 4.0]), 0.5, 5)
+    assert made.picked.tolist() == [[True, True, False, False], [False, False, True, True], [False, True, True, False], [True, False, False, True]]  # fmt: skip
+    assert made.filled is not None
+    assert made.filled.tolist() == [True, True, False, True]
+    lax, literal = made.log(), made.log(literal=True)
+    # Round 3: 2 was picked last time, and is taken only when 0 and 3 can come no more: at the limit.
+    assert lax.unmet.tolist() == [False] * 4
+    assert literal.unmet.tolist() == [False, False, True, False]
+    assert lax.taken.tolist() == literal.taken.tolist() == [2, 4, 3, 4]
+    # Where all have come, the round ends with the last of them.
+    whole = safa(always([[1, 1, 1], [1, 1, 1]]), np.array([1.0, 2.0, 3.0]), 0.6, 5)
+    assert whole.picked.tolist() == [[True, True, False], [True, False, True]]
+    assert whole.log(literal=True).unmet.tolist() == [False, False]
+    assert whole.log().taken.tolist() == whole.log(literal=True).taken.tolist() == [2, 3]
+
+
+def test_a_log_of_records() -> None:
+    rows = [
+        {"synchronised": 3, "picked": 2, "slowest_picked": 7.5, "version_variance": 0.25, "wasted": 1.5, "selected": 4},
+        {"synchronised": 0, "picked": 0, "slowest_picked": None, "version_variance": 0.0, "wasted": 0.0, "selected": 4},
+    ]
+    log = RoundLog.of_rows(rows, 4, 2)
+    assert log.copies.tolist() == [3, 0]
+    assert log.unmet.tolist() == [False, True]
+    assert CORRECTED.lengths(log, 0.5, 20.0).tolist() == [9.0, 20.0]
+    assert synchronisation_ratio(log) == 3 / 8
+    assert futility(log) == 1.5 / 8
+    with pytest.raises(DataError, match="records without picked"):
+        RoundLog.of_rows([{k: v for k, v in rows[0].items() if k != "picked"}], 4, 2)
+
+
 @given(st.integers(2, 12), st.floats(0.05, 1.0), st.floats(0.0, 0.9), st.integers(1, 6), st.integers(0, 99))
 def test_invariants_of_safa(clients, fraction, crash, lag, seed) -> None:
     rng = RNG(seed)

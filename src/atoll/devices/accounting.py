@@ -13,7 +13,7 @@ algorithm waits in its own way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -73,6 +73,33 @@ class RoundLog:
             raise DataError(f"columns of shapes {shapes}", where="RoundLog", remedy="give one number a round to each")
         if self.clients < 1:
             raise DataError(f"clients={self.clients}", where="RoundLog", remedy="count the whole population")
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[Mapping[str, Any]], clients: int, quota: int) -> RoundLog:
+        """The columns of a training's records: ``synchronised``, ``picked``, ``slowest_picked``, ``version_variance``, ``wasted`` and ``selected``.
+
+        What clients would have needed that failed is in no record: ``asked`` is NaN.
+
+        Args:
+            rows: a record a round.
+            clients: in the population.
+            quota: replies wanted in a round.
+
+        Raises:
+            DataError: the records lack a column.
+        """
+        names = ("synchronised", "picked", "slowest_picked", "version_variance", "wasted", "selected")
+        missing = [name for name in names if any(name not in row for row in rows)]
+        if missing:
+            raise DataError(
+                f"records without {', '.join(missing)}",
+                where="RoundLog.of_rows",
+                remedy="use the records of SAFA rounds",
+            )
+        copies, picked, taken, variance, futile, begun = (
+            np.array([0 if row[name] is None else row[name] for row in rows], dtype=np.float64) for name in names
+        )
+        return cls(clients, copies, picked, taken, np.full(len(rows), np.nan), picked < quota, variance, futile, begun)
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ def cost(
         other = run
         if algorithm == "SAFA":
             other = simulate(task, algorithm, fraction, members, crashes, seed, compat=False, lag=lag)
-        for name, value in _measures(task, algorithm, fraction, run, other.log()).items():
+        for name, value in _measures(task, algorithm, fraction, run, other.log(literal=True)).items():
             found.setdefault(name, []).append(value)
     return {name: Cost(float(np.mean(v)), float(np.std(v, ddof=1)) if seeds > 1 else 0.0) for name, v in found.items()}
 
@@ -169,7 +169,7 @@ def grid(task: Task, seeds: int = SEEDS) -> Mapping[Key, Mapping[str, Cost]]:
     """All 80 runs of a task: ``(algorithm, cr, C) -> quantity -> cost``.
 
     Quantities: ``length``, ``distribution`` (seconds), ``synchronised`` and ``futility`` by the tables' own rules; ``corrected`` and ``corrected
-    distribution`` (seconds) by Eqs. 3.4 and 3.6, ``copies`` (SR) by Eq. 3.12 and ``wasted`` in client-rounds; ``fixed`` and ``strict`` between the two
+    distribution`` (seconds) by Eqs. 3.4 and 3.6 with rounds that wait as Algorithm 1 is written, ``copies`` (SR) by Eq. 3.12 and ``wasted`` in client-rounds; ``fixed`` and ``strict`` between the two
     accountings (see `FIXED`, `STRICT`) and ``patient`` by the tables' rule for FedCS; ``effective`` (EUR), ``variance`` (VV).
 
     Args:

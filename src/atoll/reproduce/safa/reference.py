@@ -46,6 +46,8 @@ class Rounds:
         versions: round whose model its training began from, integers.
         point: share of the round's work done, floats.
         resumes: whether a client that crashed goes on from its own model afterwards.
+        filled: whether clients that were not picked in the round before filled the quota, ``(rounds,)``; ``None`` where nobody has priority.
+        pickable: clients whose replies can be in a round, ``(clients,)``; ``None`` for all.
     """
 
     seconds: Floats
@@ -59,23 +61,36 @@ class Rounds:
     versions: Ints
     point: Floats
     resumes: bool = False
+    filled: Bools | None = None
+    pickable: Bools | None = None
 
-    def log(self) -> RoundLog:
+    def log(self, literal: bool = False) -> RoundLog:
         """The columns that times and ratios are made of.
 
         Thrown away is what a client had done when it crashed, if it begins anew afterwards; if it goes on, one round's work for every model of a client's
         own that the server overwrites, as the thesis' tables have it.
+
+        Args:
+            literal: the round waits as Algorithm 1 is written: whoever was picked last round fills the quota only once nobody with priority can come any
+                more, which a server knows when all have come, or at the limit. Otherwise it ends when the last of those picked has come.
         """
         finished = self.picked | self.undrafted
         lost = self.deprecated.astype(float) if self.resumes else np.where(self.crashed, self.point, 0.0)
+        taken = np.where(self.picked, self.seconds, 0.0).max(axis=1)
+        unmet = self.picked.sum(axis=1) < np.minimum(self.quota, self.asked.sum(axis=1))
+        if literal and self.filled is not None:
+            came = self.asked & ~self.crashed
+            came &= True if self.pickable is None else self.pickable
+            taken = np.where(self.filled, taken, np.where(came, self.seconds, 0.0).max(axis=1))
+            unmet = ~self.filled & ~came.all(axis=1)
         spread = [np.var(v[done]) if done.any() else 0.0 for v, done in zip(self.versions, finished, strict=True)]
         return RoundLog(
             clients=self.asked.shape[1],
             copies=self.sent.sum(axis=1),
             effective=self.picked.sum(axis=1),
-            taken=np.where(self.picked, self.seconds, 0.0).max(axis=1),
+            taken=taken,
             asked=np.where(self.asked, self.seconds, 0.0).max(axis=1),
-            unmet=self.picked.sum(axis=1) < np.minimum(self.quota, self.asked.sum(axis=1)),
+            unmet=unmet,
             variance=np.array(spread),
             futile=lost.sum(axis=1),
             begun=self.asked.sum(axis=1),
@@ -176,7 +191,7 @@ def safa(
     quota = quota_of(clients, fraction)
     queue = np.argsort(seconds if order is None else order, kind="stable")
     sent, picked, undrafted, deprecated = (np.zeros((rounds, clients), bool) for _ in range(4))
-    versions = np.zeros((rounds, clients), np.int64)
+    versions, filled = np.zeros((rounds, clients), np.int64), np.zeros(rounds, bool)
     version, before = np.zeros(clients, np.int64), set[int]()
     for t in range(1, rounds + 1):
         age = (t - 1) - version
@@ -187,13 +202,26 @@ def safa(
         done = ~crashes.crashed[t - 1]
         came = [int(k) for k in queue if done[k] and (pickable is None or pickable[k])]
         chosen = cfcfm(came, before, quota)
+        filled[t - 1] = before.isdisjoint(chosen) and len(chosen) == quota
         picked[t - 1, chosen] = True
         undrafted[t - 1] = done & ~picked[t - 1]
         version[done] = t
         before = set(chosen)
     asked = np.ones((rounds, clients), bool)
     return Rounds(
-        seconds, quota, asked, sent, crashes.crashed, picked, undrafted, deprecated, versions, crashes.point, True
+        seconds,
+        quota,
+        asked,
+        sent,
+        crashes.crashed,
+        picked,
+        undrafted,
+        deprecated,
+        versions,
+        crashes.point,
+        True,
+        filled,
+        pickable,
     )
 
 
