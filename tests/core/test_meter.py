@@ -111,7 +111,7 @@ def test_energy_of_the_devices_survives_in_flight_and_on_disk(tmp_path):
             await fed.scope("side").ask_all(fed.parties[:1], echo)
             await fed.checkpoint({"sent": 1})
             if not fed.world.resume:
-                raise KeyboardInterrupt
+                raise KeyboardInterrupt("cut off")
         flight = fed.traffic.flights[0]
         await fed.ask_all(fed.parties, echo, quorum=0)
         return flight.energy.tolist(), flight.reason.tolist(), fed.meter.devices(3)["energy"].tolist()
@@ -120,7 +120,7 @@ def test_energy_of_the_devices_survives_in_flight_and_on_disk(tmp_path):
         world = World(Community([1, 2, 3]), Inline(), cost=Hungry(), folder=tmp_path, resume=resume)
         return run_in(world, program)[0]
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match="cut off"):
         live(False)
     assert live(True) == ([2.5] * 3, [0, 4, 0], [5.0] * 3)
     assert told == [[0.0] * 3, [2.5], [5.0, 2.5, 2.5]]

@@ -178,13 +178,13 @@ def test_a_resumed_run_meets_the_same_devices(tmp_path):
                 state["turn"] = turn + 1
                 await fed.checkpoint(state)
                 if turn == stop:
-                    raise KeyboardInterrupt
+                    raise KeyboardInterrupt("cut off")
             return state["seen"], fed.meter.devices(50)["energy"].tolist()
 
         return run
 
     whole = live(program(None), people, fleet)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match="cut off"):
         live(program(2), people, fleet, folder=tmp_path)
     assert live(program(None), people, fleet, folder=tmp_path, resume=True) == whole
     assert max(whole[1]) > 0
