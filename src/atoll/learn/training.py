@@ -235,11 +235,13 @@ class Training:
 
     def _check_pacing(self, learner: Learner, data: Any) -> None:
         """Refuse a pace that the topology does not keep, and reports that nobody can make."""
-        if not self.topology.paced and type(self.pacing) is not Synchronous:
+        if not self.topology.keeps(self.pacing):
+            layered = self.pacing.layered
+            whose, other = ("edges under a cloud", "Hierarchical()") if layered else ("a server", "Star()")
             raise CompositionError(
-                f"{type(self.topology).__name__} has rounds of its own, and {type(self.pacing).__name__} paces those of a server",
+                f"{type(self.topology).__name__} has rounds of its own, and {type(self.pacing).__name__} paces those of {whose}",
                 where="Training.pacing",
-                remedy="use Synchronous(), or topology=Star()",
+                remedy=f"use Synchronous(), or topology={other}",
             )
         self.pacing.check(self, learner, data)
         if self.selection.reports:

@@ -10,7 +10,7 @@ force, whatever came back. The others differ in what they do about censoring: a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,15 @@ class SlackEstimator:
         for name in ("initial", "floor"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name}={getattr(self, name)}", where=type(self).__name__, remedy="use (0, 1]")
+
+    @property
+    def counts_late(self) -> bool:
+        """Whether it wants to hear of clients that finish after the round has closed."""
+        return False
+
+    def begun(self, theta: float) -> SlackEstimator:
+        """The same estimator with another theta before anything was observed."""
+        return replace(self, initial=theta)
 
     def init(self, regions: int | None = None) -> State:
         """Nothing observed yet; ``None`` for a single region whose counts are plain numbers."""
@@ -173,6 +182,11 @@ class LateCount(SlackEstimator):
     did not close early needs no late count.
     """
 
+    @property
+    def counts_late(self) -> bool:
+        """Yes."""
+        return True
+
     def _observe(self, state: State, asked: Floats, came: Floats, hit: bool, done: Any, aim: Any) -> tuple[Any, Any]:
         if done is None and hit:
             raise ConfigError(
@@ -244,6 +258,15 @@ class ChanceConstrained(SlackEstimator):
         super().__post_init__()
         if not 0.0 < self.delta < 1.0:
             raise ConfigError(f"delta={self.delta}", where="ChanceConstrained", remedy="use (0, 1)")
+
+    @property
+    def counts_late(self) -> bool:
+        """The base's."""
+        return self.base.counts_late
+
+    def begun(self, theta: float) -> SlackEstimator:
+        """With the base's other theta."""
+        return replace(self, base=self.base.begun(theta))
 
     def init(self, regions: int | None = None) -> State:
         """The base's."""

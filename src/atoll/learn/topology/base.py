@@ -12,6 +12,7 @@ from atoll.core.task import Task
 
 from ..aggregation import Renormalised
 from ..algorithm import RoundInfo
+from ..pacing import Synchronous
 from ..wrapped import dry_reply, innermost
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..algorithm import Algorithm
     from ..learner import Learner
+    from ..pacing import Pacing
     from ..training import Trained, Training
 
 __all__ = ["Star", "Topology", "refuse", "require_alone", "require_plain"]
@@ -40,6 +42,10 @@ class Topology:
         Raises:
             CompositionError: with the reason and the remedy.
         """
+
+    def keeps(self, pacing: Pacing) -> bool:
+        """Whether its rounds can go at a pace."""
+        return type(pacing) is Synchronous or (self.paced and not pacing.layered)
 
     def algorithm(self, base: Algorithm) -> Algorithm:
         """What clients run: the base, or the base with other replies."""

@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from atoll.core.federation import Federation
 
     from ..learner import Learner
+    from ..pacing import Pacing
     from ..training import Trained, Training
 
 __all__ = ["ClusteredGossip", "Hierarchical", "summed"]
+
+_COUNTS = ("selected", "replied", "silent", "rejected", "crashed", "late", "synchronised", "wasted", "energy_wh")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +79,15 @@ class Hierarchical(_Edges):
         every: ``kappa_2``.
     """
 
+    def keeps(self, pacing: Pacing) -> bool:
+        """Synchronous rounds, and those of regions under a cloud."""
+        return pacing.layered or super().keeps(pacing)
+
     async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
         """Rounds of the cloud."""
-        return await run_course(fed, job, learner, data, _Cloud(self, job, learner, data))
+        layered = job.pacing.layered
+        course = job.pacing.course(job, learner, data) if layered else _Cloud(self, job, learner, data)
+        return await run_course(fed, job, learner, data, course)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,8 +247,8 @@ def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     weights = [max(float(row.get("replied", 0)), 0.0) for row in rows]
     for name in dict.fromkeys(key for row in rows for key in row if not key.startswith("bytes_")):
         values = [row.get(name) for row in rows]
-        if name in ("selected", "replied", "silent", "rejected"):
-            made[name] = int(sum(v or 0 for v in values))
+        if name in _COUNTS:
+            made[name] = sum(v or 0 for v in values)
         elif isinstance(next(v for v in values if v is not None), dict):
             made[name] = {k: v for value in values for k, v in (value or {}).items()}
         elif isinstance(next(v for v in values if v is not None), str):

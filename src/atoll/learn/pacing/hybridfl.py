@@ -1,0 +1,127 @@
+"""HybridFL: edges invite more clients than they need, and the cloud ends the round at a quota that all edges fill together.
+
+Source: W. Wu, "Efficient Horizontal Federated Learning" (PhD thesis, 2021), chapter 4, algorithm 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.errors import ConfigError
+from atoll.core.rng import Rng
+
+from .base import Pacing, refuse
+from .slack import LateCount, SlackEstimator
+
+if TYPE_CHECKING:
+    from ..course import Course
+    from ..learner import Learner
+    from ..training import Training
+
+__all__ = ["HybridFL"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HybridFL(Pacing):
+    """Over-selection that every edge tunes by counting alone, a quota over all regions, and a cloud model after every round.
+
+    With ``topology=Hierarchical(groups=...)`` and ``selection=Uniform(C)``, in every round
+
+    1. the cloud sends ``w`` to all edges; edge r, with ``N_r`` clients, invites ``ceil(C_r N_r)`` of them at random, ``C_r = min(1, C / theta_r)``;
+    2. edges tell the cloud how many models came, never whose; at ``C N`` of them, or after ``deadline`` seconds, the cloud ends the round for all;
+    3. edge r takes what is in, ``Psi_r`` with ``EDC_r = sum |D_k|`` examples, and its own last model for everyone else of its region:
+       ``w_r <- (1 - EDC_r/|D_r|) w_r + (1/|D_r|) sum_{k in Psi_r} |D_k| w_k``; and learns ``theta_r`` from its counts;
+    4. the cloud takes ``sum_r EDC_r w_r / sum_r EDC_r``, whose way from ``w`` is the mean update that the algorithm folds.
+
+    Edges need two sums of their clients' replies, of models and of examples, so that a secure reducer at the edge hides each one. Nobody counts a
+    client, only clients. Messages of counts, signals and completion are metered and take no time.
+
+    A region where nobody submitted keeps its model and has no weight. A round without any submission changes nothing and says so in ``failed``, however
+    often that happens; ``on_failure="stop"`` ends the training. If all clients invited have answered, a round ends below its quota.
+
+    Rows have, for every edge, ``edge-0/theta``, ``/fraction`` (``C_r`` as carried out), ``/quality`` (``q_r``), ``/selected``, ``/submitted``,
+    ``/completed`` (by the deadline, the late ones with them; ``None`` where the edge does not hear of them) and ``/edc``; ``client_seconds``
+    (invitation to signal) and ``cloud_seconds`` (between cloud and edges).
+
+    Attributes:
+        slack: estimates ``theta_r``. The published one, `PaperLiteral`, cannot learn; see `atoll.learn.pacing.slack`.
+        theta: ``theta_r`` before anything was observed; ``None`` is the estimator's own.
+        deadline: ``T_lim``, seconds from an edge's invitations on. ``None``: a round below its quota ends when links have noticed all losses.
+        most: a region fills at most ``most * C N_r`` of the quota, so that fast regions do not keep the slow ones out; ``None`` for no limit.
+        joint: edges tell the cloud the two numbers they estimate from, and it sizes all selections together. It matters to
+            ``ChanceConstrained``, which then needs fewer clients than if every region had to be sure of its own part.
+        hindsight: learn from late completions when the round closes, before they have happened: as a simulation may, and no real edge. By default
+            an edge learns from a round when its time limit has passed.
+        on_failure: of a round without submissions: ``"skip"`` or ``"stop"``.
+    """
+
+    layered: ClassVar[bool] = True
+    slack: SlackEstimator = field(default_factory=LateCount)
+    theta: float | None = None
+    deadline: float | None = None
+    most: float | None = None
+    joint: bool = False
+    hindsight: bool = False
+    on_failure: str = "skip"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.slack, SlackEstimator):
+            raise ConfigError(f"slack={self.slack!r}", where="HybridFL", remedy="use for example LateCount()")
+        if self.deadline is not None and not self.deadline > 0:
+            raise ConfigError(
+                f"deadline={self.deadline} seconds", where="HybridFL", remedy="use a positive number, or None"
+            )
+        if self.most is not None and not self.most >= 1:
+            raise ConfigError(
+                f"most={self.most}: the regions together could not fill the quota",
+                where="HybridFL",
+                remedy="use at least 1, or None for no limit",
+            )
+        if self.on_failure not in ("skip", "stop"):
+            raise ConfigError(f"on_failure={self.on_failure!r}", where="HybridFL", remedy="use 'skip' or 'stop'")
+        self.estimator()  # refuses a theta that is none
+
+    def estimator(self) -> SlackEstimator:
+        """The estimator, with this pacing's first theta."""
+        return self.slack if self.theta is None else self.slack.begun(self.theta)
+
+    def check(self, job: Training, learner: Learner, data: Any) -> None:
+        """Refuse edges, selections and algorithms that the rules of HybridFL say nothing about."""
+        from ..aggregation import Renormalised
+        from ..selection import Uniform
+        from ..wrapped import dry_reply
+
+        del data
+        if getattr(job.topology, "every", 1) != 1:
+            refuse(self, "the cloud aggregates after every round of the edges", "topology", "use Hierarchical(every=1)")
+        if type(job.selection) is not Uniform:
+            why = f"edges may not know who is there, and {type(job.selection).__name__} picks clients by what it knows"
+            refuse(self, why, "selection", "use Uniform(count), with the share or number of submissions wanted")
+        if type(job.aggregation) is not Renormalised:
+            why = f"the region's last model stands for absent clients, and {type(job.aggregation).__name__} has another rule"
+            refuse(self, why, "aggregation", "use Renormalised()")
+        name, phases = type(job.algorithm).__name__, job.algorithm.phases
+        if len(phases) != 1:
+            refuse(self, f"{name} contacts its clients {len(phases)} times in a round", "algorithm", "use FedAvg()")
+        algorithm = job.local_algorithm
+        reply = dry_reply(algorithm, learner.init(Rng(0)), phases[0], examples=3.0)
+        if not _is_mean_update(reply):
+            why = (
+                f"regional models are means of clients' models by examples, and {name} replies with {', '.join(reply)}"
+            )
+            refuse(self, why, "algorithm", "use FedAvg(), FedProx() or another whose reply is one mean update")
+
+    def course(self, job: Training, learner: Learner, data: Any) -> Course:
+        """Rounds of cloud and edges."""
+        from .regional import RegionalRounds
+
+        return RegionalRounds(self, job, learner, data)
+
+
+def _is_mean_update(reply: Mapping[str, Aggregate]) -> bool:
+    """Whether it is one mean by examples, of clients that have 3."""
+    mean = reply.get("update")
+    return len(reply) == 1 and isinstance(mean, Mean) and float(mean.examples) == 3.0
