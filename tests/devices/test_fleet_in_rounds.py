@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -14,7 +14,23 @@ from atoll.core.cohort import Community
 from atoll.core.errors import QuorumError
 from atoll.core.party import Names, Parties
 from atoll.core.task import Batch, Task, Work
-from atoll.devices import Battery, Cycles, Fleet, Generated, Markov, Power, Throughput, Uniform, Windows, mec, safa
+from atoll.devices import (
+    Battery,
+    Cycles,
+    Fleet,
+    Generated,
+    Markov,
+    Power,
+    Throughput,
+    Trace,
+    Uniform,
+    Windows,
+    load_trace,
+    mec,
+    safa,
+)
+from atoll.learn.algorithms import Scaffold
+from atoll.learn.selection import SizeProportional
 
 
 class Registered:
@@ -104,6 +120,47 @@ def test_a_fleet_is_the_same_on_every_engine(engine):
     expected = [(r["round"], r["clock"], r["replied"]) for r in atoll.simulate(job, islands, devices=fleet).metrics]
     assert rows == expected
     assert any(replied < 6 for _, _, replied in rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Watched(Trace):
+    """Another trace, and what it said."""
+
+    inner: Trace
+    said: dict = field(default_factory=dict)
+
+    @property
+    def span(self):
+        return self.inner.span
+
+    def at(self, turn, population, positions):
+        crashed, point = self.inner.at(turn, population, positions)
+        for who, *what in zip(positions.tolist(), crashed.tolist(), point.tolist(), strict=True):
+            assert self.said.setdefault((turn, who), what) == what
+        return crashed, point
+
+
+def test_methods_meet_the_same_crashes_in_the_same_round(tmp_path):
+    """The same trace, from a file, under three methods that ask different devices in different ways."""
+    islands = atoll.data.iid(atoll.data.digits(), parties=12)
+    path = safa(crash=0.4, seed=9).record(5, 12).save(tmp_path / "trace.npz")
+    seen = []
+    methods = [
+        {"selection": atoll.Uniform(6)},
+        {"selection": atoll.Everyone(), "algorithm": Scaffold()},
+        {"selection": SizeProportional(4), "pacing": atoll.Synchronous(deadline=200.0)},
+    ]
+    for number, method in enumerate(methods):
+        trace = Watched(load_trace(path))
+        job = atoll.Training(model=atoll.models.linear(64, 10), rounds=5, **method)
+        atoll.simulate(job, islands, devices=replace(safa("kdd"), trace=trace), seed=number)
+        seen.append({key: said for key, said in trace.said.items() if key[0] > 0})
+    assert {turn for turn, _ in seen[1]} == {1, 2, 3, 4, 5}
+    recorded = load_trace(path).crashed
+    for said in seen:
+        assert all(crashed == recorded[key] for key, (crashed, _) in said.items())
+        assert all(seen[1][key] == what for key, what in said.items())
+        assert len({key[1] for key in said}) > 6
 
 
 def test_a_battery_runs_down_over_rounds_and_across_scopes():
