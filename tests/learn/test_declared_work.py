@@ -69,3 +69,17 @@ def test_virtual_time_knows_the_phase():
     )
     rows = atoll.simulate(job, islands([10, 4]), engine="inline", devices=ByBatches()).metrics
     assert (rows[0]["t_start"], rows[0]["t_end"]) == (0.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("message", "epochs"),
+    [
+        ({}, 2),
+        ({"epochs": 5}, 5),
+        ({"epochs": 5, "done": 3}, 2),
+        ({"epochs": 2, "done": 1}, 1),
+        ({"epochs": 3, "done": 2}, 1),
+    ],
+)
+def test_what_was_done_before_takes_no_time_again(message, epochs):
+    assert declared(FedAvg(**TEN_IN_FOURS), 10, {"phase": "train", **message}) == Work(10, 3 * epochs, epochs)

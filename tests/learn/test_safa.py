@@ -21,7 +21,9 @@ from atoll.learn.aggregation import KeepLocal
 from atoll.learn.algorithms import Scaffold, Upcycled
 from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.pacing import SAFA
+from atoll.learn.pacing.lag import AdaptiveLag, deprecation_rate
 from atoll.learn.pacing.model_cache import begun, replaced, resummed
+from atoll.learn.pacing.staleness import ConstantStaleness, PolynomialStaleness
 from atoll.learn.selection import CFCFM, Uniform
 from atoll.reproduce.safa.reference import Crashes, draw_crashes, safa
 from atoll.simulation import run_in
@@ -366,8 +368,98 @@ def test_a_secure_reducer_is_refused():
         ({"lag_tolerance": 0, "literal": True}, "lag_tolerance=0"),
         ({"deadline": 0.0}, "deadline=0.0 seconds"),
         ({"published": True}, "published=True without a deadline"),
+        ({"bounded": True, "resume": False}, "bounded=True with"),
     ],
 )
 def test_bad_settings_are_named(options, why):
     with pytest.raises(ConfigError, match=why):
         SAFA(**options)
+
+
+# ---------------------------------------------------------------------- beyond the published method
+
+
+@given(crash=st.floats(0.01, 0.95), lag=st.integers(0, 8))
+@settings(deadline=None, max_examples=60)
+def test_the_rate_of_deprecation_is_that_of_runs_of_crashes(crash, lag):
+    """Law 11: the chain of lags 0 .. lag+1 by its stationary distribution."""
+    n = lag + 2
+    step = np.zeros(
+        (n, n)
+    )  # state: lag of a client at the beginning of a round, lag + 1 is deprecated and begins from 0
+    for s in range(n):
+        age = 0 if s == lag + 1 else s
+        step[s, 0] += 1 - crash
+        step[s, age + 1] += crash
+    values, vectors = np.linalg.eig(step.T)
+    share = np.real(vectors[:, np.argmax(np.real(values))])
+    share = share / share.sum()
+    assert deprecation_rate(crash, lag) == pytest.approx(share[-1], rel=1e-6, abs=1e-12)
+
+
+def test_the_thesis_rates_of_futility():
+    """Tables A.2, A.4, A.6: 0.04 at cr = 0.7, 0.008 at 0.5, 0.0005 at 0.3, for tau = 5."""
+    np.testing.assert_allclose(
+        deprecation_rate(np.array([0.7, 0.5, 0.3, 0.0]), 5), [0.04, 0.008, 0.0005, 0.0], atol=6e-4
+    )
+    assert deprecation_rate(1.0, 4) == pytest.approx(0.2)
+
+
+def test_reliable_clients_are_kept_close_and_others_may_lag():
+    rule = AdaptiveLag(loss=0.01, most=10)
+    tolerance = rule.tolerance(np.array([0, 30, 70, 99]), np.array([100, 100, 100, 100]))
+    assert tolerance.tolist() == [0, 3, 9, 10]
+    assert (np.diff(tolerance) >= 0).all()
+    assert rule.tolerance(np.array([0]), np.array([0])).tolist() == [5]  # nothing known: one in two
+
+
+def test_an_adaptive_lag_throws_less_away_than_a_small_one_and_syncs_less():
+    crashes = draw_crashes(200, 20, 0.0, np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    each = np.where(np.arange(20) < 10, 0.1, 0.7)
+    crashed = rng.random((200, 20)) < each
+    crashes = Crashes(crashed, np.where(crashed, rng.random((200, 20)), 1.0))
+    seconds = np.arange(20) + 1.0
+    terms = {"deadline": 100.0, "resume": False, "published": True}
+    small, _ = run(crashes, seconds, 0.5, lag_tolerance=1, **terms)
+    adaptive, _ = run(crashes, seconds, 0.5, lag_tolerance=AdaptiveLag(loss=0.01), **terms)
+    large, _ = run(crashes, seconds, 0.5, lag_tolerance=10, **terms)
+    total = [sum(rows.column("deprecated")) for rows in (small, adaptive, large)]
+    assert total[1] < total[0] / 3
+    spread = [np.mean(rows.column("version_variance")) for rows in (small, adaptive, large)]
+    assert spread[1] < spread[2]
+
+
+class Working(Traced):
+    """Client k takes ``seconds[k]`` an epoch, and nobody fails."""
+
+    def plan(self, parties, plan):
+        n = len(parties)
+        return Outcomes(self.seconds[parties.positions] * plan.work().epochs, np.ones(n, bool), np.ones(n))
+
+
+def test_a_bounded_round_uploads_what_it_takes():
+    """Whoever still works when the round is full keeps whole epochs, and does what is left."""
+    algorithm = FedAvg(lr=0.1, epochs=4, batch_size=3)
+    job = training(SAFA(deadline=50.0, lag_tolerance=20), algorithm=algorithm, rounds=20)
+    devices = Working([0.5, 1.0, 1.1, 1.9, 2.0], NONE)
+    published = job.replace(pacing=SAFA(deadline=50.0, lag_tolerance=20, published=True))
+    free = atoll.simulate(published, islands(SIZES), engine="inline", devices=devices)
+    pacing = SAFA(deadline=50.0, lag_tolerance=20, bounded=True)
+    bounded = atoll.simulate(job.replace(pacing=pacing), islands(SIZES), engine="inline", devices=devices)
+    # Two are taken. Those who were taken before and came first have uploaded too; everyone slower has not.
+    assert all(row["picked"] == 2 and row["replied"] <= 4 for row in bounded.metrics)
+    assert sum(free.metrics.column("replied")) == 5 * 20
+    assert sum(bounded.metrics.column("replied")) < 5 * 20 * 0.6
+    assert sum(bounded.metrics.column("wasted")) == 0.0
+    assert max(bounded.metrics.column("version_variance")) > 0.0  # slow ones do get there
+    assert bounded.metrics.last("test/loss") < np.log(3)
+
+
+def test_old_entries_weigh_less_where_that_is_wanted():
+    plain = simulate(training(SAFA(deadline=9.0), rounds=12), crashing(5, 0.6))
+    constant = simulate(training(SAFA(deadline=9.0, staleness=ConstantStaleness()), rounds=12), crashing(5, 0.6))
+    weighed = simulate(training(SAFA(deadline=9.0, staleness=PolynomialStaleness(a=1.0)), rounds=12), crashing(5, 0.6))
+    np.testing.assert_allclose(flat(plain.params), flat(constant.params), rtol=1e-9)
+    assert not np.allclose(flat(plain.params), flat(weighed.params))
+    assert weighed.metrics.last("test/loss") < np.log(3)

@@ -128,11 +128,15 @@ def coming_epochs(algorithm: Algorithm, message: Tree) -> int | None:
     """What is still to be done of ``asked_epochs``: a client that goes on from its own model has done the message's ``"done"`` before."""
     asked = asked_epochs(algorithm, message)
     done = int(message.get("done", 0)) if isinstance(message, Mapping) else 0
-    if asked is None or not done:
+    if not done:
         return asked
-    if not 0 <= done < asked:
-        raise ConfigError(f"done={done} of epochs={asked}", where="the train message", remedy="use fewer than the epochs")
-    return None if asked - done == own_epochs(algorithm) else asked - done
+    own = own_epochs(algorithm)
+    whole = own if asked is None else asked
+    if not 0 <= done < whole:
+        raise ConfigError(
+            f"done={done} of epochs={whole}", where="the train message", remedy="use fewer than the epochs"
+        )
+    return None if whole - done == own else whole - done
 
 
 def whole_times(algorithm: Algorithm, asked: int | None) -> int:

@@ -1,4 +1,4 @@
-"""A server's cache: one model for every client, as columns, and their weighted mean."""
+"""A server's cache: one model for every client, as columns, and their weighted mean; and models rebuilt from updates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from atoll.core.tree import Tree
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["begun", "replaced", "resummed"]
+    from atoll.core.aggregate import Part
+
+__all__ = ["aged", "begun", "rebuilt", "replaced", "resummed"]
 
 
 def begun(params: Tree, clients: int) -> Tree:
@@ -47,3 +49,19 @@ def replaced(cache: Tree, places: NDArray[np.int64], models: Tree, shares: NDArr
 def resummed(cache: Tree, shares: NDArray[np.float64]) -> Tree:
     """The mean of all rows, from scratch: what ``mean`` must equal up to rounding."""
     return T.map(lambda rows: np.tensordot(shares, rows.astype(np.float64), axes=1), cache["rows"])
+
+
+def aged(cache: Tree, shares: NDArray[np.float64], weights: NDArray[np.float64]) -> Tree:
+    """The mean of all rows with shares times weights, made to add up to 1; float64 leaves."""
+    mixed = shares * weights
+    return resummed(cache, mixed / mixed.sum())
+
+
+def rebuilt(parts: list[Part], versions: NDArray[np.int64], bases: Tree, params: Tree) -> Tree:
+    """The clients' models, ``(replies, ...)``: what each was sent plus its update."""
+    if not parts:
+        return T.map(lambda leaf: np.asarray(leaf)[None][:0], params)
+    updates = T.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *[part.value for part in parts])
+    kinds, which = np.unique(versions, return_inverse=True)
+    known = [bases[str(v)]["broadcast"]["params"] for v in kinds.tolist()]
+    return T.map(lambda update, *bases: update + np.stack(bases)[which], updates, *known)

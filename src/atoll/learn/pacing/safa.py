@@ -14,6 +14,8 @@ from ..aggregation import Renormalised
 from ..aggregation.keep_local import SingleReplies
 from ..partial import own_epochs, require_partial
 from .base import Pacing, refuse, weighs_examples
+from .lag import AdaptiveLag
+from .staleness import Staleness
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,22 +50,28 @@ class SAFA(Pacing):
     the round closed earlier, which a server cannot know (``published``). By default a slow client works on, and its reply counts when it comes.
 
     Attributes:
-        lag_tolerance: ``tau``, rounds that a client's model may lag behind.
+        lag_tolerance: ``tau``, rounds that a client's model may lag behind; or a rule that gives each client its own.
         deadline: ``T_lim``, seconds of a round; ``None`` waits until the round is full or nobody can answer any more.
         literal: deprecate at ``lag >= tau``, as Eq. 3.7 is printed.
         resume: a client that crashed goes on from the last whole epoch it had done; otherwise it begins again from its base.
         published: what the tables assume; virtual time only, and with a deadline.
+        bounded: when a round is full, whoever still works is told so, keeps what it has and does what is left in the next rounds. So a round uploads little more
+            than it takes, where the published method uploads every reply.
+        staleness: weighs an entry of the cache by its age in rounds; ``None`` weighs them alike, as published.
     """
 
     single: ClassVar[bool] = True
-    lag_tolerance: int = 5
+    lag_tolerance: int | AdaptiveLag = 5
     deadline: float | None = None
     literal: bool = False
     resume: bool = True
     published: bool = False
+    bounded: bool = False
+    staleness: Staleness | None = None
 
     def __post_init__(self) -> None:
-        if self.lag_tolerance < 0 or (self.literal and self.lag_tolerance < 1):
+        least = 1 if self.literal else 0
+        if not isinstance(self.lag_tolerance, AdaptiveLag) and self.lag_tolerance < least:
             raise ConfigError(
                 f"lag_tolerance={self.lag_tolerance}",
                 where="SAFA",
@@ -73,6 +81,12 @@ class SAFA(Pacing):
             raise ConfigError(
                 f"deadline={self.deadline} seconds", where="SAFA", remedy="use a positive number, or None"
             )
+        if self.bounded and (self.published or not self.resume):
+            raise ConfigError(
+                f"bounded=True with published={self.published}, resume={self.resume}",
+                where="SAFA",
+                remedy="use resume=True and published=False: who is called off goes on from what it has",
+            )
         if self.published and self.deadline is None:
             raise ConfigError(
                 "published=True without a deadline",
@@ -80,9 +94,14 @@ class SAFA(Pacing):
                 remedy="give the deadline by which a client counts as finished",
             )
 
-    def deprecated(self, lag: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which lags are beyond the tolerance."""
-        return np.asarray(lag >= self.lag_tolerance if self.literal else lag > self.lag_tolerance) & (lag > 0)
+    def deprecated(
+        self, lag: NDArray[np.int64], failed: NDArray[np.int64], tried: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Whose lag is beyond the tolerance; how often each client failed of how many tries is for adaptive ones. All ``(clients,)``."""
+        tolerance: Any = self.lag_tolerance
+        if isinstance(tolerance, AdaptiveLag):
+            tolerance = tolerance.tolerance(failed, tried)
+        return np.asarray(lag >= tolerance if self.literal else lag > tolerance) & (lag > 0)
 
     def algorithm(self, base: Algorithm) -> Algorithm:
         """The base with its update as a single reply."""

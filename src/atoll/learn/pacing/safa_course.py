@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,14 +18,14 @@ from ..partial import own_epochs
 from ..rounds import ServerRounds, account, client_examples, folded, initial, outgoing, round_info, server_round
 from ..selection import Seen
 from .base import weighs_examples
-from .model_cache import begun, replaced
+from .dispatch import Dispatch, dispatched
+from .model_cache import aged, begun, rebuilt, replaced
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.aggregate import Part
     from atoll.core.federation import Federation
-    from atoll.core.flight import Arrivals, Flight
+    from atoll.core.flight import Arrivals
     from atoll.core.party import Parties
     from atoll.core.results import Combined
 
@@ -36,46 +36,12 @@ if TYPE_CHECKING:
 __all__ = ["LagTolerantRounds"]
 
 
-@dataclass(frozen=True)
-class _Dispatch:
-    """How a round begins, as masks over the population.
-
-    Attributes:
-        asked: invited.
-        fresh: they are sent the model, being up to date or deprecated.
-        deprecated: they have lagged too far.
-        going: they go on with the model they have.
-        busy: they still work on an earlier round's.
-        wasted: local updates thrown away with the models of the deprecated.
-        crashed: they do not answer.
-        saved: whole epochs that those who crashed had done in this round.
-        fraction: share of a local update that each had done.
-    """
-
-    asked: NDArray[np.bool_]
-    fresh: NDArray[np.bool_]
-    deprecated: NDArray[np.bool_]
-    going: NDArray[np.bool_]
-    busy: NDArray[np.bool_]
-    wasted: float
-    crashed: NDArray[np.bool_]
-    saved: NDArray[np.int64]
-    fraction: NDArray[np.float64]
-
-    def learning(self, places: NDArray[np.int64], flight: Flight, epochs: int) -> _Dispatch:
-        """The same, knowing what became of a request."""
-        lost = ~np.isfinite(flight.arrives)
-        crashed, saved, fraction = self.crashed.copy(), self.saved.copy(), self.fraction.copy()
-        crashed[places], fraction[places] = lost, flight.fraction
-        saved[places] = np.where(lost, np.floor(flight.fraction * epochs), 0).astype(np.int64)
-        return replace(self, crashed=crashed, saved=saved, fraction=fraction)
-
-
 class LagTolerantRounds(ServerRounds):
     """One server's rounds with ``SAFA``.
 
-    Its state holds the server's, and by client: ``version`` (base of its model), ``progress`` (whole epochs it has done on it before a crash); ``bases``: version -> the message that brought it;
-    ``cache``: see ``model_cache``; ``shares``: ``n_k / n``.
+    Its state holds the server's, and by client: ``version`` (base of its model), ``progress`` (whole epochs that it has done on it without a reply),
+    ``tried`` and ``failed`` (rounds), ``entered`` (round of its entry in the cache). And ``bases``: version -> the message that brought it; ``cache``:
+    see ``model_cache``; ``shares``: ``n_k / n``.
     """
 
     def __init__(self, pacing: SAFA, job: Training, learner: Learner, data: Any) -> None:
@@ -91,6 +57,9 @@ class LagTolerantRounds(ServerRounds):
             **state,
             "version": np.zeros(clients, dtype=np.int64),
             "progress": np.zeros(clients, dtype=np.int64),
+            "tried": np.zeros(clients, dtype=np.int64),
+            "failed": np.zeros(clients, dtype=np.int64),
+            "entered": np.zeros(clients, dtype=np.int64),
             "bases": {},
             "cache": begun(state["server"]["params"], clients),
             "shares": None,
@@ -115,29 +84,26 @@ class LagTolerantRounds(ServerRounds):
         row: dict[str, Any] = {"selected": len(invited), "bytes_up": 0, "bytes_down": 0, **spent}
         start = fed.clock.now()
         state, sent, flights = await self._distribute(fed, state, invited, row)
-        arrived, taken = await self._wait(fed, state, sent, flights, start)
-        return await self._aggregate(fed, state, number, sent, (arrived, taken), row)
+        came = await self._wait(fed, state, sent, flights, start)
+        if self.pacing.bounded:
+            sent = self._called_off(fed, sent)
+        return await self._aggregate(fed, state, number, sent, came, row)
 
     # ------------------------------------------------------------------ lag-tolerant distribution
 
-    def _dispatch(self, fed: Federation, state: Tree, invited: Parties) -> _Dispatch:
+    def _dispatch(self, fed: Federation, state: Tree, invited: Parties) -> Dispatch:
         everyone = fed.parties.positions
-        asked, busy = np.isin(everyone, invited.positions), np.isin(everyone, fed.busy)
         lag = state["contacts"] - 1 - state["version"]
-        deprecated = asked & self.pacing.deprecated(lag)
-        fresh = deprecated | (asked & (lag == 0))
-        wasted = float(state["progress"][deprecated].sum() / self.epochs + (busy & deprecated).sum())
-        none = np.zeros(len(everyone))
-        going, busy = asked & ~fresh & ~busy, busy & ~deprecated
-        return _Dispatch(
-            asked, fresh, deprecated, going, busy, wasted, none.astype(bool), none.astype(np.int64), none.copy()
-        )
+        old = self.pacing.deprecated(lag, state["failed"], state["tried"])
+        return dispatched(np.isin(everyone, invited.positions), np.isin(everyone, fed.busy), lag, old)
 
     async def _distribute(
         self, fed: Federation, state: Tree, invited: Parties, row: dict[str, Any]
-    ) -> tuple[Tree, _Dispatch, list[Any]]:
+    ) -> tuple[Tree, Dispatch, list[Any]]:
         turn, everyone = state["contacts"], fed.parties
         sent = self._dispatch(fed, state, invited)
+        still = np.isin(everyone.positions, fed.busy)
+        row["wasted"] = float((state["progress"] / self.epochs + still)[sent.deprecated].sum())
         fed.cancel(everyone.positions[sent.deprecated])  # whoever still works on a model too old gets the new one
         version = np.where(sent.fresh, turn - 1, state["version"])
         progress = np.where(sent.fresh, 0, state["progress"])
@@ -145,8 +111,10 @@ class LagTolerantRounds(ServerRounds):
         bases = {**state["bases"], str(turn - 1): message}
         state = {**state, "version": version, "progress": progress, "bases": bases}
         flights = []
-        for base, done, who in _groups(sent, version, progress):
-            whole = {} if done == 0 else {"epochs": self.epochs + done, "done": done}
+        for base, done, who in sent.groups(version, progress):
+            # Called off, it does what is left; after a crash, all of its work again from where it was.
+            epochs = self.epochs if self.pacing.bounded else self.epochs + done
+            whole = {} if done == 0 else {"epochs": epochs, "done": done}
             # Who goes on is told to, and keeps its model.
             note = None if base == turn - 1 else np.full(len(who), M.nbytes({"version": base, "phase": self.phase}))
             flight = await fed.send(
@@ -166,12 +134,12 @@ class LagTolerantRounds(ServerRounds):
     # ------------------------------------------------------------------ waiting
 
     async def _wait(
-        self, fed: Federation, state: Tree, sent: _Dispatch, flights: list[Any], start: float
+        self, fed: Federation, state: Tree, sent: Dispatch, flights: list[Any], start: float
     ) -> tuple[Arrivals, NDArray[np.int64]]:
         """Until the selection rule is content: all arrivals of this round, and the places of those taken."""
         rule, known = self.job.selection, state["selection"]
         limit = None if self.pacing.deadline is None else start + self.pacing.deadline
-        working = int((sent.fresh | sent.going | sent.busy).sum())
+        working = sent.working
         count = min(rule.cohort_size(len(fed.parties)), working)
         found = await fed.arrivals(until=start)  # nobody yet, unless a late reply came while the server was at work
         taken, closing = rule.take(found.positions, count, known) if count else (np.zeros(0, np.int64), None)
@@ -191,6 +159,14 @@ class LagTolerantRounds(ServerRounds):
             fed.cancel()
         return found, taken
 
+    def _called_off(self, fed: Federation, sent: Dispatch) -> Dispatch:
+        """Tell those who still work that the round is full: they keep what they have."""
+        for flight in fed.traffic.flights:
+            places = self._places(fed, flight.parties.positions)
+            sent = sent.called_off(places, flight, fed.clock.now(), self.epochs)
+        fed.cancel()
+        return sent
+
     # ------------------------------------------------------------------ discriminative aggregation
 
     async def _aggregate(
@@ -198,7 +174,7 @@ class LagTolerantRounds(ServerRounds):
         fed: Federation,
         state: Tree,
         number: int,
-        sent: _Dispatch,
+        sent: Dispatch,
         came: tuple[Arrivals, NDArray[np.int64]],
         row: dict[str, Any],
     ) -> tuple[Tree, dict[str, Any]]:
@@ -209,26 +185,39 @@ class LagTolerantRounds(ServerRounds):
         parts = combined.value.get("update", [])
         places = self._places(fed, np.array([part.sender for part in parts], dtype=np.int64))
         picked = np.isin(places, self._places(fed, arrived.positions[taken]))
-        models = _rebuilt(parts, state["version"][places], state["bases"], params)
+        models = rebuilt(parts, state["version"][places], state["bases"], params)
         cache, shares = state["cache"], state["shares"]
         # (1) before: replies taken go in, and the model for deprecated clients without one
         cache = replaced(cache, places[picked], T.map(lambda leaf: leaf[picked], models), shares)
         stale = np.flatnonzero(sent.deprecated & ~np.isin(np.arange(len(shares)), places[picked]))
         cache = replaced(cache, stale, T.map(lambda leaf: np.asarray(leaf)[None], params), shares)
         # (2) the model is the cache's mean
-        mean = T.map(lambda value, leaf: value.astype(np.asarray(leaf).dtype), cache["mean"], params)
+        entered = state["entered"].copy()
+        entered[places[picked]] = entered[stale] = turn
+        mean = T.map(
+            lambda value, leaf: value.astype(np.asarray(leaf).dtype), self._mean(cache, shares, turn - entered), params
+        )
         info = round_info(fed, state, (number, True), row["selected"], combined.n)
         state = self._folded(state, combined, T.sub(mean, params), info)
         # (3) after: the other replies go in, and count in the next round
         cache = replaced(cache, places[~picked], T.map(lambda leaf: leaf[~picked], models), shares)
-        row.update(self._told(sent, came, places, picked, state))
-        state = self._moved_on({**state, "cache": cache}, sent, places)
+        row.update(self._told(sent, came, places, picked, state["version"][places], row["wasted"]))
+        entered[places[~picked]] = turn
+        state = self._moved_on({**state, "cache": cache, "entered": entered}, sent, places)
         state = {**state, "server": self.job.algorithm.advance(state["server"], info)}
         require_finite(state["server"]["params"], number)
         rule = self.job.selection
         asked = fed.parties[np.flatnonzero(sent.asked)]
         seen = replace(self._seen(combined, came, params, asked), round=turn, row={"round": number, **row})
         return {**state, "selection": rule.accept(seen, state["selection"])}, row
+
+    def _mean(self, cache: Tree, shares: NDArray[np.float64], ages: NDArray[np.int64]) -> Tree:
+        """The mean of the cache, its entries weighed by their age where that is wanted."""
+        staleness = self.pacing.staleness
+        if staleness is None:
+            return cache["mean"]
+        kinds, which = np.unique(ages, return_inverse=True)
+        return aged(cache, shares, np.array([staleness.weight(int(age)) for age in kinds])[which])
 
     def _folded(self, state: Tree, combined: Combined, update: Tree, info: Any) -> Tree:
         if combined.n == 0:  # nobody answered: the cache may have moved all the same
@@ -238,40 +227,43 @@ class LagTolerantRounds(ServerRounds):
         whole = replace(combined, value={**combined.value, "update": update}, kinds=kinds)
         return folded(self.job, state, whole, info, self.phase)
 
-    def _moved_on(self, state: Tree, sent: _Dispatch, places: NDArray[np.int64]) -> Tree:
+    def _moved_on(self, state: Tree, sent: Dispatch, places: NDArray[np.int64]) -> Tree:
         """Who submitted has this round's version; who crashed keeps whole epochs, if it may go on from them."""
         turn = state["contacts"]
         version, progress = state["version"].copy(), state["progress"].copy()
         version[places], progress[places] = turn, 0
         if self.pacing.resume:
             progress += sent.saved
+            if self.pacing.bounded:
+                progress = np.minimum(progress, self.epochs - 1)  # what is left is at least one epoch
+        state = {**state, "tried": state["tried"] + sent.begin, "failed": state["failed"] + sent.crashed}
         needed = np.unique(version)
         bases = {str(v): state["bases"][str(v)] for v in needed.tolist() if str(v) in state["bases"]}
         return {**state, "version": version, "progress": progress, "bases": bases}
 
     def _told(
         self,
-        sent: _Dispatch,
+        sent: Dispatch,
         came: tuple[Arrivals, NDArray[np.int64]],
         places: NDArray[np.int64],
         picked: NDArray[np.bool_],
-        state: Tree,
+        bases: NDArray[np.int64],
+        wasted: float,
     ) -> dict[str, Any]:
-        """What the round's row says of its clients; see ``efficiency``."""
+        """What the round's row says of its clients; see ``History``."""
         lost = sent.fraction[sent.crashed] - (sent.saved[sent.crashed] / self.epochs if self.pacing.resume else 0.0)
         arrived, taken = came
         began = np.array([flight.sent for flight in arrived.flights])[arrived.flight_of[taken]] if len(taken) else 0.0
         took = arrived.time[taken] - began
-        bases = state["version"][places]
         return {
             "picked": int(picked.sum()),
             "undrafted": int((~picked).sum()),
             "crashed": int(sent.crashed.sum()),
-            "late": int((sent.fresh | sent.going | sent.busy).sum()) - len(places) - int(sent.crashed.sum()),
+            "late": sent.working - len(places) - int(sent.crashed.sum()),
             "synchronised": int(sent.fresh.sum()),
             "deprecated": int(sent.deprecated.sum()),
             "version_variance": float(np.var(bases)) if len(bases) else 0.0,
-            "wasted": float(sent.wasted + lost.sum()),
+            "wasted": wasted + float(lost.sum()),
             "slowest_picked": float(took.max(initial=0.0)),
         }
 
@@ -291,23 +283,3 @@ class LagTolerantRounds(ServerRounds):
     @staticmethod
     def _places(fed: Federation, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(fed.parties.positions, positions)
-
-
-def _groups(
-    sent: _Dispatch, version: NDArray[np.int64], progress: NDArray[np.int64]
-) -> list[tuple[int, int, NDArray[np.int64]]]:
-    """Who is asked alike: ``(base version, whole epochs done before, places)``."""
-    begins = np.flatnonzero(sent.fresh | sent.going)
-    pairs = np.stack([version[begins], progress[begins]], axis=1)
-    kinds, which = np.unique(pairs, axis=0, return_inverse=True)
-    return [(int(v), int(p), begins[which.ravel() == i]) for i, (v, p) in enumerate(kinds)]
-
-
-def _rebuilt(parts: list[Part], versions: NDArray[np.int64], bases: Tree, params: Tree) -> Tree:
-    """The clients' models, ``(replies, ...)``: what each was sent plus its update."""
-    if not parts:
-        return T.map(lambda leaf: np.asarray(leaf)[None][:0], params)
-    updates = T.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *[part.value for part in parts])
-    kinds, which = np.unique(versions, return_inverse=True)
-    known = [bases[str(v)]["broadcast"]["params"] for v in kinds.tolist()]
-    return T.map(lambda update, *bases: update + np.stack(bases)[which], updates, *known)
