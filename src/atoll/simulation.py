@@ -111,7 +111,7 @@ def simulate(
         state_memory: bytes of memory for what clients keep between rounds; the rest goes to memory-mapped files, with the same results.
             ``None`` is a quarter of this machine's memory.
         tasks: tasks of a program that cannot be found as ``module:name``, such as a learner's; a ``Training`` brings its own, and so does a
-            program with an attribute ``tasks``.
+            program with an attribute ``tasks``. Its attribute ``others`` names further parties, name -> role.
         on_record: called with every record of metrics.
         on_restore: called with the records of the checkpoint that a resumed run continues from.
     """
@@ -120,7 +120,7 @@ def simulate(
     begin = time.perf_counter()
     chosen = make_engine(engine, workers)
     where = None if folder is None else Path(folder)
-    servers = job.topology.servers(len(islands)) if isinstance(job, Training) else {}
+    servers = job.topology.servers(len(islands)) if isinstance(job, Training) else dict(getattr(job, "others", {}))
     known: dict[str, Any] = {"roster": Roster(islands.names, others=servers)} if servers else {}
     world = World(
         islands, chosen, seed=seed, **known, clock=Clock(), cost=devices or Free(), folder=where, resume=resume,

@@ -21,6 +21,7 @@ _EXTRAS = {
     "arrow": ("pyarrow",),
     "tensorboard": ("tensorboardX",),
     "mlflow": ("mlflow",),
+    "he": ("tenseal",),
 }
 
 

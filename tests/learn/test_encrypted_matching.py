@@ -1,0 +1,180 @@
+"""Divergences of profiles whose means stay encrypted: the same numbers, and nobody sees the means."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+
+import numpy as np
+import pytest
+from test_fedprof import profile, spoiled
+
+import atoll
+from atoll.core import message as M
+from atoll.core.errors import ConfigError, DataError, MissingExtraError, PolicyError
+from atoll.core.federation import Federation
+from atoll.learn import FedAvg
+from atoll.learn.learner import LearnerSettings, adapt
+from atoll.learn.matching import EncryptedMatching
+from atoll.learn.profiles import divergence
+from atoll.learn.selection import encrypted
+
+try:
+    import tenseal  # noqa: F401
+
+    missing = False
+except ImportError:
+    missing = True
+needs_he = pytest.mark.skipif(missing, reason='TenSEAL is not installed: pip install "atoll[he]"')
+
+
+def reports_of(model, data):
+    """Profiles in the clear, of every client and of the server."""
+    learner = adapt(model, LearnerSettings(algorithm=FedAvg()), data)
+    params = learner.init(atoll.core.rng.Rng.of(0).child("init"))
+    asked = {"profile": {"layer": "auto"}}
+    clients = [learner.report_of(params, data.shard(i), asked)["profile"] for i in range(len(data))]
+    return params, clients, learner.report_of(params, data.test, asked)["profile"]
+
+
+@needs_he
+@pytest.mark.parametrize("q", [1, 16, 300])
+def test_decrypted_sums_are_the_divergences_in_the_clear(q):
+    rng = np.random.default_rng(q)
+    secret, public = encrypted.make_keys()
+    for _ in range(3):
+        client, own = profile(rng, q), profile(rng, q)
+        terms, scale = encrypted.masked_terms(public, encrypted.encrypt_means(public, client["mean"]), own)
+        found = encrypted.plain_part(client["var"], own["var"]) + scale * encrypted.open_sum(secret, terms)
+        assert found == pytest.approx(divergence(client, own), abs=2e-4)
+
+
+@needs_he
+def test_dead_elements_are_scaled_and_not_lost():
+    own = {"mean": np.array([0.0, 1.0]), "var": np.array([0.0, 1.0])}
+    client = {"mean": np.array([0.5, 1.5]), "var": np.array([0.0, 2.0])}
+    secret, public = encrypted.make_keys()
+    terms, scale = encrypted.masked_terms(public, encrypted.encrypt_means(public, client["mean"]), own)
+    found = encrypted.plain_part(client["var"], own["var"]) + scale * encrypted.open_sum(secret, terms)
+    assert found == pytest.approx(divergence(client, own), rel=1e-5)
+
+
+@needs_he
+def test_the_key_holder_sees_masks():
+    """What it decrypts is spread over the masks' range, while the terms themselves are below 1."""
+    import tenseal as ts
+
+    rng = np.random.default_rng(0)
+    client, own = profile(rng, 64), profile(rng, 64)
+    secret, public = encrypted.make_keys()
+    terms, _ = encrypted.masked_terms(public, encrypted.encrypt_means(public, client["mean"]), own, mask_bits=12)
+    seen = np.array(ts.ckks_vector_from(ts.context_from(secret.tobytes()), terms.tobytes()).decrypt())
+    assert 0.4 < np.abs(seen[:-1]).mean() / 2**12 < 0.6
+    again, _ = encrypted.masked_terms(public, encrypted.encrypt_means(public, client["mean"]), own, mask_bits=12)
+    other = np.array(ts.ckks_vector_from(ts.context_from(secret.tobytes()), again.tobytes()).decrypt())
+    assert np.abs(seen - other)[:-1].mean() > 2**10
+    assert seen.sum() == pytest.approx(other.sum(), abs=1e-3)
+
+
+@needs_he
+def test_the_server_must_not_hold_the_key():
+    secret, public = encrypted.make_keys()
+    sealed = encrypted.encrypt_means(public, np.ones(3))
+    own = {"mean": np.zeros(3), "var": np.ones(3)}
+    with pytest.raises(PolicyError, match="the server was given a secret key"):
+        encrypted.masked_terms(secret, sealed, own)
+    with pytest.raises(PolicyError, match="a client was given a secret key"):
+        encrypted.encrypt_means(secret, np.ones(3))
+    with pytest.raises(PolicyError, match="a public key opens nothing"):
+        encrypted.open_sum(public, encrypted.masked_terms(public, sealed, own)[0])
+
+
+@needs_he
+def test_a_federation_finds_the_divergences_and_the_server_sees_no_mean(monkeypatch):
+    data, model = spoiled(parties=4), atoll.models.mlp(64, 10, hidden=(16,))
+    params, clients, own = reports_of(model, data)
+    replies, to_holder = [], []
+    ask_all = Federation.ask_all
+
+    async def watched(self, parties, task, message=None, **terms):
+        found = await ask_all(self, parties, task, message, **terms)
+        replies.extend(found.values)
+        if parties.names == ["key-holder"]:
+            to_holder.append(message)
+        return found
+
+    monkeypatch.setattr(Federation, "ask_all", watched)
+    program = EncryptedMatching(model=model, params=params).program(data)
+    found = atoll.simulate(program, data, engine="inline")
+    assert found.clients == [f"client-{i}" for i in range(4)]
+    expected = [divergence(told, own) for told in clients]
+    np.testing.assert_allclose(found.divergences, expected, atol=found.error + 1e-4)
+    # All that came to the server, as bytes: no two means of a client in float32, none in float64, and no key that opens one. (Four bytes alone are met
+    # by chance in a megabyte of ciphertext.)
+    view = M.encode({"view": replies})
+    for told in clients:
+        for i in range(15):
+            assert told["mean"][i : i + 2].tobytes() not in view
+            assert told["mean"][i].astype(np.float64).tobytes() not in view
+        assert told["var"].tobytes() in view  # the search would have found them
+    keys = [reply for reply in replies if isinstance(reply, np.ndarray) and reply.dtype == np.uint8]
+    assert len(keys) == 1
+    encrypted.require_public(keys[0], "the server")
+    # Nor did the key holder get a client's ciphertext.
+    sealed = [reply["mean"].tobytes() for reply in replies if isinstance(reply, dict)]
+    assert len(sealed) == 4
+    assert not {part.tobytes() for message in to_holder[1:] for part in message["sealed"]} & set(sealed)
+
+
+@needs_he
+def test_somebody_else_must_hold_the_key():
+    data = spoiled(parties=2)
+    program = EncryptedMatching(model=atoll.models.mlp(64, 10)).program(data)
+    program.others = {}
+    with pytest.raises(PolicyError, match="there is no party 'key-holder' apart from the clients to hold the key"):
+        atoll.simulate(program, data, engine="inline")
+
+
+@needs_he
+def test_means_that_the_scheme_cannot_carry():
+    _, public = encrypted.make_keys()
+    with pytest.raises(DataError, match="1 means up to 300"):
+        encrypted.encrypt_means(public, [300.0])
+    with pytest.raises(DataError, match="5000 means up to 0"):
+        encrypted.encrypt_means(public, np.zeros(5000))
+    own, two = {"mean": np.zeros(3), "var": np.ones(3)}, encrypted.encrypt_means(public, np.ones(2))
+    with pytest.raises(DataError, match="a ciphertext of 2 means, and the server has 3"):
+        encrypted.masked_terms(public, two, own)
+
+
+def test_a_missing_library_says_what_to_install(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.partition(".")[0] == "tenseal":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setitem(sys.modules, "tenseal", None)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtraError, match=r'needs tenseal.*pip install "atoll\[he\]"'):
+        encrypted.make_keys()
+
+
+def test_settings_that_cannot_be():
+    model = atoll.models.mlp(64, 10)
+    with pytest.raises(ConfigError, match="mask_bits=30"):
+        EncryptedMatching(model=model, mask_bits=30)
+    with pytest.raises(ConfigError, match="digits=9"):
+        EncryptedMatching(model=model, digits=9)
+    with pytest.raises(ConfigError, match=r"floor=0\.0"):
+        EncryptedMatching(model=model, floor=0.0)
+    with pytest.raises(ConfigError, match="the server has no data to compare clients with"):
+        EncryptedMatching(model=model).program(spoiled(parties=2, test=False))
+
+
+def test_the_plain_part_is_the_divergence_of_profiles_with_equal_means():
+    rng = np.random.default_rng(0)
+    client, own = profile(rng, 9), profile(rng, 9)
+    same = {"mean": own["mean"], "var": client["var"]}
+    assert encrypted.plain_part(client["var"], own["var"]) == pytest.approx(divergence(same, own), rel=1e-9)
