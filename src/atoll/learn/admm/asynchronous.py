@@ -18,9 +18,19 @@ from atoll.learn.card import Card
 from ..checks import require_count, require_positive
 from .losses import check_loss, local_data, solve
 
-__all__ = ["AsyncADMM", "worker_step"]
+__all__ = ["AsyncADMM", "overdue", "worker_step"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def overdue(age: Array, most: int) -> Array:
+    """The bounded delay: whom the next update has to wait for, lest its last report be ``most`` updates old after it.
+
+    Args:
+        age: updates since each worker's last report.
+        most: ``tau``.
+    """
+    return np.asarray(age >= most - 1)
 
 
 @task
@@ -41,6 +51,8 @@ class AsyncADMM:
 
     The server updates ``z = mean(x_i + l_i / rho)`` when at least ``min_arrivals`` workers have reported since the last update and nobody's last report is
     ``max_age`` updates old or older; what the others reported last stays in the mean. Only reporters are sent the new ``z``.
+
+    ``PartialBarrier`` is the same pace for trainings: with ``CEADMM(solver="exact")`` on quadratics it gives the same ``z``.
 
     A program in the clock's time: ``atoll.simulate(AsyncADMM(dim=15).program, islands)`` returns ``z``. With ``min_arrivals`` = all it is synchronous.
     Work under way is not checkpointed: a run begins again.
@@ -99,7 +111,7 @@ class AsyncADMM:
 
     async def _reports(self, fed: Federation, age: Array, place: dict[int, int]) -> list[Handle]:
         handles: list[Handle] = []
-        waiting = set(np.flatnonzero(age >= self.max_age - 1).tolist())  # they would be too old after this update
+        waiting = set(np.flatnonzero(overdue(age, self.max_age)).tolist())
         while len(handles) < self.min_arrivals or waiting:
             arrived = await fed.arrivals(1)
             if not len(arrived):

@@ -1,8 +1,24 @@
 """Pacing: when a round begins and ends."""
 
+from .barrier import PartialBarrier
 from .base import Pacing
+from .fedasync import FedAsync
+from .fedbuff import FedBuff
 from .hybridfl import HybridFL
 from .safa import SAFA
+from .staleness import ConstantStaleness, HingeStaleness, PolynomialStaleness, Staleness
 from .synchronous import Synchronous
 
-__all__ = ["HybridFL", "SAFA", "Pacing", "Synchronous"]
+__all__ = [
+    "ConstantStaleness",
+    "FedAsync",
+    "FedBuff",
+    "HingeStaleness",
+    "HybridFL",
+    "Pacing",
+    "PartialBarrier",
+    "PolynomialStaleness",
+    "SAFA",
+    "Staleness",
+    "Synchronous",
+]

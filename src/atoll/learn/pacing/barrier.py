@@ -1,0 +1,104 @@
+"""A partial barrier with bounded delay: the pace of asynchronous distributed ADMM (Zhang and Kwok 2014)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import CompositionError
+
+from ..admm.asynchronous import overdue
+from ..checks import require_count
+from ..wrapped import innermost
+from .base import refuse
+from .buffered import Buffered
+from .in_flight import Asynchronous
+
+if TYPE_CHECKING:
+    from atoll.core.federation import Federation
+    from atoll.core.flight import Handle
+    from atoll.core.tree import Tree
+
+    from ..course import Course
+    from ..learner import Learner
+    from ..training import Training
+    from .in_flight import RoundLog
+
+__all__ = ["PartialBarrier"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialBarrier(Asynchronous):
+    """The server goes on with ``replies`` replies, provided that nobody still works on a model that would then be ``max_delay`` updates old.
+
+    So no reply is folded more than ``max_delay - 1`` updates after its base; with ``max_delay=1``, or everyone's reply, it is synchronous. Whoever has
+    replied is sent the new model. Replies count in full, however stale: that is sound where they are changes of what a client told before (the
+    consensus ADMM methods ``CEADMM`` and ``FedADMM``, whose server then always holds ``z = (1/N) sum_k u_k`` of everybody's newest), and otherwise
+    asynchronous SGD with a bounded delay.
+
+    ``atoll.learn.admm.AsyncADMM`` is the same pace as a program of its own, for losses whose subproblem has an exact solution; with
+    ``CEADMM(solver="exact")`` on quadratics and ``Everyone()`` both give the same iterates.
+
+    A crash that no link has noticed holds the server up, as a slow client does: it cannot know.
+
+    Zhang, Kwok 2014, "Asynchronous Distributed ADMM for Consensus Optimization", ICML.
+
+    Attributes:
+        replies: ``A`` (there ``S_min``), at least 1.
+        max_delay: ``tau``, at least 1.
+    """
+
+    replies: int = 1
+    max_delay: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("PartialBarrier", replies=self.replies, max_delay=self.max_delay)
+
+    def check(self, job: Training, learner: Learner, data: Any) -> None:
+        """Refuse algorithms whose fold wants replies of one model, and more replies than clients at work."""
+        super().check(job, learner, data)
+        name, family = type(job.algorithm).__name__, innermost(job.algorithm).card.family
+        if family == "statistics":
+            why = f"{name} adds up what all clients sent and forgets what it had"
+            refuse(self, why, "algorithm", "use Synchronous()")
+        if family == "second order":
+            why = f"{name} pairs models and gradients of one round, and these would be of several"
+            refuse(self, why, "algorithm", "use Synchronous(), or a first-order or consensus ADMM method")
+        if job.reducer.secure:
+            why = f"a round may have one reply of a version, which {type(job.reducer).__name__} would reveal"
+            refuse(self, why, "reducer", "use FedBuff(group=...), Synchronous(), or a plain reducer")
+        most = job.selection.cohort_size(len(data))
+        if self.replies > most:
+            raise CompositionError(
+                f"PartialBarrier: replies={self.replies}, and {most} clients are at work",
+                where="Training.pacing",
+                remedy=f"use at most {most}, or select more clients",
+            )
+
+    def course(self, job: Training, learner: Learner, data: Any) -> Course:
+        """Rounds of one update."""
+        return _Bounded(self, job, learner, data)
+
+
+class _Bounded(Buffered):
+    """The rounds of ``PartialBarrier``."""
+
+    def __init__(self, pacing: PartialBarrier, job: Training, learner: Learner, data: Any) -> None:
+        super().__init__(pacing, job, learner, data)
+        self.pacing = pacing
+
+    async def gather(self, fed: Federation, state: Tree, log: RoundLog) -> tuple[list[Handle], Tree]:
+        """All that are there once enough are, and nobody is overdue."""
+        while True:
+            await self.arrived(fed)
+            if len(self.held) >= self.pacing.replies and not self._waits(fed, state):
+                return list(self.held), state
+            state = await self.await_more(fed, state, log)
+
+    def _waits(self, fed: Federation, state: Tree) -> bool:
+        working = state["until"] > fed.clock.now()
+        working[self.places(fed, np.array([h.party.position for h in self.held], dtype=np.int64))] = False
+        return bool(overdue(state["version"] - state["base"], self.pacing.max_delay)[working].any())

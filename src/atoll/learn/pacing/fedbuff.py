@@ -1,0 +1,126 @@
+"""FedBuff: the server steps when a buffer of updates is full (Nguyen et al. 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.errors import CompositionError
+
+from ..checks import require_choice, require_count, require_positive
+from .base import refuse
+from .buffered import Buffered, groups_of
+from .in_flight import Asynchronous
+from .soundness import require_delta
+from .staleness import PolynomialStaleness, Staleness
+
+if TYPE_CHECKING:
+    from atoll.core.federation import Federation
+    from atoll.core.flight import Handle
+    from atoll.core.tree import Tree
+
+    from ..course import Course
+    from ..learner import Learner
+    from ..training import Training
+    from .in_flight import RoundLog
+
+__all__ = ["FedBuff"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedBuff(Asynchronous):
+    """Clients work at their own pace; when ``buffer`` replies are there, ``w <- w + server_lr sum_k n_k s(d_k) u_k / sum_k n_k``.
+
+    ``u_k`` is the update from the model that client k was sent and ``d_k`` the server steps since. The weights ``n_k`` are the algorithm's own (examples in
+    FedAvg); with ``aggregation=EqualWeights()`` the step is the paper's, ``(1/K) sum_k s(d_k) u_k``. With a buffer as large as the number of clients at
+    work, and devices that are equally fast, it is synchronous.
+
+    Replies are added up by request, so that a secure reducer can hide them: a request's replies have one weight. Then ``group`` is the least number that
+    is added up; what can never come together with so many of its request is dropped. (The paper's own secure aggregation weighs at the client.)
+
+    Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba 2022, "Federated Learning with Buffered Asynchronous Aggregation", AISTATS.
+
+    Attributes:
+        buffer: ``K``, replies a step; a round is one step.
+        concurrency: clients at work at the same time; ``None`` is the cohort's size of the selection rule.
+        staleness: ``s``.
+        server_lr: of the step, positive.
+        group: least replies that are added up, of one request; at least 2 with a secure reducer.
+        refill: whether idle clients are asked at every ``"step"``, or also at every ``"arrival"``, as in the paper: more are at work, in smaller blocks.
+    """
+
+    buffer: int = 10
+    concurrency: int | None = None
+    staleness: Staleness = field(default_factory=PolynomialStaleness)
+    server_lr: float = 1.0
+    group: int = 1
+    refill: str = "step"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("FedBuff", buffer=self.buffer, group=self.group)
+        if self.concurrency is not None:
+            require_count("FedBuff", concurrency=self.concurrency)
+        require_positive("FedBuff", server_lr=self.server_lr)
+        require_choice("FedBuff", "refill", self.refill, ("step", "arrival"))
+
+    def check(self, job: Training, learner: Learner, data: Any) -> None:
+        """Refuse what cannot be added up over versions, and a buffer that can never be full."""
+        super().check(job, learner, data)
+        require_delta(self, job, learner, drops=False)
+        if job.reducer.secure and self.group < 2:
+            why = f"group={self.group}: {type(job.reducer).__name__} would add up single replies, and reveal them"
+            refuse(self, why, "pacing", "use group=2 or more, at least what the reducer needs to go on after losses")
+        most = min(len(data), self.concurrency or job.selection.cohort_size(len(data)))
+        if max(self.buffer, self.group) > most:
+            raise CompositionError(
+                f"FedBuff: buffer={self.buffer} with group={self.group}, and {most} clients are at work",
+                where="Training.pacing",
+                remedy=f"use a buffer of at most {most}, or select more clients",
+            )
+
+    def course(self, job: Training, learner: Learner, data: Any) -> Course:
+        """Rounds of one step."""
+        return _Steps(self, job, learner, data)
+
+
+class _Steps(Buffered):
+    """The rounds of ``FedBuff``."""
+
+    def __init__(self, pacing: FedBuff, job: Training, learner: Learner, data: Any) -> None:
+        super().__init__(pacing, job, learner, data)
+        self.pacing, self.factor = pacing, pacing.server_lr
+
+    def at_work(self, fed: Federation) -> int:
+        """The concurrency."""
+        return self.pacing.concurrency or super().at_work(fed)
+
+    def weight(self, staleness: int) -> float:
+        """``s(d)``."""
+        return self.pacing.staleness.weight(staleness)
+
+    async def gather(self, fed: Federation, state: Tree, log: RoundLog) -> tuple[list[Handle], Tree]:
+        """The first replies in whole groups."""
+        while True:
+            await self.arrived(fed)
+            state = self._given_up(fed, state, log)
+            ready = [h for _, group in groups_of(self.held) if len(group) >= self.pacing.group for h in group]
+            if len(ready) >= self.pacing.buffer:
+                chosen = set(map(id, ready))
+                first = [h for h in self.held if id(h) in chosen]
+                # A group that is cut could leave fewer than may be added up.
+                return (first[: self.pacing.buffer] if self.pacing.group == 1 else first), state
+            if self.pacing.refill == "arrival":
+                state = await self.fill(fed, state, log)
+            state = await self.await_more(fed, state, log)
+
+    def _given_up(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
+        """Let go of replies whose request can never give a whole group."""
+        for flight, group in groups_of(self.held):
+            if len(group) + int(flight.open.sum()) < self.pacing.group:
+                for handle in group:
+                    handle.cancel()
+                log.late += len(group)
+                log.wasted += len(group)
+                state = self.released(fed, state, group)
+        return state

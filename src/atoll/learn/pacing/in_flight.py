@@ -1,0 +1,326 @@
+"""Rounds whose clients work on models of several versions: who is at work, what arrives, and what a round's row says of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import QuorumError
+from atoll.core.reducer import Plain
+from atoll.core.tree import Tree
+
+from ..algorithm import RoundInfo
+from ..checks import require_finite, require_positive
+from ..invitation import Inviter, reply_bytes
+from ..rounds import ServerRounds, folded, initial, outgoing, population_examples, server_round
+from ..selection import Seen
+from .base import Pacing
+from .soundness import require_flexible
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.federation import Federation
+    from atoll.core.flight import Flight, Handle
+    from atoll.core.party import Parties
+    from atoll.core.reducer import Reducer
+    from atoll.core.results import Combined
+
+    from ..learner import Learner
+    from ..training import Training
+
+__all__ = ["Asynchronous", "InFlight", "RoundLog"]
+
+MOST_LOOKS = 100_000
+"""How often a server that has nobody at work looks again for clients that are there."""
+MOST_ASKS = 1_000
+"""How often it asks before one of those asked answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asynchronous(Pacing):
+    """Base of the asynchronous pacings.
+
+    Attributes:
+        look_again: seconds after which a server that has nobody at work looks again for clients that are there.
+    """
+
+    look_again: float = 60.0
+
+    def __post_init__(self) -> None:
+        require_positive(type(self).__name__, look_again=self.look_again)
+
+    def check(self, job: Training, learner: Learner, data: Any) -> None:
+        """Refuse what cannot be done when clients work on models of several versions."""
+        del learner, data
+        require_flexible(self, job)
+
+
+@dataclass
+class RoundLog:
+    """What happens in a round, for its row and for the selection rule.
+
+    Attributes:
+        asked: positions of who was asked, in order.
+        senders: positions of whose replies were used, in order.
+        seconds: from asking to arrival, of each of them.
+        staleness: versions by which the base of each was behind.
+        bases: version of each base.
+        crashed: how many of those asked will never answer.
+        late: replies that came and were not used.
+        wasted: local updates thrown away.
+        joules: that those asked spend, ``None`` where nobody knows.
+        rejected: name -> why a reply was kept out.
+        errors: name -> what a task raised.
+        metrics: name -> sum of weighted values, and of weights.
+    """
+
+    asked: list[int] = field(default_factory=list)
+    senders: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    staleness: list[int] = field(default_factory=list)
+    bases: list[int] = field(default_factory=list)
+    crashed: int = 0
+    late: int = 0
+    wasted: float = 0.0
+    joules: float | None = None
+    rejected: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+
+    def sent(self, flight: Flight) -> None:
+        """Write down a request."""
+        lost = ~np.isfinite(flight.arrives)
+        self.asked += flight.parties.positions.tolist()
+        self.crashed += int(lost.sum())
+        self.wasted += float(flight.fraction[lost].sum())
+        if flight.energy is not None:
+            self.joules = (self.joules or 0.0) + float(flight.energy.sum())
+
+    def used(self, handles: Sequence[Handle], combined: Combined, version: int) -> None:
+        """Write down replies that were used in a server update."""
+        there = set(combined.senders.positions.tolist())
+        for handle in handles:
+            if handle.party.position in there:
+                self.senders.append(handle.party.position)
+                self.seconds.append(float(handle.flight.arrives[handle.index] - handle.flight.sent))
+                self.staleness.append(version - handle.version)
+                self.bases.append(handle.version)
+        self.rejected.update(combined.rejected)
+        self.errors.update({name: str(error) for name, error in combined.errors.items()})
+        for name, value in combined.value.items():
+            if name.startswith("metric/"):
+                total = self.metrics.setdefault(name.removeprefix("metric/"), [0.0, 0.0])
+                total[0] += combined.weight[name] * float(value)
+                total[1] += combined.weight[name]
+
+    def row(self) -> dict[str, Any]:
+        """The round's row, without bytes and times."""
+        late = np.asarray(self.staleness, dtype=np.float64)
+        row: dict[str, Any] = {
+            "selected": len(self.asked),
+            "replied": len(self.senders),
+            "rejected": len(self.rejected),
+            "synchronised": len(self.asked),
+            "crashed": self.crashed,
+            "late": self.late,
+            "wasted": self.wasted,
+            "staleness": float(late.mean()) if len(late) else 0.0,
+            "most_stale": int(late.max(initial=0)),
+            "version_variance": float(np.var(self.bases)) if self.bases else 0.0,
+        }
+        if self.rejected:
+            row["rejected_clients"] = dict(self.rejected)
+        if self.errors:
+            row["errors"] = dict(self.errors)
+        if self.joules is not None:
+            row["energy_wh"] = self.joules / 3600.0
+        return {**row, **{name: total / weight for name, (total, weight) in self.metrics.items() if weight}}
+
+
+class InFlight(ServerRounds):
+    """Base of the courses of asynchronous pacings.
+
+    Beside the server's, their state holds ``"version"``, the server's updates so far, and by client ``"until"``, the clock time from which it can be asked
+    again (``inf`` while its reply is awaited or not yet used), and ``"base"``, the version that it was sent last.
+
+    Args:
+        pacing: the training's.
+        job: the training.
+        learner: its learner.
+        data: the federated data set.
+    """
+
+    def __init__(self, pacing: Asynchronous, job: Training, learner: Learner, data: Any) -> None:
+        super().__init__(job, learner, data)
+        self.look_again = pacing.look_again
+        self.phase = job.algorithm.phases[0]
+        # Not part of the state: whatever has arrived and was not used arrives again in a resumed run.
+        self.held: list[Handle] = []
+
+    @property
+    def ahead(self) -> bool:
+        """Whether a flight runs in one block; not where clients' private states are looked at between rounds, or a protocol combines replies."""
+        return not self.job.evaluation.personal and self.reducer is None
+
+    @property
+    def reducer(self) -> Reducer | None:
+        """The protocol that combines replies; ``None`` for plain addition."""
+        return None if type(self.job.reducer) is Plain else self.job.reducer
+
+    def at_work(self, fed: Federation) -> int:
+        """Clients that shall work at the same time."""
+        return self.job.selection.cohort_size(len(fed.parties))
+
+    def initial(self, fed: Federation) -> Tree:
+        """Nobody is at work."""
+        clients = len(fed.parties)
+        own = {"version": 0, "until": np.full(clients, -np.inf), "base": np.zeros(clients, dtype=np.int64)}
+        return {**initial(fed, self.job, self.learner), **own}
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """One round; where the algorithm's plan contacts nobody, the server's alone."""
+        job = self.job
+        if job.aggregation.weighs_population and state["weight"] is None:
+            state = {**state, "weight": await population_examples(fed, self.data)}
+        if not job.algorithm.plan(state["server"]):
+            state, row = await server_round(fed, job, self.learner, self.data, state, number)
+            return {**state, "version": state["version"] + 1}, row
+        log = RoundLog()
+        state = await self.updates(fed, state, log)
+        info = replace(
+            self.info(fed, state, len(log.senders)), round=number, rng=fed.rng.child("server", "round", number)
+        )
+        state = {**state, "server": job.algorithm.advance(state["server"], info)}
+        require_finite(state["server"]["params"], number)
+        row = log.row()
+        return self._learned(fed, state, log, {"round": number, **row}), row
+
+    async def updates(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
+        """The server's updates of one round."""
+        raise NotImplementedError
+
+    def _learned(self, fed: Federation, state: Tree, log: RoundLog, row: dict[str, Any]) -> Tree:
+        everyone = fed.world.roster.all()
+        asked, senders = (everyone[np.array(who, dtype=np.int64)] for who in (log.asked, log.senders))
+        seen = Seen(state["contacts"], asked, senders, np.array(log.seconds), {}, row)
+        return {**state, "selection": self.job.selection.accept(seen, state["selection"])}
+
+    # ------------------------------------------------------------------ asking
+
+    def free(self, fed: Federation, state: Tree) -> Parties:
+        """Clients that are there and not at work."""
+        idle = np.flatnonzero(state["until"] <= fed.clock.now())
+        return fed.available(fed.parties[idle])
+
+    async def fill(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
+        """Ask so many more that ``at_work`` clients are."""
+        working = int((state["until"] > fed.clock.now()).sum()) - len(self.held)
+        return await self.ask(fed, state, log, self.free(fed, state), self.at_work(fed) - working)
+
+    async def ask(
+        self, fed: Federation, state: Tree, log: RoundLog, among: Parties, count: int, version: int | None = None
+    ) -> Tree:
+        """Send the current model to ``count`` of these clients, as the selection rule has it."""
+        count = min(count, len(among))
+        if count < 1:
+            return state
+        job = self.job
+        state = {**state, "contacts": state["contacts"] + 1}
+        candidates = Inviter(fed, job, self.learner, self.data, state, among).candidates()
+        invited = candidates.parties[job.selection.invite(candidates, count, state["selection"])]
+        state, message, sizes = outgoing(fed, job, state, invited, self.phase)
+        flight = await fed.send(
+            invited,
+            self.learner.train,
+            message,
+            version=state["version"] if version is None else version,
+            at=(state["contacts"], self.phase),
+            down=sizes,
+            up=lambda: reply_bytes(job, state["server"]["params"], self.phase),
+            ahead=self.ahead,
+        )
+        log.sent(flight)
+        where = self.places(fed, invited.positions)
+        until, base = state["until"].copy(), state["base"].copy()
+        until[where] = np.where(np.isfinite(flight.arrives), np.inf, flight.lost)
+        base[where] = flight.version
+        return {**state, "until": until, "base": base}
+
+    @staticmethod
+    def places(fed: Federation, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places of these clients in the columns of the state."""
+        return np.searchsorted(fed.parties.positions, positions)
+
+    # ------------------------------------------------------------------ waiting
+
+    def collect(self, arrived: Sequence[Handle]) -> None:
+        """Hold arrivals in order of time; those of one moment in the order in which they were asked."""
+
+        def order(handle: Handle) -> tuple[float, int, int]:
+            time = float(handle.flight.arrives[handle.index])
+            return time, handle.flight.request.turn, handle.party.position
+
+        self.held = sorted([*self.held, *arrived], key=order)
+
+    async def await_more(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
+        """Hold at least one more arrival, or find that a crash has been noticed; when nobody is at work, ask again.
+
+        Raises:
+            QuorumError: nobody is at work, and nobody comes who could be asked.
+        """
+        asks = 0
+        for _ in range(MOST_LOOKS):
+            now = fed.clock.now()
+            ahead = state["until"][np.isfinite(state["until"]) & (state["until"] > now)]
+            noticed = float(ahead.min()) if len(ahead) else math.inf
+            if fed.under_way:
+                self.collect((await fed.arrivals(1, until=noticed if math.isfinite(noticed) else None)).handles())
+                return state
+            before = state["contacts"]
+            state = await self.fill(fed, state, log)
+            if state["contacts"] > before and asks < MOST_ASKS:
+                asks += 1
+                continue
+            if math.isfinite(noticed):
+                await fed.clock.sleep_until(noticed)
+                return state
+            if len(fed.available(fed.parties)):
+                break
+            await fed.clock.sleep_until(now + self.look_again)
+        raise QuorumError(
+            "nobody is at work, and nobody can be asked",
+            where=f"contact {state['contacts']}",
+            remedy="use devices that answer and are there more often, or invite more clients",
+        )
+
+    async def arrived(self, fed: Federation) -> None:
+        """Hold what has arrived by now, without waiting."""
+        self.collect((await fed.arrivals(1, until=fed.clock.now())).handles())
+
+    # ------------------------------------------------------------------ using
+
+    def released(self, fed: Federation, state: Tree, handles: Sequence[Handle]) -> Tree:
+        """These clients can be asked again."""
+        until = state["until"].copy()
+        until[self.places(fed, np.array([h.party.position for h in handles], dtype=np.int64))] = fed.clock.now()
+        gone = set(map(id, handles))
+        self.held = [h for h in self.held if id(h) not in gone]
+        return {**state, "until": until}
+
+    def info(self, fed: Federation, state: Tree, replied: int) -> RoundInfo:
+        """What the fold of a server update may know: its number counts updates."""
+        version = state["version"] + 1
+        stream = fed.rng.child("server", "update", version)
+        return RoundInfo(version, replied, replied, len(fed.parties), state["weight"], stream)
+
+    def applied(self, fed: Federation, state: Tree, combined: Combined) -> Tree:
+        """The next version: replies folded into the server's state; the same where none can be used."""
+        if combined.n == 0:
+            return state
+        state = folded(self.job, state, combined, self.info(fed, state, combined.n), self.phase)
+        return {**state, "version": state["version"] + 1}
