@@ -159,8 +159,8 @@ def _statements(task: Task, found: Mapping[Key, Learnt]) -> list[Claim]:
 def _alone(task: Task, found: Mapping[Key, Learnt], where: Sequence[tuple[float, float]], least: float) -> Claim:
     values = [found["Fully local", cr, c].mean for cr, c in where if ("Fully local", cr, c) in found]
     text = ", ".join(f"{value:.4f}" for value in values) if len(values) == len(where) else None
-    note = f"task {task.number}; holds from {least:g} on" + ("" if text else "; not trained")
-    return _said("local", text, bool(values) and min(values) >= least, note)
+    note = f"task {task.number}; holds if their mean is {least:g} or more" + ("" if text else "; not trained")
+    return _said("local", text, bool(values) and float(np.mean(values)) >= least, note)
 
 
 def _fraction(found: Mapping[Key, Learnt]) -> Claim:

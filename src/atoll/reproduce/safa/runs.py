@@ -1,0 +1,44 @@
+"""From a task to its reproduction: what rounds cost, and what is learnt."""
+
+from __future__ import annotations
+
+import functools
+
+from ..entry import Claim, Entry, Lab
+from .costs import bias_claims, cost_claims, study_claims
+from .scores import PLANS, accuracy_claims, train
+from .tasks import BOSTON, Task
+
+__all__ = ["SOURCE", "claims", "entry"]
+
+SOURCE = "Wu, Towards Efficient Horizontal Federated Learning, PhD thesis, Warwick 2021, chapter 3 and appendix A"
+
+
+def claims(task: Task, lab: Lab, quick: bool) -> list[Claim]:
+    """Everything about a task.
+
+    Args:
+        task: one of the three.
+        lab: runs and keeps the trainings.
+        quick: the cost of rounds alone, which needs no data; the accuracies say that nothing was trained.
+    """
+    made = cost_claims(task)
+    if task is BOSTON:
+        made += study_claims() + bias_claims()
+    return made + accuracy_claims(task, {} if quick else train(lab, task, PLANS[task.name]))
+
+
+def entry(task: Task, data: str) -> Entry:
+    """The reproduction of a task.
+
+    Args:
+        task: one of the three.
+        data: what it needs, in words.
+    """
+    return Entry(
+        name=f"safa-{task.name}",
+        title=f"SAFA, task {task.number}: what rounds cost and what is learnt beside FedAvg, FedCS and fully local training",
+        source=SOURCE,
+        run=functools.partial(claims, task),
+        needs=f"{data} below ATOLL_DATA; nothing with --quick, which trains nothing",
+    )

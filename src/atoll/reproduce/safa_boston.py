@@ -1,0 +1,10 @@
+"""SAFA on Boston housing: the tables and statements of the thesis about it, and ours beside them. Protocol: `atoll.reproduce.safa`."""
+
+from __future__ import annotations
+
+from .safa.runs import entry
+from .safa.tasks import BOSTON
+
+__all__ = ["ENTRY"]
+
+ENTRY = entry(BOSTON, "Boston housing")
