@@ -6,13 +6,14 @@ come from a `Trace`, and both are pure functions of seeds, so that several metho
 
 from .availability import Availability, Diurnal, Markov, Windows
 from .compute import BatchRate, Compute, Cycles
-from .distributions import ByRegion, Distribution, Equal, Exponential, Given, Normal, Trait, Uniform
+from .distributions import Distribution, Equal, Exponential, Normal, Uniform
 from .feasible import planned, require_feasible
 from .fleet import Fleet
 from .links import Backhaul, Link, Shannon, Throughput
 from .power import Battery, Memory, Power
 from .presets import exponential, mec, safa
 from .traces import Generated, Recorded, Trace, load_trace
+from .traits import ByRegion, Given, Trait
 
 __all__ = [
     "Availability",

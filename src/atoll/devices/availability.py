@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
 
-from .distributions import probability
 from .draws import Population, key_of, uniforms
+from .traits import probability
 
 __all__ = ["Availability", "Diurnal", "Markov", "Windows"]
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from atoll.core.errors import ConfigError
 from atoll.core.task import Workload
 
-from .distributions import Distribution, Trait, lift, positive
+from .distributions import Distribution
+from .traits import Trait, lift, positive
 
 __all__ = ["BatchRate", "Compute", "Cycles"]
 

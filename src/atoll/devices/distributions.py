@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
 
-from .draws import Population, known_region, uniforms
+from .draws import Population, uniforms
 
-__all__ = [
-    "ByRegion",
-    "Distribution",
-    "Equal",
-    "Exponential",
-    "Given",
-    "Normal",
-    "Trait",
-    "Uniform",
-    "lift",
-    "positive",
-    "probability",
-]
+__all__ = ["Distribution", "Equal", "Exponential", "Normal", "Uniform"]
 
 
 @dataclass(frozen=True)
@@ -172,143 +159,3 @@ class Uniform(Distribution):
         """One uniform number a device."""
         del population
         return self.low + (self.high - self.low) * uniforms(key, positions)
-
-
-@dataclass(frozen=True, eq=False)
-class Given(Distribution):
-    """What you know of each device.
-
-    Args:
-        values: one a device, in the order of the population.
-    """
-
-    values: Sequence[float]
-    _column: NDArray[np.float64] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        column = np.array(self.values, dtype=np.float64)
-        if column.ndim != 1 or not len(column) or not np.isfinite(column).all():
-            raise ConfigError(
-                f"values of shape {column.shape}", where="Given", remedy="give one finite number a device"
-            )
-        column.flags.writeable = False
-        object.__setattr__(self, "_column", column)
-
-    @property
-    def support(self) -> tuple[float, float]:
-        """The smallest and the largest."""
-        return (float(self._column.min()), float(self._column.max()))
-
-    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Look them up.
-
-        Raises:
-            ConfigError: there are not as many as devices.
-        """
-        del key
-        if len(self._column) != population.size:
-            raise ConfigError(
-                f"{len(self._column)} values for {population.size} devices", where="Given", remedy="give one a device"
-            )
-        return self._column[positions]
-
-
-@dataclass(frozen=True, eq=False)
-class ByRegion(Distribution):
-    """Another distribution in every region.
-
-    Args:
-        values: name of a region -> a number, or how the trait is spread there.
-    """
-
-    values: Mapping[str, float | Distribution]
-
-    def __post_init__(self) -> None:
-        if not self.values:
-            raise ConfigError("values={} names no region", where="ByRegion", remedy="name every region")
-        object.__setattr__(self, "values", {str(name): lift(value) for name, value in self.values.items()})
-
-    @property
-    def inner(self) -> dict[str, Distribution]:
-        """The distribution of each region."""
-        return {name: lift(value) for name, value in self.values.items()}
-
-    @property
-    def support(self) -> tuple[float, float]:
-        """That of all regions together."""
-        every = [value.support for value in self.inner.values()]
-        return (min(s[0] for s in every), max(s[1] for s in every))
-
-    def within(self, low: float, high: float) -> ByRegion:
-        """The same with tighter bounds everywhere."""
-        return ByRegion({name: value.within(low, high) for name, value in self.inner.items()})
-
-    def check_regions(self, names: Sequence[str], where: str) -> None:
-        """Every region must be named, and no other.
-
-        Raises:
-            ConfigError: it is not so.
-        """
-        for name in self.values:
-            known_region(name, names, where)
-        for name in names:
-            if name not in self.values:
-                raise ConfigError(
-                    f"values says nothing of region {name!r}", where=f"{where}: ByRegion", remedy="name every region"
-                )
-
-    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Region by region."""
-        self.check_regions(population.names, "devices")
-        out = np.zeros(len(positions))
-        for i, name in enumerate(population.names):
-            here = population.region[positions] == i
-            out[here] = self.inner[name].draw(key, population, positions[here])
-        return out
-
-
-Trait = float | Distribution | Sequence[float]
-"""A number for every device, one each, or how they are spread."""
-
-
-def lift(trait: Any) -> Distribution:
-    """A trait as a distribution."""
-    if isinstance(trait, Distribution):
-        return trait
-    if isinstance(trait, int | float | np.number):
-        return Equal(float(trait))
-    return Given(trait)
-
-
-def positive(trait: Any, name: str, where: str) -> Distribution:
-    """A trait that must be above 0.
-
-    Raises:
-        ConfigError: it may be drawn at or below 0.
-    """
-    found = lift(trait)
-    low, high = found.support
-    if not low > 0.0 or math.isnan(high):
-        raise ConfigError(
-            f"{name}={trait!r} can be {low:g}",
-            where=where,
-            remedy="use values above 0; a Normal says with low= what small draws become",
-        )
-    return found
-
-
-def probability(trait: Any, name: str, where: str) -> Distribution:
-    """A trait that is a probability. A Normal is clipped to [0, 1].
-
-    Raises:
-        ConfigError: it may be drawn outside [0, 1].
-    """
-    found = lift(trait).within(0.0, 1.0)
-    low, high = found.support
-    if not (low >= 0.0 and high <= 1.0):
-        raise ConfigError(
-            f"{name}={trait!r} is no probability: it can be {low if low < 0 else high:g}",
-            where=where,
-            remedy="use values from 0 to 1",
-        )
-    return found

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from atoll.core.clock import REASONS, Outcomes, Plan
 from atoll.core.errors import ConfigError
 
-from .distributions import lift
 from .draws import Population, key_of
+from .traits import lift
 
 if TYPE_CHECKING:
     from .fleet import Fleet

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
 
-from .distributions import Distribution, Trait, lift, positive
+from .distributions import Distribution
+from .traits import Trait, lift, positive
 
 __all__ = ["Backhaul", "Link", "Shannon", "Throughput"]
 

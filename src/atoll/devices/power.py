@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
 
-from .distributions import Trait, positive
+from .traits import Trait, positive
 
 __all__ = ["Battery", "Memory", "Power"]
 

@@ -9,11 +9,12 @@ from typing import Literal, TypeVar
 from atoll.core.errors import ConfigError, nearest
 
 from .compute import BatchRate, Cycles
-from .distributions import Equal, Exponential, Normal, Trait, probability
+from .distributions import Equal, Exponential, Normal
 from .fleet import Fleet
 from .links import Backhaul, Shannon, Throughput
 from .power import Power
 from .traces import Generated
+from .traits import Trait, probability
 
 __all__ = ["exponential", "mec", "safa"]
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
 
-from .distributions import Trait, lift, probability
 from .draws import Population, key_of, uniforms
 from .tracefile import read_trace, write_trace
+from .traits import Trait, lift, probability
 
 __all__ = ["Generated", "Recorded", "Span", "Trace", "load_trace"]
 
