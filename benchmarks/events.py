@@ -102,19 +102,18 @@ PATHS = {"rounds": _rounds, "flights": _flights}
 
 def measure(path: str, population: int, cohort: int, rounds: int, *, free: bool = False) -> dict[str, Any]:
     """Run one path; return its events and seconds, without those of the first tenth of its rounds."""
-    people, clock = Registered(population), {}
+    people, clock = Registered(population), dict[str, float]()
 
     async def program(fed: Any) -> int:
         await PATHS[path](fed.scope("warm"), max(1, rounds // 10), cohort)
-        clock["begin"] = time.perf_counter()
+        begin, busy = time.perf_counter(), time.process_time()
         events = await PATHS[path](fed, rounds, cohort)
-        clock["end"] = time.perf_counter()
+        clock["seconds"], clock["cpu_seconds"] = time.perf_counter() - begin, time.process_time() - busy
         return events
 
     program.tasks = (TASK,)  # type: ignore[attr-defined]
     events = atoll.simulate(program, people, engine="batched", workers=1, devices=None if free else fleet())
-    seconds = clock["end"] - clock["begin"]
-    return {"path": path, "events": events, "seconds": seconds, "events_per_second": events / seconds}
+    return {"path": path, "events": events, **clock, "events_per_second": events / clock["seconds"]}
 
 
 def main() -> None:

@@ -90,5 +90,5 @@ def test_the_scanner_sees_what_it_must_see() -> None:
     found = {(item.module.name, item.target): item for item in EVERY_IMPORT}
     assert found["atoll.models", "torch.nn"].typing or not found["atoll.models", "torch.nn"].eager
     assert found["atoll.learn.training", "atoll.learn.algorithms.FedAvg"].eager
-    assert not found["atoll.learn.topology.base", "atoll.learn.rounds.train"].eager
+    assert not found["atoll.learn.topology.base", "atoll.learn.course.run_course"].eager
     assert found["atoll.core.federation", "atoll.core.world.World"].typing

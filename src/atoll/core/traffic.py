@@ -184,7 +184,7 @@ class Traffic:
         return given_up
 
     def _take(self, now: float) -> Arrivals:
-        rows = [(i, f, f.left()[f.due() <= now]) for i, f in enumerate(self.flights)]
+        rows = [(i, f, left[f.arrives[left] <= now]) for i, f in enumerate(self.flights) for left in (f.left(),)]
         rows = [row for row in rows if len(row[2])]
         flights = [f for _, f, _ in rows]
         index = np.concatenate([r[2] for r in rows]) if rows else np.zeros(0, dtype=np.int64)
