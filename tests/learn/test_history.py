@@ -172,3 +172,35 @@ def test_the_round_at_which_a_rule_stops_is_evaluated():
     assert [("test/accuracy" in row, "clients/accuracy" in row) for row in rows] == [(False, False)] * 2 + [
         (True, True)
     ]
+
+
+DEVICES = History(
+    [
+        {"round": 1, "selected": 4, "replied": 3, "crashed": 1, "synchronised": 4, "wasted": 0.5, "energy_wh": 2.0},
+        {"round": 2, "selected": 0, "replied": 0},  # the server alone
+        {
+            "round": 3,
+            "selected": 6,
+            "replied": 5,
+            "picked": 2,
+            "synchronised": 1,
+            "wasted": 1.0,
+            "version_variance": 0.5,
+        },
+    ]
+)
+
+
+def test_how_well_rounds_use_their_devices():
+    """Eqs. 3.3, 3.12, 3.13 over the rounds in which somebody was asked."""
+    assert DEVICES.effective_update_ratio(10) == pytest.approx((3 + 2) / 20)
+    assert DEVICES.synchronisation_ratio(10) == pytest.approx((4 + 1) / 20)
+    assert DEVICES.version_variance == pytest.approx(0.25)
+    assert DEVICES.futility == pytest.approx(1.5 / 10)
+    assert DEVICES.energy_wh == 2.0
+    assert History([]).futility == History([]).version_variance == History([]).effective_update_ratio(5) == 0.0
+
+
+def test_a_population_of_nobody_is_refused():
+    with pytest.raises(ConfigError, match="population=0 clients"):
+        DEVICES.synchronisation_ratio(0)

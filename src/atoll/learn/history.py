@@ -17,7 +17,9 @@ class History(Sequence[dict[str, Any]]):
 
     Each row holds ``round``, ``t_start``, ``t_end`` (seconds on the clock), ``selected``, ``replied``, ``rejected``, ``silent``,
     ``bytes_up``, ``bytes_down``, ``loss`` (mean local training loss) and whatever the evaluation measured
-    (``test/accuracy``, ``clients/accuracy/worst_decile``, ...).
+    (``test/accuracy``, ``clients/accuracy/worst_decile``, ...). On devices it also holds ``crashed``, ``late`` (nobody waits for them),
+    ``synchronised`` (copies of the model sent), ``wasted`` (local updates thrown away, a broken number) and ``energy_wh``; with pacings that
+    look at single replies ``picked``, ``undrafted``, ``deprecated`` and ``version_variance``.
 
     Source of the efficiency metrics: W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, Eqs. 1.4-1.6.
     """
@@ -82,6 +84,39 @@ class History(Sequence[dict[str, Any]]):
         spent = [r for r in self.rows if r["round"] <= row["round"]]
         return sum(int(r["bytes_up"] + r["bytes_down"]) for r in spent)
 
+    # ------------------------------------------------------------------ how well rounds use their devices
+
+    def effective_update_ratio(self, population: int) -> float:
+        """``EUR = |S - Z| / |U|``: replies in the round's model, of all clients, mean over rounds (Eq. 3.3)."""
+        taken = [row.get("picked", row["replied"]) for row in self._contacts()]
+        return sum(taken) / (len(taken) * _positive(population)) if taken else 0.0
+
+    def synchronisation_ratio(self, population: int) -> float:
+        """``SR``: copies of the model that were sent, of all clients, mean over rounds (Eq. 3.12)."""
+        copies = [row.get("synchronised", row["selected"]) for row in self._contacts()]
+        return sum(copies) / (len(copies) * _positive(population)) if copies else 0.0
+
+    @property
+    def version_variance(self) -> float:
+        """``VV``: variance of the versions from which the replies were trained, mean over rounds (Eq. 3.13); 0 at a synchronous pace."""
+        spreads = [float(row.get("version_variance", 0.0)) for row in self._contacts()]
+        return sum(spreads) / len(spreads) if spreads else 0.0
+
+    @property
+    def futility(self) -> float:
+        """Share of the local work begun that was thrown away: crashes that begin anew, models overwritten, replies nobody waits for."""
+        begun = sum(row["selected"] for row in self._contacts())
+        return sum(float(row.get("wasted", 0.0)) for row in self._contacts()) / begun if begun else 0.0
+
+    @property
+    def energy_wh(self) -> float:
+        """Watt-hours that clients spent, all rounds, where the devices say so."""
+        return sum(float(row.get("energy_wh", 0.0)) for row in self.rows)
+
+    def _contacts(self) -> list[dict[str, Any]]:
+        """Rounds in which somebody was asked."""
+        return [row for row in self.rows if row.get("selected")]
+
     def _first(self, name: str, target: float) -> dict[str, Any] | None:
         self.column(name)
         down = lower_is_better(name)
@@ -107,6 +142,12 @@ class History(Sequence[dict[str, Any]]):
     def bytes_down(self) -> int:
         """Bytes that the server sent, all rounds."""
         return sum(row["bytes_down"] for row in self.rows)
+
+
+def _positive(population: int) -> int:
+    if population < 1:
+        raise ConfigError(f"population={population} clients", where="History", remedy="use the number of all clients")
+    return population
 
 
 def lower_is_better(name: str) -> bool:
