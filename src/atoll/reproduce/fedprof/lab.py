@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.errors import ConfigError
 
@@ -15,7 +16,7 @@ from .judges import Found
 from .paper import GROUPS, Key
 from .tasks import BATCH, METRIC, islands, model, setting_of
 
-__all__ = ["Protocol", "cells", "found_of", "participation", "selection", "settings"]
+__all__ = ["Protocol", "cells", "found_of", "participation", "selection", "selections", "settings"]
 
 _FLEETS = {"gasturbine": "gas-turbine", "images": "digits", "cifar10": "digits"}
 
@@ -151,15 +152,37 @@ def cells(
     }
 
 
-def participation(protocol: Protocol, seed: int, selections: Sequence[int]) -> dict[str, float]:
+def selections(protocol: Protocol, group: str, method: str, share: float, seed: int) -> NDArray[np.int64]:
+    """How often each client was selected in a run, ``(clients,)``; FedProf's survey of everyone before its first round is left out.
+
+    The run is not kept by a lab.
+    """
+    from atoll.runs import parse_config
+    from atoll.simulation import simulate
+
+    config = parse_config(settings(protocol, group, method, share, seed))
+    job, made = config.job()
+    learner = job.learner(made)
+
+    async def program(fed: Any) -> Any:
+        await job.program(made, learner)(fed)
+        return fed.meter.devices(len(made))["asked"]
+
+    fleet = None if config.devices is None else config.devices.build("devices")
+    tasks = job.named_tasks(learner, made)
+    asked = np.asarray(simulate(program, made, tasks=tasks, devices=fleet, seed=config.seed, engine=config.engine))
+    return asked - 1 if method == "FedProf" else asked
+
+
+def participation(protocol: Protocol, seed: int, counts: ArrayLike) -> dict[str, float]:
     """Mean selections of a client of each quality; ``""`` is good data.
 
     Args:
         protocol: of the run.
         seed: of the run.
-        selections: how often each client was selected, in the order of the population.
+        counts: how often each client was selected, as `selections` gives it.
     """
     made = islands(protocol.task, seed, protocol.rows, protocol.clients)
     tags = np.array([made.tags[i] for i in range(len(made))])
-    counts = np.asarray(selections, dtype=np.float64)
-    return {str(tag): float(counts[tags == tag].mean()) for tag in sorted(set(tags))}
+    often = np.asarray(counts, dtype=np.float64)
+    return {str(tag): float(often[tags == tag].mean()) for tag in sorted(set(tags))}
