@@ -1,0 +1,80 @@
+"""What the tests of asynchronous pacings share: quadratics whose local training is three lines, devices, and a run that is killed and resumed."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from learn_toys import Fixed
+
+import atoll
+from atoll.core.world import World
+from atoll.engines import ENGINES
+from atoll.learn import Everyone, FedAvg, Training
+from atoll.learn.quadratic import Quadratic, quadratics
+from atoll.testing import killed_and_resumed
+
+DIM, CLIENTS = 6, 5
+LR, STEPS = 0.05, 3
+SECONDS = (1.0, 2.0, 2.0, 3.0, 7.0)
+DATA = quadratics(CLIENTS, DIM, seed=3)
+FULL: dict[str, Any] = {"lr": LR, "steps": STEPS, "batch_size": None}
+
+
+def job(pacing: Any, algorithm: Any = None, **more: Any) -> Training:
+    """A training on quadratics with everyone at work."""
+    parts = {"model": Quadratic(DIM), "selection": Everyone(), "rounds": 12, **more}
+    return Training(algorithm=algorithm or FedAvg(**FULL), pacing=pacing, **parts)
+
+
+def train(pacing: Any, algorithm: Any = None, *, seconds: Any = SECONDS, engine: str = "inline", **more: Any) -> Any:
+    """Run it; ``seconds`` are those of each client's every answer, or devices."""
+    devices = seconds if hasattr(seconds, "plan") else Fixed(seconds)
+    return atoll.simulate(job(pacing, algorithm, **more), DATA, engine=engine, devices=devices, workers=2)
+
+
+def local(k: int, w: np.ndarray) -> np.ndarray:
+    """Client k's model after its steps from ``w``."""
+    shard = DATA.shard(k)
+    for _ in range(STEPS):
+        w = w - LR * (np.asarray(shard.x) @ w - np.asarray(shard.y))
+    return w
+
+
+class Slow:
+    """A slow, readable simulation: clients that are sent a model answer after their seconds; ties go by time of asking, then by number."""
+
+    def __init__(self, seconds: Sequence[float] = SECONDS) -> None:
+        self.seconds, self.clock, self.turn = seconds, 0.0, 0
+        self.queue: list[Any] = []
+
+    def ask(self, clients: Sequence[int], version: int, w: np.ndarray) -> None:
+        """Send them the model."""
+        self.turn += 1
+        for k in clients:
+            heapq.heappush(self.queue, (self.clock + self.seconds[k], self.turn, k, version, w.tolist()))
+
+    def answer(self) -> tuple[int, int, np.ndarray]:
+        """The next to answer: client, version of its base, base."""
+        time, _, k, version, base = heapq.heappop(self.queue)
+        self.clock = max(self.clock, time)
+        return k, version, np.array(base)
+
+
+def survives(made: Training, folder: Any, *, seconds: Sequence[float] = SECONDS, points: int = 25, **more: Any) -> Any:
+    """The undisturbed life of a run, after runs that were killed and resumed gave the same."""
+    learner = made.learner(DATA)
+
+    def world(where: Any, resume: bool) -> World:
+        one = World(DATA, ENGINES["inline"](1), cost=Fixed(seconds), folder=where, resume=resume, **more)
+        one.registry.update({known.name: known for known in made.named_tasks(learner, DATA)})
+        return one
+
+    program: Callable[..., Any] = made.program(DATA, learner)
+
+    async def params(fed: Any) -> Any:
+        return (await program(fed)).params
+
+    return killed_and_resumed(world, params, folder, points=points)
