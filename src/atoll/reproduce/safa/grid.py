@@ -132,6 +132,7 @@ def _measures(task: Task, algorithm: str, fraction: float, made: Rounds, physica
         "futility": printed_futility(made),
         "copies": ratio,
         "wasted": futility(log),
+        "forgotten": float(np.where(made.crashed, made.point, 0.0).sum() / made.asked.sum()),
         "effective": effective_update_ratio(log),
         "variance": version_variance(log),
         "patient": length(COMPAT["FedCS"]),
@@ -169,7 +170,8 @@ def grid(task: Task, seeds: int = SEEDS) -> Mapping[Key, Mapping[str, Cost]]:
     """All 80 runs of a task: ``(algorithm, cr, C) -> quantity -> cost``.
 
     Quantities: ``length``, ``distribution`` (seconds), ``synchronised`` and ``futility`` by the tables' own rules; ``corrected`` and ``corrected
-    distribution`` (seconds) by Eqs. 3.4 and 3.6 with rounds that wait as Algorithm 1 is written, ``copies`` (SR) by Eq. 3.12 and ``wasted`` in client-rounds; ``fixed`` and ``strict`` between the two
+    distribution`` (seconds) by Eqs. 3.4 and 3.6 with rounds that wait as Algorithm 1 is written, ``copies`` (SR) by Eq. 3.12 and ``wasted`` in client-rounds, and ``forgotten``, what
+    is lost if no crashed client goes on from where it was; ``fixed`` and ``strict`` between the two
     accountings (see `FIXED`, `STRICT`) and ``patient`` by the tables' rule for FedCS; ``effective`` (EUR), ``variance`` (VV).
 
     Args:
