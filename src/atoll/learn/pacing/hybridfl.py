@@ -95,8 +95,8 @@ class HybridFL(Pacing):
         from ..wrapped import dry_reply
 
         del data
-        if getattr(job.topology, "every", 1) != 1:
-            refuse(self, "the cloud aggregates after every round of the edges", "topology", "use Hierarchical(every=1)")
+        if getattr(job.topology, "every", 1) != 1 or getattr(job.topology, "lockstep", False):
+            refuse(self, "the cloud aggregates after every round of the edges", "topology", "use Hierarchical(groups)")
         if type(job.selection) is not Uniform:
             why = f"edges may not know who is there, and {type(job.selection).__name__} picks clients by what it knows"
             refuse(self, why, "selection", "use Uniform(count), with the share or number of submissions wanted")

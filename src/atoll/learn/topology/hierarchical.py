@@ -14,7 +14,8 @@ from atoll.core.tree import Tree
 
 from ..course import Course, run_course
 from ..rounds import initial, server_round
-from .base import Topology, require_plain
+from ..selection import Uniform
+from .base import Topology, refuse, require_plain
 from .graphs import Complete, Graph
 from .groups import Groups, check_groups, members_of, portion, weight_of
 from .mixing import mixing_matrix, require_connected
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ..pacing import Pacing
     from ..training import Trained, Training
 
-__all__ = ["ClusteredGossip", "Hierarchical", "summed"]
+__all__ = ["ClusteredGossip", "EdgeRounds", "Hierarchical", "summed"]
 
 _COUNTS = ("selected", "replied", "silent", "rejected", "crashed", "late", "synchronised", "wasted", "energy_wh")
 
@@ -74,10 +75,31 @@ class Hierarchical(_Edges):
     Liu, Zhang, Song, Letaief 2020, "Client-Edge-Cloud Hierarchical Federated Learning" (HierFAVG): ``kappa_1`` is the algorithm's local steps,
     ``kappa_2`` is ``every``.
 
+    With ``lockstep=True`` a round of the history is one round of the clients: edges wait for each other in every round, and the cloud is heard of once in
+    ``every`` rounds. That is how W. Wu's thesis (2021, section 4.5.2) times HierFAVG beside methods whose rounds are of one kind. Between the cloud's
+    rounds the global model, which nobody holds then, is the mean of the edges' by examples.
+
     Attributes:
         groups: how many edges, or the positions of each one's members.
         every: ``kappa_2``.
+        lockstep: rows are rounds of the clients.
+        together: the cohort of a round is drawn among all clients, as that thesis's tables have it, and not ``ceil(C N_r)`` in every region; with
+            ``lockstep`` and ``Uniform`` selection.
     """
+
+    lockstep: bool = False
+    together: bool = False
+
+    def check(self, job: Training, learner: Learner, data: Any) -> None:
+        """Refuse cohorts that cannot be drawn, and what edges in general refuse."""
+        super().check(job, learner, data)
+        if self.together and not (self.lockstep and type(job.selection) is Uniform):
+            refuse(
+                self,
+                "a cohort drawn among all clients needs rounds in lockstep and a rule without memory",
+                "topology.together",
+                "use lockstep=True and selection=Uniform(...), or together=False",
+            )
 
     def keeps(self, pacing: Pacing) -> bool:
         """Synchronous rounds, and those of regions under a cloud."""
@@ -85,8 +107,11 @@ class Hierarchical(_Edges):
 
     async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
         """Rounds of the cloud."""
-        layered = job.pacing.layered
-        course = job.pacing.course(job, learner, data) if layered else _Cloud(self, job, learner, data)
+        from .lockstep import Lockstep
+
+        course: Course = (Lockstep if self.lockstep else _Cloud)(self, job, learner, data)
+        if job.pacing.layered:
+            course = job.pacing.course(job, learner, data)
         return await run_course(fed, job, learner, data, course)
 
 
@@ -121,7 +146,7 @@ class ClusteredGossip(_Edges):
         return await run_course(fed, job, learner, data, course)
 
 
-class _EdgeRounds(Course):
+class EdgeRounds(Course):
     """Edges that run rounds with their members."""
 
     def __init__(self, topology: _Edges, job: Training, learner: Learner, data: Any) -> None:
@@ -172,7 +197,7 @@ class _EdgeRounds(Course):
         return mean_states(models, [1.0] * len(models))
 
 
-class _Cloud(_EdgeRounds):
+class _Cloud(EdgeRounds):
     """Edges under a cloud."""
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
@@ -193,7 +218,7 @@ class _Cloud(_EdgeRounds):
         return {**edge["server"]["params"], **edge["buffers"]}, {}
 
 
-class _Peers(_EdgeRounds):
+class _Peers(EdgeRounds):
     """Edges that mix among themselves."""
 
     def __init__(self, topology: ClusteredGossip, job: Training, learner: Learner, data: Any) -> None:
@@ -251,6 +276,8 @@ def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
             made[name] = sum(v or 0 for v in values)
         elif isinstance(next(v for v in values if v is not None), dict):
             made[name] = {k: v for value in values for k, v in (value or {}).items()}
+        elif isinstance(next(v for v in values if v is not None), list):
+            made[name] = [item for value in values for item in value or []]
         elif isinstance(next(v for v in values if v is not None), str):
             made[name] = "; ".join(dict.fromkeys(str(v) for v in values if v is not None))
         else:

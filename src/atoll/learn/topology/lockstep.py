@@ -1,0 +1,128 @@
+"""Edges in lockstep: every round of the clients is a round of the history, and the cloud averages once in ``every`` of them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.tree import Tree
+
+from ..invitation import Inviter
+from ..rounds import server_round
+from ..selection import Candidates, Selection
+from .groups import portion
+from .hierarchical import EdgeRounds, Hierarchical, summed
+from .shared import mean_states
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.federation import Federation
+
+    from ..learner import Learner
+    from ..training import Training
+
+__all__ = ["Lockstep"]
+
+
+@dataclass(frozen=True)
+class _Drawn(Selection):
+    """Clients that were drawn before.
+
+    Attributes:
+        positions: theirs, in the roster.
+    """
+
+    positions: tuple[int, ...]
+
+    def cohort_size(self, population: int) -> int:
+        """All of them."""
+        del population
+        return len(self.positions)
+
+    def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
+        """Those that are there."""
+        del count, state
+        return np.flatnonzero(np.isin(candidates.parties.positions, self.positions))
+
+
+class Lockstep(EdgeRounds):
+    """Rounds of the clients under edges that wait for each other.
+
+    Args:
+        topology: with ``every`` and ``together``.
+        job: the training.
+        learner: its learner.
+        data: the federated data set.
+    """
+
+    def __init__(self, topology: Hierarchical, job: Training, learner: Learner, data: Any) -> None:
+        super().__init__(topology, job, learner, data)
+        self.together = topology.together
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """One round at every edge; the cloud's model comes before the first of ``every`` and is made after the last."""
+        edges, row = state["edges"], dict[str, Any]()
+        sent = {name: edges[0][name] for name in ("server", "buffers")}
+        if (number - 1) % self.every == 0:
+            row["cloud_bytes_down"] = await self._carry(fed, [sent] * len(edges), "down")
+        jobs = self._jobs(fed, edges[0])
+        made = await asyncio.gather(*(self._cycle(fed, e, edge, jobs[e]) for e, edge in enumerate(edges)))
+        edges = [edge for edge, _ in made]
+        row.update(summed([found for _, found in made]))
+        if number % self.every == 0:
+            told = [{name: edge[name] for name in sent} for edge in edges]
+            row["cloud_bytes_up"] = await self._carry(fed, told, "up")
+            mean = mean_states(told, self.weights)
+            edges = [{**edge, **mean} for edge in edges]
+        return {"edges": edges}, row
+
+    async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """The mean of the edges' by examples, which is the cloud's when it has just made one."""
+        del watch, number
+        models = [{**edge["server"]["params"], **edge["buffers"]} for edge in state["edges"]]
+        return mean_states(models, self.weights), {}
+
+    def _jobs(self, fed: Federation, edge: Tree) -> list[Training | None]:
+        """What each edge is to do; nothing where nobody of its region was drawn."""
+        if not self.together:
+            return [self.job] * len(self.groups)
+        inviter = Inviter(fed, self.job, self.learner, self.data, {**edge, "contacts": edge["contacts"] + 1})
+        drawn = inviter.invite().positions
+        chosen = [tuple(int(p) for p in drawn[np.isin(drawn, members)]) for members in self._positions(fed)]
+        return [self.job.replace(selection=_Drawn(who)) if who else None for who in chosen]
+
+    def _positions(self, fed: Federation) -> list[NDArray[np.int64]]:
+        return [fed.parties.positions[members] for members in self.groups]
+
+    async def _cycle(self, fed: Federation, e: int, state: Tree, job: Training | None) -> tuple[Tree, dict[str, Any]]:
+        """A round of one edge, which is a hub with a scope of its own from the beginning to the end of the training."""
+        number = state["rounds"] + 1
+        state = {**state, "rounds": number}
+        if job is None and self.job.algorithm.plan(state["server"]):
+            return {**state, "contacts": state["contacts"] + 1}, {"selected": 0, "replied": 0}
+        scope = fed.scope(f"edge-{e}")
+        scope.settle_at(fed.parties[self.groups[e]], f"edge-{e}", scope.slot)
+        return await server_round(
+            scope, job or self.job, self.learner, portion(self.data, self.groups[e]), state, number
+        )
+
+    async def _carry(self, fed: Federation, messages: list[Tree], way: str) -> int:
+        """Send each edge a message, or hear one from it, side by side; return all bytes."""
+        clock, transfer, roster = fed.clock, fed.world.cost.transfer, fed.world.roster
+        sizes, slowest = [M.nbytes(message) for message in messages], 0.0
+        for e, size in enumerate(sizes):
+            name = f"edge-{e}"
+            place = np.array([roster.position(name)], dtype=np.int64)
+            if way == "down":
+                fed.meter.down(fed.hub, place, size)
+            else:
+                fed.meter.up(fed.hub, place, np.array([size], dtype=np.int64))
+            ends = (fed.hub, name) if way == "down" else (name, fed.hub)
+            slowest = max(slowest, transfer(*ends, size))
+        await clock.sleep_until(clock.now() + slowest)
+        return sum(sizes)
