@@ -121,7 +121,7 @@ def test_everyone_is_asked_first_and_newcomers_later():
 def test_profiles_are_compared_with_the_servers_of_the_same_version(seed, lag):
     """Beside an account that forgets nothing; the store keeps what somebody refers to, and the last ``lag`` rounds."""
     rng, n = np.random.default_rng(seed), 6
-    store, clients, server = empty_store(n), {}, {}
+    store, clients, server = empty_store(Roster(n).all()), {}, {}
     for number in range(1, 9):
         server[number] = profile(rng)
         who = np.flatnonzero(rng.random(n) < 0.4)
@@ -137,7 +137,7 @@ def test_profiles_are_compared_with_the_servers_of_the_same_version(seed, lag):
 
 def test_a_profile_of_a_version_that_the_server_dropped_is_an_error():
     rng = np.random.default_rng(0)
-    store = store_profiles(empty_store(3), round_seen(3, 1, [0], [profile(rng)], profile(rng)))
+    store = store_profiles(empty_store(Roster(3).all()), round_seen(3, 1, [0], [profile(rng)], profile(rng)))
     store = store_profiles(store, round_seen(3, 2, [0], [profile(rng)], profile(rng)))
     assert store["own"]["version"].tolist() == [2]
     late = round_seen(3, 3, [1], [profile(rng)], profile(rng), versions=[1])
@@ -147,7 +147,7 @@ def test_a_profile_of_a_version_that_the_server_dropped_is_an_error():
 
 def test_another_layer_in_between_is_an_error():
     rng = np.random.default_rng(0)
-    store = store_profiles(empty_store(2), round_seen(2, 1, [0], [profile(rng)], profile(rng)))
+    store = store_profiles(empty_store(Roster(2).all()), round_seen(2, 1, [0], [profile(rng)], profile(rng)))
     with pytest.raises(DataError, match="profiles of 4 elements after others of 3"):
         store_profiles(store, round_seen(2, 2, [1], [profile(rng, 4)], profile(rng, 4)))
 

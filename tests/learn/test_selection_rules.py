@@ -144,7 +144,7 @@ def test_valuations_are_the_root_of_the_rows_times_the_mean_loss():
 def test_afl_draws_by_the_softmax_of_its_algorithm():
     """Valuations 0, 1, 2, 3; half set aside: the others have p = 1 / (1 + e^-1) and its rest, and nobody else is drawn."""
     rule = AFL(1, alpha1=0.5, alpha2=1.0, alpha3=0.0)
-    state = {"value": np.array([0.0, 1.0, 2.0, 3.0])}
+    state = {"who": np.arange(4), "value": np.array([0.0, 1.0, 2.0, 3.0])}
     counts = np.zeros(4)
     for number in range(4000):
         counts[rule.invite(candidates(4, number), 1, state)] += 1
@@ -154,7 +154,7 @@ def test_afl_draws_by_the_softmax_of_its_algorithm():
 
 def test_afl_draws_the_last_places_from_everybody():
     rule = AFL(4, alpha1=0.5, alpha2=50.0, alpha3=0.5)
-    state = {"value": np.arange(10.0)}
+    state = {"who": np.arange(10), "value": np.arange(10.0)}
     counts = np.zeros(10)
     for number in range(2000):
         chosen = rule.invite(candidates(10, number), 4, state)
@@ -227,6 +227,7 @@ def test_power_of_choice_needs_sizes():
 def oort_state(utility, last, seconds=None, replies=None, quantile=1.0):
     n = len(utility)
     return {
+        "who": np.arange(n),
         "utility": np.asarray(utility, dtype=float),
         "last": np.asarray(last),
         "seconds": np.ones(n) if seconds is None else np.asarray(seconds, dtype=float),

@@ -12,10 +12,12 @@ from atoll.core.aggregate import Parts
 from atoll.core.errors import CompositionError, ConfigError
 
 from .metrics import HumanTime, ScoreMetric, pack_metric
+from .participation import named
 from .scoring import SPREAD, merged_results, scoring_task, summarise
 
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
+    from atoll.core.party import Parties
     from atoll.core.reducer import Reducer
     from atoll.core.results import Combined
     from atoll.core.tree import Tree
@@ -37,6 +39,8 @@ class Evaluation:
         personal: evaluate each of these clients' own model too (``Algorithm.personal``), under names that begin with ``"personal/"``; a
             client that has not trained uses the global one.
         metrics: measured besides the loss and what the task suggests, such as ``Confusion(10)``; see ``atoll.learn.metrics``.
+        participants: whether every round's row says who was asked and whose reply was taken, by position (``selected_clients``,
+            ``replied_clients``), which ``History.participation`` counts.
         human_time: what every round would take on real devices and links, as ``human_seconds``; not recorded if ``None``.
     """
 
@@ -47,6 +51,7 @@ class Evaluation:
     personal: bool = False
     metrics: Sequence[ScoreMetric] = ()
     human_time: HumanTime | None = None
+    participants: bool = False
 
     def __post_init__(self) -> None:
         if self.every < 1 or (self.clients_every is not None and self.clients_every < 1):
@@ -78,6 +83,10 @@ class Evaluation:
                     where="Evaluation.metrics",
                     remedy="measure it on the server's test set, with clients=0",
                 )
+
+    def told(self, asked: Parties, replied: Parties) -> dict[str, list[int]]:
+        """Who took part in a round, if that is asked for."""
+        return named(asked, replied) if self.participants else {}
 
     def timed(self, row: Mapping[str, Any]) -> dict[str, float]:
         """What a round would take on real devices, if that is asked for."""

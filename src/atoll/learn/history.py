@@ -8,6 +8,8 @@ from typing import Any
 
 from atoll.core.errors import ConfigError, nearest
 
+from .participation import Participation, participation
+
 __all__ = ["History"]
 
 
@@ -125,6 +127,14 @@ class History(Sequence[dict[str, Any]]):
             if value is not None and (value <= target if down else value >= target):
                 return row
         return None
+
+    def participation(self, clients: int) -> Participation:
+        """How often each of so many clients was asked and its reply taken, and how evenly; see `atoll.learn.participation`.
+
+        Raises:
+            ConfigError: the training did not record it: it takes ``Evaluation(participants=True)``.
+        """
+        return participation(self.rows, clients)
 
     @property
     def average_round_length(self) -> float:

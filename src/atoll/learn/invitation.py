@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .learner import Learner
     from .training import Training
 
-__all__ = ["Inviter", "reply_bytes", "reports_of", "seen_of"]
+__all__ = ["Inviter", "examples_of", "reply_bytes", "reports_of", "seen_of"]
 
 
 def reply_bytes(job: Training, params: Tree, phase: str) -> int:
@@ -157,6 +157,12 @@ def reports_of(combined: Combined) -> dict[str, list[Tree]]:
     return {name.removeprefix("report/"): [part.value for part in parts] for name, parts in found.items()}
 
 
+def examples_of(combined: Combined) -> NDArray[np.float64]:
+    """The rows behind each sender's reports, in cohort order; none without reports."""
+    parts: Any = next((parts for name, parts in combined.value.items() if name.startswith("report/")), [])
+    return np.array([part.weight for part in parts], dtype=np.float64)
+
+
 def seen_of(number: int, combined: Combined, reports: dict[str, list[Tree]], own: Callable[[str], Tree]) -> Seen:
     """What a request showed."""
     asked = combined.senders if combined.asked is None else combined.asked
@@ -166,6 +172,4 @@ def seen_of(number: int, combined: Combined, reports: dict[str, list[Tree]], own
         order = np.argsort(asked.positions, kind="stable")
         found = np.searchsorted(asked.positions, combined.senders.positions, sorter=order)
         seconds = combined.outcomes.seconds[order[found]]
-    parts = next((parts for name, parts in combined.value.items() if name.startswith("report/")), [])
-    examples = np.array([part.weight for part in parts], dtype=np.float64)
-    return Seen(number, asked, combined.senders, seconds, reports, {}, own, examples)
+    return Seen(number, asked, combined.senders, seconds, reports, {}, own, examples_of(combined))

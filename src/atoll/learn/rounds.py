@@ -197,6 +197,7 @@ async def server_round(
         require_finite(state["server"]["params"], number)
     if seen is not None:
         rule = job.selection
+        row.update(job.evaluation.told(seen.asked, seen.replied))
         state = {**state, "selection": rule.accept(replace(seen, row={"round": number, **row}), state["selection"])}
     return state, row
 

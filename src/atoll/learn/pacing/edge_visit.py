@@ -78,6 +78,8 @@ class EdgeVisit:
         self.seconds = scope.clock.now() - begin
         if combined is not None:
             self._combine(scope, combined, sent)
+        replied = invited[:0] if combined is None else combined.senders
+        self.row.update(self.course.job.evaluation.told(invited, replied))
         self._tell(scope, invited, combined)
         self._note(begin, combined)
         return {"model": self.edge["model"], "edc": self.edc}

@@ -13,9 +13,19 @@ from atoll.core.tree import Tree
 
 from ..checks import require_finite
 from ..fates import require_feasible
-from ..invitation import Inviter, own_reports, reply_bytes, reports_of
+from ..invitation import Inviter, examples_of, own_reports, reply_bytes, reports_of
 from ..partial import own_epochs
-from ..rounds import ServerRounds, account, client_examples, folded, initial, outgoing, round_info, server_round
+from ..rounds import (
+    ServerRounds,
+    account,
+    client_examples,
+    folded,
+    global_model,
+    initial,
+    outgoing,
+    round_info,
+    server_round,
+)
 from ..selection import Seen
 from .base import weighs_examples
 from .dispatch import Dispatch, dispatched
@@ -179,7 +189,7 @@ class LagTolerantRounds(ServerRounds):
         row: dict[str, Any],
     ) -> tuple[Tree, dict[str, Any]]:
         arrived, taken = came
-        turn, params = state["contacts"], state["server"]["params"]
+        turn, params, before = state["contacts"], state["server"]["params"], state
         combined = await fed.combine(arrived, uplink=self.job.up(self.phase))
         account(row, combined)
         parts = combined.value.get("update", [])
@@ -208,7 +218,9 @@ class LagTolerantRounds(ServerRounds):
         require_finite(state["server"]["params"], number)
         rule = self.job.selection
         asked = fed.parties[np.flatnonzero(sent.asked)]
-        seen = replace(self._seen(combined, came, params, asked), round=turn, row={"round": number, **row})
+        seen = self._seen(fed, combined, came, before)
+        row.update(self.job.evaluation.told(asked, seen.replied))
+        seen = replace(seen, asked=asked, round=turn, row={"round": number, **row})
         return {**state, "selection": rule.accept(seen, state["selection"])}, row
 
     def _mean(self, cache: Tree, shares: NDArray[np.float64], ages: NDArray[np.int64]) -> Tree:
@@ -267,8 +279,10 @@ class LagTolerantRounds(ServerRounds):
             "slowest_picked": float(took.max(initial=0.0)),
         }
 
-    def _seen(self, combined: Combined, came: tuple[Arrivals, NDArray[np.int64]], params: Tree, asked: Parties) -> Seen:
-        """What the selection rule learns: of the replies that were taken."""
+    def _seen(
+        self, fed: Federation, combined: Combined, came: tuple[Arrivals, NDArray[np.int64]], before: Tree
+    ) -> Seen:
+        """What the selection rule learns: of the replies that were taken. ``before`` is the state that the round began with."""
         arrived, taken = came
         senders, reports = combined.senders, reports_of(combined)
         order = np.argsort(arrived.positions, kind="stable")
@@ -277,8 +291,12 @@ class LagTolerantRounds(ServerRounds):
         began = np.array([flight.sent for flight in arrived.flights])
         seconds = arrived.time[at] - began[arrived.flight_of[at]] if len(at) else np.zeros(0)
         told = {name: [values[i] for i in chosen.tolist()] for name, values in reports.items()}
-        own = own_reports(self.job, self.learner, params, self.data)
-        return Seen(0, asked, senders[chosen], seconds[chosen], told, {}, own)
+        own = own_reports(self.job, self.learner, global_model(before), self.data)
+        rows = examples_of(combined)
+        rows = rows[chosen] if len(rows) else rows
+        taking = senders[chosen]
+        based = before["version"][self._places(fed, taking.positions)] + 1  # version v is the model of round v + 1
+        return Seen(0, taking, taking, seconds[chosen], told, {}, own, rows, based)
 
     @staticmethod
     def _places(fed: Federation, positions: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from atoll.learn.profiles import FLOOR
 
 from .base import Candidates, Seen
 from .draw import draw
+from .members import places
 from .profile_store import divergences_of, empty_store, store_profiles
 from .uniform import Uniform
 
@@ -95,12 +96,12 @@ class FedProf(Uniform):
                 where="FedProf",
                 remedy="give one a client, or one for all",
             )
-        return empty_store(len(parties))
+        return empty_store(parties)
 
     def survey(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any] | None:
         """Those without a profile: everyone before the first round."""
         del count
-        return np.flatnonzero(state["version"][candidates.parties.positions] == 0)
+        return np.flatnonzero(state["version"][places(state["who"], candidates.parties.positions)] == 0)
 
     def heard(self, seen: Seen, state: Tree) -> Tree:
         """First profiles."""
@@ -112,28 +113,28 @@ class FedProf(Uniform):
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
         """Draw by score."""
-        logits = self.log_odds(candidates.parties.positions, candidates.round, state)
+        logits = self.log_odds(places(state["who"], candidates.parties.positions), candidates.round, state)
         return draw(candidates.rng, logits, count, replace=self.replace)
 
-    def log_odds(self, positions: NDArray[np.int64], number: int, state: Tree) -> NDArray[np.float64]:
+    def log_odds(self, at: NDArray[np.int64], number: int, state: Tree) -> NDArray[np.float64]:
         """Logarithms of the probabilities with which each of some clients is the next one drawn.
 
         Args:
-            positions: of the clients, ``(n,)``.
+            at: places of the clients in the memory, ``(n,)``; see `places`.
             number: of the round.
             state: the rule's memory.
 
         Raises:
             DataError: none of them has a row.
         """
-        div = divergences_of(state, self.floor)[positions]
+        div = divergences_of(state, self.floor)[at]
         known = np.isfinite(div)
         div = np.where(np.isnan(div), np.median(div[known]) if known.any() else 0.0, div)
         able = np.isfinite(div)
         if not able.any():
             raise DataError("no client has an example", where="FedProf", remedy="look at the partition")
-        alpha = np.broadcast_to(np.asarray(self.alpha, dtype=np.float64), state["version"].shape)[positions]
-        age = np.where(state["version"][positions] > 0, number - state["version"][positions], 0)
+        alpha = np.broadcast_to(np.asarray(self.alpha, dtype=np.float64), state["version"].shape)[at]
+        age = np.where(state["version"][at] > 0, number - state["version"][at], 0)
         scores = np.where(able, self.ageing * age - alpha * np.where(able, div, 0.0), -np.inf)
         scores -= scores.max() + np.log(np.exp(scores - scores.max()).sum())
         if not self.explore:

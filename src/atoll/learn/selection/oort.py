@@ -15,6 +15,7 @@ from atoll.learn.checks import require_count
 
 from .base import Candidates, Seen
 from .draw import draw, top
+from .members import members, places
 from .uniform import Uniform
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Oort(Uniform):
         """Nobody was tried."""
         n = len(parties)
         return {
+            "who": members(parties),
             "utility": np.zeros(n),
             "seconds": np.zeros(n),
             "last": np.zeros(n, dtype=np.int64),
@@ -127,7 +129,7 @@ class Oort(Uniform):
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
         """Exploit, then explore."""
-        where = candidates.parties.positions
+        where = places(state["who"], candidates.parties.positions)
         out = self._left_out(state)[where]
         utility = np.where(out, -np.inf, self.utilities(candidates.round, state)[where])
         fresh = state["last"][where] == 0
@@ -160,7 +162,7 @@ class Oort(Uniform):
 
     def accept(self, seen: Seen, state: Tree) -> Tree:
         """Utilities and durations of those who replied; the pacer."""
-        who = seen.replied.positions
+        who = places(state["who"], seen.replied.positions)
         told = np.asarray(seen.reports.get("loss", []), dtype=np.float64)
         new = {name: np.array(state[name]) for name in ("utility", "seconds", "last", "replies")}
         if len(told):
@@ -169,7 +171,7 @@ class Oort(Uniform):
             new["last"][who] = seen.round
             new["replies"][who] += 1
         gathered = np.append(state["gathered"], (seen.examples * told).sum() if len(told) else 0.0)
-        return {**new, **self._paced(gathered, state["quantile"])}
+        return {**state, **new, **self._paced(gathered, state["quantile"])}
 
     def _paced(self, gathered: NDArray[np.float64], quantile: float) -> dict[str, Any]:
         """The quantile of preferred durations, once a window is full; two windows are remembered."""

@@ -14,6 +14,7 @@ from atoll.learn.checks import require_choice, require_count
 
 from .base import Candidates, Seen
 from .draw import draw, top
+from .members import members, places
 from .uniform import Uniform
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class PowerOfChoice(Uniform):
 
     def init(self, parties: Parties) -> Tree:
         """No losses."""
-        return {"loss": np.full(len(parties), np.inf)}
+        return {"who": members(parties), "loss": np.full(len(parties), np.inf)}
 
     def survey(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any] | None:
         """The candidates, where their losses are to be measured."""
@@ -78,12 +79,12 @@ class PowerOfChoice(Uniform):
         """Losses of the candidates; one who did not answer is not invited."""
         loss = np.full(len(state["loss"]), -np.inf)
         told = np.asarray(seen.reports.get("loss", []), dtype=np.float64)
-        loss[seen.replied.positions] = np.where(seen.examples > 0, told, -np.inf)
-        return {"loss": loss}
+        loss[places(state["who"], seen.replied.positions)] = np.where(seen.examples > 0, told, -np.inf)
+        return {**state, "loss": loss}
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
         """Those candidates with the highest loss; ties in random order."""
-        loss = state["loss"][candidates.parties.positions]
+        loss = state["loss"][places(state["who"], candidates.parties.positions)]
         if self.variant == "rpow":
             apart = np.full(len(loss), -np.inf)
             among = self._candidates(candidates, count)
@@ -97,8 +98,8 @@ class PowerOfChoice(Uniform):
         if self.variant == "pow" or not len(told):
             return state
         loss = state["loss"].copy()
-        loss[seen.replied.positions] = told
-        return {"loss": loss}
+        loss[places(state["who"], seen.replied.positions)] = told
+        return {**state, "loss": loss}
 
     def _candidates(self, candidates: Candidates, count: int) -> NDArray[np.int64]:
         """Indices of those drawn by size."""

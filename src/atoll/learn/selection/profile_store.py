@@ -15,25 +15,30 @@ from atoll.core.tree import Tree
 from atoll.learn.profiles import FLOOR, gaussian_kl
 
 from .base import Seen
+from .members import members, places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from atoll.core.party import Parties
 
 __all__ = ["divergences_of", "empty_store", "store_profiles"]
 
 UNKNOWN, NO_ROWS = 0, -1
 
 
-def empty_store(clients: int) -> Tree:
+def empty_store(parties: Parties) -> Tree:
     """A store without profiles.
 
     Returns:
-        ``mean`` and ``var``, ``(clients, q)`` with ``q = 0`` until one is known; ``version``, ``(clients,)``: the round whose model made it, 0 without
+        ``who``: see `members`; ``mean`` and ``var``, ``(clients, q)`` with ``q = 0`` until one is known; ``version``, ``(clients,)``: the round whose model made it, 0 without
         a profile, -1 of a client without rows; ``own``: the server's, ``version`` ``(versions,)`` in rising order, ``mean`` and ``var``.
     """
     own = {"version": np.zeros(0, dtype=np.int64), "mean": np.zeros((0, 0)), "var": np.zeros((0, 0))}
+    clients = len(parties)
     version = np.full(clients, UNKNOWN, dtype=np.int64)
-    return {"mean": np.zeros((clients, 0)), "var": np.zeros((clients, 0)), "version": version, "own": own}
+    columns = {"mean": np.zeros((clients, 0)), "var": np.zeros((clients, 0)), "version": version}
+    return {"who": members(parties), **columns, "own": own}
 
 
 def store_profiles(store: Tree, seen: Seen, lag: int = 0) -> Tree:
@@ -48,7 +53,7 @@ def store_profiles(store: Tree, seen: Seen, lag: int = 0) -> Tree:
         DataError: profiles of another length than before, or made with a model that the server has no profile of its own for.
     """
     told = seen.reports.get("profile", [])
-    who = seen.replied.positions[: len(told)]
+    who = places(store["who"], seen.replied.positions[: len(told)])
     versions = np.full(len(who), seen.round) if seen.versions is None else np.asarray(seen.versions)[: len(who)]
     own = store["own"]
     if (len(who) and (versions == seen.round).any()) or lag:

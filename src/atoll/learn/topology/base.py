@@ -142,6 +142,13 @@ def _require_no_server(topology: Topology, job: Training) -> None:
             "aggregation",
             "use Renormalised()",
         )
+    if job.selection.reports:
+        refuse(
+            topology,
+            f"{type(job.selection).__name__} compares what clients report, and there is no server to hear them",
+            "selection",
+            "use Uniform(), or Star()",
+        )
     stages = any(job.up(phase).stages for phase in job.algorithm.phases)
     if stages or job.down() is not None:
         refuse(

@@ -64,15 +64,17 @@ class Portion:
 
     Attributes:
         sizes: examples of each member, if known.
+        test: the server's own data, which edges share; rules that compare clients with it need it.
     """
 
     sizes: Any
+    test: Any = None
 
 
 def portion(data: Any, members: NDArray[np.int64]) -> Portion:
     """Of these members."""
     sizes = getattr(data, "sizes", None)
-    return Portion(None if sizes is None else np.asarray(sizes)[members])
+    return Portion(None if sizes is None else np.asarray(sizes)[members], getattr(data, "test", None))
 
 
 def weight_of(data: Any, members: NDArray[np.int64]) -> float:

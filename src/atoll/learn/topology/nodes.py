@@ -169,6 +169,7 @@ class Nodes(NodeCourse):
                 raise type(error)(error.what, where=f"round {number}, {error.where}", remedy=error.remedy) from error
             return state, {**row, "replied": 0, "failed": str(error.what)}
         seen = Seen(number, invited, mixed, np.zeros(len(mixed)), row={"round": number, **row})
+        row.update(self.job.evaluation.told(invited, mixed))
         selection = self.job.selection.accept(seen, state["selection"])
         return {**state, "selection": selection}, row
 
