@@ -101,6 +101,11 @@ class RoundLog:
         if flight.energy is not None:
             self.joules = (self.joules or 0.0) + float(flight.energy.sum())
 
+    def parties(self, fed: Federation) -> tuple[Parties, Parties]:
+        """Who was asked, and whose replies were used."""
+        everyone = fed.world.roster.all()
+        return everyone[np.array(self.asked, dtype=np.int64)], everyone[np.array(self.senders, dtype=np.int64)]
+
     def used(self, handles: Sequence[Handle], combined: Combined, version: int) -> None:
         """Write down replies that were used in a server update."""
         there = set(combined.senders.positions.tolist())
@@ -197,7 +202,7 @@ class InFlight(ServerRounds):
         )
         state = {**state, "server": job.algorithm.advance(state["server"], info)}
         require_finite(state["server"]["params"], number)
-        row = log.row()
+        row = {**log.row(), **job.evaluation.told(*log.parties(fed))}
         return self._learned(fed, state, log, {"round": number, **row}), row
 
     async def updates(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
@@ -205,8 +210,7 @@ class InFlight(ServerRounds):
         raise NotImplementedError
 
     def _learned(self, fed: Federation, state: Tree, log: RoundLog, row: dict[str, Any]) -> Tree:
-        everyone = fed.world.roster.all()
-        asked, senders = (everyone[np.array(who, dtype=np.int64)] for who in (log.asked, log.senders))
+        asked, senders = log.parties(fed)
         seen = Seen(state["contacts"], asked, senders, np.array(log.seconds), {}, row)
         return {**state, "selection": self.job.selection.accept(seen, state["selection"])}
 
