@@ -113,12 +113,12 @@ def test_hybridfl_data(folder):
 def test_models():
     import torch
 
-    assert tasks.perceptron()(torch.zeros(2, 9)).shape == (2, 2)
-    assert hybrid.feed_forward()(torch.zeros(2, 5)).shape == (2, 1)
-    lecun = tasks.lenet(dense=120)
+    assert tasks.perceptron()()(torch.zeros(2, 9)).shape == (2, 2)
+    assert hybrid.feed_forward()()(torch.zeros(2, 5)).shape == (2, 1)
+    lecun = tasks.lenet(dense=120)()
     assert lecun(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
     assert sum(p.numel() for p in lecun.parameters()) == 61_706  # LeNet-5 with full connections between its maps
-    assert tasks.lenet(3, 32)(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
+    assert tasks.lenet(3, 32)()(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
 
 
 def test_fedprof_runs(folder, tmp_path):
@@ -143,6 +143,8 @@ def test_hybridfl_runs(folder, tmp_path):
     assert 30.0 < lengths["HybridFL"] < min(lengths["FedAvg"], lengths["HierFAVG"])
     assert max(lengths.values()) < 90.41 + 0.36
     assert all(cell.best < 1.0 for cell in found.values())
+    again = hybrid.cells(Lab(tmp_path / "again"), protocol, ("HybridFL",))
+    assert again["HybridFL", 0.6, 0.3] == found["HybridFL", 0.6, 0.3]  # the first model follows the seed
 
 
 def test_configurations(folder):

@@ -83,29 +83,32 @@ def islands(task: str, draw: int = 0, rows: int = 0, clients: int = 0) -> Island
     return corrupt(made, dict(IMAGES.quality.items()), seed=draw)
 
 
-def perceptron() -> Any:
-    """The S-Task's model: 9 features, 64 and 32 hidden units, CO and NOx."""
+def perceptron() -> Callable[[], Any]:
+    """Makes the S-Task's model, so that its weights follow the run's seed: 9 features, 64 and 32 hidden units, CO and NOx."""
     from atoll.models import mlp
 
-    return mlp(9, 2, [TURBINE.width, 32])()
+    return mlp(9, 2, [TURBINE.width, 32])
 
 
-def lenet(channels: int = 1, size: int = 28, dense: int = 128) -> Any:
-    """LeNet-5: two 5x5 convolutions of 6 and 16 channels with 2x2 max-pooling, then ``dense``, 84 and 10 units.
+def lenet(channels: int = 1, size: int = 28, dense: int = 128) -> Callable[[], Any]:
+    """Makes LeNet-5: two 5x5 convolutions of 6 and 16 channels with 2x2 max-pooling, then ``dense``, 84 and 10 units.
 
     Args:
         channels: of the images.
         size: height and width of the images; 28 are padded to 32, as LeNet-5's were.
         dense: units of the first dense layer; LeCun's has 120, the thesis's of chapter 5 has 128.
     """
-    from torch import nn
 
-    pad = (32 - size) // 2
-    return nn.Sequential(
-        nn.Conv2d(channels, 6, 5, padding=pad), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(400, dense), nn.ReLU(), nn.Linear(dense, 84), nn.ReLU(), nn.Linear(84, 10),
-    )  # fmt: skip
+    def make() -> Any:
+        from torch import nn
+
+        return nn.Sequential(
+            nn.Conv2d(channels, 6, 5, padding=(32 - size) // 2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Linear(400, dense), nn.ReLU(), nn.Linear(dense, 84), nn.ReLU(), nn.Linear(84, 10),
+        )  # fmt: skip
+
+    return make
 
 
 def model(task: str) -> tuple[str, dict[str, Any]]:

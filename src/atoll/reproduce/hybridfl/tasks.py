@@ -13,6 +13,7 @@ Dropped clients of FedAvg count with the global model (2.46), which is HybridFL'
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -88,11 +89,11 @@ def islands(task: str, draw: int = 0, rows: int = 0) -> Islands:
     return gaussian_sizes(unit(whole).with_test(unit(whole.test)), parties=AEROFOIL.clients, ratio=ratio, seed=draw)
 
 
-def feed_forward() -> Any:
-    """The aerofoil's model: 5 features, 32 and 16 hidden units, one output."""
+def feed_forward() -> Callable[[], Any]:
+    """Makes the aerofoil's model, so that its weights follow the run's seed: 5 features, 32 and 16 hidden units, one output."""
     from atoll.models import mlp
 
-    return mlp(5, 1, [32, 16])()
+    return mlp(5, 1, [32, 16])
 
 
 def system(method: str, setting: Setting, draw: int) -> dict[str, Any]:
