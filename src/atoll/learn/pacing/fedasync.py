@@ -94,22 +94,13 @@ class _Mixing(InFlight):
             state = self.released(fed, state, [handle])
             limit = self.pacing.max_staleness
             if limit is not None and state["version"] - handle.version > limit:
-                await self.drop(fed, handle, log)
+                await self.dropped(fed, [handle], log)
                 continue
             combined = await fed.combine([handle], uplink=self.job.up(self.phase))
             log.used([handle], combined, state["version"])
             state = self.applied(fed, state, self._mixed(state, handle, combined))
             taken += 1
         return state
-
-    async def drop(self, fed: Federation, handle: Handle, log: RoundLog) -> None:
-        """A reply that came too late: if its work was not done in a block with others, it never is."""
-        log.late += 1
-        log.wasted += 1.0
-        if handle.flight.kept is None:
-            handle.cancel()
-        else:
-            await fed.combine([handle], uplink=self.job.up(self.phase))
 
     def _mixed(self, state: Tree, handle: Handle, combined: Combined) -> Combined:
         """The reply as what the model moves by: ``alpha_d (base + update - w)``, and running statistics likewise."""

@@ -67,7 +67,7 @@ class FedBuff(Asynchronous):
     def check(self, job: Training, learner: Learner, data: Any) -> None:
         """Refuse what cannot be added up over versions, and a buffer that can never be full."""
         super().check(job, learner, data)
-        require_delta(self, job, learner, drops=False)
+        require_delta(self, job, learner, drops=self.group > 1 and not job.reducer.secure)
         if job.reducer.secure and self.group < 2:
             why = f"group={self.group}: {type(job.reducer).__name__} would add up single replies, and reveal them"
             refuse(self, why, "pacing", "use group=2 or more, at least what the reducer needs to go on after losses")
@@ -103,7 +103,7 @@ class _Steps(Buffered):
         """The first replies in whole groups."""
         while True:
             await self.arrived(fed)
-            state = self._given_up(fed, state, log)
+            state = await self._given_up(fed, state, log)
             ready = [h for _, group in groups_of(self.held) if len(group) >= self.pacing.group for h in group]
             if len(ready) >= self.pacing.buffer:
                 chosen = set(map(id, ready))
@@ -114,13 +114,10 @@ class _Steps(Buffered):
                 state = await self.fill(fed, state, log)
             state = await self.await_more(fed, state, log)
 
-    def _given_up(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
+    async def _given_up(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
         """Let go of replies whose request can never give a whole group."""
         for flight, group in groups_of(self.held):
             if len(group) + int(flight.open.sum()) < self.pacing.group:
-                for handle in group:
-                    handle.cancel()
-                log.late += len(group)
-                log.wasted += len(group)
+                await self.dropped(fed, group, log)
                 state = self.released(fed, state, group)
         return state

@@ -166,6 +166,7 @@ class InFlight(ServerRounds):
         self.phase = job.algorithm.phases[0]
         # Not part of the state: whatever has arrived and was not used arrives again in a resumed run.
         self.held: list[Handle] = []
+        self.last: Flight
 
     @property
     def ahead(self) -> bool:
@@ -249,6 +250,7 @@ class InFlight(ServerRounds):
             ahead=self.ahead,
         )
         log.sent(flight)
+        self.last = flight
         where = self.places(fed, invited.positions)
         until, base = state["until"].copy(), state["base"].copy()
         until[where] = np.where(np.isfinite(flight.arrives), np.inf, flight.lost)
@@ -315,6 +317,16 @@ class InFlight(ServerRounds):
         gone = set(map(id, handles))
         self.held = [h for h in self.held if id(h) not in gone]
         return {**state, "until": until}
+
+    async def dropped(self, fed: Federation, handles: Sequence[Handle], log: RoundLog) -> None:
+        """Replies that are not used: if the work was not done in a block with others', it never is."""
+        log.late += len(handles)
+        log.wasted += len(handles)
+        for handle in handles:
+            if handle.flight.kept is None:
+                handle.cancel()
+            else:
+                await fed.combine([handle], uplink=self.job.up(self.phase))
 
     def info(self, fed: Federation, state: Tree, replied: int) -> RoundInfo:
         """What the fold of a server update may know: its number counts updates."""
