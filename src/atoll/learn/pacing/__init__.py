@@ -8,6 +8,7 @@ from .hybridfl import HybridFL
 from .safa import SAFA
 from .staleness import ConstantStaleness, HingeStaleness, PolynomialStaleness, Staleness
 from .synchronous import Synchronous
+from .tiered import Tiered
 
 __all__ = [
     "ConstantStaleness",
@@ -21,4 +22,5 @@ __all__ = [
     "SAFA",
     "Staleness",
     "Synchronous",
+    "Tiered",
 ]
