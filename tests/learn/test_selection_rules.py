@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from learn_toys import flat, islands
+from pydantic import ValidationError
 from test_invitation import Devices
 
 import atoll
@@ -19,6 +20,7 @@ from atoll.core.rng import Rng
 from atoll.learn import EqualWeights, FedAvg, SizeProportional, Synchronous, Training
 from atoll.learn.selection import AFL, Candidates, FedCS, Oort, PowerOfChoice, Seen
 from atoll.learn.selection.draw import draw, top
+from atoll.runs.parts import SelectionPart
 
 SIZES = [5, 6, 7, 8, 9, 10]
 
@@ -383,3 +385,25 @@ def test_rules_that_look_at_losses_are_refused_beside_a_mechanism():
     )
     with pytest.raises(CompositionError, match="would leave the clients without noise"):
         atoll.simulate(job, islands(SIZES), engine="inline")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"name": "FedCS", "count": 0.3, "deadline": 20.0, "upload": 2.0, "slots": 2},
+        {"name": "Oort", "count": 5, "alpha": 1.0, "most": 10},
+        {"name": "AFL", "count": 5, "alpha2": 0.1, "first": True},
+        {"name": "PowerOfChoice", "count": 2, "d": 6, "variant": "rpow"},
+        {"name": "FedProf", "count": 5, "alpha": [1.0, 2.0], "explore": 0.1, "layer": "0"},
+        {"name": "Submodular", "count": 5, "every": 4},
+    ],
+    ids=lambda said: said["name"],
+)
+def test_every_rule_can_be_configured(said):
+    made = SelectionPart.model_validate(said).build("selection")
+    assert type(made).__name__ == said["name"]
+    for name, value in said.items():
+        if name != "name":
+            assert getattr(made, name) == (tuple(value) if isinstance(value, list) else value)
+    with pytest.raises(ValidationError, match="deadlin"):
+        SelectionPart.model_validate({"name": "FedCS", "deadlin": 3})
