@@ -32,6 +32,7 @@ __all__ = [
     "PartitionPart",
     "ReducerPart",
     "SelectionPart",
+    "SlackPart",
     "SourcePart",
     "StagePart",
     "StopPart",
@@ -285,6 +286,12 @@ class PacingPart(Part):
     kind = "pacing"
 
 
+class SlackPart(Part):
+    """How an edge estimates the share of its clients that come back."""
+
+    kind = "slack estimator"
+
+
 class StagePart(Part):
     """What happens to an update on its way up."""
 
@@ -359,6 +366,7 @@ _HELD: dict[str, type[Part]] = {
     "Graph": GraphPart,
     "Transform": TransformPart,
     "Selection": SelectionPart,
+    "SlackEstimator": SlackPart,
     "Stage": StagePart,
     "Reducer": ReducerPart,
     "ScoreMetric": MetricPart,

@@ -148,6 +148,7 @@ KINDS: dict[str, Registry] = {
         Registry("selection", ("atoll.learn.selection",), _is_kind("atoll.learn:Selection")),
         Registry("aggregation", ("atoll.learn.aggregation",), _is_kind("atoll.learn:Aggregation")),
         Registry("pacing", ("atoll.learn.pacing",), inspect.isclass),
+        Registry("slack estimator", ("atoll.learn.pacing.slack",), _is_kind("atoll.learn.pacing.slack:SlackEstimator")),
         Registry("uplink stage", ("atoll.core.stage", "atoll.stages"), _is_kind("atoll.core.stage:Stage")),
         Registry("reducer", ("atoll.core.reducer", "atoll.secure"), _is_kind("atoll.core.reducer:Reducer")),
         Registry("stop rule", ("atoll.learn.stop",), _is_kind("atoll.learn.stop:StopRule")),
