@@ -168,3 +168,30 @@ class Hidden(Plain):
 def test_reports_are_refused_where_single_replies_are_hidden():
     with pytest.raises(CompositionError, match="looks at what single clients report"):
         Training(model=atoll.models.linear(4, 3), selection=Surveying(count=1), reducer=Hidden())
+
+
+def test_a_skipped_round_tells_what_it_cost():
+    rows = train(
+        Watching(), Devices([1.0, 9.0, 2.0, 3.0], lost=[2, 3]), deadline=5.0, quorum=2, on_failure="skip"
+    ).metrics
+    row = rows[0]
+    assert "fewer than the quorum of 2" in row["failed"]
+    told = {name: row[name] for name in ("replied", "crashed", "late", "synchronised", "wasted")}
+    # Client 0 answered in time, for nothing; 1 is late; 2 and 3 crashed half-way.
+    assert told == {"replied": 0, "crashed": 2, "late": 2, "synchronised": 4, "wasted": 3.0}
+    assert row["bytes_down"] > 0
+
+
+@pytest.mark.parametrize("aggregation", [atoll.learn.Renormalised(), atoll.learn.aggregation.KeepGlobal()])
+def test_a_quorum_of_none_is_content_with_nobody(aggregation):
+    job = Training(
+        model=atoll.models.linear(4, 3),
+        algorithm=FedAvg(),
+        selection=Watching(),
+        aggregation=aggregation,
+        pacing=Synchronous(deadline=5.0, quorum=0),
+        rounds=2,
+    )
+    result = atoll.simulate(job, islands(SIZES), engine="inline", devices=Devices([1.0] * 4, lost=range(4)))
+    assert result.metrics.column("failed") == ["nobody replied"] * 2
+    assert result.metrics[-1]["t_end"] == 10.0

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
     "AtollError",
@@ -97,9 +97,14 @@ class TaskError(AtollError, RuntimeError):
 
 
 class QuorumError(AtollError, RuntimeError):
-    """Too few parties answered in time."""
+    """Too few parties answered in time.
+
+    Attributes:
+        combined: what was asked, sent and came all the same, where a sum failed: a ``Combined``.
+    """
 
     exit_code = 7
+    combined: Any = None
 
 
 class CheckpointError(AtollError, RuntimeError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from .chain import Chain
-from .errors import ConfigError
+from .errors import ConfigError, QuorumError
 from .flight import Arrivals, Flight, Handle, by_flight
 from .outcomes import combined, decoded, require_quorum
 from .party import Parties
@@ -47,18 +47,25 @@ class Sums(Scope):
         """The plain sum that reducers build on: the engine adds up replies, in cohort order or by groups of ``fan_in``."""
         request = self._request(task, message, at, uplink=uplink)
         flight = self.traffic.send(request, parties, down=terms.down, up=terms.up)
-        accepted = await self.traffic.close(flight, terms)
-        if terms.late == "drop" and len(flight.cancelled):
-            await self.traffic.run(flight, flight.cancelled)
-        positions = parties.positions[accepted]
-        groups = (
-            [positions] if fan_in is None else [positions[i : i + fan_in] for i in range(0, len(positions), fan_in)]
-        )
-        parts = [await self.traffic.fold(request, group) for group in groups if len(group)]
-        seconds = self.clock.now() - flight.sent
-        result = combined(self.world, parts, uplink, request.public, parties, seconds, flight.down)
-        result = replace(result, outcomes=self.traffic.outcomes(flight))
-        return require_quorum(result, len(parties), terms.quorum, request.id)
+        parts: list[Folded] = []
+        try:
+            accepted = await self.traffic.close(flight, terms)
+            if terms.late == "drop" and len(flight.cancelled):
+                await self.traffic.run(flight, flight.cancelled)
+            positions = parties.positions[accepted]
+            groups = (
+                [positions] if fan_in is None else [positions[i : i + fan_in] for i in range(0, len(positions), fan_in)]
+            )
+            parts += [await self.traffic.fold(request, group) for group in groups if len(group)]
+            return require_quorum(self._result(flight, parts), len(parties), terms.quorum, request.id)
+        except QuorumError as error:
+            error.combined = self._result(flight, parts)
+            raise
+
+    def _result(self, flight: Flight, parts: list[Folded]) -> Combined:
+        request, seconds = flight.request, self.clock.now() - flight.sent
+        made = combined(self.world, parts, request.uplink, request.public, flight.parties, seconds, flight.down)
+        return replace(made, outcomes=self.traffic.outcomes(flight))
 
     # ------------------------------------------------------------------ work in flight
 

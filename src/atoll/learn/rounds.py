@@ -171,9 +171,9 @@ def count_examples(island: Island, message: Tree) -> dict[str, Aggregate]:
 
 
 async def server_round(
-    fed: Federation, job: Training, learner: Learner, data: Any, state: Tree, number: int
+    fed: Federation, job: Training, learner: Learner, data: Any, state: Tree, number: int, among: Parties | None = None
 ) -> tuple[Tree, dict[str, Any]]:
-    """What one server does in a round: invite, the phases, its last move, and what the selection rule learns of it.
+    """What one server does in a round: invite (``among`` some, if given), the phases, its last move, and what the selection rule learns of it.
 
     Returns:
         The new state and the round's row.
@@ -184,13 +184,15 @@ async def server_round(
     if phases:
         # Contacts are counted by themselves: rounds of the server alone leave cohorts and random numbers as they were.
         state = {**state, "contacts": state["contacts"] + 1}
-        inviter = Inviter(fed, job, learner, data, state)
+        inviter = Inviter(fed, job, learner, data, state, among)
         if number == 1:
             require_feasible(inviter)
         heard, spent = await inviter.surveyed()
         state = {**state, "selection": heard}
-        invited = replace(inviter, state=state).invite()
-        state, row, seen = await _Phases(fed, job, learner, data, invited, number).all(state, phases, spent)
+        inviter = replace(inviter, state=state)
+        invited = inviter.invite()
+        odds = inviter.odds(invited)
+        state, row, seen = await _Phases(fed, job, learner, data, invited, number, odds).all(state, phases, spent)
     if "failed" not in row:
         info = round_info(fed, state, (number, bool(phases)), row["selected"], row["replied"])
         state = {**state, "server": job.algorithm.advance(state["server"], info)}
@@ -228,6 +230,7 @@ class _Phases:
     data: Any
     invited: Parties
     number: int
+    odds: dict[int, float] | None = None
 
     async def all(
         self, state: Tree, phases: tuple[str, ...], spent: dict[str, Any]
@@ -248,18 +251,26 @@ class _Phases:
                     where = f"round {self.number}, {error.where}"
                     raise type(error)(error.what, where=where, remedy=error.remedy) from error
                 # Clients already keep what the phases before gave them, and so does the server: both end at the same phase.
-                none = replace(seen, replied=self.invited[:0], seconds=np.zeros(0), reports={})
-                return state, {**row, "replied": 0, "failed": str(error.what)}, none
+                if error.combined is not None:
+                    account(row, error.combined)
+                    row.update(fates(self.fed, error.combined))
+                return state, {**row, "replied": 0, "failed": str(error.what)}, self._nobody(seen)
             account(row, combined)
             row.update(fates(self.fed, combined))
             self._require_everyone(combined.n)
+            if combined.n == 0:  # a quorum of none is content, and there is nothing to fold
+                return state, {**row, "failed": "nobody replied"}, self._nobody(seen)
             info = round_info(self.fed, before, (self.number, True), len(self.invited), combined.n)
+            info = replace(info, odds=self.odds)
             seen = seen_of(
                 info.round, combined, reports_of(combined), own_reports(self.job, self.learner, sent, self.data)
             )
             state = {**state, "down": held_by(state["down"], combined.senders.positions)}
             state = folded(self.job, state, combined, info, phase)
         return state, row, replace(seen, round=before["contacts"])
+
+    def _nobody(self, seen: Seen) -> Seen:
+        return replace(seen, replied=self.invited[:0], seconds=np.zeros(0), reports={})
 
     async def _ask(self, state: Tree, phase: str, message: Tree, sizes: NDArray[np.int64] | None) -> Combined:
         job = self.job
