@@ -7,6 +7,7 @@ from .fedbuff import FedBuff
 from .hybridfl import HybridFL
 from .safa import SAFA
 from .staleness import ConstantStaleness, HingeStaleness, PolynomialStaleness, Staleness
+from .steering import PaceSteering
 from .synchronous import Synchronous
 from .tiered import Tiered
 
@@ -17,6 +18,7 @@ __all__ = [
     "HingeStaleness",
     "HybridFL",
     "Pacing",
+    "PaceSteering",
     "PartialBarrier",
     "PolynomialStaleness",
     "SAFA",

@@ -110,7 +110,7 @@ def system(method: str, setting: Setting, draw: int) -> dict[str, Any]:
     if method == "FedAvg":
         return {"pacing": waiting, "aggregation": "KeepGlobal"}
     if method == "HierFAVG":
-        edges = {"name": "Hierarchical", "groups": groups, "every": setting.kappa}
+        edges = {"name": "Hierarchical", "groups": groups, "every": setting.kappa, "lockstep": True, "together": True}
         return {"topology": edges, "pacing": waiting, "aggregation": "KeepGlobal"}
     if method == "HybridFL":
         return {
@@ -131,6 +131,8 @@ class Protocol:
         lr: learning rate.
         drops: ``E[dr]``.
         shares: ``C``.
+        seeds: runs a cell; each also draws its own partition and devices.
+        every: rounds between evaluations; HierFAVG's model is evaluated when the cloud has made one.
     """
 
     task: str
@@ -139,6 +141,8 @@ class Protocol:
     lr: float = 0.0
     drops: tuple[float, ...] = DROPS
     shares: tuple[float, ...] = SHARES
+    seeds: int = 3
+    every: int = 1
 
 
 def settings(protocol: Protocol, method: str, drop: float, share: float, seed: int = 0) -> dict[str, Any]:
@@ -148,7 +152,7 @@ def settings(protocol: Protocol, method: str, drop: float, share: float, seed: i
     net = (
         f"{room}:feed_forward" if task == "aerofoil" else {"name": "atoll.reproduce.fedprof.tasks:lenet", "dense": 120}
     )
-    rounds = (protocol.rounds or setting.rounds) // _edge_rounds(setting, method)
+    rounds = protocol.rounds or setting.rounds
     return {
         "name": f"{task}-{method}-{drop:g}-{share:g}".lower(),
         "data": {"source": {"name": f"{room}:islands", "task": task, "draw": seed, "rows": protocol.rows}},
@@ -163,28 +167,25 @@ def settings(protocol: Protocol, method: str, drop: float, share: float, seed: i
         **system(method, setting, seed),
         "devices": {"name": "mec", "task": task, "drop_out": drop, "seed": seed},
         "compile": "always" if task == "aerofoil" else "auto",
-        "evaluation": {"metrics": ["RelativeAccuracy"] if task == "aerofoil" else []},
+        "evaluation": {
+            "every": setting.kappa if method == "HierFAVG" else protocol.every,
+            "metrics": ["RelativeAccuracy"] if task == "aerofoil" else [],
+        },
         "rounds": rounds,
         "checkpoint_every": rounds,
         "seed": seed,
     }
 
 
-def _edge_rounds(setting: Setting, method: str) -> int:
-    """Federated rounds in a round of the history: HierFAVG's is one of the cloud's."""
-    return setting.kappa if method == "HierFAVG" else 1
-
-
 def found_of(task: str, method: str, run: Trained) -> Found:
     """A run's mean round, best accuracy, and rounds, time and energy to the first round that reaches the target; rounds are federated ones."""
     setting, metric, spent = setting_of(task), METRIC[task], 0.0
-    inner = _edge_rounds(setting, method)
-    length = float(np.mean([row["t_end"] - row["t_start"] for row in run.rows])) / inner
+    length = float(np.mean([row["t_end"] - row["t_start"] for row in run.rows]))
     for row in run.rows:
         spent += float(row.get("energy_wh", np.nan)) / setting.clients
         if row.get(metric) is not None and float(row[metric]) >= setting.target:
             energy = spent if np.isfinite(spent) else None
-            return Found(length, run.best(metric), inner * int(row["round"]), float(row["t_end"]), energy)
+            return Found(length, run.best(metric), int(row["round"]), float(row["t_end"]), energy)
     return Found(length, run.best(metric))
 
 

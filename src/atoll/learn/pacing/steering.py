@@ -1,0 +1,263 @@
+"""Pace steering: clients check in, and are told when to come back (Bonawitz et al. 2019, section 2.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import CompositionError, ConfigError, QuorumError
+
+from ..checks import require_count, require_positive
+from ..rounds import ServerRounds, server_round
+from .base import refuse
+from .in_flight import MOST_LOOKS
+from .synchronous import Synchronous
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.federation import Federation
+    from atoll.core.party import Parties
+    from atoll.core.tree import Tree
+
+    from ..course import Course
+    from ..learner import Learner
+    from ..training import Training
+
+__all__ = ["PaceSteering", "activity", "return_times"]
+
+DAY = 86_400.0
+"""Seconds."""
+
+
+def activity(times: NDArray[np.float64], day: Sequence[float]) -> NDArray[np.float64]:
+    """The share of the clients that is there at these times: ``day`` cuts a day into equal parts; nothing is everyone, always."""
+    if not len(day):
+        return np.ones(np.shape(times))
+    slots = (np.asarray(times, dtype=np.float64) % DAY / DAY * len(day)).astype(np.int64)
+    return np.asarray(day, dtype=np.float64)[np.minimum(slots, len(day) - 1)]
+
+
+def return_times(
+    now: float,
+    count: int,
+    rng: np.random.Generator,
+    *,
+    population: int,
+    goal: int,
+    period: float,
+    small: float = 10.0,
+    day: Sequence[float] = (),
+) -> NDArray[np.float64]:
+    """When ``count`` clients are told to check in again, so that about ``goal`` of the population do in every ``period``.
+
+    With ``a(t)`` the share of the ``N`` clients that is there at ``t`` (`activity`), each is told
+
+    * in a small population, ``N <= small * goal``, one of the next multiples of the period: the next with probability ``p = (goal + 2 sqrt(goal)) / (N a)``,
+      else the one after with its own ``p``, and so on. So at each of them ``N a p`` are expected at the same moment, enough but for bad luck.
+    * in a large one ``t`` with ``integral_now^t ds / a(s)`` exponential with mean ``N period / goal``: check-ins are a Poisson process of rate
+      ``goal / period`` at every hour of the day, and no two come together.
+
+    Both are memoryless: it keeps nothing of any client, and the rate holds from the first time told.
+
+    Args:
+        now: seconds on the clock.
+        count: how many are told.
+        rng: draws.
+        population: ``N``.
+        goal: check-ins wanted in a period.
+        period: seconds.
+        small: see above.
+        day: see `activity`.
+
+    Returns:
+        Times on the clock, later than ``now``, shape ``(count,)``.
+    """
+    luck = rng.exponential(size=count)
+    if population <= small * goal:
+        return _rendezvous(now, luck, population / (goal + 2.0 * math.sqrt(goal)), period, day)
+    return now + np.maximum(_spread(now, luck * population * period / goal, day), 1e-9)
+
+
+def _rendezvous(
+    now: float, luck: NDArray[np.float64], cycle: float, period: float, day: Sequence[float]
+) -> NDArray[np.float64]:
+    """Multiples of the period: the first at which the accumulated hazard ``-log(1 - p)`` has reached each one's luck."""
+    first = math.floor(now / period + 1e-9) + 1
+    least = min(1.0, 1.0 / (cycle * max(day, default=1.0)))
+    most = 2 if least == 1.0 else math.ceil(float(luck.max(initial=0.0)) / -math.log1p(-least)) + 2
+    slots = np.asarray((first + np.arange(most)) * period, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        hazard = -np.log1p(-np.minimum(1.0, 1.0 / (cycle * activity(slots, day))))
+    return np.asarray(slots[np.searchsorted(np.cumsum(hazard), luck)], dtype=np.float64)
+
+
+def _spread(now: float, wanted: NDArray[np.float64], day: Sequence[float]) -> NDArray[np.float64]:
+    """Delays over which ``1 / a`` integrates to what is wanted: whole days, and a part of one."""
+    if not len(day):
+        return wanted
+    slot = DAY / len(day)
+    edges = np.concatenate([[now], (math.floor(now / slot) + 1 + np.arange(len(day))) * slot, [now + DAY]])
+    middle = (edges[1:] + edges[:-1]) / 2
+    passed = np.concatenate([[0.0], np.cumsum(np.diff(edges) / activity(middle, day))])
+    days, rest = np.divmod(wanted, passed[-1])
+    return np.asarray(days * DAY + np.interp(rest, passed, edges) - now, dtype=np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaceSteering(Synchronous):
+    """Synchronous rounds among clients that check in by themselves; whoever is not needed, or is done, is told when to come back.
+
+    A round begins with a selection phase: clients that check in wait, until ``goal`` of them are there or a period is over; the selection rule chooses among
+    them, and the round goes on as ``Synchronous`` has it (deadline, over-selection, quorum). Whoever comes while a round is held, or was not chosen,
+    is told another time by `return_times`: small populations rendezvous, large ones spread, and the part of the day counts. A client that
+    should check in and is not there (``devices`` with availability) tries again when the same rule says.
+
+    Rows have ``checked_in`` (check-ins since the last round ended), ``turned_away`` (of them not chosen), ``missed`` (clients that were not there) and
+    ``gathering`` (seconds of the selection phase). Evaluation's observer does not check in.
+
+    Bonawitz et al. 2019, "Towards Federated Learning at Scale: System Design", MLSys, sections 2.2 and 2.3, which print no formula: the rule is Atoll's.
+
+    Attributes:
+        goal: check-ins wanted in a period, and for a round; ``None`` is what ``Synchronous`` would invite.
+        period: seconds.
+        small: a population of at most ``small * goal`` rendezvouses.
+        day: shares of the clients that are there in equal parts of a day from time 0; empty for all, always.
+    """
+
+    goal: int | None = None
+    period: float = 600.0
+    small: float = 10.0
+    day: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.goal is not None:
+            require_count("PaceSteering", goal=self.goal)
+        require_positive("PaceSteering", period=self.period)
+        if not self.small >= 0:
+            raise ConfigError(f"small={self.small}", where="PaceSteering", remedy="use a ratio of 0 or more")
+        if not all(0.0 < share <= 1.0 for share in self.day):
+            raise ConfigError(
+                f"day={list(self.day)}", where="PaceSteering", remedy="use shares of clients in (0, 1], or none"
+            )
+
+    def wanted(self, cohort: int) -> int:
+        """Check-ins that a round waits for."""
+        return self.invited(cohort) if self.goal is None else self.goal
+
+    def check(self, job: Training, learner: Learner, data: Any) -> None:
+        """Refuse what wants everyone, and a goal below the cohort or above the population."""
+        del learner
+        if job.algorithm.card.everyone:
+            why = f"{type(job.algorithm).__name__} needs every client in every round, and here those who check in"
+            refuse(self, why, "algorithm", "use for example Scaffold(), or Synchronous()")
+        if job.budget is not None:
+            why = "whom a round will ask is not known before they check in, and so not whose budget it would exceed"
+            refuse(self, why, "budget", "leave it out: what every client spends is in the ledger")
+        cohort = job.selection.cohort_size(len(data))
+        goal = self.wanted(cohort)
+        if not cohort <= goal <= len(data):
+            raise CompositionError(
+                f"PaceSteering: goal={goal} check-ins for a cohort of {cohort} out of {len(data)} clients",
+                where="Training.pacing",
+                remedy="use a goal from the cohort's size to the population's",
+            )
+
+    def course(self, job: Training, learner: Learner, data: Any) -> Course:
+        """Rounds among those who check in."""
+        return _Steered(self, job, learner, data)
+
+
+class _Steered(ServerRounds):
+    """The rounds of ``PaceSteering``; their state holds besides when each client checks in next, ``"due"``, and how often times were told, ``"told"``."""
+
+    def __init__(self, pacing: PaceSteering, job: Training, learner: Learner, data: Any) -> None:
+        super().__init__(job, learner, data)
+        self.pacing = pacing
+
+    def initial(self, fed: Federation) -> Tree:
+        """Clients are told their first time."""
+        state = {**super().initial(fed), "due": np.zeros(len(fed.parties)), "told": 0}
+        return self._told(fed, state, np.arange(len(fed.parties)), 0.0)
+
+    def _goal(self, fed: Federation) -> int:
+        return self.pacing.wanted(self.job.selection.cohort_size(len(fed.parties)))
+
+    def _told(self, fed: Federation, state: Tree, who: NDArray[np.int64], now: float) -> Tree:
+        """These clients come back when the rule says."""
+        pacing, due = self.pacing, state["due"].copy()
+        due[who] = return_times(
+            now,
+            len(who),
+            fed.rng.child("steering", state["told"]).generator(),
+            population=len(fed.parties),
+            goal=self._goal(fed),
+            period=pacing.period,
+            small=pacing.small,
+            day=pacing.day,
+        )
+        return {**state, "due": due, "told": state["told"] + 1}
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """Gather, hold the round, tell everyone who was there when to come back."""
+        if not self.job.algorithm.plan(state["server"]):
+            return await server_round(fed, self.job, self.learner, self.data, state, number)
+        begun = fed.clock.now()
+        state, waiting, missed = await self._gathered(fed, state, begun)
+        gathered = fed.clock.now()
+        state, row = await server_round(
+            fed, self.job, self.learner, self.data, state, number, among=fed.parties[waiting]
+        )
+        ended = fed.clock.now()
+        during = np.flatnonzero((state["due"] > gathered) & (state["due"] <= ended))
+        state = self._told(fed, state, np.union1d(waiting, during), ended)
+        there = len(self._there(fed, during))
+        checked, missed = len(waiting) + there, missed + len(during) - there
+        steering = {
+            "checked_in": checked,
+            "turned_away": checked - row["selected"],
+            "missed": missed,
+            "gathering": gathered - begun,
+        }
+        return state, {**row, **steering}
+
+    async def _gathered(self, fed: Federation, state: Tree, begun: float) -> tuple[Tree, NDArray[np.int64], int]:
+        """The state, the places of those who wait, and how many should have come and did not.
+
+        Raises:
+            QuorumError: nobody ever comes.
+        """
+        goal, waiting, missed = self._goal(fed), np.zeros(0, dtype=np.int64), 0
+        limit, seen = begun + self.pacing.period, begun
+        for _ in range(MOST_LOOKS):
+            coming = np.sort(state["due"][state["due"] > seen])
+            lacking = goal - len(waiting)
+            moment = float(coming[min(lacking, len(coming)) - 1]) if len(coming) else math.inf
+            if len(waiting) or moment <= limit:
+                moment = min(moment, limit)
+            await fed.clock.sleep_until(moment if math.isfinite(moment) else limit)
+            now = fed.clock.now()
+            came = np.flatnonzero((state["due"] > seen) & (state["due"] <= now))
+            here = np.union1d(waiting, came)
+            waiting, seen = self._there(fed, here), now
+            absent = np.setdiff1d(here, waiting)
+            missed += len(absent)
+            if len(absent):
+                state = self._told(fed, state, absent, now)
+            if len(waiting) >= goal or (len(waiting) and now >= limit):
+                return state, waiting, missed
+        raise QuorumError(
+            f"{len(waiting)} of {goal} clients checked in",
+            where=f"contact {state['contacts'] + 1}",
+            remedy="use devices that are there more often, or a longer period",
+        )
+
+    @staticmethod
+    def _there(fed: Federation, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        found: Parties = fed.available(fed.parties[places])
+        return np.searchsorted(fed.parties.positions, found.positions)
