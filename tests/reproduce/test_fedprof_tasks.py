@@ -163,7 +163,7 @@ def test_configurations(folder):
     assert len(groups) == 10
     assert parts["pacing"]["deadline"] == pytest.approx(378.0188, abs=1e-4)
     assert hybrid.system("HierFAVG", AEROFOIL, 0)["topology"]["every"] == 10
-    assert hybrid.settings(hybrid.Protocol("aerofoil"), "HierFAVG", 0.1, 0.3)["rounds"] == 60
+    assert hybrid.settings(hybrid.Protocol("aerofoil"), "HierFAVG", 0.1, 0.3)["rounds"] == 600  # of the clients
     with pytest.raises(ConfigError, match="method='FedSGD'"):
         hybrid.system("FedSGD", AEROFOIL, 0)
 
