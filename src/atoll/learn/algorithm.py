@@ -72,6 +72,7 @@ class RoundInfo:
         population: clients in the federation.
         weight: examples of the whole population, when known.
         rng: the server's own random stream of this round.
+        odds: position -> probability with which each draw was this client, of those who were invited, where the aggregation wants it.
     """
 
     round: int
@@ -80,6 +81,7 @@ class RoundInfo:
     population: int
     weight: float | None = None
     rng: Rng = field(default_factory=lambda: Rng(0))
+    odds: Mapping[int, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

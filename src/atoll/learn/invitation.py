@@ -115,6 +115,15 @@ class Inviter:
         chosen: Parties = candidates.parties[self.job.selection.invite(candidates, count, self.state["selection"])]
         return chosen
 
+    def odds(self, invited: Parties) -> dict[int, float] | None:
+        """Position -> probability of a draw, of those invited, where the aggregation wants it."""
+        if not self.job.aggregation.weighs_odds:
+            return None
+        candidates = self.candidates()
+        found = self.job.selection.odds(candidates, self.state["selection"])
+        named = dict(zip(candidates.parties.positions.tolist(), found.tolist(), strict=True))
+        return {k: named[k] for k in invited.positions.tolist()}
+
     async def surveyed(self) -> tuple[Tree, dict[str, Any]]:
         """The rule's memory after its survey, and what that cost; the same memory where it asks nobody."""
         rule, known = self.job.selection, self.state["selection"]

@@ -145,6 +145,12 @@ class Training:
             )
 
     def _check_memory(self) -> None:
+        if self.aggregation.weighs_odds and not self.selection.tells_odds:
+            raise CompositionError(
+                f"{type(self.aggregation).__name__} weighs by the probability of every draw, and {type(self.selection).__name__} does not tell it, or draws without replacement",
+                where="Training.selection",
+                remedy="use SizeProportional() or FedProf(replace=True), or another aggregation",
+            )
         if innermost(self.algorithm).card.family == "statistics" and any(stage.remembers for stage in self.uplink):
             raise CompositionError(
                 f"{type(self.algorithm).__name__} replaces its statistics in every round, and a stage that remembers adds last round's leftovers",

@@ -13,13 +13,16 @@ operator            next model                                                  
 ``KeepLocal``       ``sum_{k in U} (n_k/n) (k's newest model)``                  Eq. 2.45
 ==================  ===========================================================  ==================
 
+``InverseProbability``, unbiased under any selection with known probabilities, is not from there.
+
 An operator acts on the replies that an algorithm averages, whatever they are, so that it composes with every algorithm.
 """
 
 from .base import Aggregation, Renormalised
 from .equal import EqualWeights
+from .inverse import InverseProbability
 from .keep_global import KeepGlobal
 from .keep_local import KeepLocal
 from .rescaled import Rescaled
 
-__all__ = ["Aggregation", "EqualWeights", "KeepGlobal", "KeepLocal", "Renormalised", "Rescaled"]
+__all__ = ["Aggregation", "EqualWeights", "InverseProbability", "KeepGlobal", "KeepLocal", "Renormalised", "Rescaled"]

@@ -23,10 +23,12 @@ class Aggregation:
     Attributes:
         summable: works on sums alone; a secure reducer refuses an operator that sees single replies.
         weighs_population: wants the examples of the whole population, ``RoundInfo.weight``.
+        weighs_odds: wants the probabilities with which clients were drawn, ``RoundInfo.odds``.
     """
 
     summable: ClassVar[bool] = True
     weighs_population: ClassVar[bool] = False
+    weighs_odds: ClassVar[bool] = False
 
     def algorithm(self, base: Algorithm) -> Algorithm:
         """The algorithm that clients run: the base, or the base with other replies."""

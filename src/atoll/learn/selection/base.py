@@ -87,6 +87,15 @@ class Selection:
         return False
 
     @property
+    def tells_odds(self) -> bool:
+        """Whether a round's draws are independent, with the probabilities of ``odds``."""
+        return False
+
+    def odds(self, candidates: Candidates, state: Tree) -> NDArray[np.float64]:
+        """Probability with which each draw of this round is this candidate, ``(candidates,)``; where the rule ``tells_odds``."""
+        raise NotImplementedError
+
+    @property
     def reports(self) -> Mapping[str, Any]:
         """What surveys ask, and every reply carries besides, name -> options: ``{"loss": None}``, ``{"profile": {"layer": "auto"}}``; see ``Learner``."""
         return {}

@@ -38,8 +38,8 @@ class FedProf(Uniform):
 
     The server needs data of its own (``test`` of the federated data set). With replacement, as its convergence theorem wants, a client may be
     drawn twice and counts twice; without, clients of small probability are drawn more often than it says. Any aggregation will do: the theorem's
-    is ``EqualWeights``, the thesis also uses ``KeepGlobal``. A drawn client's weight does not correct for its probability: rare data that the server
-    lacks are drawn less, for good. Scores are self-reported: a client that answers with the server's profile is believed.
+    is ``EqualWeights``, the thesis also uses ``KeepGlobal``. Their weights do not correct for the probability of a draw, so that rare data that the server
+    lacks count less, for good; ``InverseProbability`` does, and is unbiased. Scores are self-reported: a client that answers with the server's profile is believed.
 
     Attributes:
         count: clients a round, as in ``Uniform``.
@@ -78,6 +78,16 @@ class FedProf(Uniform):
     def repeats(self) -> bool:
         """With replacement."""
         return self.replace
+
+    @property
+    def tells_odds(self) -> bool:
+        """With replacement."""
+        return self.replace
+
+    def odds(self, candidates: Candidates, state: Tree) -> NDArray[np.float64]:
+        """``lambda_k / sum lambda``, with exploration mixed in."""
+        at = places(state["who"], candidates.parties.positions)
+        return np.asarray(np.exp(self.log_odds(at, candidates.round, state)))
 
     @property
     def reports(self) -> Mapping[str, Any]:

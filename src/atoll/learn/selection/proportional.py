@@ -39,6 +39,17 @@ class SizeProportional(Uniform):
         """With replacement."""
         return self.replace
 
+    @property
+    def tells_odds(self) -> bool:
+        """With replacement."""
+        return self.replace
+
+    def odds(self, candidates: Candidates, state: Tree) -> NDArray[np.float64]:
+        """``n_k / n``."""
+        del state
+        sizes = self._sizes(candidates)
+        return np.asarray(sizes / sizes.sum())
+
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
         """Draw ``count`` indices.
 
@@ -47,14 +58,17 @@ class SizeProportional(Uniform):
             DataError: nobody has an example.
         """
         del state
+        sizes = self._sizes(candidates)
+        count = count if self.replace else min(count, int((sizes > 0).sum()))
+        return candidates.rng.generator().choice(len(sizes), size=count, replace=self.replace, p=sizes / sizes.sum())
+
+    def _sizes(self, candidates: Candidates) -> NDArray[np.float64]:
         found = candidates.sizes()
         if found is None:
             raise ConfigError(
                 "the clients' sizes are not known", where="SizeProportional", remedy="use data with `sizes`, or Uniform"
             )
         sizes = np.asarray(found, dtype=np.float64)
-        able = int((sizes > 0).sum())
-        if able == 0:
+        if not (sizes > 0).any():
             raise DataError("no client has an example", where="SizeProportional", remedy="look at the partition")
-        count = count if self.replace else min(count, able)
-        return candidates.rng.generator().choice(len(sizes), size=count, replace=self.replace, p=sizes / sizes.sum())
+        return sizes

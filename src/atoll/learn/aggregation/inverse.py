@@ -1,0 +1,58 @@
+"""Inverse-probability weights: unbiased whatever the selection rule prefers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Mean
+from atoll.core.errors import CompositionError
+from atoll.core.results import Combined
+from atoll.core.tree import Tree
+from atoll.learn.algorithm import Algorithm, RoundInfo
+from atoll.learn.wrapped import dry_reply
+
+from .base import Aggregation, population_weight, require_examples
+from .keep_local import SingleReplies
+
+__all__ = ["InverseProbability"]
+
+
+@dataclass(frozen=True)
+class InverseProbability(Aggregation):
+    """``w(t) = w(t-1) + sum_{k in S} (n_k/n) / (K q_k) (w_k - w(t-1))`` for K draws with replacement, each of client k with probability ``q_k``.
+
+    Unbiased for ``sum_k (n_k/n) w_k`` (Hansen and Hurwitz 1943) if every drawn client replies, whatever the probabilities, so that a rule such as
+    ``FedProf(replace=True)`` may prefer some clients without favouring their data. The price is variance: it grows with ``(n_k/n) / q_k``, and a client that is
+    hardly ever drawn makes a large step when it is. ``FedProf(explore=...)`` bounds it. Clients without rows have no weight, and need no probability.
+    """
+
+    summable: ClassVar[bool] = False
+    weighs_population: ClassVar[bool] = True
+    weighs_odds: ClassVar[bool] = True
+
+    def algorithm(self, base: Algorithm) -> Algorithm:
+        """The base with its update as a single reply."""
+        return SingleReplies(base=base)
+
+    def check(self, base: Algorithm, params: Tree) -> None:
+        """Refuse an algorithm without a mean update of the model, weighed by examples."""
+        if not isinstance(dry_reply(base, params).get("update"), Mean):
+            raise CompositionError(
+                f"{type(base).__name__} does not reply with the mean update of a model",
+                where="aggregation=InverseProbability",
+                remedy="use an algorithm such as FedAvg",
+            )
+        require_examples(self, base, params)
+
+    def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
+        """The update with every reply weighed by its share over its expected number of draws."""
+        if combined.kinds.get("update") != "parts":
+            return combined.value, memory
+        total, odds = population_weight(info), info.odds or {}
+        update = T.zeros_like(params)
+        for part in combined.value["update"]:
+            factor = part.weight / (total * info.replied * odds[int(part.sender)])
+            update = T.add(update, T.scale(part.value, factor))
+        return {**combined.value, "update": update}, memory
