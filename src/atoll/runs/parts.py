@@ -35,6 +35,7 @@ __all__ = [
     "SlackPart",
     "SourcePart",
     "StagePart",
+    "StalenessPart",
     "StopPart",
     "TracePart",
     "TrackerPart",
@@ -286,6 +287,12 @@ class PacingPart(Part):
     kind = "pacing"
 
 
+class StalenessPart(Part):
+    """How much less a stale reply weighs."""
+
+    kind = "staleness"
+
+
 class SlackPart(Part):
     """How an edge estimates the share of its clients that come back."""
 
@@ -367,6 +374,7 @@ _HELD: dict[str, type[Part]] = {
     "Transform": TransformPart,
     "Selection": SelectionPart,
     "SlackEstimator": SlackPart,
+    "Staleness": StalenessPart,
     "Stage": StagePart,
     "Reducer": ReducerPart,
     "ScoreMetric": MetricPart,
