@@ -49,13 +49,17 @@ def train_sizes(sizes: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
     return made
 
 
-def islands(task: str, seed: int = 0, only: list[int] | None = None) -> Islands:
+def islands(
+    task: str, seed: int = 0, only: list[int] | None = None, rows: int | None = None, tests: int | None = None
+) -> Islands:
     """A task's clients, with the test rows at the server.
 
     Args:
         task: ``"boston"``, ``"mnist"`` or ``"kdd"``.
         seed: of the clients' sizes.
         only: these clients alone.
+        rows: the first so many training rows, divided in the same proportions; all by default.
+        tests: the first so many test rows.
 
     Raises:
         DataError: no data folder, or files missing from it.
@@ -63,7 +67,7 @@ def islands(task: str, seed: int = 0, only: list[int] | None = None) -> Islands:
     from atoll.data import Islands
 
     of = TASKS[task]
-    whole = _rows(task)
+    whole = _first(_rows(task), rows, tests)
     sizes = train_sizes(drawn(of, 0.0, seed)[0].sizes, len(whole))
     owner = np.repeat(np.arange(of.clients), sizes)
     made = Islands.from_owner(whole, owner, of.clients, scheme="N(mu, (0.3 mu)^2)")
@@ -79,6 +83,13 @@ def _rows(task: str) -> Dataset:
     if task == KDD.name:
         return _split(kddcup99_tcp(test=0.0), KDD, inputs=35, target=False)
     return _raw(mnist(flat=False))
+
+
+def _first(whole: Dataset, rows: int | None, tests: int | None) -> Dataset:
+    if rows is None and tests is None:
+        return whole
+    test: Dataset = whole.test  # type: ignore[assignment]
+    return whole.take(np.arange(rows or len(whole))).with_test(test.take(np.arange(tests or len(test))))
 
 
 def _split(whole: Dataset, task: Task, *, inputs: int, target: bool) -> Dataset:
@@ -105,22 +116,23 @@ def _raw(digits: Dataset) -> Dataset:
     return scaled(digits).with_test(scaled(digits.test))  # type: ignore[arg-type]
 
 
-def devices(task: str, crash: float = 0.1, seed: int = 0) -> Devices:
+def devices(task: str, crash: float = 0.1, seed: int = 0, rows: int | None = None) -> Devices:
     """The clients of `drawn` as a model of devices: their seconds of training, links of 1.4 Mbit/s, a server of 10 Gbit/s, models of 10 MB and the trace.
 
     Args:
         task: ``"boston"``, ``"mnist"`` or ``"kdd"``.
         crash: probability of a crash in a round.
         seed: of sizes, speeds and crashes.
+        rows: training rows that are there; a device needs as long for its share of them as for its share of all.
     """
     from atoll.devices import BatchRate, Given, Recorded, Throughput
     from atoll.devices import Fleet as Devices
 
     of = TASKS[task]
     members, crashes = drawn(of, crash, seed)
-    rows = train_sizes(members.sizes, _train_rows(of))
+    train = train_sizes(members.sizes, rows or _train_rows(of))
     # A client's batches a second, so that its training rows take the seconds that its training and test rows take together.
-    speed = rows * of.epochs / of.batch_size / members.training
+    speed = train * of.epochs / of.batch_size / members.training
     calm = np.zeros((1, of.clients))
     trace = Recorded(np.vstack([calm.astype(bool), crashes.crashed]), np.vstack([calm, np.where(crashes.crashed, crashes.point, 0.0)]))  # fmt: skip
     return Devices(
@@ -161,7 +173,7 @@ def cnn() -> nn.Module:
 
 
 @functools.lru_cache(maxsize=4)
-def _warm(seed: int) -> Any:
+def _warm(seed: int, rows: int | None = None) -> Any:
     import atoll
 
     job = atoll.Training(
@@ -172,21 +184,24 @@ def _warm(seed: int) -> Any:
         evaluation=atoll.Evaluation(server=False),
         rounds=1,
     )
-    return atoll.simulate(job, islands("mnist", seed), engine="batched", seed=seed).params
+    return atoll.simulate(
+        job, islands("mnist", seed, rows=rows), engine="inline" if rows else "batched", seed=seed
+    ).params
 
 
-def warm_cnn(seed: int = 0) -> nn.Module:
+def warm_cnn(seed: int = 0, rows: int | None = None) -> nn.Module:
     """`cnn` after one epoch at every client and their average, which is where the author's program begins.
 
     Args:
         seed: of the weights, the clients' sizes and their batches.
+        rows: training rows that are there; all by default.
     """
     import torch
 
     made = cnn()
     with torch.no_grad():
         for name, parameter in made.named_parameters():
-            parameter.copy_(torch.as_tensor(_warm(seed)[name]))
+            parameter.copy_(torch.as_tensor(_warm(seed, rows)[name]))
     return made
 
 
