@@ -1,0 +1,57 @@
+"""Pacings over single replies on a PyTorch model: blocks equal one by one, and every part goes with every other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import atoll
+from atoll.learn.algorithms import FedAvg, Scaffold, Upcycled
+from atoll.learn.pacing import SAFA
+from atoll.learn.selection import CFCFM, FedProf
+from atoll.stages import QSGD
+
+LAG = 2
+
+
+def job(**parts):
+    made = {
+        "algorithm": Scaffold(lr=0.1, epochs=2, batch_size=8),
+        "selection": CFCFM(0.4),
+        "pacing": SAFA(lag_tolerance=LAG, deadline=300.0),
+        **parts,
+    }
+    return atoll.Training(model=atoll.models.mlp(64, 10, hidden=(16,)), rounds=6, **made)
+
+
+@pytest.fixture(scope="module")
+def islands():
+    return atoll.data.dirichlet(atoll.data.digits(), parties=10, alpha=0.5, seed=0)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"selection": FedProf(0.6, lag=LAG + 1)},
+        {
+            "algorithm": Upcycled(coefficient=0.1, base=FedAvg(lr=0.1, epochs=2, batch_size=8)),
+            "uplink": (QSGD(levels=16),),
+        },
+        {
+            "algorithm": Upcycled(coefficient=0.1, base=Scaffold(lr=0.1, epochs=2, batch_size=8)),
+            "selection": FedProf(0.6, lag=LAG + 1),
+            "uplink": (QSGD(levels=16),),
+        },
+    ],
+    ids=["scaffold", "fedprof", "upcycled-qsgd", "all"],
+)
+def test_semi_asynchronous_compositions_are_the_same_in_blocks(islands, parts):
+    devices = atoll.devices.exponential(crash=0.3, seed=1)
+    one = atoll.simulate(job(**parts), islands, devices=devices, engine="inline")
+    many = atoll.simulate(job(**parts), islands, devices=devices, engine="batched", workers=1)
+    for name, value in one.params.items():
+        np.testing.assert_allclose(value, many.params[name], atol=2e-4, err_msg=name)
+    for name in ("picked", "undrafted", "crashed", "deprecated", "synchronised", "t_end"):
+        assert one.metrics.column(name) == many.metrics.column(name), name
+    assert any(row.get("crashed") for row in one.metrics)
