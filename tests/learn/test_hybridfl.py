@@ -18,6 +18,7 @@ from atoll.core.cohort import Community
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.party import Roster
 from atoll.core.reducer import Plain
+from atoll.core.results import Terms
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn import Linear
@@ -320,6 +321,18 @@ def test_sums_are_all_that_edges_need():
     job = training(1.0, groups=2)
     one, other = (atoll.simulate(job.replace(reducer=r), data, devices=devices) for r in (Plain(), SumsOnly()))
     np.testing.assert_array_equal(flat(one.params), flat(other.params))
+
+
+class Deaf(Plain):
+    """Ends when it likes."""
+
+    async def reduce(self, fed: Any, parties: Any, task: Any, message: Any, uplink: Any, terms: Any, at: Any) -> Any:
+        return await fed.fold(parties, task, message, uplink, Terms(deadline=LIMIT), at)
+
+
+def test_a_reducer_that_does_not_hear_of_the_quota_is_refused():
+    with pytest.raises(CompositionError, match="Deaf waits for its own replies, and not for the quota"):
+        atoll.simulate(training(1.0, reducer=Deaf()), islands(SIZES))
 
 
 def test_the_best_model_is_kept():

@@ -9,7 +9,7 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core import tree as T
-from atoll.core.errors import QuorumError
+from atoll.core.errors import CompositionError, QuorumError
 from atoll.core.quota import Share
 from atoll.core.tree import Tree
 
@@ -71,6 +71,7 @@ class EdgeVisit:
         try:
             if self.selected:
                 combined = await self._ask(scope, invited, sent)
+                self._require_counted()
         except QuorumError:  # a reducer that opens no sum of so few
             combined = None
         finally:
@@ -111,6 +112,16 @@ class EdgeVisit:
             down=sizes,
             up=lambda: reply_bytes(job, sent["broadcast"]["params"], phase),
         )
+
+    def _require_counted(self) -> None:
+        """Refuse a reducer whose protocol does not end at the quota: nobody would have counted its replies."""
+        if not self.share.over:
+            name = type(self.course.job.reducer).__name__
+            raise CompositionError(
+                f"{name} waits for its own replies, and not for the quota of all regions",
+                where="Training.reducer",
+                remedy="give the superstep in which clients train `accept=terms.accept`, or use a reducer that does",
+            )
 
     def _combine(self, scope: Federation, combined: Combined, sent: Tree) -> None:
         """(4.19) in the form that knows no client: the region's last model stands for all who are not in the sums."""
