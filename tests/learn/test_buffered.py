@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
-from async_toys import CLIENTS, DATA, FULL, SECONDS, Slow, job, local, survives, train
+from async_toys import CLIENTS, DATA, FULL, SECONDS, ForWork, Hidden, Slow, job, local, survives, train
 from learn_toys import Fixed, flat, islands
-from masks import mask
 
 import atoll
 from atoll.core.cohort import Community
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.reducer import Reducer, TreeReducer
-from atoll.core.results import Combined
-from atoll.core.task import task
+from atoll.core.reducer import TreeReducer
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn import Everyone, FedAvg, Synchronous, Training, Uniform
@@ -134,66 +130,6 @@ def test_updates_of_a_buffer_of_one_without_weights_are_fedasync_that_forgets_no
 
 
 # ---------------------------------------------------------------------- a secure reducer
-
-
-class ForWork(Fixed):
-    """Devices that take their seconds for work, and none for a message."""
-
-    def plan(self, parties, plan):
-        out = super().plan(parties, plan)
-        return dataclasses.replace(out, seconds=out.seconds * (plan.work().batches > 0))
-
-
-@task
-def seeds(island, names):
-    """A seed for every later party."""
-    own = {name: island.secret.integer(2**63) for name in names if name > island.name}
-    for name, seed in own.items():
-        island.post(name, seed)
-    island.state = {**(island.state or {}), "own": {name: str(seed) for name, seed in own.items()}}
-
-
-@task
-async def hidden(island, message):
-    """My totals as 64-bit words with 40 bits behind the point, and masks that cancel in the sum."""
-    kept = island.state
-    totals = await island.totals(message)
-    words, known = [], {}
-    for name in sorted(totals):
-        total = totals[name]
-        known[name] = {"kind": total.kind, "metric": total.metric}
-        words += [np.array([total.weight, *np.ravel(_leaf(total.value))])]
-    word = np.round(np.concatenate(words) * 2**40).astype(np.int64).view(np.uint64)
-    for seed in kept["own"].values():
-        word = word + mask(int(seed), word.size)
-    for seed in island.inbox.values():
-        word = word - mask(int(seed), word.size)
-    return {"word": word, "known": known, "sizes": [len(w) for w in words]}
-
-
-def _leaf(value):
-    return value["w"] if isinstance(value, dict) else value
-
-
-@dataclasses.dataclass(frozen=True)
-class Hidden(Reducer):
-    """Pairwise masks for models of one leaf ``w``: the server sees words that mean nothing before they are added up."""
-
-    secure = True
-
-    async def reduce(self, fed, parties, task, message, uplink, terms, at):
-        assert len(parties) > 1, "a single reply would be seen"
-        first = await fed.exchange(parties, seeds, parties.names)
-        replies = await fed.exchange(first.senders, hidden.wrapping(task), message, mail=first.mail, uplink=uplink)
-        words = sum((r["word"] for r in replies.values), np.uint64(0)).view(np.int64) / 2.0**40
-        value, weight, kinds, at_ = {}, {}, {}, 0
-        for name, size in zip(sorted(replies.values[0]["known"]), replies.values[0]["sizes"], strict=True):
-            kind = replies.values[0]["known"][name]["kind"]
-            whole, weight[name], kinds[name] = words[at_ + 1 : at_ + size], float(words[at_]), kind
-            whole = whole / weight[name] if kind == "mean" else whole
-            value[name] = float(whole[0]) if name.startswith("metric/") else {"w": whole}
-            at_ += size
-        return Combined(value, len(replies), weight, replies.senders, parties[:0], kinds=kinds)
 
 
 def test_a_secure_reducer_sees_sums_of_groups_and_the_result_is_the_same():

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from async_toys import CLIENTS, DATA, DIM, FULL, SECONDS, job, local, survives, train
+from async_toys import CLIENTS, DATA, DIM, FULL, SECONDS, ForWork, Hidden, job, local, survives, train
 from hypothesis import given
 from hypothesis import strategies as st
 from learn_toys import Fixed, flat
@@ -116,8 +116,6 @@ def test_a_loss_that_nobody_notices_wants_a_deadline():
 
 
 def test_a_secure_reducer_sees_one_sum_a_tier():
-    from test_buffered import ForWork, Hidden
-
     class Both(ForWork, Known):
         pass
 
