@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atoll.core.results import Combined
     from atoll.core.tree import Tree
 
-    from .in_flight import RoundLog
+    from .round_log import RoundLog
 
 __all__ = ["Buffered", "groups_of", "together"]
 

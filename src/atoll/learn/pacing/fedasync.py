@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..course import Course
     from ..learner import Learner
     from ..training import Training
-    from .in_flight import RoundLog
+    from .round_log import RoundLog
 
 __all__ = ["FedAsync"]
 

@@ -1,10 +1,10 @@
-"""Rounds whose clients work on models of several versions: who is at work, what arrives, and what a round's row says of it."""
+"""Rounds whose clients work on models of several versions: who is at work, and what arrives."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..invitation import Inviter, reply_bytes
 from ..rounds import ServerRounds, folded, initial, outgoing, population_examples, server_round
 from ..selection import Seen
 from .base import Pacing
+from .round_log import RoundLog
 from .soundness import require_flexible
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from ..learner import Learner
     from ..training import Training
 
-__all__ = ["Asynchronous", "InFlight", "RoundLog"]
+__all__ = ["Asynchronous", "InFlight"]
 
 MOST_LOOKS = 100_000
 """How often a server that has nobody at work looks again for clients that are there."""
@@ -58,93 +59,6 @@ class Asynchronous(Pacing):
         """Refuse what cannot be done when clients work on models of several versions."""
         del learner, data
         require_flexible(self, job)
-
-
-@dataclass
-class RoundLog:
-    """What happens in a round, for its row and for the selection rule.
-
-    Attributes:
-        asked: positions of who was asked, in order.
-        senders: positions of whose replies were used, in order.
-        seconds: from asking to arrival, of each of them.
-        staleness: versions by which the base of each was behind.
-        bases: version of each base.
-        crashed: how many of those asked will never answer.
-        late: replies that came and were not used.
-        wasted: local updates thrown away.
-        joules: that those asked spend, ``None`` where nobody knows.
-        rejected: name -> why a reply was kept out.
-        errors: name -> what a task raised.
-        metrics: name -> sum of weighted values, and of weights.
-    """
-
-    asked: list[int] = field(default_factory=list)
-    senders: list[int] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    staleness: list[int] = field(default_factory=list)
-    bases: list[int] = field(default_factory=list)
-    crashed: int = 0
-    late: int = 0
-    wasted: float = 0.0
-    joules: float | None = None
-    rejected: dict[str, str] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-    metrics: dict[str, list[float]] = field(default_factory=dict)
-
-    def sent(self, flight: Flight) -> None:
-        """Write down a request."""
-        lost = ~np.isfinite(flight.arrives)
-        self.asked += flight.parties.positions.tolist()
-        self.crashed += int(lost.sum())
-        self.wasted += float(flight.fraction[lost].sum())
-        if flight.energy is not None:
-            self.joules = (self.joules or 0.0) + float(flight.energy.sum())
-
-    def parties(self, fed: Federation) -> tuple[Parties, Parties]:
-        """Who was asked, and whose replies were used."""
-        everyone = fed.world.roster.all()
-        return everyone[np.array(self.asked, dtype=np.int64)], everyone[np.array(self.senders, dtype=np.int64)]
-
-    def used(self, handles: Sequence[Handle], combined: Combined, version: int) -> None:
-        """Write down replies that were used in a server update."""
-        there = set(combined.senders.positions.tolist())
-        for handle in handles:
-            if handle.party.position in there:
-                self.senders.append(handle.party.position)
-                self.seconds.append(float(handle.flight.arrives[handle.index] - handle.flight.sent))
-                self.staleness.append(version - handle.version)
-                self.bases.append(handle.version)
-        self.rejected.update(combined.rejected)
-        self.errors.update({name: str(error) for name, error in combined.errors.items()})
-        for name, value in combined.value.items():
-            if name.startswith("metric/"):
-                total = self.metrics.setdefault(name.removeprefix("metric/"), [0.0, 0.0])
-                total[0] += combined.weight[name] * float(value)
-                total[1] += combined.weight[name]
-
-    def row(self) -> dict[str, Any]:
-        """The round's row, without bytes and times."""
-        late = np.asarray(self.staleness, dtype=np.float64)
-        row: dict[str, Any] = {
-            "selected": len(self.asked),
-            "replied": len(self.senders),
-            "rejected": len(self.rejected),
-            "synchronised": len(self.asked),
-            "crashed": self.crashed,
-            "late": self.late,
-            "wasted": self.wasted,
-            "staleness": float(late.mean()) if len(late) else 0.0,
-            "most_stale": int(late.max(initial=0)),
-            "version_variance": float(np.var(self.bases)) if self.bases else 0.0,
-        }
-        if self.rejected:
-            row["rejected_clients"] = dict(self.rejected)
-        if self.errors:
-            row["errors"] = dict(self.errors)
-        if self.joules is not None:
-            row["energy_wh"] = self.joules / 3600.0
-        return {**row, **{name: total / weight for name, (total, weight) in self.metrics.items() if weight}}
 
 
 class InFlight(ServerRounds):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..course import Course
     from ..learner import Learner
     from ..training import Training
-    from .in_flight import RoundLog
+    from .round_log import RoundLog
 
 __all__ = ["Tiered", "cross_tier", "tiers_of"]
 
