@@ -16,7 +16,7 @@ from atoll.core.tree import Tree
 from ..downlink import held_by, lowered
 from ..fates import fates
 from ..invitation import reply_bytes
-from ..rounds import account
+from ..phases import account
 from .edge_log import noted
 
 if TYPE_CHECKING:

@@ -15,8 +15,10 @@ from atoll.core.tree import Tree
 
 from ..algorithm import RoundInfo
 from ..checks import require_finite, require_positive
+from ..counts import population_examples
 from ..invitation import Inviter, reply_bytes
-from ..rounds import ServerRounds, folded, initial, outgoing, population_examples, server_round
+from ..phases import folded, outgoing
+from ..rounds import ServerRounds, initial, server_round
 from ..selection import Seen
 from .base import Pacing
 from .round_log import RoundLog

@@ -14,10 +14,12 @@ from atoll.core.quota import Quota
 from atoll.core.tree import Tree
 
 from ..checks import require_finite
+from ..counts import population_examples
 from ..course import Course
 from ..fates import require_feasible
 from ..invitation import Inviter
-from ..rounds import global_model, initial, population_examples, round_info
+from ..phases import global_model, round_info
+from ..rounds import initial
 from ..topology.groups import members_of, portion
 from ..topology.hierarchical import summed
 from .edge_log import Seats, fresh, learned

@@ -12,20 +12,12 @@ from atoll.core import tree as T
 from atoll.core.tree import Tree
 
 from ..checks import require_finite
+from ..counts import client_examples
 from ..fates import require_feasible
 from ..invitation import Inviter, examples_of, own_reports, reply_bytes, reports_of
 from ..partial import own_epochs
-from ..rounds import (
-    ServerRounds,
-    account,
-    client_examples,
-    folded,
-    global_model,
-    initial,
-    outgoing,
-    round_info,
-    server_round,
-)
+from ..phases import account, folded, global_model, outgoing, round_info
+from ..rounds import ServerRounds, initial, server_round
 from ..selection import Seen
 from .base import weighs_examples
 from .dispatch import Dispatch, dispatched

@@ -1,0 +1,182 @@
+"""The phases of a round with one cohort: what is sent, what comes back, and what becomes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import QuorumError
+from atoll.core.tree import Tree
+
+from .algorithm import RoundInfo
+from .checks import require_finite
+from .downlink import held_by, lowered
+from .fates import fates
+from .invitation import own_reports, reply_bytes, reports_of, seen_of
+from .selection import Seen
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.federation import Federation
+    from atoll.core.party import Parties
+    from atoll.core.results import Combined
+
+    from .learner import Learner
+    from .training import Training
+
+__all__ = ["Phases", "account", "folded", "global_model", "outgoing", "round_info"]
+
+
+def round_info(fed: Federation, state: Tree, at: tuple[int, bool], selected: int, replied: int) -> RoundInfo:
+    """What a fold may know.
+
+    Args:
+        fed: for the server's random stream.
+        state: of the server.
+        at: number of the round, and whether clients are contacted in it.
+        selected: how many.
+        replied: how many of them answered.
+    """
+    # The server's numbers follow the contacts too; alone it has others.
+    number, met = at
+    stream = fed.rng.child("server", state["contacts"] if met else f"alone-{number}")
+    return RoundInfo(number, selected, replied, len(fed.parties), state["weight"], stream)
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The phases of a round with one cohort."""
+
+    fed: Federation
+    job: Training
+    learner: Learner
+    data: Any
+    invited: Parties
+    number: int
+    odds: dict[int, float] | None = None
+
+    async def all(
+        self, state: Tree, phases: tuple[str, ...], spent: dict[str, Any]
+    ) -> tuple[Tree, dict[str, Any], Seen]:
+        """Run them; ``spent`` are bytes that the round cost before. Returns the state, the row and what was seen."""
+        row: dict[str, Any] = {"selected": len(self.invited), "bytes_up": 0, "bytes_down": 0, **spent}
+        before = state
+        seen = Seen(state["contacts"], self.invited, self.invited, np.zeros(len(self.invited)))
+        for phase in phases:
+            if not self.job.algorithm.needs(state["server"], phase):
+                continue
+            sent = global_model(state)
+            state, message, sizes = outgoing(self.fed, self.job, state, self.invited, phase)
+            try:
+                combined = await self._ask(state, phase, message, sizes)
+            except QuorumError as error:
+                if self.job.pacing.on_failure == "stop" or self.job.algorithm.card.everyone:
+                    where = f"round {self.number}, {error.where}"
+                    raise type(error)(error.what, where=where, remedy=error.remedy) from error
+                # Clients already keep what the phases before gave them, and so does the server: both end at the same phase.
+                if error.combined is not None:
+                    account(row, error.combined)
+                    row.update(fates(self.fed, error.combined))
+                return state, {**row, "replied": 0, "failed": str(error.what)}, self._nobody(seen)
+            account(row, combined)
+            row.update(fates(self.fed, combined))
+            self._require_everyone(combined.n)
+            if combined.n == 0:  # a quorum of none is content, and there is nothing to fold
+                return state, {**row, "failed": "nobody replied"}, self._nobody(seen)
+            info = round_info(self.fed, before, (self.number, True), len(self.invited), combined.n)
+            info = replace(info, odds=self.odds)
+            seen = seen_of(
+                info.round, combined, reports_of(combined), own_reports(self.job, self.learner, sent, self.data)
+            )
+            state = {**state, "down": held_by(state["down"], combined.senders.positions)}
+            state = folded(self.job, state, combined, info, phase)
+        return state, row, replace(seen, round=before["contacts"])
+
+    def _nobody(self, seen: Seen) -> Seen:
+        return replace(seen, replied=self.invited[:0], seconds=np.zeros(0), reports={})
+
+    async def _ask(self, state: Tree, phase: str, message: Tree, sizes: NDArray[np.int64] | None) -> Combined:
+        job = self.job
+        if not len(self.invited):
+            raise QuorumError(
+                f"{type(job.selection).__name__} invites nobody",
+                where=f"contact {state['contacts']}",
+                remedy="let it choose among more clients, or a longer deadline",
+            )
+        size = min(job.selection.cohort_size(len(self.fed.parties)), len(self.invited))
+        terms = job.pacing.terms(size)
+        if job.selection.picks:
+            terms["accept"] = lambda arrived: job.selection.take(arrived, size, state["selection"])
+        return await self.fed.sum(
+            self.invited,
+            self.learner.train,
+            message,
+            uplink=job.up(phase),
+            reducer=job.reducer,
+            at=(state["contacts"], phase),
+            down=sizes,
+            up=lambda: reply_bytes(job, state["server"]["params"], phase),
+            **terms,
+        )
+
+    def _require_everyone(self, replied: int) -> None:
+        """Stop where somebody is missing whom the algorithm cannot do without: it would go on, to somewhere else."""
+        population = len(self.fed.parties)
+        if self.job.algorithm.card.everyone and replied < population:
+            name = type(self.job.algorithm).__name__
+            raise QuorumError(
+                f"{replied} of {population} clients replied, and {name} needs every client in every round",
+                where=f"round {self.number}",
+                remedy="wait for everyone (deadline=None), or use an algorithm that does with some (atoll.learn.algorithms.Scaffold)",
+            )
+
+
+def outgoing(
+    fed: Federation, job: Training, state: Tree, invited: Parties, phase: str
+) -> tuple[Tree, Tree, NDArray[np.int64] | None]:
+    """What a cohort is sent in a phase: the state with what they then hold, the message, and bytes a party (``None``: the message's own)."""
+    broadcast = job.algorithm.broadcast(state["server"], phase)
+    rest = {"buffers": state["buffers"]} if state["buffers"] else {}
+    broadcast, down, sizes = lowered(
+        fed, job.down(), state["down"], broadcast, rest, invited, (state["contacts"], phase)
+    )
+    told = job.selection.reports if phase == job.algorithm.phases[-1] and not job.selection.surveys_only else {}
+    reports = {"reports": dict(told)} if told else {}
+    return {**state, "down": down}, {"broadcast": {**broadcast, **rest}, "phase": phase, **reports}, sizes
+
+
+def folded(job: Training, state: Tree, combined: Combined, info: RoundInfo, phase: str) -> Tree:
+    """The server's state after a phase: the aggregation operator, then the algorithm's fold."""
+    server = state["server"]
+    # Operators and algorithms see updates; running statistics are averaged as they are.
+    state = {**state, "buffers": combined.value.get("buffers", state["buffers"])}
+    updates = {k: v for k, v in combined.value.items() if k != "buffers" and not k.startswith(("metric/", "report/"))}
+    sums, memory = job.aggregation.combine(
+        replace(combined, value=updates), server["params"], state["aggregation"], info
+    )
+    server = job.algorithm.fold(server, sums, info, phase)
+    require_finite(server["params"], info.round)
+    return {**state, "server": server, "aggregation": memory}
+
+
+def account(row: dict[str, Any], combined: Combined) -> None:
+    """Write what a request moved and measured into the round's row."""
+    row["bytes_up"] += combined.bytes_up
+    row["bytes_down"] += combined.bytes_down
+    row["replied"] = combined.n
+    row["silent"] = len(combined.silent)
+    row["rejected"] = len(combined.rejected)
+    if combined.rejected:
+        row["rejected_clients"] = {**row.get("rejected_clients", {}), **combined.rejected}
+    if combined.errors:
+        row["errors"] = {name: str(error) for name, error in combined.errors.items()}
+    row.update({k.removeprefix("metric/"): float(v) for k, v in combined.value.items() if k.startswith("metric/")})
+
+
+def global_model(state: Tree) -> Tree:
+    """The global model: its parameters, and the running statistics that clients average."""
+    params = state["server"]["params"]
+    return {**params, **state["buffers"]} if state["buffers"] else params
