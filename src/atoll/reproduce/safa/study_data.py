@@ -1,0 +1,83 @@
+"""The study's three convex tasks: clients of chapter 3, whose crashes are drawn without end, as rivals of SAFA ask clients in any number of turns."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .data import _rows, train_sizes
+from .tasks import BOSTON, KDD, MODEL_BYTES, SERVER_BITS, TRANSFER_SECONDS, Fleet, Task, fleet
+
+if TYPE_CHECKING:
+    from atoll.data import Dataset, Islands
+    from atoll.devices import Fleet as Devices
+
+__all__ = ["DIGITS", "FIFTH", "STUDIED", "devices", "islands", "members"]
+
+FIFTH = Task("kdd-fifth", 3, 37_296, 100, 50, KDD.limit, 5, 100, 1e-2, 0.7, KDD.slowest)
+"""Every fifth row of task 3 over a fifth of its clients: as much work for each, half of the rounds."""
+DIGITS = Task("digits", 0, 1_797, 20, 20, KDD.limit, 5, 24, 5e-2, 0.7, KDD.slowest)
+"""Softmax on small digits, which need no download: for ``--quick``. Batches are such that clients work as long as those of task 3."""
+STUDIED = {task.name: task for task in (BOSTON, FIFTH, DIGITS)}
+
+
+def members(task: str, seed: int) -> Fleet:
+    """The clients of a seed: sizes and speeds."""
+    return fleet(STUDIED[task], np.random.default_rng([seed, 0]))
+
+
+def islands(task: str, seed: int = 0) -> Islands:
+    """A task's clients. At the server, what the study evaluates on: all their training rows, as it asks how fast the objective falls; no test row is looked at.
+
+    Args:
+        task: ``"boston"``, ``"kdd-fifth"`` or ``"digits"``.
+        seed: of the clients' sizes.
+    """
+    from atoll.data import Islands
+
+    of, whole = STUDIED[task], _table(task)
+    sizes = train_sizes(members(task, seed).sizes, len(whole))
+    return Islands.from_owner(whole, np.repeat(np.arange(of.clients), sizes), of.clients, scheme="N(mu, (0.3 mu)^2)")
+
+
+@functools.lru_cache(maxsize=3)
+def _table(task: str) -> Dataset:
+    from atoll.data import digits
+
+    if task == DIGITS.name:
+        whole = digits(test=0.0)
+        train = whole.take(np.arange(int(len(whole) * DIGITS.train)))
+    else:
+        train = _rows(task.removesuffix("-fifth"))
+    if task == FIFTH.name:  # of rows scaled over the whole table, as some inputs are constant in a part of it
+        train = train.take(np.arange(0, len(train), 5))
+    return train.with_test(train)
+
+
+def devices(task: str, crash: float = 0.3, seed: int = 0) -> Devices:
+    """The clients as a model of devices; see `atoll.reproduce.safa.data.devices`. What differs: crashes without end, and who crashes is missed.
+
+    An asynchronous server has no deadline. It takes a client for lost ``T_lim`` after its crash, and asks it again: not earlier than a server with
+    a deadline could know.
+
+    Args:
+        task: ``"boston"``, ``"kdd-fifth"`` or ``"digits"``.
+        crash: probability of a crash, of each participation.
+        seed: of sizes, speeds and crashes.
+    """
+    from atoll.devices import BatchRate, Generated, Given, Throughput
+    from atoll.devices import Fleet as Devices
+
+    of, drawn = STUDIED[task], members(task, seed)
+    rows = train_sizes(drawn.sizes, int(of.rows * of.train))
+    return Devices(
+        BatchRate(Given((rows * of.epochs / of.batch_size / drawn.training).tolist()), batch=of.batch_size),
+        Throughput(MODEL_BYTES / TRANSFER_SECONDS),
+        Generated(crash, point="uniform", seed=seed),
+        egress=SERVER_BITS / 8,
+        model_bytes=float(MODEL_BYTES),
+        notice=of.limit,
+        seed=seed,
+    )

@@ -1,0 +1,17 @@
+"""SAFA without foresight, its extensions and its rivals on convex tasks. Protocol: `atoll.reproduce.safa.study`."""
+
+from __future__ import annotations
+
+from .entry import Entry
+from .safa.runs import SOURCE
+from .safa.study import claims
+
+__all__ = ["ENTRY"]
+
+ENTRY = Entry(
+    name="safa-study",
+    title="SAFA without foresight, its extensions and its rivals: what rounds cost, and time to where FedAvg is",
+    source=f"Tasks of {SOURCE}; the study is ours",
+    run=claims,
+    needs="Boston housing and KDD Cup 1999, filtered, below ATOLL_DATA; nothing with --quick, which runs on bundled digits",
+)

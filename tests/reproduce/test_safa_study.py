@@ -1,0 +1,190 @@
+"""The study beyond the thesis: tasks, methods, what a run comes to, verdicts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.core.clock import Plan as Request
+from atoll.core.party import Roster
+from atoll.core.task import Workload
+from atoll.learn.history import History
+from atoll.reproduce import Lab, entry
+from atoll.reproduce.safa.data import train_sizes
+from atoll.reproduce.safa.study import PUBLISHED, Cell, Plan, claims, compared, study, target_of
+from atoll.reproduce.safa.study_data import DIGITS, FIFTH, STUDIED, devices, islands, members
+from atoll.reproduce.safa.study_runs import (
+    COMPAT_TIME,
+    METHODS,
+    SAME,
+    WINDOW,
+    Run,
+    Settled,
+    measured,
+    pace,
+    settings,
+    settled,
+    trained,
+)
+from atoll.reproduce.safa.tasks import KDD
+from atoll.runs import parse_config
+
+
+def run_of(losses, seconds=None, clients=10) -> Run:
+    """A run whose every round merges 2 of 3 replies, sends 4 copies and throws half an update away."""
+    n = len(losses)
+    at = np.arange(1, n + 1) * 100.0 if seconds is None else np.asarray(seconds, dtype=float)
+    each = [np.full(n, v) for v in (2.0, 4.0, 3.0, 0.5, 0.25, 1.0)]
+    return Run(clients, at, np.asarray(losses, dtype=float), *each, 0.0)
+
+
+def test_tasks() -> None:
+    assert (FIFTH.rows, FIFTH.clients) == (math.ceil(KDD.rows / 5), KDD.clients // 5)
+    assert {FIFTH.limit, DIGITS.limit} == {KDD.limit}
+    made = islands("digits", 1)
+    assert len(made) == 20
+    # The objective: what the server evaluates on are the clients' own rows.
+    assert len(made.test) == int(made.sizes.sum()) == int(1_797 * 0.7)
+    whole = np.concatenate([np.asarray(made.shard(k).x) for k in range(20)])
+    assert (np.asarray(made.test.x) == whole).all()
+
+
+@pytest.mark.parametrize("task", list(STUDIED))
+def test_devices_take_the_seconds_of_table_3_2(task) -> None:
+    of, drawn = STUDIED[task], members(task, 3)
+    everyone = Roster(of.clients).all()
+    train = train_sizes(drawn.sizes, int(of.rows * of.train))
+    epochs = np.full(of.clients, of.epochs)
+    work = Workload(train, -(-train // of.batch_size) * epochs, epochs)
+    request = Request("train", 40_000, 0, 0.0, 0, lambda: work, 123_456)  # turns without end
+    made = devices(task, 0.3, 3)
+    assert made.forecast(everyone, request) == pytest.approx(drawn.seconds)
+    outcomes = made.plan(everyone, request)
+    crashed = ~outcomes.done
+    if crashed.any():
+        assert outcomes.seconds[crashed].min() > of.limit
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in SAME])
+@pytest.mark.parametrize("task", list(STUDIED))
+def test_every_method_is_a_configuration(task, method) -> None:
+    made = settings(task, method, 0.3, 0.1, 2, 7, target=0.5)
+    config = parse_config(made)
+    assert (config.rounds, config.seed) == (7, 2)
+    assert made["algorithm"]["lr"] == STUDIED[task].lr
+    assert config.stop[0].build("stop") == Settled(0.5)
+
+
+def test_methods_differ_in_what_they_say() -> None:
+    paces = {m: pace(FIFTH, m, 0.1) for m in METHODS if m not in SAME}
+    assert len({str(made) for made in paces.values()}) == len(paces)
+    assert paces["FedAvg, absent keep global"] == {**paces["FedAvg"], "aggregation": "KeepGlobal"}
+    assert paces["FedBuff"]["pacing"]["buffer"] == paces["FedAsync"]["pacing"]["arrivals"] == 10
+    assert paces["SAFA"]["pacing"] == {"name": "SAFA", "lag_tolerance": 5, "deadline": 1620.0}
+
+
+@given(st.lists(st.floats(0.0, 10.0), max_size=30))
+def test_a_settled_loss_is_a_mean_of_five(losses) -> None:
+    found = settled(np.array(losses))
+    assert len(found) == len(losses)
+    assert np.isinf(found[: WINDOW - 1]).all()
+    for end in range(WINDOW, len(losses) + 1):
+        assert found[end - 1] == pytest.approx(np.mean(losses[end - WINDOW : end]))
+
+
+def test_a_run_stops_where_its_loss_has_settled() -> None:
+    losses = [1.0, 0.1, 0.9, 0.8, 0.7, 0.6, 0.5]
+    rows = [{"round": i + 1, "test/loss": v} for i, v in enumerate(losses)]
+    rule = Settled(0.63)
+    met = [rule.reason(History(rows[:n])) is not None for n in range(1, 8)]
+    assert met == [False, False, False, False, False, True, True]  # one lucky round does not count
+    assert rule.reason(History([*rows[:6], {"round": 7}])) is None
+    assert run_of(losses).until(0.63)["rounds"] == 6
+
+
+def test_what_a_run_comes_to() -> None:
+    run = run_of([1, 1, 1, 1, 0.5, 0.1, 0.1, 0.1])
+    assert run.costs() == pytest.approx(
+        {"length": 100, "EUR": 0.2, "SR": 0.4, "up": 0.3, "VV": 0.25, "waste": 0.5 / 3.5, "work": 0.35}
+    )
+    assert run.until(0.75) == {"rounds": 6, "seconds": 600, "down": 24, "up": 18, "work": 21}
+    assert set(run.until(0.01).values()) == {np.inf}
+    assert run.after(500) == pytest.approx(0.9)
+    assert run.after(300) == np.inf
+
+
+def test_a_target_can_be_reached() -> None:
+    for values in ([0.1234567] * 6, [0.9, 0.5, 0.4, 0.3, 0.35, 0.31, 0.3049999]):
+        run = run_of(values)
+        target = target_of(run, len(values))
+        assert run.until(target)["rounds"] <= len(values)
+        assert target - settled(run.losses).min() < 1.1e-6
+
+
+def test_columns_of_records() -> None:
+    rows = [
+        {"t_end": 5.0, "test/loss": 1.0, "replied": 5, "picked": 2, "undrafted": 3, "synchronised": 4, "wasted": 0.5, "late": 1, "version_variance": 0.1},
+        {"t_end": 9.0, "test/loss": 0.5, "replied": 0, "picked": 0, "undrafted": 0, "synchronised": None, "wasted": 0.0},
+    ]  # fmt: skip
+    run = measured(rows, 10, 1.5)
+    assert (run.merged.tolist(), run.replies.tolist(), run.copies.tolist()) == ([2, 0], [5, 0], [4, 0])
+    assert (run.seconds[-1], run.spread[0], run.late[0], run.computing) == (9, 0.1, 1, 1.5)
+    plain = measured([{"t_end": 5.0, "test/loss": 1.0, "replied": 5, "synchronised": 6}], 10)
+    assert (plain.merged.tolist(), plain.replies.tolist()) == ([5], [5])
+
+
+def test_verdicts() -> None:
+    """One cell where everyone is faster, one where seeds differ, one where one never comes, one where neither does."""
+    slow, fast, never = [1] * 9 + [0] * 11, [1] * 3 + [0] * 7, [1] * 9
+    cells = [Cell("boston", cr, 0.5) for cr in (0.1, 0.3, 0.5, 0.7)]
+    pairs = [([fast, fast], [slow, slow]), ([fast, slow], [slow, fast]), ([never, slow], [fast, fast]), ([never] * 2, [never] * 2)]  # fmt: skip
+    found = {}
+    for cell, (mine, theirs) in zip(cells, pairs, strict=True):
+        found[cell, "SAFA"] = [(run_of(v), 0.0) for v in mine]
+        found[cell, PUBLISHED] = [(run_of(v), 0.0) for v in theirs]
+    verdict = compared(found, "SAFA", PUBLISHED)
+    assert (verdict.better, verdict.worse, verdict.open) == ((cells[0],), (cells[2],), (cells[1], cells[3]))
+    assert verdict.ratios[cells[0]] == pytest.approx(8 / 14)
+    assert verdict.ratios[cells[2]] == np.inf
+    assert math.isnan(verdict.ratios[cells[3]])
+    assert not verdict.holds
+    assert "boston cr 0.5 C 0.5: never" in verdict.where()
+    assert "boston cr 0.7 C 0.5: neither" in verdict.where()
+    assert verdict.told() == "better in 1, worse in 1, undecided in 2 of 4 cells"
+
+
+def test_the_tables_time_is_another_clock_of_the_same_rounds(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    strict = trained(lab, "digits", PUBLISHED, 0.3, 1.0, 0, 6)
+    tables = trained(lab, "digits", COMPAT_TIME, 0.3, 1.0, 0, 6)
+    assert (tables.losses == strict.losses).all()
+    assert (tables.merged == strict.merged).all()
+    assert tables.seconds[-1] < strict.seconds[-1]
+    assert len(list((tmp_path).iterdir())) == 1
+
+
+def test_a_study_is_kept_and_judged(tmp_path: Path) -> None:
+    plan = Plan("digits", 6, (0.3,), (0.3,), 1)
+    found = study(Lab(tmp_path), [plan])
+    assert set(found) == {(Cell("digits", 0.3, 0.3), method) for method in METHODS}
+    folders = sorted(tmp_path.iterdir())
+    again = study(Lab(tmp_path), [plan])
+    assert sorted(tmp_path.iterdir()) == folders
+    for key in found:
+        assert (found[key][0][0].losses == again[key][0][0].losses).all()
+    # FedAvg set the target, and meets it.
+    run, target = found[Cell("digits", 0.3, 0.3), "FedAvg"][0]
+    assert run.until(target)["rounds"] <= 6
+
+
+def test_the_entry_runs_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ATOLL_DATA", raising=False)
+    assert entry("safa-study").run is claims
+    made = claims(Lab(tmp_path), True)
+    assert len(made) == 12 + 11 + 14
+    assert all(claim.note for claim in made)
