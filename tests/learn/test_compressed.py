@@ -195,7 +195,7 @@ def test_sketches_find_the_heavy_entries_of_a_sum_and_grow_with_the_logarithm():
 @pytest.mark.parametrize(
     ("algorithm", "per_round"),
     [
-        (FedAvg(lr=0.1), 32), (FedPAQ(lr=0.1), 8), (FedCOMGATE(lr=0.1), 8), (FedAC(lr=0.1), 64), (FedAQ(lr=0.1), 16),
+        (FedAvg(lr=0.1), 32), (FedPAQ(lr=0.1), 8), (FedCOMGATE(lr=0.1, steps=5), 8), (FedAC(lr=0.1), 64), (FedAQ(lr=0.1), 16),
         (FedAQ(lr=0.1, compressor=QSGD(7)), 8),
     ],
     ids=lambda a: type(a).__name__ if not isinstance(a, int) else str(a),
@@ -248,7 +248,7 @@ def test_sign_votes_take_two_bits_an_entry_and_client():
 
 ANY = [
     FedAvg(lr=0.05, epochs=2), Scaffold(lr=0.05, epochs=2), FedPAQ(lr=0.05), MemSGD(lr=0.05), SparseTernary(lr=0.05), DIANA(lr=0.05),
-    TwoWaySGDM(lr=0.01), QSVRG(lr=0.05, period=2), DeepGradientCompression(lr=0.05, fraction=0.1), FedAQ(lr=0.05, mu=0.5), FedCOMGATE(lr=0.05),
+    TwoWaySGDM(lr=0.01), QSVRG(lr=0.05, period=2), DeepGradientCompression(lr=0.05, fraction=0.1), FedAQ(lr=0.05, mu=0.5), FedCOMGATE(lr=0.05, steps=3),
     SketchedSGD(lr=0.05, columns=50), ADIANA(),
 ]  # fmt: skip
 

@@ -12,8 +12,9 @@ from .ditto import Ditto
 from .fast_admm import FastADMM
 from .fedac import FedAC
 from .fedadmm import FedADMM
-from .fedaq import FedAQ, FedCOMGATE
+from .fedaq import FedAQ
 from .fedavg import FedAvg
+from .fedcomgate import FedCOMGATE
 from .feddyn import FedDyn
 from .fedmirror import FedDualAvg, FedMirror
 from .fednl import FedNL
