@@ -250,6 +250,52 @@ def test_a_client_that_crashed_goes_on_from_its_whole_epochs():
     assert not asked
 
 
+class Asked(Traced):
+    """Seconds an epoch; remembers when the last client is asked, and for how many epochs."""
+
+    def __init__(self, seconds, crashes):
+        super().__init__(seconds, crashes)
+        self.asked = []
+
+    def plan(self, parties, plan):
+        epochs = plan.work().epochs
+        self.asked += [(plan.now, float(e)) for k, e in zip(parties.positions, epochs, strict=True) if k == 2]
+        found = super().plan(parties, plan)
+        return dataclasses.replace(found, seconds=found.seconds * epochs, energy=np.ones(len(parties)))
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_crash_that_is_still_to_come_is_known_to_nobody(resume):
+    """Rounds of 1 s; the last client would need 40 s and crashes after 36: it works until then, whatever rounds end before."""
+    crashed = np.zeros((90, 3), bool)
+    crashed[0, 2] = True
+    devices = Asked([0.25, 0.25, 10.0], Crashes(crashed, np.where(crashed, 0.9, 1.0)))
+    pacing = SAFA(deadline=50.0, lag_tolerance=100, resume=resume)
+    job = Training(model=IdleModel(), algorithm=FedAvg(epochs=4), selection=CFCFM(1), pacing=pacing, rounds=80)
+    rows = atoll.simulate(job, IdleIslands([9, 9, 9]), devices=devices, engine="batched", workers=1).metrics
+    assert [row["t_end"] for row in rows][:40] == [float(t) for t in range(1, 41)]
+    assert [row["round"] for row in rows if row["crashed"]] == [36]
+    assert [row["round"] for row in rows if row["late"] == 0] == [36, 76]
+    assert devices.asked[:2] == [(0.0, 4.0), (36.0, 4.0)]
+    assert sum(rows.column("wasted")) == pytest.approx(0.9 - 0.75 * resume)
+    assert rows.energy_wh * 3600.0 == pytest.approx(2 * 80 + len(devices.asked))
+
+
+def test_whoever_is_called_off_is_credited_with_no_more_epochs_than_it_had_time_for():
+    """The last client does an epoch a second, of ten, in short and long rounds; what it crashes on the way to is never heard of."""
+    crashed = np.zeros((40, 3), bool)
+    crashed[:, 2] = True
+    for trace in (Crashes(np.zeros((40, 3), bool), np.ones((40, 3))), Crashes(crashed, np.where(crashed, 0.95, 1.0))):
+        devices = Asked([0.3, 0.31, 1.0], trace)
+        pacing = SAFA(deadline=50.0, lag_tolerance=100, bounded=True)
+        job = Training(model=IdleModel(), algorithm=FedAvg(epochs=10), selection=CFCFM(1), pacing=pacing, rounds=8)
+        atoll.simulate(job, IdleIslands([9, 9, 9]), devices=devices, engine="batched", workers=1)
+        times, left = np.array(devices.asked[:5]).T
+        assert left[0] == 10.0
+        assert left[4] < 7.0  # it does get on
+        assert (left[:-1] - left[1:] <= np.diff(times) + 1e-9).all()
+
+
 @pytest.mark.parametrize(
     "parts",
     [

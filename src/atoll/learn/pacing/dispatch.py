@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.flight import Flight
+    from atoll.core.tree import Tree
 
 __all__ = ["Dispatch", "dispatched"]
 
@@ -24,10 +25,11 @@ class Dispatch:
         fresh: they are sent the model, being up to date or deprecated.
         deprecated: they have lagged too far.
         going: they go on with the model they have.
-        busy: they still work on an earlier round's.
-        crashed: they do not answer.
-        saved: whole epochs that those who do not answer had done in this round.
-        fraction: share of a local update that each had done.
+        busy: they still work on an earlier round's, whether or not they will answer.
+        falls: when the crash of each who will not answer is noticed, seconds on the clock; ``inf`` for everyone else.
+        fraction: share of a local update that each of them will have done by then.
+        saved: whole epochs that they will have done by then; once the round is over, those to be credited.
+        crashed: whose crash was noticed by the end of the round.
     """
 
     asked: NDArray[np.bool_]
@@ -35,9 +37,10 @@ class Dispatch:
     deprecated: NDArray[np.bool_]
     going: NDArray[np.bool_]
     busy: NDArray[np.bool_]
-    crashed: NDArray[np.bool_]
-    saved: NDArray[np.int64]
+    falls: NDArray[np.float64]
     fraction: NDArray[np.float64]
+    saved: NDArray[np.int64]
+    crashed: NDArray[np.bool_]
 
     @property
     def begin(self) -> NDArray[np.bool_]:
@@ -58,44 +61,75 @@ class Dispatch:
         kinds, which = np.unique(pairs, axis=0, return_inverse=True)
         return [(int(v), int(p), begins[which.ravel() == i]) for i, (v, p) in enumerate(kinds)]
 
-    def learning(self, places: NDArray[np.int64], flight: Flight, epochs: int) -> Dispatch:
-        """The same, knowing who crashes in a request of so many epochs, and where."""
-        lost = ~np.isfinite(flight.arrives)
-        crashed, saved, fraction = self.crashed.copy(), self.saved.copy(), self.fraction.copy()
-        crashed[places], fraction[places] = lost, flight.fraction
-        saved[places] = np.where(lost, np.floor(flight.fraction * epochs), 0).astype(np.int64)
-        return replace(self, crashed=crashed, saved=saved, fraction=fraction)
+    def learning(self, places: NDArray[np.int64], flight: Flight, work: int, epochs: int) -> Dispatch:
+        """The same, knowing who of a request will not answer.
 
-    def called_off(self, places: NDArray[np.int64], flight: Flight, now: float, epochs: int) -> Dispatch:
-        """The same, with those of a request who still work told to stop: they keep the whole epochs that they have done."""
-        took = flight.arrives - flight.sent
-        done = np.where(flight.open, (now - flight.sent) / np.where(flight.open & (took > 0), took, 1.0), 0.0)
-        saved = self.saved.copy()
-        saved[places] += np.floor(done * epochs).astype(np.int64)
-        return replace(self, saved=saved)
+        Args:
+            places: of its parties.
+            flight: the request.
+            work: epochs that it asks for.
+            epochs: of a whole local update.
+        """
+        lost = ~np.isfinite(flight.arrives)
+        falls, fraction, saved = self.falls.copy(), self.fraction.copy(), self.saved.copy()
+        # A crash that no link ever notices is silence, which the round ends with.
+        noticed = np.where(np.isfinite(flight.lost), flight.lost, flight.sent)
+        falls[places] = np.where(lost, noticed, np.inf)
+        fraction[places] = np.where(lost, flight.fraction * work / epochs, 0.0)
+        saved[places] = np.where(lost, np.floor(flight.fraction * work), 0).astype(np.int64)
+        return replace(self, falls=falls, fraction=fraction, saved=saved)
+
+    def ended(self, now: float) -> Dispatch:
+        """The same at the end of the round: whoever crashes later still works, and nothing of it is saved yet."""
+        crashed = np.isfinite(self.falls) & (self.falls <= now)
+        return replace(self, crashed=crashed, saved=np.where(crashed, self.saved, 0))
+
+    def called_off(self, places: NDArray[np.int64], flight: Flight, now: float, work: int) -> Dispatch:
+        """The same, with those of an ended round's request who still work told to stop: they keep the whole epochs that they have done."""
+        falling = np.isfinite(self.falls[places]) & ~self.crashed[places]
+        still = flight.open | falling
+        took = np.where(falling, flight.lost, flight.arrives) - flight.sent
+        share = np.where(falling, flight.fraction, 1.0) * (now - flight.sent) / np.where(still & (took > 0), took, 1.0)
+        saved, falls = self.saved.copy(), self.falls.copy()
+        saved[places] += np.floor(np.where(still, share, 0.0) * work).astype(np.int64)
+        falls[places] = np.where(falling, np.inf, falls[places])
+        return replace(self, saved=saved, falls=falls)
+
+    def falling(self, before: Dispatch) -> Tree | None:
+        """Of an ended round, those who work on towards a crash: arguments of `dispatched`; ``None`` where there are none.
+
+        Args:
+            before: the round before it had ended.
+        """
+        left = np.isfinite(self.falls) & ~self.crashed
+        if not left.any():
+            return None
+        none = {"falls": np.inf, "fraction": 0.0, "saved": 0}
+        return {name: np.where(left, getattr(before, name), other) for name, other in none.items()}
 
 
 def dispatched(
-    asked: NDArray[np.bool_], busy: NDArray[np.bool_], lag: NDArray[np.int64], old: NDArray[np.bool_]
+    asked: NDArray[np.bool_],
+    busy: NDArray[np.bool_],
+    lag: NDArray[np.int64],
+    old: NDArray[np.bool_],
+    falling: Tree | None = None,
 ) -> Dispatch:
     """Lag-tolerant distribution (Eq. 3.7): who is up to date or too old gets the model, unless it was not invited.
 
     Args:
         asked: who is invited.
-        busy: who still works.
+        busy: who still works and will answer.
         lag: of each client's model.
         old: whose lag is beyond the tolerance.
+        falling: who still works and will not; see `Dispatch.falling`.
     """
     deprecated = asked & old
     fresh = deprecated | (asked & (lag == 0))
-    none = np.zeros(len(asked))
-    return Dispatch(
-        asked,
-        fresh,
-        deprecated,
-        asked & ~fresh & ~busy,
-        busy & ~deprecated,
-        none.astype(bool),
-        none.astype(np.int64),
-        none,
-    )
+    falls = np.full(len(asked), np.inf) if falling is None else np.where(deprecated, np.inf, falling["falls"])
+    fraction, none = np.zeros(len(asked)), np.zeros(len(asked), dtype=bool)
+    saved = fraction.astype(np.int64)
+    if falling is not None:
+        busy = busy | np.isfinite(falling["falls"])
+        fraction, saved = (np.where(deprecated, 0, falling[name]) for name in ("fraction", "saved"))
+    return Dispatch(asked, fresh, deprecated, asked & ~fresh & ~busy, busy & ~deprecated, falls, fraction, saved, none)

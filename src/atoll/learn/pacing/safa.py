@@ -47,7 +47,8 @@ class SAFA(Pacing):
     Wu, He, Lin, Mao, Maple, Jarvis 2021, "SAFA: a Semi-Asynchronous Protocol for Fast Federated Learning with Low Overhead"; Wu 2021, "Towards
     Efficient Horizontal Federated Learning", Eqs. 3.7-3.11, Algorithms 1 and 2. Where they differ: the tables follow ``lag > tau``, Eq. 3.7 prints
     ``lag >= tau`` (``literal``); the tables let every client begin afresh in every round and count all who end before the deadline, though
-    the round closed earlier, which a server cannot know (``published``). By default a slow client works on, and its reply counts when it comes.
+    the round closed earlier, which a server cannot know (``published``). By default a slow client works on, and its reply counts when it comes; one that
+    will crash works on until it does, and goes on from what it had done only then.
 
     Attributes:
         lag_tolerance: ``tau``, rounds that a client's model may lag behind; or a rule that gives each client its own.

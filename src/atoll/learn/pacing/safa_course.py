@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.federation import Federation
-    from atoll.core.flight import Arrivals
+    from atoll.core.flight import Arrivals, Flight
     from atoll.core.party import Parties
     from atoll.core.results import Combined
 
@@ -43,7 +43,7 @@ class LagTolerantRounds(ServerRounds):
 
     Its state holds the server's, and by client: ``version`` (base of its model), ``progress`` (whole epochs that it has done on it without a reply),
     ``tried`` and ``failed`` (rounds), ``entered`` (round of its entry in the cache). And ``bases``: version -> the message that brought it; ``cache``:
-    see ``model_cache``; ``shares``: ``n_k / n``.
+    see ``model_cache``; ``shares``: ``n_k / n``; ``falling``: who works on towards a crash that is still to come, which only the devices know.
     """
 
     def __init__(self, pacing: SAFA, job: Training, learner: Learner, data: Any) -> None:
@@ -65,6 +65,7 @@ class LagTolerantRounds(ServerRounds):
             "bases": {},
             "cache": begun(state["server"]["params"], clients),
             "shares": None,
+            "falling": None,
         }
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
@@ -86,10 +87,12 @@ class LagTolerantRounds(ServerRounds):
         row: dict[str, Any] = {"selected": len(invited), "bytes_up": 0, "bytes_down": 0, **spent}
         start = fed.clock.now()
         state, sent, flights = await self._distribute(fed, state, invited, row)
-        came = await self._wait(fed, state, sent, flights, start)
+        came = await self._wait(fed, state, sent, start)
+        over = sent.ended(np.inf if self.pacing.published else fed.clock.now())
         if self.pacing.bounded:
-            sent = self._called_off(fed, sent)
-        return await self._aggregate(fed, state, number, sent, came, row)
+            over = self._called_off(fed, over, flights)
+        state = {**state, "falling": over.falling(sent)}
+        return await self._aggregate(fed, state, number, over, came, row)
 
     # ------------------------------------------------------------------ lag-tolerant distribution
 
@@ -97,14 +100,16 @@ class LagTolerantRounds(ServerRounds):
         everyone = fed.parties.positions
         lag = state["contacts"] - 1 - state["version"]
         old = self.pacing.deprecated(lag, state["failed"], state["tried"])
-        return dispatched(np.isin(everyone, invited.positions), np.isin(everyone, fed.busy), lag, old)
+        asked, busy = np.isin(everyone, invited.positions), np.isin(everyone, fed.busy)
+        return dispatched(asked, busy, lag, old, state.get("falling"))
 
     async def _distribute(
         self, fed: Federation, state: Tree, invited: Parties, row: dict[str, Any]
-    ) -> tuple[Tree, Dispatch, list[Any]]:
+    ) -> tuple[Tree, Dispatch, list[tuple[Flight, int]]]:
         turn, everyone = state["contacts"], fed.parties
         sent = self._dispatch(fed, state, invited)
-        still = np.isin(everyone.positions, fed.busy)
+        falling = state.get("falling")
+        still = np.isin(everyone.positions, fed.busy) | (False if falling is None else np.isfinite(falling["falls"]))
         row["wasted"] = float((state["progress"] / self.epochs + still)[sent.deprecated].sum())
         fed.cancel(everyone.positions[sent.deprecated])  # whoever still works on a model too old gets the new one
         version = np.where(sent.fresh, turn - 1, state["version"])
@@ -112,11 +117,11 @@ class LagTolerantRounds(ServerRounds):
         state, message, _ = outgoing(fed, self.job, state, everyone[sent.fresh], self.phase)
         bases = {**state["bases"], str(turn - 1): message}
         state = {**state, "version": version, "progress": progress, "bases": bases}
-        flights = []
+        flights: list[tuple[Flight, int]] = []
         for base, done, who in sent.groups(version, progress):
             # Called off, it does what is left; after a crash, all of its work again from where it was.
-            epochs = self.epochs if self.pacing.bounded else self.epochs + done
-            whole = {} if done == 0 else {"epochs": epochs, "done": done}
+            work = self.epochs - done if self.pacing.bounded else self.epochs
+            whole = {} if done == 0 else {"epochs": done + work, "done": done}
             # Who goes on is told to, and keeps its model.
             note = None if base == turn - 1 else np.full(len(who), M.nbytes({"version": base, "phase": self.phase}))
             flight = await fed.send(
@@ -129,14 +134,16 @@ class LagTolerantRounds(ServerRounds):
                 up=lambda: reply_bytes(self.job, state["server"]["params"], self.phase),
             )
             row["bytes_down"] += flight.down
-            sent = sent.learning(who, flight, self.epochs)
-            flights.append(flight)
+            if flight.energy is not None:
+                row["energy_wh"] = row.get("energy_wh", 0.0) + float(flight.energy.sum() / 3600.0)
+            sent = sent.learning(who, flight, work, self.epochs)
+            flights.append((flight, work))
         return state, sent, flights
 
     # ------------------------------------------------------------------ waiting
 
     async def _wait(
-        self, fed: Federation, state: Tree, sent: Dispatch, flights: list[Any], start: float
+        self, fed: Federation, state: Tree, sent: Dispatch, start: float
     ) -> tuple[Arrivals, NDArray[np.int64]]:
         """Until the selection rule is content: all arrivals of this round, and the places of those taken."""
         rule, known = self.job.selection, state["selection"]
@@ -154,18 +161,18 @@ class LagTolerantRounds(ServerRounds):
         if closing is not None:
             found = found.until(found.time[closing])  # a clock that runs on may have brought more
         elif len(found) < working and limit is None:
-            lost = [f.lost[np.isfinite(f.lost)] for f in flights]
-            await fed.clock.sleep_until(max((float(x.max()) for x in lost if len(x)), default=fed.clock.now()))
+            falls = sent.falls[np.isfinite(sent.falls)]
+            await fed.clock.sleep_until(float(falls.max(initial=fed.clock.now())))
         if self.pacing.published:
             found = found.then(fed.foreseen())
             fed.cancel()
         return found, taken
 
-    def _called_off(self, fed: Federation, sent: Dispatch) -> Dispatch:
-        """Tell those who still work that the round is full: they keep what they have."""
-        for flight in fed.traffic.flights:
+    def _called_off(self, fed: Federation, sent: Dispatch, flights: list[tuple[Flight, int]]) -> Dispatch:
+        """Tell those who still work that the round is full: they keep what they have. All of them began in this round."""
+        for flight, work in flights:
             places = self._places(fed, flight.parties.positions)
-            sent = sent.called_off(places, flight, fed.clock.now(), self.epochs)
+            sent = sent.called_off(places, flight, fed.clock.now(), work)
         fed.cancel()
         return sent
 
