@@ -216,7 +216,7 @@ def test_stop_rules_and_evaluation_go_by_rounds():
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ({"algorithm": DANE()}, "DANE has phases gradient, solve"),
+        ({"algorithm": DANE(mu=0.1)}, "DANE has phases gradient, solve"),
         ({"algorithm": VRLSGD(**FULL)}, "VRLSGD needs every client in every round"),
         ({"algorithm": FedSGD(batch_size=None)}, "FedSGD does not reply with the mean update of a model"),
         ({"algorithm": FedAC(batch_size=None)}, "FedAC also replies with update_ag"),

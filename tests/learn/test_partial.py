@@ -93,7 +93,7 @@ def test_a_number_that_is_none_is_refused(asked):
     "algorithm",
     [
         FedSGD(),
-        DANE(),
+        DANE(mu=0.1),
         VRLSGD(steps=4),
         atoll.learn.algorithms.Upcycled(base=FedSGD(), coefficient=0.1),
         ObjectivePerturbation(base=FedProx(), alpha=1.0),

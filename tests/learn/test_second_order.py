@@ -21,7 +21,7 @@ from atoll.testing import check_algorithm
 SEEDS = st.integers(0, 10_000)
 ALL = [
     GIANT(steps=6),
-    DANE(steps=2, iterations=6),
+    DANE(mu=0.1, steps=2, iterations=6),
     DINGO(steps=6),
     FedNL(mu=0.05),
     FedNL(compressor="top", count=3, option=2, begin="zero"),
@@ -65,6 +65,30 @@ def test_dane_on_quadratics_is_its_closed_form(seed, mu, eta, lr):
         moves = [np.linalg.solve(matrix + mu * np.eye(4), g) for matrix, _ in loop.losses.pairs]
         expected = w - lr * eta * np.mean(moves, axis=0)
         np.testing.assert_allclose(loop.round().w, expected, rtol=1e-6, atol=1e-8)
+
+
+@settings(max_examples=20, deadline=None)
+@given(SEEDS, st.floats(0.3, 1.5), st.floats(0.3, 1.0))
+def test_dane_converges_with_mu_above_half_of_the_smoothness(seed, eta, lr):
+    losses = Quadratics.drawn(seed)
+    smooth = np.linalg.eigvalsh(np.mean([matrix for matrix, _ in losses.pairs], axis=0))[-1]
+    loop = Loop(DANE(mu=0.51 * lr * eta * smooth, eta=eta, lr=lr, steps=1, iterations=8), losses)
+    best = np.linalg.solve(loop.hessians().mean(axis=0), np.mean([b for _, b in losses.pairs], axis=0))
+    gaps = [loop.value() - loop.value(best)] + [loop.round().value() - loop.value(best) for _ in range(300)]
+    assert gaps[-1] < 1e-6 * gaps[0]
+
+
+def test_dane_diverges_where_mu_is_small_and_hessians_differ():
+    """Why it has no default: on the survey's quadratics ``mean (H_k + mu I)^-1 H`` has an eigenvalue of 4 at mu = 0.1, and of 1.5 at L/2."""
+    data = quadratics()
+    losses = Quadratics([(np.asarray(s.x), np.asarray(s.y)) for s in map(data.shard, range(10))])
+    smooth = np.linalg.eigvalsh(np.mean([matrix for matrix, _ in losses.pairs], axis=0))[-1]
+    small, enough = (Loop(DANE(mu=mu), losses) for mu in (0.1, 0.51 * smooth))
+    begin = small.value()
+    for _ in range(10):
+        small.round(), enough.round()
+    assert small.value() > begin + 1e6
+    assert np.linalg.norm(enough.gradients().mean(axis=0)) < 1e-2
 
 
 def test_danes_clients_solve_their_tilted_problem():
@@ -231,7 +255,7 @@ def test_dingos_cases_are_those_of_the_paper():
     [
         # Specification of the survey, section 9: gradient d; Rank-R (2d+1)R, here (d+1)R since the matrix is symmetric; full d(d+1)/2; FedSSO d. Here d = 12.
         (GIANT(halvings=3), {"gradient": 12, "direction": 12, "search": 5}),
-        (DANE(), {"gradient": 12, "solve": 12}),
+        (DANE(mu=0.1), {"gradient": 12, "solve": 12}),
         (DINGO(lr=0.1), {"gradient": 12, "curvature": 24, "search": 12}),
         (FedNL(begin="zero"), {"train": 12 + 1 + 13}),  # and one for what is left
         (FedNL(begin="zero", count=2), {"train": 12 + 1 + 2 * 13}),
@@ -347,9 +371,10 @@ def test_a_torch_model_gives_what_numpy_gives(algorithm, engine):
         (lambda: GIANT(armijo=0.9), r"armijo=0\.9"),
         (lambda: GIANT(halvings=-1), "halvings=-1"),
         (lambda: GIANT(lr=0.0), r"lr=0\.0"),
+        (lambda: DANE(), r"mu=None: it is in units of curvature.*lr \* eta \* L / 2"),
         (lambda: DANE(mu=-0.1), r"mu=-0\.1"),
-        (lambda: DANE(eta=0.0), r"eta=0\.0"),
-        (lambda: DANE(iterations=0), "iterations=0"),
+        (lambda: DANE(mu=0.1, eta=0.0), r"eta=0\.0"),
+        (lambda: DANE(mu=0.1, iterations=0), "iterations=0"),
         (lambda: DINGO(phi=0.0), r"phi=0\.0"),
         (lambda: DINGO(theta=0.0), r"theta=0\.0"),
         (lambda: DINGO(rho=1.0), r"rho=1\.0"),

@@ -153,7 +153,7 @@ def test_a_forecast_must_be_known():
     [
         (Tiered(tiers=CLIENTS + 1), {}, "tiers=6, and 5 clients are at work"),
         (Tiered(), {"aggregation": KeepGlobal()}, "KeepGlobal weighs the population"),
-        (Tiered(), {"algorithm": DANE()}, "DANE has phases"),
+        (Tiered(), {"algorithm": DANE(mu=0.1)}, "DANE has phases"),
     ],
 )
 def test_what_makes_no_sense_is_refused(pacing, more, text):

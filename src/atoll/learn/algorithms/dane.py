@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate
+from atoll.core.errors import ConfigError
 from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
@@ -27,10 +28,15 @@ class DANE(NewtonType):
     ``w - lr eta mean (H_k + mu I)^-1 g``, though no Hessian is formed: clients solve their problem by Newton steps whose systems are solved by
     conjugate gradients, each halved until the tilted loss does not grow.
 
+    ``mu`` is in units of curvature and so has no default. The paper takes 0 for clients whose data are alike, and more the more their Hessians differ
+    (its theorem: ``8 beta^2 / lambda - lambda`` for quadratics of convexity ``lambda`` with ``||H_k - H|| <= beta``). Below, the mean of the
+    inverse Hessians can be far larger than the inverse of their mean, and the method diverges however small the clients' own losses become. For
+    convex quadratics any ``mu > lr eta L / 2`` converges, with ``L`` the smoothness of the mean loss: ``mean (H_k + mu I)^-1 <= I / mu``.
+
     Attributes:
         lr: share of the mean update that the server takes.
         eta: weight of the global gradient.
-        mu: weight of the proximal term, 0 or more; larger where the clients' Hessians differ.
+        mu: weight of the proximal term, 0 or more; must be given.
         steps: Newton steps of a client.
         iterations: of conjugate gradients in each.
         halvings: of a Newton step, at most.
@@ -38,21 +44,37 @@ class DANE(NewtonType):
 
     steps: int | None = 5
     eta: float = 1.0
-    mu: float = 0.1
+    mu: float | None = None
     iterations: int = 20
     halvings: int = 5
     phases: ClassVar[tuple[str, ...]] = ("gradient", "solve")
     citation: ClassVar[str] = (
         "Shamir, Srebro, Zhang. Communication-Efficient Distributed Optimization using an Approximate Newton-type Method. ICML 2014."
     )
-    card: ClassVar[Card] = Card(family="second order", unbiased=True, note="for convex losses")
+    card: ClassVar[Card] = Card(
+        family="second order",
+        unbiased=True,
+        example={"mu": 0.1},
+        note="for convex losses; mu must be given",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.mu is None:
+            raise ConfigError(
+                "mu=None: it is in units of curvature, and one that is too small diverges",
+                where="DANE",
+                remedy="give mu=: 0 where all clients' data are alike, else more than lr * eta * L / 2 with L the largest curvature of the mean loss",
+            )
         self._check("eta", self.eta > 0, "use a positive weight; 1 is usual")
-        self._check("mu", self.mu >= 0, "use 0 or more")
+        self._check("mu", self._pull >= 0, "use 0 or more")
         self._check("iterations", self.iterations >= 1, "use at least 1")
         self._check("halvings", self.halvings >= 0, "use 0 or more")
+
+    @property
+    def _pull(self) -> float:
+        """``mu``."""
+        return float(self.mu or 0.0)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """The gradient; or the gradient again, kept for the next pass, and the Newton steps."""
@@ -78,10 +100,10 @@ class DANE(NewtonType):
 
         def value(v: Tree) -> Any:
             away = T.sub(v, centre)
-            return grad.loss(v) - T.dot(tilt, away) + 0.5 * self.mu * T.dot(away, away)
+            return grad.loss(v) - T.dot(tilt, away) + 0.5 * self._pull * T.dot(away, away)
 
-        slope = T.add(T.sub(grad(params), tilt), T.scale(T.sub(params, centre), self.mu))
-        toward = cg(damped(lambda v: grad.hvp(params, v), self.mu), slope, self.iterations)
+        slope = T.add(T.sub(grad(params), tilt), T.scale(T.sub(params, centre), self._pull))
+        toward = cg(damped(lambda v: grad.hvp(params, v), self._pull), slope, self.iterations)
         # What rounding alone may add to the loss is no growth: else the last digits are never found.
         leaf = T.leaves(params)[0]
         before = value(params)
