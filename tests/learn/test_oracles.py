@@ -217,18 +217,19 @@ def fednova(rho):
 
 def mime(name, lite):
     w, m = np.zeros((2, D + 1))
-    v = None
+    v, gone = None, []
     for _ in range(ROUNDS):
         c = mean([grad(k, w) for k in K])
         v = c**2 if v is None else v
 
         def toward(y, k, c=c, m=m, v=v, w=w):
             g = grad(k, y) if lite else grad(k, y) - grad(k, w) + c
-            g = g if name == "sgd" else 0.1 * g + 0.9 * m
-            return g / (np.sqrt(v) + 1e-8) if name == "adam" else g
+            g = g if name in ("sgd", "adagrad") else 0.1 * g + 0.9 * m
+            return g / (np.sqrt(v) + 1e-8) if name[:3] == "ada" else g
 
         w = mean([descend(w, lambda y, k=k: toward(y, k)) for k in K])
-        m, v = 0.1 * c + 0.9 * m, 0.01 * c**2 + 0.99 * v
+        m, gone = 0.1 * c + 0.9 * m, [*gone, c**2]
+        v = sum(gone) if name == "adagrad" else 0.01 * c**2 + 0.99 * v
     return w
 
 
@@ -462,6 +463,8 @@ CASES = {
     "FedNova": (A.FedNova(**LOCAL, momentum=0.6), lambda: fednova(0.6)),
     "Mime": (A.Mime(**LOCAL), lambda: mime("sgdm", False)),
     "Mime Adam": (A.Mime(**LOCAL, optimiser="adam"), lambda: mime("adam", False)),
+    "Mime AdaGrad": (A.Mime(**LOCAL, optimiser="adagrad"), lambda: mime("adagrad", False)),
+    "MimeLite AdaGrad": (A.MimeLite(**LOCAL, optimiser="adagrad"), lambda: mime("adagrad", True)),
     "MimeSVRG": (A.MimeSVRG(**LOCAL), lambda: mime("sgd", False)),
     "MimeLite": (A.MimeLite(**LOCAL), lambda: mime("sgdm", True)),
     "MimeLite Adam": (A.MimeLite(**LOCAL, optimiser="adam"), lambda: mime("adam", True)),

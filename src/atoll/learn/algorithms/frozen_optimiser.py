@@ -74,11 +74,13 @@ class FrozenOptimiser:
             return gradient
         return T.map(lambda g, root: g / (root + self.eps), gradient, T.sqrt(statistics["v"]))
 
-    def refreshed(self, statistics: Tree, gradient: Tree) -> Tree:
-        """``V``."""
+    def refreshed(self, statistics: Tree, gradient: Tree, *, counted: bool = False) -> Tree:
+        """``V``; a second moment that has ``counted`` this gradient (it began there) stays as it is."""
         fresh = dict(statistics)
         if "m" in fresh:
             fresh["m"] = T.add(T.scale(gradient, 1.0 - self.beta1), T.scale(fresh["m"], self.beta1))
+        if counted:
+            return fresh
         if self.name == "adam":
             fresh["v"] = T.add(T.scale(T.square(gradient), 1.0 - self.beta2), T.scale(fresh["v"], self.beta2))
         if self.name == "adagrad":

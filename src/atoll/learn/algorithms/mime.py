@@ -64,6 +64,7 @@ class Mime(Algorithm):
             "statistics": self._rule().zero(params),
             "gradient": T.zeros_like(params),
             "cold": self.warm and self._rule().adaptive,
+            "begun": False,
         }
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
@@ -82,9 +83,13 @@ class Mime(Algorithm):
         """Keep ``c``; or move the model, and then the statistics."""
         if phase == "anchor":
             began = self._rule().begun(state["statistics"], sums["gradient"]) if state["cold"] else state["statistics"]
-            return {**state, "gradient": sums["gradient"], "statistics": began, "cold": False}
+            return {**state, "gradient": sums["gradient"], "statistics": began, "cold": False, "begun": state["cold"]}
         moved = super().fold(state, sums, info, phase)
-        return {**moved, "statistics": self._rule().refreshed(state["statistics"], state["gradient"])}
+        return {**moved, "statistics": self._after(state, state["gradient"]), "begun": False}
+
+    def _after(self, state: Tree, gradient: Tree) -> Tree:
+        """``V(c, s)``; where the second moment began at this round's ``c^2``, that is in it already."""
+        return self._rule().refreshed(state["statistics"], gradient, counted=state["begun"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +134,9 @@ class MimeLite(Mime):
         """Move the model, and then the statistics."""
         gradient, rule = sums["gradient"], self._rule()
         if phase == "anchor":
-            return {**state, "statistics": rule.begun(state["statistics"], gradient), "cold": False}
+            return {**state, "statistics": rule.begun(state["statistics"], gradient), "cold": False, "begun": True}
         params = T.add(state["params"], sums["update"])
-        return {**state, "params": params, "statistics": rule.refreshed(state["statistics"], gradient)}
+        return {**state, "params": params, "statistics": self._after(state, gradient), "begun": False}
 
 
 @dataclass(frozen=True, kw_only=True)
