@@ -57,10 +57,10 @@ def _table(task: str) -> Dataset:
 
 
 def devices(task: str, crash: float = 0.3, seed: int = 0) -> Devices:
-    """The clients as a model of devices; see `atoll.reproduce.safa.data.devices`. What differs: crashes without end, and who crashes is missed.
+    """The clients as a model of devices; see `atoll.reproduce.safa.data.devices`. What differs: crashes without end.
 
-    An asynchronous server has no deadline. It takes a client for lost ``T_lim`` after its crash, and asks it again: not earlier than a server with
-    a deadline could know.
+    A device that has crashed is back at once, as in the thesis, where it goes on in the next round. Asynchronous servers hear of it and can ask it again;
+    synchronous ones, and SAFA while its quota is unmet, wait until ``T_lim`` all the same.
 
     Args:
         task: ``"boston"``, ``"kdd-fifth"`` or ``"digits"``.
@@ -78,6 +78,5 @@ def devices(task: str, crash: float = 0.3, seed: int = 0) -> Devices:
         Generated(crash, point="uniform", seed=seed),
         egress=SERVER_BITS / 8,
         model_bytes=float(MODEL_BYTES),
-        notice=of.limit,
         seed=seed,
     )
