@@ -293,7 +293,7 @@ def test_blocks_of_pytorch_models_are_compressed_as_single_ones_are(algorithm, s
 
 
 def test_a_method_without_sense_is_refused():
-    from atoll.core.errors import CompositionError, ConfigError
+    from atoll.core.errors import ConfigError
 
     with pytest.raises(ConfigError, match=r"compressor='QSGD'.*use a stage"):
         FedPAQ(compressor="QSGD")
@@ -305,5 +305,14 @@ def test_a_method_without_sense_is_refused():
         QSVRG(period=0)
     with pytest.raises(ConfigError, match=r"l1=-1\.0"):
         DIANA(l1=-1.0)
-    with pytest.raises(CompositionError, match="TopK does not know its omega"):
-        DIANA(compressor=TopK(0.5))
+    for biased in (
+        lambda: DIANA(compressor=TopK(0.5), a=0.5),
+        lambda: ADIANA(compressor=Sign()),
+        lambda: QSVRG(compressor=STC(0.1)),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"(TopK|Sign|STC) is biased, and \w+ needs an unbiased compressor.*MemSGD"
+        ):
+            biased()
+    with pytest.raises(ConfigError, match="RandomK is biased"):
+        DIANA(compressor=RandomK(0.25, scaled=False), a=0.5)

@@ -17,7 +17,7 @@ from atoll.learn.card import Card
 from atoll.learn.mirror import soft
 from atoll.stages import RandomK, Shift
 
-from .one_gradient import OneGradient, require_stage, require_weight
+from .one_gradient import OneGradient, require_unbiased, require_weight
 
 __all__ = ["ADIANA", "DIANA"]
 
@@ -55,7 +55,7 @@ class DIANA(OneGradient):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_stage(self.compressor, type(self).__name__)
+        require_unbiased(self.compressor, type(self).__name__)
         require_weight(self.l1, type(self).__name__)
         if not 0.0 <= self.momentum < 1.0:
             raise ConfigError(f"momentum={self.momentum}", where=type(self).__name__, remedy="use a number in [0, 1)")
@@ -113,7 +113,7 @@ class ADIANA(OneGradient):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_stage(self.compressor, "ADIANA")
+        require_unbiased(self.compressor, "ADIANA")
         require_weight(self.l1, "ADIANA")
         for name in ("mu", "smoothness", "omega", "clients"):
             value = getattr(self, name)

@@ -16,7 +16,7 @@ from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.stages import QSGD
 
-__all__ = ["OneGradient", "QuantisedSGD", "require_stage", "require_weight"]
+__all__ = ["OneGradient", "QuantisedSGD", "require_stage", "require_unbiased", "require_weight"]
 
 
 def require_stage(stage: object, where: str) -> None:
@@ -27,6 +27,21 @@ def require_stage(stage: object, where: str) -> None:
     """
     if not isinstance(stage, Stage):
         raise ConfigError(f"compressor={stage!r}", where=where, remedy="use a stage, for example QSGD(127)")
+
+
+def require_unbiased(stage: object, where: str) -> None:
+    """Refuse a compressor whose error does not vanish on average, or that is none.
+
+    Raises:
+        ConfigError: it is no stage, or a biased one.
+    """
+    require_stage(stage, where)
+    if isinstance(stage, Stage) and not stage.unbiased:
+        raise ConfigError(
+            f"{type(stage).__name__} is biased, and {where} needs an unbiased compressor",
+            where=where,
+            remedy="use an unbiased stage such as QSGD, RandomK or OptimalSparse, or MemSGD, which feeds errors back",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +111,7 @@ class QuantisedSGD(OneGradient):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_stage(self.compressor, type(self).__name__)
-        if not self.compressor.unbiased:
-            raise ConfigError(
-                f"{type(self.compressor).__name__} is biased",
-                where=type(self).__name__,
-                remedy="use an unbiased stage such as QSGD, or MemSGD, which feeds errors back",
-            )
+        require_unbiased(self.compressor, type(self).__name__)
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
         """The compressor."""

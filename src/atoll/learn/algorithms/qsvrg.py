@@ -15,7 +15,7 @@ from atoll.learn.card import Card
 from atoll.stages import QSGD
 
 from .full_gradient import FullGradient
-from .one_gradient import OneGradient, require_stage
+from .one_gradient import OneGradient, require_unbiased
 
 __all__ = ["QSVRG"]
 
@@ -44,7 +44,7 @@ class QSVRG(OneGradient):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_stage(self.compressor, "QSVRG")
+        require_unbiased(self.compressor, "QSVRG")
         if self.period < 1:
             raise ConfigError(f"period={self.period}", where="QSVRG", remedy="use at least 1 round")
 
