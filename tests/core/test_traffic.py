@@ -331,3 +331,31 @@ def test_a_rule_chooses_among_replies_and_closes_the_round():
     found = run_in(World(Community([[1]] * 6), Inline(), cost=Timetable(speeds)), program)[0]
     assert rule_saw == [[5, 4, 3, 2, 1, 0], [2, 1, 0]]
     assert found == (["client-3", "client-5"], 3.0, ["client-1"], 6.0)
+
+
+def test_a_rule_that_waits_on_waits_for_replies_that_it_may_not_take_too():
+    """With a loss as without one: the round is over when nobody is left to answer."""
+
+    def one(arrived):
+        return np.zeros(1, dtype=np.int64), None
+
+    async def program(fed):
+        await fed.ask_all(fed.parties[:2], ran, accept=one)
+        first = fed.clock.now()
+        await fed.ask_all(fed.parties[:4], ran, accept=one)  # client 2 is lost
+        return first, fed.clock.now() - first
+
+    assert live(program, SPEEDS) == (2.0, 4.0)
+
+
+def test_arrivals_of_three_looks_may_be_put_back():
+    async def program(fed):
+        await fed.send(fed.parties[3:6], ran)
+        found = await fed.arrivals(1)
+        for _ in range(2):
+            found = found.then(await fed.arrivals(1))
+        found.until(4.5)
+        again = await fed.arrivals(2)
+        return again.positions.tolist(), fed.under_way
+
+    assert live(program, SPEEDS) == ([4, 5], 0)

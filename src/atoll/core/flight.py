@@ -88,7 +88,7 @@ class Flight:
         return self.arrives[self.left()]
 
     def left(self) -> NDArray[np.int64]:
-        """Indices of what is still under way, ascending. They only ever become fewer, so that the last answer is where to look."""
+        """Indices of what is still under way, ascending. But for ``Arrivals.until`` they only become fewer, so that the last answer is where to look."""
         before = np.flatnonzero(self.open) if self.last_left is None else self.last_left[self.open[self.last_left]]
         self.last_left = before
         return before
@@ -205,6 +205,7 @@ class Arrivals:
             back = self.index[(self.flight_of == k) & ~early]
             flight.use(back)
             flight.open[back] = True
+            flight.last_left = None  # more are under way than when someone last looked
         return Arrivals(
             self.positions[early],
             self.time[early],

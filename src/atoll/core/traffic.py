@@ -125,9 +125,9 @@ class Traffic:
             moment = flight.arrives[order].max(initial=flight.sent)
         elif np.isfinite(limit):
             moment = limit
-        else:  # no deadline: a loss is known when the link notices it
+        else:  # no deadline: a loss is known when the link notices it, and a reply that is not taken when it is there
             moment = max(
-                flight.arrives[accepted].max(initial=flight.sent),
+                flight.arrives[order].max(initial=flight.sent),
                 flight.lost[np.isfinite(flight.lost)].max(initial=flight.sent),
             )
         await self.world.clock.sleep_until(float(moment))
