@@ -13,6 +13,7 @@ from atoll.core.clock import Outcomes
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.reducer import Plain
 from atoll.learn import FedAvg, Synchronous, Training
+from atoll.learn.algorithms import Mime
 from atoll.learn.selection import Selection
 
 SIZES = [5, 6, 7, 8]
@@ -195,3 +196,21 @@ def test_a_quorum_of_none_is_content_with_nobody(aggregation):
     result = atoll.simulate(job, islands(SIZES), engine="inline", devices=Devices([1.0] * 4, lost=range(4)))
     assert result.metrics.column("failed") == ["nobody replied"] * 2
     assert result.metrics[-1]["t_end"] == 10.0
+
+
+class Metered(Devices):
+    """Every request costs a client 3600 joules."""
+
+    def plan(self, parties, plan):
+        return dataclasses.replace(super().plan(parties, plan), energy=np.full(len(parties), 3600.0))
+
+
+def test_energy_and_copies_of_all_phases_and_surveys_are_in_the_row():
+    def row(selection, algorithm):
+        job = Training(model=atoll.models.linear(4, 3), algorithm=algorithm, selection=selection, rounds=1)
+        return atoll.simulate(job, islands(SIZES), engine="inline", devices=Metered([1.0] * 4)).metrics[0]
+
+    phases = row(Watching(), Mime())
+    assert (phases["selected"], phases["synchronised"], phases["energy_wh"]) == (4, 8, 8.0)
+    surveyed = row(Surveying(count=1), FedAvg())
+    assert (surveyed["selected"], surveyed["energy_wh"]) == (1, 3.0)  # two were asked for a report

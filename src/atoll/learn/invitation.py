@@ -15,6 +15,7 @@ from atoll.core.errors import ConfigError, QuorumError
 from atoll.core.rng import Rng
 from atoll.core.tree import Tree
 
+from .fates import fates
 from .release import is_private
 from .selection import Candidates, Seen
 from .wrapped import dry_reply
@@ -141,7 +142,9 @@ class Inviter:
         reports = reports_of(combined)
         own = own_reports(self.job, self.learner, model, self.data)
         seen = seen_of(self.state["contacts"], combined, reports, own)
-        return rule.heard(seen, known), {"bytes_up": combined.bytes_up, "bytes_down": combined.bytes_down}
+        spent: dict[str, Any] = {"bytes_up": combined.bytes_up, "bytes_down": combined.bytes_down}
+        energy = {name: value for name, value in fates(self.fed, combined).items() if name == "energy_wh"}
+        return rule.heard(seen, known), {**spent, **energy}
 
 
 def own_reports(job: Training, learner: Learner, model: Tree, data: Any) -> Callable[[str], Tree]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Phases", "account", "folded", "global_model", "outgoing", "round_info"]
 
+_SPENT = ("synchronised", "energy_wh")
+
 
 def round_info(fed: Federation, state: Tree, at: tuple[int, bool], selected: int, replied: int) -> RoundInfo:
     """What a fold may know.
@@ -78,11 +80,9 @@ class Phases:
                     raise type(error)(error.what, where=where, remedy=error.remedy) from error
                 # Clients already keep what the phases before gave them, and so does the server: both end at the same phase.
                 if error.combined is not None:
-                    account(row, error.combined)
-                    row.update(fates(self.fed, error.combined))
+                    self._account(row, error.combined)
                 return state, {**row, "replied": 0, "failed": str(error.what)}, self._nobody(seen)
-            account(row, combined)
-            row.update(fates(self.fed, combined))
+            self._account(row, combined)
             self._require_everyone(combined.n)
             if combined.n == 0:  # a quorum of none is content, and there is nothing to fold
                 return state, {**row, "failed": "nobody replied"}, self._nobody(seen)
@@ -94,6 +94,12 @@ class Phases:
             state = {**state, "down": held_by(state["down"], combined.senders.positions)}
             state = folded(self.job, state, combined, info, phase)
         return state, row, replace(seen, round=before["contacts"])
+
+    def _account(self, row: dict[str, Any], combined: Combined) -> None:
+        """Write a phase into the round's row. Who crashed or was late is the last phase's; copies sent and energy add up."""
+        account(row, combined)
+        found = fates(self.fed, combined)
+        row.update({**found, **{name: row.get(name, 0) + found[name] for name in _SPENT if name in found}})
 
     def _nobody(self, seen: Seen) -> Seen:
         return replace(seen, replied=self.invited[:0], seconds=np.zeros(0), reports={})
