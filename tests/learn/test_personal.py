@@ -62,6 +62,18 @@ def test_ditto_without_a_pull_is_local_training_and_with_a_strong_one_the_global
             np.testing.assert_allclose(own(tied, k), sent, atol=50 / lam)
 
 
+@pytest.mark.parametrize("rate", [None, 0.05])
+def test_the_personal_rate_of_ditto_falls_as_the_global_one_does(rate):
+    """Without a pull each personal model is local descent at ``personal_lr decay^(t-1)``, written out."""
+    loop, rounds = Loop(Ditto(lr=0.02, lam=0.0, decay=0.5, personal_lr=rate, **FULL)), 4
+    loop.rounds(rounds)
+    for k in range(4):
+        w = np.zeros(3)
+        for r in range(rounds):
+            w = descent(loop, k, w, 5, (rate or 0.02) * 0.5**r)
+        np.testing.assert_allclose(own(loop, k), w, rtol=1e-12)
+
+
 def test_the_personal_models_of_ditto_solve_their_own_problem():
     loop = Loop(Ditto(lr=0.02, lam=0.7, **FULL)).rounds(1500)
     for k, (matrix, target) in enumerate(loop.data):

@@ -27,7 +27,8 @@ class Ditto(FedAvg):
 
     Attributes:
         lam: pull towards the global model, 0 or more; ``personal_lr * lam`` at most 1.
-        personal_lr: learning rate of the personal model; ``None`` is ``lr``.
+        personal_lr: learning rate of the personal model in the first round; ``None`` is ``lr``. It falls with ``decay`` as the global one does: the
+            paper's algorithm names one step size, and its convergence proof lets that of the personal models decay with the rounds.
         personal_epochs: passes over the data for the personal model; ``None`` as many as for the global one.
     """
 
@@ -59,7 +60,8 @@ class Ditto(FedAvg):
         """The personal model, then FedAvg."""
         del phase
         personal = _Personal(
-            lr=self.lr if self.personal_lr is None else self.personal_lr,
+            lr=self.lr,
+            share=1.0 if self.personal_lr is None else self.personal_lr / self.lr,
             epochs=self.epochs if self.personal_epochs is None else self.personal_epochs,
             batch_size=self.batch_size,
             steps=self.steps,
@@ -81,6 +83,7 @@ class _Personal(Algorithm):
     """The pass that trains the personal model."""
 
     lam: float
+    share: float
 
     def client_init(self, params: Tree) -> Tree:
         """The global model."""
@@ -97,8 +100,8 @@ class _Personal(Algorithm):
         return T.add(grad(local["params"]), pull), local
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """At its own rate."""
-        return super().step(local, grad, {**broadcast, "lr": self.lr})
+        """At its own rate, a share of this round's."""
+        return super().step(local, grad, {**broadcast, "lr": broadcast["lr"] * self.share})
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """No reply."""
