@@ -9,14 +9,17 @@ import pytest
 from async_toys import CLIENTS, DATA, DIM, FULL, SECONDS, ForWork, Hidden, job, local, survives, train
 from hypothesis import given
 from hypothesis import strategies as st
-from learn_toys import Fixed, flat
+from learn_toys import Fixed, flat, islands
 
+import atoll
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
-from atoll.learn import FedAvg, Synchronous, Uniform
+from atoll.devices import BatchRate, Fleet
+from atoll.learn import FedAvg, Synchronous, Training, Uniform
 from atoll.learn.aggregation import KeepGlobal
 from atoll.learn.algorithms import DANE, FedAvgM, Scaffold, Upcycled
 from atoll.learn.pacing import Tiered
 from atoll.learn.pacing.tiered import cross_tier, tiers_of
+from atoll.learn.selection import Schedule
 from atoll.stages import QSGD
 
 
@@ -92,6 +95,32 @@ def test_cross_tier_weights_are_mirrored_shares_of_updates(counts):
 def test_cross_tier_weights_by_hand():
     """Six, three and one update: the slowest tier weighs 6/10."""
     assert cross_tier([6, 3, 1]).tolist() == [0.1, 0.3, 0.6]
+
+
+@pytest.mark.filterwarnings("ignore:.*is trained client by client")
+def test_running_statistics_are_mixed_like_parameters():
+    """Two tiers of which one has updated: with FedAT's weights it does not count yet, with equal ones it does by half."""
+    torch = pytest.importorskip("torch")
+
+    def model():
+        return torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 3))
+
+    def after(weights, rounds=1):
+        pacing = Tiered(tiers=2, weights=weights)
+        job = Training(
+            model=model, algorithm=FedAvg(lr=0.1, batch_size=3), selection=Uniform(2), pacing=pacing, rounds=rounds
+        )
+        fleet = Fleet(compute=BatchRate(speed=[9.0, 1.0]))
+        return atoll.simulate(job, islands([6, 6]), devices=fleet, engine="inline", seed=3).params
+
+    still, half = after("fedat"), after("equal")
+    np.testing.assert_array_equal(still["1.running_mean"], np.zeros(2))
+    np.testing.assert_array_equal(still["1.running_var"], np.ones(2))
+    assert np.abs(half["1.running_mean"]).min() > 0
+    alone = Training(model=model, algorithm=FedAvg(lr=0.1, batch_size=3), selection=Schedule([[0]]), rounds=1)
+    whole = atoll.simulate(alone, islands([6, 6]), engine="inline", seed=3).params
+    for name in whole:
+        np.testing.assert_allclose(half[name], (still[name] + whole[name]) / 2, rtol=1e-5, atol=1e-7)
 
 
 def test_observed_seconds_sort_the_clients_out():

@@ -13,6 +13,7 @@ from atoll.core.errors import CompositionError, ConfigError, QuorumError
 
 from ..checks import require_choice, require_count, require_positive
 from ..invitation import reply_bytes
+from ..phases import global_model
 from .base import refuse
 from .in_flight import MOST_LOOKS, Asynchronous, InFlight
 from .soundness import require_delta
@@ -56,7 +57,7 @@ class Tiered(Asynchronous):
     """Clients of like speed form tiers; each tier holds synchronous rounds at its own pace, and the model is a weighted mean of the tiers' models.
 
     A tier's round: as many of its clients as the selection rule chooses (the cohort's size, divided by the number of tiers) train from the current model
-    ``w``, and their mean becomes the tier's model ``w_m``. Then ``w = sum_m c_m w_m``. With ``weights="fedat"``, ``c_m = T_{M+1-m} / T`` (`cross_tier`), so that
+    ``w``, and their mean becomes the tier's model ``w_m``, running statistics with it. Then ``w = sum_m c_m w_m``. With ``weights="fedat"``, ``c_m = T_{M+1-m} / T`` (`cross_tier`), so that
     slow tiers, which update seldom, are not drowned; until each has updated, the initial model stands for those that have not. With ``"equal"``,
     ``c_m = 1/M``. A round of the history is one tier's.
 
@@ -134,7 +135,7 @@ class _Tiers(InFlight):
             **state,
             "took": None if pacing.by == "forecast" else np.zeros(len(fed.parties)),
             "heard": np.zeros(len(fed.parties), dtype=np.int64),
-            "models": [state["server"]["params"]] * pacing.tiers,
+            "models": [global_model(state)] * pacing.tiers,
             "updates": np.zeros(pacing.tiers, dtype=np.int64),
             "open": {},
         }
@@ -222,12 +223,16 @@ class _Tiers(InFlight):
         base = replies[0].flight.request.message["broadcast"]["params"]
         updates, models = state["updates"].copy(), list(state["models"])
         updates[tier] += 1
-        models[tier] = T.add(base, combined.value["update"])
+        models[tier] = {**T.add(base, combined.value["update"]), **combined.value.get("buffers", {})}
         shares = self.pacing.mixture(updates).tolist()
         mixed = T.scale(models[0], shares[0])
         for model, share in zip(models[1:], shares[1:], strict=True):
             mixed = T.add(mixed, T.scale(model, share))
-        moved = replace(combined, value={**combined.value, "update": T.sub(mixed, state["server"]["params"])})
+        params = state["server"]["params"]
+        value = {**combined.value, "update": T.sub({name: mixed[name] for name in params}, params)}
+        if "buffers" in value:
+            value["buffers"] = {name: mixed[name] for name in value["buffers"]}
+        moved = replace(combined, value=value)
         state = self.applied(fed, state, moved)
         return {**self._observed(fed, state, replies), "updates": updates, "models": models}
 
