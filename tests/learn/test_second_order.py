@@ -15,7 +15,7 @@ from atoll.learn.algorithms import DANE, DINGO, FLECS, GIANT, FedNL, FedSSO
 from atoll.learn.algorithms.line_search import armijo
 from atoll.learn.catalogue import describe
 from atoll.learn.custom import CustomLearner
-from atoll.learn.quadratic import Quadratic, quadratics
+from atoll.learn.quadratic import Quadratic, minimiser, quadratics
 from atoll.testing import check_algorithm
 
 SEEDS = st.integers(0, 10_000)
@@ -167,6 +167,33 @@ def test_fedsso_leaves_out_what_has_no_positive_curvature():
     bent = Quadratics([(np.diag([-1.0, -2.0]), np.ones(2))])
     loop = Loop(FedSSO(lr=0.1, steps=1, batch_size=None), bent).round().round().round()
     np.testing.assert_array_equal(loop.state["hessian"], 10.0 * np.eye(2))
+
+
+def test_fedsso_with_changing_cohorts_does_not_take_noise_for_curvature():
+    """Three of ten clients a round: without the bound the loss rises by orders of magnitude above that of the first model; with it hardly."""
+    data = quadratics()
+    losses = Quadratics([(np.asarray(s.x), np.asarray(s.y)) for s in map(data.shard, range(10))])
+    first = -minimiser(data)[1]  # the gap of the first model, 0
+
+    def highest(condition, dense, seed):
+        draw = np.random.default_rng(seed)
+        loop = Loop(FedSSO(lr=0.02, steps=5, batch_size=None, condition=condition, dense=dense), losses)
+        return max(loop.round(list(draw.choice(10, 3, replace=False))).value() + first for _ in range(40))
+
+    for dense in (256, 0):
+        free, bound = ([highest(c, dense, seed) for seed in range(6)] for c in (None, 100.0))
+        assert np.median(free) > 100 * first
+        assert np.median(bound) < 3 * first
+        assert max(bound) < 20 * first  # single rounds may still rise
+
+
+@settings(max_examples=20, deadline=None)
+@given(SEEDS)
+def test_with_everyone_the_bound_of_fedsso_leaves_nothing_out(seed):
+    losses = Quadratics.drawn(seed)  # curvatures within a factor 25
+    free, bound = (Loop(FedSSO(lr=0.1, steps=1, batch_size=None, condition=c), losses) for c in (None, 25.0))
+    for _ in range(4):
+        np.testing.assert_array_equal(free.round().w, bound.round().w)
 
 
 # ---------------------------------------------------------------- line searches
@@ -390,6 +417,7 @@ def test_a_torch_model_gives_what_numpy_gives(algorithm, engine):
         (lambda: FLECS(skip=1.0), r"skip=1\.0"),
         (lambda: FLECS(curvature=0.0), r"curvature=0\.0"),
         (lambda: FedSSO(curvature=0.0), r"curvature=0\.0"),
+        (lambda: FedSSO(condition=1.0), r"condition=1\.0.*above 1"),
         (lambda: FedSSO(memory=0), "memory=0"),
         (lambda: FedSSO(dense=-1), "dense=-1"),
         (lambda: FedSSO(server_lr=0.0), r"server_lr=0\.0"),

@@ -27,20 +27,26 @@ class FedSSO(FedAvg):
     """The server takes ``G = mean (x - y_k) / (T_k lr)`` for a gradient and learns a Hessian ``B`` from its changes: ``x <- x - server_lr B^-1 G``.
 
     With ``s`` the last move of the model and ``q`` the change of ``G``: ``B <- B + q q^T/(q^T s) - B s s^T B/(s^T B s)`` (BFGS), left out
-    where ``q^T s <= 0``. ``B`` begins as ``curvature I``. Clients send ``d`` floats and keep nothing. Above ``dense`` parameters only the last
+    where ``q^T s < c ||q|| ||s||`` with ``c = 2 sqrt(k) / (1 + k)`` for ``k = condition``. ``B`` begins as ``curvature I``. Clients send ``d`` floats and keep nothing. Above ``dense`` parameters only the last
     ``memory`` pairs are kept (L-BFGS), so that the server needs ``O(memory d)`` instead of ``O(d^2)``.
 
-    The fixed point is that of FedAvg with as many local steps; with one full-batch step it is the optimum. Changes of a sampled cohort's ``G``
-    are mostly noise: use it with everyone, or with a small ``server_lr``.
+    The paper leaves out where ``q^T s <= 0`` (``condition=None``). With a sampled cohort ``q`` also holds the difference of two cohorts' gradients, which
+    does not shrink with ``s``: a pair may pass with almost no curvature, ``B^-1`` becomes huge and the loss rises by many orders of magnitude. No
+    quadratic whose curvatures are within a factor ``k`` gives a smaller cosine between ``q`` and ``s`` than ``c`` (Kantorovich's inequality), so that with
+    everyone nothing is lost by leaving such pairs out. Single rounds may still rise: a smaller ``server_lr`` or ``condition`` helps.
+
+    The fixed point is that of FedAvg with as many local steps; with one full-batch step it is the optimum.
 
     Attributes:
         server_lr: step size ``eta_g``.
         curvature: first ``B`` is this times the identity; ``None`` is ``1/lr``, one gradient step of the clients' rate.
+        condition: largest ratio ``k`` of curvatures that is believed, more than 1; ``None`` believes any.
         dense: most parameters for which ``B`` is kept as a matrix.
         memory: pairs kept above that.
     """
 
     curvature: float | None = None
+    condition: float | None = 100.0
     dense: int = 256
     memory: int = 10
     citation: ClassVar[str] = (
@@ -53,6 +59,7 @@ class FedSSO(FedAvg):
         super().__post_init__()
         for name, right, remedy in (
             ("curvature", self.curvature is None or 0 < self.curvature < np.inf, "use a positive number, or None"),
+            ("condition", self.condition is None or 1 < self.condition < np.inf, "use a number above 1, or None"),
             ("dense", self.dense >= 0, "use 0 or more parameters"),
             ("memory", self.memory >= 1, "keep at least 1 pair"),
         ):
@@ -89,7 +96,9 @@ class FedSSO(FedAvg):
         return {**learned, "params": params, "lr": state["lr"] * self.decay, "last": last}
 
     def _learned(self, learned: Tree, s: np.ndarray, q: np.ndarray) -> Tree:
-        if not q @ s > 0:
+        k = self.condition
+        least = 0.0 if k is None else 2.0 * np.sqrt(k) / (1.0 + k)
+        if not q @ s > least * (1.0 - 1e-9) * np.linalg.norm(q) * np.linalg.norm(s):
             return learned
         if "hessian" in learned:
             return {"hessian": bfgs(learned["hessian"], s, q)}
