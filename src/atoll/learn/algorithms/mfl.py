@@ -15,10 +15,7 @@ from .fedavg import FedAvg
 __all__ = ["MFL", "LocalMomentum"]
 
 _LIU = "Liu, Chen, Chen, Zhang. Accelerating Federated Learning via Momentum Gradient Descent. IEEE TPDS 2020."
-_YU = (
-    "Yu, Jin, Yang. On the Linear Speedup Analysis of Communication Efficient Momentum SGD for Distributed Non-Convex "
-    "Optimization. ICML 2019."
-)
+_FRAME = "Advancements in Federated Learning: Models, Methods, and Privacy (survey), Algorithm 4 (local acceleration) with momentum."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +46,8 @@ class MFL(Transformed, FedAvg):
 class LocalMomentum(Transformed, FedAvg):
     """Local momentum steps; the momentum begins at zero in every round, or stays with the client.
 
+    An instance of the survey's local acceleration framework, which names no paper for it; methods that also average the momenta are `MFL`'s kind.
+
     Attributes:
         gamma: momentum, in [0, 1).
         memory: ``"round"`` resets it, ``"client"`` keeps it as private state.
@@ -58,7 +57,7 @@ class LocalMomentum(Transformed, FedAvg):
     gamma: float = 0.5
     memory: str = "round"
     nesterov: bool = False
-    citation: ClassVar[str] = _YU
+    citation: ClassVar[str] = _FRAME
     card: ClassVar[Card] = Card(note="Momentum that never leaves the client.")
 
     def __post_init__(self) -> None:
