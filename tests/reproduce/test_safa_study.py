@@ -80,6 +80,16 @@ def test_every_method_is_a_configuration(task, method) -> None:
     assert config.stop[0].build("stop") == Settled(0.5)
 
 
+def test_another_rate_is_another_run() -> None:
+    slow, fast = (settings("boston", "SAFA", 0.3, 0.1, 2, 7, rate=rate) for rate in (1.0, 10.0))
+    assert fast["algorithm"]["lr"] == pytest.approx(10 * slow["algorithm"]["lr"])
+    assert fast["name"] == slow["name"] + "-rate-10"
+    assert [str(cell) for cell in Plan("boston", 5, (0.3,), (0.1,), rate=10.0).cells] == [
+        "boston cr 0.3 C 0.1 rate x 10"
+    ]
+    assert str(Cell("boston", 0.3, 0.1)) == "boston cr 0.3 C 0.1"
+
+
 def test_methods_differ_in_what_they_say() -> None:
     paces = {m: pace(FIFTH, m, 0.1) for m in METHODS if m not in SAME}
     assert len({str(made) for made in paces.values()}) == len(paces)

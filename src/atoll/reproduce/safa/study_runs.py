@@ -96,7 +96,14 @@ def pace(task: Task, method: str, fraction: float) -> Config:
 
 
 def settings(
-    task: str, method: str, crash: float, fraction: float, seed: int, rounds: int, target: float | None = None
+    task: str,
+    method: str,
+    crash: float,
+    fraction: float,
+    seed: int,
+    rounds: int,
+    target: float | None = None,
+    rate: float = 1.0,
 ) -> Config:
     """A run's configuration.
 
@@ -108,15 +115,16 @@ def settings(
         seed: of clients, crashes and everything else.
         rounds: how many at most.
         target: settled loss at which the run ends.
+        rate: of Table 3.2 times this.
     """
     of, learning = STUDIED[task], _LEARNING[task]
     name = "-".join(("study", task, method.lower().replace(",", "").replace(" ", "-"), f"{crash:g}", f"{fraction:g}"))
     return {
-        "name": f"{name}-{seed}",
+        "name": f"{name}-{seed}" + ("" if rate == 1 else f"-rate-{rate:g}"),
         "data": {"source": {"name": f"{_ROOM}.study_data:islands", "task": task, "seed": seed}},
         "model": learning["model"],
         "loss": learning["loss"],
-        "algorithm": {"name": "FedAvg", "lr": of.lr, "epochs": of.epochs, "batch_size": of.batch_size},
+        "algorithm": {"name": "FedAvg", "lr": of.lr * rate, "epochs": of.epochs, "batch_size": of.batch_size},
         "devices": {"name": f"{_ROOM}.study_data:devices", "task": task, "crash": crash, "seed": seed},
         "engine": "inline",
         "rounds": rounds,
@@ -244,10 +252,11 @@ def trained(
     seed: int,
     rounds: int,
     target: float | None = None,
+    rate: float = 1.0,
 ) -> Run:
     """Run a method, or read it back; those in `SAME` with their own seconds. Arguments as of `settings`."""
     of = STUDIED[task]
-    made = lab.train(settings(task, SAME.get(method, method), crash, fraction, seed, rounds, target))
+    made = lab.train(settings(task, SAME.get(method, method), crash, fraction, seed, rounds, target, rate))
     run = measured(made.rows, of.clients, made.seconds)
     if method not in SAME:
         return run
