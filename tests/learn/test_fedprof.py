@@ -18,6 +18,7 @@ from atoll.learn.profiles import divergence, selection_probabilities
 from atoll.learn.selection import Candidates, FedProf, Seen, SizeProportional, unbiased_alphas
 from atoll.learn.selection.draw import draw
 from atoll.learn.selection.profile_store import divergences_of, empty_store, store_profiles
+from atoll.stages import QSGD
 
 
 def profile(rng, q=3):
@@ -236,6 +237,38 @@ def test_spoiled_clients_are_drawn_less_and_profiles_are_of_the_received_model()
     assert (np.concatenate([seen.asked.positions for seen in uniform.log]) >= 6).sum() > 0.25 * len(drawn)
     # 12 profiles of 16 means and variances came before the first round, and 4 with every reply.
     assert result.metrics[0]["bytes_up"] - result.metrics[1]["bytes_up"] > 12 * 8 * 16
+
+
+def test_the_servers_own_profile_is_of_the_model_that_clients_receive():
+    """Clients have the server's rows, and a coarse quantiser lies between: both sides profile what comes out of it."""
+    found = []
+
+    class Watched(FedProf):
+        def accept(self, seen, state):
+            new = super().accept(seen, state)
+            found.append(divergences_of(new).max())
+            return new
+
+    class Alike:
+        def __init__(self, rows):
+            self.test, self.names, self.sizes = rows, ["a", "b", "c"], [len(rows)] * 3
+
+        def __len__(self):
+            return 3
+
+        def shard(self, i):
+            return self.test
+
+    job = Training(
+        model=atoll.models.mlp(4, 3),
+        algorithm=FedAvg(lr=0.1, batch_size=5),
+        selection=Watched(2),
+        downlink=QSGD(levels=1),
+        rounds=3,
+    )
+    atoll.simulate(job, Alike(islands([30]).shard(0)), engine="inline", seed=0)
+    assert len(found) == 3
+    assert max(found) < 1e-6
 
 
 def test_the_stored_divergence_is_that_of_the_two_profiles():

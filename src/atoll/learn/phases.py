@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .learner import Learner
     from .training import Training
 
-__all__ = ["Phases", "account", "folded", "global_model", "outgoing", "round_info"]
+__all__ = ["Phases", "account", "folded", "global_model", "outgoing", "received_model", "round_info"]
 
 _SPENT = ("synchronised", "energy_wh")
 
@@ -70,8 +70,8 @@ class Phases:
         for phase in phases:
             if not self.job.algorithm.needs(state["server"], phase):
                 continue
-            sent = global_model(state)
             state, message, sizes = outgoing(self.fed, self.job, state, self.invited, phase)
+            sent = received_model(message)
             try:
                 combined = await self._ask(state, phase, message, sizes)
             except QuorumError as error:
@@ -180,6 +180,13 @@ def account(row: dict[str, Any], combined: Combined) -> None:
     if combined.errors:
         row["errors"] = {name: str(error) for name, error in combined.errors.items()}
     row.update({k.removeprefix("metric/"): float(v) for k, v in combined.value.items() if k.startswith("metric/")})
+
+
+def received_model(message: Tree) -> Tree:
+    """The model that clients receive in a train message: what they report on. A compressed way down or the algorithm may send another than the server's."""
+    broadcast = message["broadcast"]
+    model: Tree = {**broadcast["params"], **broadcast.get("buffers", {})}
+    return model
 
 
 def global_model(state: Tree) -> Tree:

@@ -16,7 +16,7 @@ from ..counts import client_examples
 from ..fates import require_feasible
 from ..invitation import Inviter, examples_of, own_reports, reply_bytes, reports_of
 from ..partial import own_epochs
-from ..phases import account, folded, global_model, outgoing, round_info
+from ..phases import account, folded, outgoing, received_model, round_info
 from ..rounds import ServerRounds, initial, server_round
 from ..selection import Seen
 from .base import weighs_examples
@@ -290,7 +290,8 @@ class LagTolerantRounds(ServerRounds):
         began = np.array([flight.sent for flight in arrived.flights])
         seconds = arrived.time[at] - began[arrived.flight_of[at]] if len(at) else np.zeros(0)
         told = {name: [values[i] for i in chosen.tolist()] for name, values in reports.items()}
-        own = own_reports(self.job, self.learner, global_model(before), self.data)
+        sent = received_model(before["bases"][str(before["contacts"] - 1)])
+        own = own_reports(self.job, self.learner, sent, self.data)
         rows = examples_of(combined)
         rows = rows[chosen] if len(rows) else rows
         taking = senders[chosen]
