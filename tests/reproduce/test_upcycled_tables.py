@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import atoll
 from atoll.reproduce import Lab, entry
 from atoll.reproduce.upcycled.cells import Protocol, cell, settings, tuned
 from atoll.reproduce.upcycled.data import KINDS, divided, islands
@@ -87,6 +88,30 @@ def test_personal_models_are_measured_on_the_clients_own_test_rows(tmp_path: Pat
     # The global model, client by client, has the accuracy of the server's test set, which is the same rows.
     assert row["clients/accuracy"] == pytest.approx(row["test/accuracy"])
     assert row["personal/accuracy"] != row["clients/accuracy"]
+
+
+def test_the_papers_code_takes_the_softmax_twice():
+    """Classes that plain logistic regression fits to any loss stay above ``log(1 + 1/e)`` = 0.3133."""
+    kind, rows = "0,0", 60
+    data = islands(kind, rows=rows)
+
+    def losses(softmax):
+        job = atoll.Training(
+            model=logistic(kind, rows=rows, softmax=softmax),
+            algorithm=atoll.FedAvg(lr=0.03, batch_size=None, epochs=5),
+            rounds=40,
+            selection=atoll.Everyone(),
+        )
+        return [row["loss"] for row in atoll.simulate(job, data, engine="batched", seed=0).metrics]
+
+    once, twice = losses(False), losses(True)
+    assert once[-1] < twice[-1] < twice[0] < np.log(2)
+    assert min(twice) > np.log(1 + np.exp(-1))
+    torch = pytest.importorskip("torch")
+    made = logistic(kind, rows=rows, softmax=True).make()
+    scores = made(torch.ones(3, 20))
+    np.testing.assert_allclose(scores.sum(-1).detach(), 1.0)
+    assert logistic(kind, rows=rows).make()(torch.ones(3, 20)).detach().abs().max() == 0
 
 
 def test_cells_are_kept(tmp_path: Path):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from atoll.data import Islands
     from atoll.learn.learner import LearnerSettings
 
-__all__ = ["Tested", "logistic"]
+__all__ = ["Tested", "logistic", "twice"]
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,33 @@ class Tested:
         return made
 
 
-def logistic(kind: str, tuning: bool = False, draw: int = 0, rows: int = 0) -> Tested:
-    """Logistic regression on 20 features with 2 classes, from 0, for a synthetic population; see `islands`."""
+def logistic(kind: str, tuning: bool = False, draw: int = 0, rows: int = 0, softmax: bool = False) -> Tested:
+    """Logistic regression on 20 features with 2 classes, from 0, for a synthetic population; see `islands`.
+
+    Args:
+        kind: the population.
+        tuning: whether the test rows are those that methods are tuned on.
+        draw: of the population.
+        rows: as in `islands`.
+        softmax: as in the paper's code; see `twice`.
+    """
     from .data import divided
 
-    return Tested(_zeros, divided(kind, tuning, draw, rows)[1])
+    return Tested(twice(_zeros) if softmax else _zeros, divided(kind, tuning, draw, rows)[1])
+
+
+def twice(make: Callable[[], Any]) -> Callable[[], Any]:
+    """A model that ends in a softmax, although its loss applies another one: so do the models of the paper's code (its text says nothing of it).
+
+    Logits are then between 0 and 1, so that with ``C`` classes the loss cannot fall below ``log(1 + (C - 1) / e)`` and gradients are flat.
+    """
+
+    def made() -> Any:
+        from torch import nn
+
+        return nn.Sequential(make(), nn.Softmax(dim=-1))
+
+    return made
 
 
 def _zeros() -> Any:
