@@ -10,6 +10,7 @@ from async_toys import CLIENTS, DATA, FULL, SECONDS, ForWork, Hidden, Slow, job,
 from learn_toys import Fixed, flat, islands
 
 import atoll
+from atoll.core.clock import Outcomes
 from atoll.core.cohort import Community
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.reducer import TreeReducer
@@ -144,6 +145,23 @@ def test_a_secure_reducer_sees_sums_of_groups_and_the_result_is_the_same():
     assert slow.metrics[-1]["t_end"] > secure.metrics[-1]["t_end"], (
         "the protocol speaks to the clients again, which takes time"
     )
+
+
+def test_a_reply_is_not_given_up_before_a_crash_is_noticed():
+    """All but the first client crash in their first request, which links notice after 50 s: until then its reply may come to be one of two."""
+    asked = []
+
+    class Noticed(Fixed):
+        def plan(self, parties, plan):
+            asked.extend((plan.now, k) for k in parties.positions.tolist())
+            done = (parties.positions == 0) | (plan.turn > 1)
+            seconds = np.where(done, 1.0, 50.0)
+            return Outcomes(seconds, done, np.ones(len(parties)))
+
+    found = train(FedBuff(buffer=2, group=2), rounds=1, seconds=Noticed(SECONDS))
+    assert [k for now, k in asked if now < 50.0] == [0, 1, 2, 3, 4]
+    assert found.metrics[0]["late"] == 1
+    assert found.metrics[0]["t_end"] == 51.0
 
 
 def test_what_can_never_be_a_group_is_dropped():

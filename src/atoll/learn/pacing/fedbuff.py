@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from atoll.core.errors import CompositionError
 
 from ..checks import require_choice, require_count, require_positive
@@ -115,9 +117,11 @@ class _Steps(Buffered):
             state = await self.await_more(fed, state, log)
 
     async def _given_up(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
-        """Let go of replies whose request can never give a whole group."""
+        """Let go of replies whose request can never give a whole group, as far as is known: a crash is when its link has noticed it."""
+        now = fed.clock.now()
         for flight, group in groups_of(self.held):
-            if len(group) + int(flight.open.sum()) < self.pacing.group:
+            hoped = flight.open | (np.isfinite(flight.lost) & (flight.lost > now))
+            if len(group) + int(hoped.sum()) < self.pacing.group:
                 await self.dropped(fed, group, log)
                 state = self.released(fed, state, group)
         return state
