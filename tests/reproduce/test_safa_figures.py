@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from atoll.reproduce.safa.figures import Span, Timeline, draw_losses, draw_timeline, lengths, losses, main, timeline
+from atoll.reproduce.safa.figures import draw_losses, draw_timeline, lengths, losses, main
+from atoll.reproduce.safa.timelines import Span, Timeline, timeline
 
 
 def test_a_timeline_is_a_run() -> None:

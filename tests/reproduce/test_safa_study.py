@@ -16,21 +16,11 @@ from atoll.core.task import Workload
 from atoll.learn.history import History
 from atoll.reproduce import Lab, entry
 from atoll.reproduce.safa.data import train_sizes
-from atoll.reproduce.safa.study import PUBLISHED, Cell, Plan, claims, compared, study, target_of
+from atoll.reproduce.safa.study import Cell, Plan, compared, study, target_of
+from atoll.reproduce.safa.study_claims import claims
 from atoll.reproduce.safa.study_data import DIGITS, FIFTH, STUDIED, devices, islands, members
-from atoll.reproduce.safa.study_runs import (
-    COMPAT_TIME,
-    METHODS,
-    SAME,
-    WINDOW,
-    Run,
-    Settled,
-    measured,
-    pace,
-    settings,
-    settled,
-    trained,
-)
+from atoll.reproduce.safa.study_methods import COMPAT_TIME, METHODS, PUBLISHED, SAME, pace, settings
+from atoll.reproduce.safa.study_runs import WINDOW, Run, Settled, measured, settled, trained
 from atoll.reproduce.safa.tasks import KDD
 from atoll.runs import parse_config
 

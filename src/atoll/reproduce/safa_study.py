@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .entry import Entry
 from .safa.runs import SOURCE
-from .safa.study import claims
+from .safa.study_claims import claims
 
 __all__ = ["ENTRY"]
 

@@ -12,128 +12,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from atoll.report._extra import need
 
 from .grid import cost
 from .paper import LOSSES
 from .tasks import CRASHES, FRACTIONS, KDD, TASKS
+from .timelines import timeline
 
-__all__ = ["Span", "Timeline", "draw_lengths", "draw_losses", "draw_timeline", "lengths", "losses", "main", "timeline"]
+__all__ = ["draw_lengths", "draw_losses", "draw_timeline", "lengths", "losses", "main"]
 
 COLOURS = {"FedAvg": "#9aa5ab", "FedCS": "#c9a227", "SAFA": "#0b6e8a", "strict": "#b5472f"}
 _ROUNDS_OF_PRINTED = (1, 10, 25)
-
-
-# ------------------------------------------------------------------ what clients do, by the clock
-
-
-@dataclass(frozen=True)
-class Span:
-    """A client at work.
-
-    Attributes:
-        client: its place.
-        start: seconds.
-        end: when its reply came, or when it was lost.
-        lost: it crashed, or was given a newer model before it was done.
-    """
-
-    client: int
-    start: float
-    end: float
-    lost: bool
-
-
-@dataclass
-class _Witness:
-    """A model of devices that writes down what it says."""
-
-    fleet: Any
-    spans: list[Span] = field(default_factory=list)
-
-    def plan(self, parties: Any, plan: Any) -> Any:
-        made = self.fleet.plan(parties, plan)
-        ends, done = plan.now + np.asarray(made.seconds), np.asarray(made.done)
-        of = zip(parties.positions.tolist(), ends.tolist(), done.tolist(), strict=True)
-        self.spans += [Span(k, plan.now, end, not ok) for k, end, ok in of]
-        return made
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.fleet, name)
-
-
-def _cut(spans: Sequence[Span]) -> list[Span]:
-    """The same, where work ends when the client begins other work."""
-    made, later = [], dict[int, float]()
-    for span in reversed(spans):
-        until = later.get(span.client, np.inf)
-        made.append(replace(span, end=until, lost=True) if until < span.end - 1e-9 else span)
-        later[span.client] = span.start
-    return made[::-1]
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """A run by the clock.
-
-    Attributes:
-        spans: of work.
-        rounds: when each ended, seconds.
-    """
-
-    spans: list[Span]
-    rounds: list[float]
-
-    @property
-    def busy(self) -> float:
-        """Share of the clients' time until the last round's end in which they work on a reply that comes."""
-        end = self.rounds[-1]
-        clients = 1 + max(span.client for span in self.spans)
-        spent = sum(min(s.end, end) - s.start for s in self.spans if not s.lost and s.start < end)
-        return spent / (clients * end)
-
-
-def timeline(pace: str, rounds: int = 60, seed: int = 5) -> Timeline:
-    """Six clients, one of them ten times slower than the fastest, each losing one in five of its updates; two replies a round.
-
-    Args:
-        pace: ``"FedAvg"`` (three asked a round, deadline of 600 s), ``"SAFA"`` or ``"FedBuff"``.
-        rounds: most rounds; fewer are shown.
-        seed: of crashes and of who is asked.
-    """
-    import atoll
-    from atoll import devices
-    from atoll.learn.pacing import SAFA, FedBuff
-    from atoll.learn.selection import CFCFM
-
-    speeds = [1.0, 0.8, 0.55, 0.4, 0.2, 0.1]
-    trace = devices.Generated(0.2, point="uniform", seed=seed)
-    fleet = devices.Fleet(
-        devices.BatchRate(devices.Given(speeds), batch=24), devices.Throughput(500_000.0), trace,
-        model_bytes=10e6, seed=seed,
-    )  # fmt: skip
-    witness = _Witness(fleet)
-    kinds: Mapping[str, Any] = {
-        "FedAvg": {"pacing": atoll.Synchronous(deadline=600.0), "selection": atoll.Uniform(3)},
-        "SAFA": {"pacing": SAFA(deadline=600.0), "selection": CFCFM(2)},
-        "FedBuff": {"pacing": FedBuff(buffer=2, refill="arrival"), "selection": atoll.Uniform(6)},
-    }
-    rows = atoll.data.digits(test=0.0).take(np.arange(6 * 48))
-    islands = atoll.data.Islands.from_owner(rows, np.repeat(np.arange(6), 48), 6, scheme="equal")
-    job = atoll.Training(
-        model=atoll.models.linear(64, 10),
-        algorithm=atoll.FedAvg(lr=0.05, epochs=12, batch_size=24),
-        evaluation=atoll.Evaluation(server=False),
-        rounds=rounds,
-        **kinds[pace],
-    )
-    made = atoll.simulate(job, islands, devices=witness, engine="inline", seed=seed)
-    return Timeline(_cut(witness.spans), [float(row["t_end"]) for row in made.metrics])
 
 
 # ------------------------------------------------------------------ how long rounds are
@@ -177,85 +71,90 @@ def draw_timeline(folder: Path, minutes: float = 30.0) -> Path:
     """Three paces over each other: dark bars are work that came, light ones work that was lost, lines are the ends of rounds."""
     paces = ("FedAvg", "SAFA", "FedBuff")
     made = {pace: timeline(pace) for pace in paces}
-    figure, grid = _figure(len(paces), 1, (7.2, 6.0))
-    for axes, pace in zip(grid[:, 0], paces, strict=True):
-        shown = [s for s in made[pace].spans if s.start < 60 * minutes]
-        for lost, style in ((False, {"color": COLOURS["SAFA"]}), (True, {"color": "#e3b6ab"})):
-            spans = [s for s in shown if s.lost is lost]
-            axes.barh(
-                [s.client + 1 for s in spans],
-                [(min(s.end, 60 * minutes) - s.start) / 60 for s in spans],
-                left=[s.start / 60 for s in spans],
-                height=0.7, edgecolor="white", linewidth=0.8, **style,
-            )  # fmt: skip
-        ends = [t / 60 for t in made[pace].rounds if t <= 60 * minutes]
-        for end in ends:
-            axes.axvline(end, color="#333", linewidth=0.7)
-        axes.set_title(f"{pace}: {len(ends)} rounds in {minutes:g} minutes", loc="left", fontsize=10)
-        axes.set_ylabel("client")
-        axes.set_yticks(range(1, 7))
-        axes.invert_yaxis()
-        axes.set_xlim(0, minutes)
-    grid[-1, 0].set_xlabel("minutes; dark: work that came, light: work that was lost, lines: a round ends")
-    return _saved(figure, folder / "asynchrony-timeline.svg")
+    target = folder / "asynchrony-timeline.svg"
+    with _drawn(target, len(paces), 1, (7.2, 6.0)) as (_, grid):
+        for axes, pace in zip(grid[:, 0], paces, strict=True):
+            shown = [s for s in made[pace].spans if s.start < 60 * minutes]
+            for lost, style in ((False, {"color": COLOURS["SAFA"]}), (True, {"color": "#e3b6ab"})):
+                spans = [s for s in shown if s.lost is lost]
+                axes.barh(
+                    [s.client + 1 for s in spans],
+                    [(min(s.end, 60 * minutes) - s.start) / 60 for s in spans],
+                    left=[s.start / 60 for s in spans],
+                    height=0.7, edgecolor="white", linewidth=0.8, **style,
+                )  # fmt: skip
+            ends = [t / 60 for t in made[pace].rounds if t <= 60 * minutes]
+            for end in ends:
+                axes.axvline(end, color="#333", linewidth=0.7)
+            axes.set_title(f"{pace}: {len(ends)} rounds in {minutes:g} minutes", loc="left", fontsize=10)
+            axes.set_ylabel("client")
+            axes.set_yticks(range(1, 7))
+            axes.invert_yaxis()
+            axes.set_xlim(0, minutes)
+        grid[-1, 0].set_xlabel("minutes; dark: work that came, light: work that was lost, lines: a round ends")
+    return target
 
 
 def draw_lengths(folder: Path, seeds: int = 20) -> Path:
     """Round lengths by fraction, for a low and a high probability of crash."""
-    figure, grid = _figure(1, 2, (7.2, 3.2))
-    for axes, crash in zip(grid[0], (0.3, 0.7), strict=True):
-        colours = (COLOURS["FedAvg"], COLOURS["SAFA"], COLOURS["strict"])
-        for (name, row), colour in zip(lengths(crash, seeds).items(), colours, strict=True):
-            axes.plot(FRACTIONS, row, "o-", color=colour, label=name, markersize=4)
-        axes.axvline(1 - crash, color="#333", linewidth=0.7, linestyle="--")
-        axes.text(1 - crash, 0.02, " C = 1 - cr", fontsize=8)
-        axes.set_title(f"cr = {crash:g}", loc="left", fontsize=10)
-        axes.set_xlabel("C, share of clients whose replies a round takes")
-        axes.set_ylim(0, 1.1)
-    grid[0, 0].set_ylabel("round length / T_lim")
-    figure.legend(
-        *grid[0, 0].get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside lower center", ncols=3
-    )
-    return _saved(figure, folder / "asynchrony-lengths.svg")
+    target = folder / "asynchrony-lengths.svg"
+    with _drawn(target, 1, 2, (7.2, 3.2)) as (figure, grid):
+        for axes, crash in zip(grid[0], (0.3, 0.7), strict=True):
+            colours = (COLOURS["FedAvg"], COLOURS["SAFA"], COLOURS["strict"])
+            for (name, row), colour in zip(lengths(crash, seeds).items(), colours, strict=True):
+                axes.plot(FRACTIONS, row, "o-", color=colour, label=name, markersize=4)
+            axes.axvline(1 - crash, color="#333", linewidth=0.7, linestyle="--")
+            axes.text(1 - crash, 0.02, " C = 1 - cr", fontsize=8)
+            axes.set_title(f"cr = {crash:g}", loc="left", fontsize=10)
+            axes.set_xlabel("C, share of clients whose replies a round takes")
+            axes.set_ylim(0, 1.1)
+        grid[0, 0].set_ylabel("round length / T_lim")
+        figure.legend(
+            *grid[0, 0].get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside lower center", ncols=3
+        )
+    return target
 
 
 def draw_losses(folder: Path, found: Mapping[tuple[str, float, str], Sequence[float]]) -> Path:
     """Figs. 3.7 to 3.9 at C = 0.3: lines are ours, rings the author's sheet; a row a task, a column a probability of crash."""
     tasks = [task for task in TASKS if any(key[0] == task for key in found)]
-    figure, grid = _figure(len(tasks), len(CRASHES), (8.0, 1.9 * len(tasks) + 0.4))
-    for row, task in zip(grid, tasks, strict=True):
-        for axes, crash in zip(row, CRASHES, strict=True):
-            for name in ("FedAvg", "FedCS", "SAFA"):
-                line = found.get((task, crash, name))
-                wide = {"linewidth": 2.6} if name == "FedAvg" else {"linewidth": 1.1}
-                if line is not None:
-                    axes.plot(range(1, len(line) + 1), line, color=COLOURS[name], label=name, **wide)
-                theirs = (*_ROUNDS_OF_PRINTED, TASKS[task].rounds)
-                rings = axes.plot(theirs, LOSSES[task, crash, name], "o", mfc="none", mec=COLOURS[name], markersize=4)
-                rings[0].set_label(f"{name}, the author's")
-            axes.set_title(f"{task}, cr = {crash:g}", loc="left", fontsize=8)
-            axes.tick_params(labelsize=7)
-            axes.set_ylim(bottom=0)
-    for axes in grid[-1]:
-        axes.set_xlabel("round", fontsize=8)
-    labels = {label: line for axes in grid.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(list(labels.values()), list(labels), frameon=False, fontsize=7, loc="outside lower center", ncols=6)
-    return _saved(figure, folder / "safa-losses.svg")
-
-
-def _figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
-    from atoll.report._extra import need
-
-    matplotlib = need("matplotlib")
-    # A fixed salt keeps the files the same from run to run.
-    matplotlib.rcParams.update({"svg.hashsalt": "atoll", "axes.spines.top": False, "axes.spines.right": False})
-    made = need("matplotlib.figure").Figure(figsize=size, layout="constrained")
-    return made, made.subplots(rows, columns, squeeze=False)
-
-
-def _saved(figure: Any, target: Path) -> Path:
-    figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
+    target = folder / "safa-losses.svg"
+    with _drawn(target, len(tasks), len(CRASHES), (8.0, 1.9 * len(tasks) + 0.4)) as (figure, grid):
+        for row, task in zip(grid, tasks, strict=True):
+            for axes, crash in zip(row, CRASHES, strict=True):
+                for name in ("FedAvg", "FedCS", "SAFA"):
+                    line = found.get((task, crash, name))
+                    wide = {"linewidth": 2.6} if name == "FedAvg" else {"linewidth": 1.1}
+                    if line is not None:
+                        axes.plot(range(1, len(line) + 1), line, color=COLOURS[name], label=name, **wide)
+                    theirs = (*_ROUNDS_OF_PRINTED, TASKS[task].rounds)
+                    rings = axes.plot(
+                        theirs, LOSSES[task, crash, name], "o", mfc="none", mec=COLOURS[name], markersize=4
+                    )
+                    rings[0].set_label(f"{name}, the author's")
+                axes.set_title(f"{task}, cr = {crash:g}", loc="left", fontsize=8)
+                axes.tick_params(labelsize=7)
+                axes.set_ylim(bottom=0)
+        for axes in grid[-1]:
+            axes.set_xlabel("round", fontsize=8)
+        labels = {
+            label: line for axes in grid.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(
+            list(labels.values()), list(labels), frameon=False, fontsize=7, loc="outside lower center", ncols=6
+        )
     return target
+
+
+@contextmanager
+def _drawn(target: Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[tuple[Any, Any]]:
+    """A figure and its axes, saved at the end; the same file from run to run, with letters as letters."""
+    matplotlib = need("matplotlib", what="a figure")
+    style = {"svg.hashsalt": "atoll", "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
+    with matplotlib.rc_context(style):
+        figure = need("matplotlib.figure").Figure(figsize=size, layout="constrained")
+        yield figure, figure.subplots(rows, columns, squeeze=False)
+        figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,0 +1,115 @@
+"""What clients do by the clock, at three paces: a run of six of them, written down by their devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Span", "Timeline", "timeline"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A client at work.
+
+    Attributes:
+        client: its place.
+        start: seconds.
+        end: when its reply came, or when it was lost.
+        lost: it crashed, or was given a newer model before it was done.
+    """
+
+    client: int
+    start: float
+    end: float
+    lost: bool
+
+
+@dataclass
+class _Witness:
+    """A model of devices that writes down what it says."""
+
+    fleet: Any
+    spans: list[Span] = field(default_factory=list)
+
+    def plan(self, parties: Any, plan: Any) -> Any:
+        made = self.fleet.plan(parties, plan)
+        ends, done = plan.now + np.asarray(made.seconds), np.asarray(made.done)
+        of = zip(parties.positions.tolist(), ends.tolist(), done.tolist(), strict=True)
+        self.spans += [Span(k, plan.now, end, not ok) for k, end, ok in of]
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.fleet, name)
+
+
+def _cut(spans: Sequence[Span]) -> list[Span]:
+    """The same, where work ends when the client begins other work."""
+    made, later = [], dict[int, float]()
+    for span in reversed(spans):
+        until = later.get(span.client, np.inf)
+        made.append(replace(span, end=until, lost=True) if until < span.end - 1e-9 else span)
+        later[span.client] = span.start
+    return made[::-1]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A run by the clock.
+
+    Attributes:
+        spans: of work.
+        rounds: when each ended, seconds.
+    """
+
+    spans: list[Span]
+    rounds: list[float]
+
+    @property
+    def busy(self) -> float:
+        """Share of the clients' time until the last round's end in which they work on a reply that comes."""
+        end = self.rounds[-1]
+        clients = 1 + max(span.client for span in self.spans)
+        spent = sum(min(s.end, end) - s.start for s in self.spans if not s.lost and s.start < end)
+        return spent / (clients * end)
+
+
+def timeline(pace: str, rounds: int = 60, seed: int = 5) -> Timeline:
+    """Six clients, one of them ten times slower than the fastest, each losing one in five of its updates; two replies a round.
+
+    Args:
+        pace: ``"FedAvg"`` (three asked a round, deadline of 600 s), ``"SAFA"`` or ``"FedBuff"``.
+        rounds: most rounds; fewer are shown.
+        seed: of crashes and of who is asked.
+    """
+    import atoll
+    from atoll import devices
+    from atoll.learn.pacing import SAFA, FedBuff
+    from atoll.learn.selection import CFCFM
+
+    speeds = [1.0, 0.8, 0.55, 0.4, 0.2, 0.1]
+    trace = devices.Generated(0.2, point="uniform", seed=seed)
+    fleet = devices.Fleet(
+        devices.BatchRate(devices.Given(speeds), batch=24), devices.Throughput(500_000.0), trace,
+        model_bytes=10e6, seed=seed,
+    )  # fmt: skip
+    witness = _Witness(fleet)
+    kinds: Mapping[str, Any] = {
+        "FedAvg": {"pacing": atoll.Synchronous(deadline=600.0), "selection": atoll.Uniform(3)},
+        "SAFA": {"pacing": SAFA(deadline=600.0), "selection": CFCFM(2)},
+        "FedBuff": {"pacing": FedBuff(buffer=2, refill="arrival"), "selection": atoll.Uniform(6)},
+    }
+    rows = atoll.data.digits(test=0.0).take(np.arange(6 * 48))
+    islands = atoll.data.Islands.from_owner(rows, np.repeat(np.arange(6), 48), 6, scheme="equal")
+    job = atoll.Training(
+        model=atoll.models.linear(64, 10),
+        algorithm=atoll.FedAvg(lr=0.05, epochs=12, batch_size=24),
+        evaluation=atoll.Evaluation(server=False),
+        rounds=rounds,
+        **kinds[pace],
+    )
+    made = atoll.simulate(job, islands, devices=witness, engine="inline", seed=seed)
+    return Timeline(_cut(witness.spans), [float(row["t_end"]) for row in made.metrics])
