@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .entry import Claim, Entry, Lab
 from .fedprof.judges import judge_participation, judge_ratios, judge_rounds, judge_trained, rounds_of
-from .fedprof.lab import Protocol, cells, participation, selections
+from .fedprof.lab import Protocol, cells, runs, taken_part
 from .fedprof.setting import TURBINE
 
 __all__ = ["ENTRY"]
@@ -18,7 +18,7 @@ def _run(lab: Lab, quick: bool) -> list[Claim]:
     protocol = Protocol("gasturbine", rounds=20, seeds=1, shares=(0.2,)) if quick else Protocol("gasturbine")
     rounds = judge_rounds(TURBINE, rounds_of(TURBINE, draws=200 if quick else 2000))
     claims = rounds + judge_ratios(TURBINE) + judge_trained(TURBINE, cells(lab, protocol))
-    counts = participation(protocol, 0, selections(protocol, "partial", "FedProf", 0.2, 0))
+    counts = taken_part(protocol, runs(lab, protocol, "partial", "FedProf", 0.2))
     return claims + judge_participation(TURBINE, counts, protocol.rounds or TURBINE.rounds["partial"])
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.errors import ConfigError
+from atoll.learn.participation import participation
 
 from ..entry import Lab, Trained
 from .judges import Found
 from .paper import GROUPS, Key
 from .tasks import BATCH, METRIC, islands, model, setting_of
 
-__all__ = ["Protocol", "cells", "found_of", "participation", "selection", "selections", "settings"]
+__all__ = ["SMALL", "Protocol", "cells", "found_of", "runs", "selection", "settings", "taken_part"]
 
 _FLEETS = {"gasturbine": "gas-turbine", "images": "digits", "cifar10": "digits"}
 
@@ -30,24 +30,39 @@ class Protocol:
         rounds: most rounds.
         rows: training rows in all.
         clients: how many.
+        tests: test rows, of the digits.
         seeds: runs a cell; each also draws its own partition and devices.
         shares: ``C``.
+        lengths: rounds of each group, before ``rounds``.
     """
 
     task: str
     rounds: int = 0
     rows: int = 0
     clients: int = 0
+    tests: int = 0
     seeds: int = 10
     shares: tuple[float, ...] = ()
+
+    lengths: Mapping[str, int] = field(default_factory=dict)
 
     def population(self) -> int:
         """Number of clients."""
         return self.clients or (100 if self.task == "cifar10" else setting_of(self.task).clients)
 
+    def length(self, group: str) -> int:
+        """Rounds of a group."""
+        return self.lengths.get(group) or self.rounds or setting_of(self.task).rounds[group]
+
     def cohort(self, share: float) -> int:
         """``K = C N``."""
         return max(1, round(share * self.population()))
+
+
+SMALL = Protocol(
+    "images", rows=12_000, clients=50, tests=2000, seeds=1, shares=(0.1,), lengths={"full": 25, "partial": 12}
+)
+"""What is trained of the L-Task: 50 clients in place of 1,000, with the thesis's 240 digits each, five of them a round; one seed."""
 
 
 def selection(method: str, count: int, alpha: float = 10.0) -> dict[str, Any]:
@@ -93,6 +108,8 @@ def settings(protocol: Protocol, group: str, method: str, share: float, seed: in
     task, setting = protocol.task, setting_of(protocol.task)
     room = "atoll.reproduce.fedprof.tasks"
     where = {"task": task, "draw": seed, "rows": protocol.rows, "clients": protocol.clients}
+    if protocol.tests:
+        where["tests"] = protocol.tests
     path, made = model(task)
     metrics = ["RelativeAccuracy"] if task == "gasturbine" else []
     return {
@@ -104,9 +121,9 @@ def settings(protocol: Protocol, group: str, method: str, share: float, seed: in
         "aggregation": _aggregation(group, method),
         "devices": {"name": "mec", "task": _FLEETS[task], "regions": 1, "seed": seed},
         "compile": "always" if task == "gasturbine" else "auto",
-        "evaluation": {"every": 1, "metrics": metrics},
-        "rounds": protocol.rounds or setting.rounds[group],
-        "checkpoint_every": protocol.rounds or setting.rounds[group],
+        "evaluation": {"every": 1, "metrics": metrics, "participants": True},
+        "rounds": protocol.length(group),
+        "checkpoint_every": protocol.length(group),
         "seed": seed,
     }
 
@@ -141,10 +158,7 @@ def cells(
     goal = setting.target if target is None else target
     return {
         (group, method, share): Found.median(
-            [
-                found_of(protocol.task, lab.train(settings(protocol, group, method, share, seed)), goal)
-                for seed in range(protocol.seeds)
-            ]
+            [found_of(protocol.task, run, goal) for run in runs(lab, protocol, group, method, share)]
         )
         for group, methods in groups.items()
         for method in methods
@@ -152,37 +166,24 @@ def cells(
     }
 
 
-def selections(protocol: Protocol, group: str, method: str, share: float, seed: int) -> NDArray[np.int64]:
-    """How often each client was selected in a run, ``(clients,)``; FedProf's survey of everyone before its first round is left out.
-
-    The run is not kept by a lab.
-    """
-    from atoll.runs import parse_config
-    from atoll.simulation import simulate
-
-    config = parse_config(settings(protocol, group, method, share, seed))
-    job, made = config.job()
-    learner = job.learner(made)
-
-    async def program(fed: Any) -> Any:
-        await job.program(made, learner)(fed)
-        return fed.meter.devices(len(made))["asked"]
-
-    fleet = None if config.devices is None else config.devices.build("devices")
-    tasks = job.named_tasks(learner, made)
-    asked = np.asarray(simulate(program, made, tasks=tasks, devices=fleet, seed=config.seed, engine=config.engine))
-    return asked - 1 if method == "FedProf" else asked
+def runs(lab: Lab, protocol: Protocol, group: str, method: str, share: float) -> list[Trained]:
+    """The trainings of a cell, one a seed."""
+    return [lab.train(settings(protocol, group, method, share, seed)) for seed in range(protocol.seeds)]
 
 
-def participation(protocol: Protocol, seed: int, counts: ArrayLike) -> dict[str, float]:
-    """Mean selections of a client of each quality; ``""`` is good data.
+def taken_part(protocol: Protocol, trained: Sequence[Trained]) -> dict[str, float]:
+    """Mean number of rounds in which a client of each quality was heard, over clients and seeds; ``""`` is good data.
+
+    FedProf's survey of everyone before its first round is none of them.
 
     Args:
-        protocol: of the run.
-        seed: of the run.
-        counts: how often each client was selected, as `selections` gives it.
+        protocol: of the trainings.
+        trained: the trainings of a cell, as `runs` gives them.
     """
-    made = islands(protocol.task, seed, protocol.rows, protocol.clients)
-    tags = np.array([made.tags[i] for i in range(len(made))])
-    often = np.asarray(counts, dtype=np.float64)
-    return {str(tag): float(often[tags == tag].mean()) for tag in sorted(set(tags))}
+    means: dict[str, list[float]] = {}
+    for seed, run in enumerate(trained):
+        made = islands(protocol.task, seed, protocol.rows, protocol.clients, protocol.tests)
+        tags = [made.tags[i] for i in range(len(made))]
+        for tag, found in participation(run.rows, len(made)).by_group(tags).items():
+            means.setdefault(tag, []).append(found["replied"])
+    return {tag: float(np.mean(found)) for tag, found in sorted(means.items())}
