@@ -102,7 +102,7 @@ def test_the_models_are_those_of_the_paper() -> None:
 
     # Parameters as the paper counts them (section 3): 199,210 for the 2NN and 1,663,370 for the CNN.
     assert sum(p.numel() for p in atoll.models.mlp(784, 10, (200, 200))().parameters()) == 199_210
-    assert sum(p.numel() for p in paper_cnn().parameters()) == 1_663_370
+    assert sum(p.numel() for p in paper_cnn()().parameters()) == 1_663_370
 
 
 def test_without_the_data_it_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -9,6 +9,7 @@ interpolation; so do we. The settings of the quick form were chosen after lookin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,15 +51,22 @@ def some_digits(rows: int | None = None, writers: bool = False, flat: bool = Tru
     return whole.take(np.flatnonzero(order < last)).with_test(whole.test)
 
 
-def paper_cnn() -> nn.Module:
-    """The paper's CNN: 5x5 convolutions with 32 and 64 channels, each with 2x2 max-pooling, 512 units, softmax; 1,663,370 parameters."""
-    from torch import nn
+def paper_cnn() -> Callable[[], nn.Module]:
+    """Makes the paper's CNN: 5x5 convolutions with 32 and 64 channels, each with 2x2 max-pooling, 512 units, softmax; 1,663,370 parameters.
 
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10),
-    )  # fmt: skip
+    A maker and no model, so that its weights follow the run's seed.
+    """
+
+    def make() -> nn.Module:
+        from torch import nn
+
+        return nn.Sequential(
+            nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10),
+        )  # fmt: skip
+
+    return make
 
 
 _SOURCE = "atoll.reproduce.fedavg_mnist:some_digits"
