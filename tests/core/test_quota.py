@@ -182,6 +182,8 @@ def test_on_a_real_clock():
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ConfigError, match=r"Quota\(0\)"):
         Quota(0)
+    with pytest.raises(ConfigError, match=r"Quota\(2\.5\)"):
+        Quota(2.5)
     with pytest.raises(ConfigError, match="most=-1"):
         Quota(1).share(-1)
 

@@ -246,6 +246,7 @@ def test_what_makes_no_sense_is_refused(pacing, more, text):
     ("settings", "text"),
     [
         ({"buffer": 0}, "buffer=0"),
+        ({"buffer": 2.5}, r"buffer=2\.5"),
         ({"concurrency": 0}, "concurrency=0"),
         ({"refill": "now"}, "'now'"),
         ({"server_lr": 0.0}, "server_lr=0.0"),

@@ -411,6 +411,7 @@ def test_a_secure_reducer_is_refused():
     ("options", "why"),
     [
         ({"lag_tolerance": -1}, "lag_tolerance=-1"),
+        ({"lag_tolerance": 2.5}, r"lag_tolerance=2\.5"),
         ({"lag_tolerance": 0, "literal": True}, "lag_tolerance=0"),
         ({"deadline": 0.0}, "deadline=0.0 seconds"),
         ({"published": True}, "published=True without a deadline"),

@@ -32,7 +32,7 @@ class Quota:
     """
 
     def __init__(self, count: int) -> None:
-        if count < 1:
+        if count < 1 or count != int(count):
             raise ConfigError(f"Quota({count})", remedy="use a whole number of at least 1")
         self.count = count
         self._shares: list[Share] = []

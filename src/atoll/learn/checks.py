@@ -24,13 +24,13 @@ def require_positive(where: str, **values: float) -> None:
 
 
 def require_count(where: str, **values: int) -> None:
-    """Refuse counts below 1.
+    """Refuse counts below 1, and broken ones.
 
     Raises:
         ConfigError: names the first.
     """
     for name, value in values.items():
-        if value < 1:
+        if value < 1 or not float(value).is_integer():
             raise ConfigError(f"{name}={value}", where=where, remedy="use a whole number of at least 1")
 
 

@@ -72,7 +72,8 @@ class SAFA(Pacing):
 
     def __post_init__(self) -> None:
         least = 1 if self.literal else 0
-        if not isinstance(self.lag_tolerance, AdaptiveLag) and self.lag_tolerance < least:
+        tau = self.lag_tolerance
+        if not isinstance(tau, AdaptiveLag) and not (tau >= least and float(tau).is_integer()):
             raise ConfigError(
                 f"lag_tolerance={self.lag_tolerance}",
                 where="SAFA",
