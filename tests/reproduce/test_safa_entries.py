@@ -14,6 +14,7 @@ def test_entries_are_found(task: str) -> None:
     found = entry(f"safa-{task}")
     assert found.name == f"safa-{task}"
     assert "ATOLL_DATA" in found.needs
+    assert ("scaled down to 6000 training and 2000 test rows and 20 rounds" in found.title) is (task == "mnist")
 
 
 def test_a_quick_run_needs_no_data_and_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

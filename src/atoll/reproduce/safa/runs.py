@@ -35,9 +35,13 @@ def entry(task: Task, data: str) -> Entry:
         task: one of the three.
         data: what it needs, in words.
     """
+    scale = PLANS[task.name].scale
+    title = (
+        f"SAFA, task {task.number}: what rounds cost and what is learnt beside FedAvg, FedCS and fully local training"
+    )
     return Entry(
         name=f"safa-{task.name}",
-        title=f"SAFA, task {task.number}: what rounds cost and what is learnt beside FedAvg, FedCS and fully local training",
+        title=title if scale.whole else f"{title} (trainings {scale.told(task)})",
         source=SOURCE,
         run=functools.partial(claims, task),
         needs=f"{data} below ATOLL_DATA; nothing with --quick, which trains nothing",
