@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -10,14 +11,31 @@ import pytest
 import atoll
 from atoll.core.aggregate import Sum
 from atoll.core.cohort import Community
+from atoll.core.errors import QuorumError
+from atoll.core.stage import Stage
 from atoll.core.task import Batch, Task
+from atoll.core.world import World
+from atoll.engines import Batched, Processes
 from atoll.engines.inline import Inline
+from atoll.stages import ErrorFeedback
+from atoll.testing import live
 
 
 class Vectorised(Inline):
     """Inline, with the blocks of a task's ``many``."""
 
     vectorised: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Half(Stage):
+    """Sends half of everything."""
+
+    def encode(self, value, public, rng):
+        return {"half": value * 0.5}
+
+    def decode(self, total, public, n):
+        return total["half"]
 
 
 def counting(bad: int) -> Task:
@@ -49,3 +67,29 @@ def test_a_rejected_reply_leaves_no_private_state(engine):
 
     rounds = atoll.simulate(program, Community([None] * 3), engine=engine(), tasks=[work])
     assert rounds == [(2.0, {"client-1": "u is not finite"}), (2.0 + 1.0 + 2.0, {})]
+
+
+@pytest.mark.parametrize("engine", [Inline, Vectorised, lambda: Batched(1), lambda: Processes(2)])
+def test_a_sum_that_fails_for_want_of_replies_leaves_everyone_as_they_were(engine):
+    """Nobody takes what the two others sent in round 1: neither their counts nor what their stages remember may go on from it."""
+    work = counting(bad=1)
+    stage = ErrorFeedback(Half())
+
+    async def program(fed):
+        with pytest.raises(QuorumError, match="2 of 3 replies can be used"):
+            await fed.sum(fed.parties, work, {"round": 1}, uplink=[stage], quorum=3)
+        sums = [await fed.sum(fed.parties, work, {"round": number}, uplink=[stage], quorum=3) for number in (2, 3)]
+        return [s["u"].item() for s in sums]
+
+    world = World(Community([None] * 3), engine(), registry={work.name: work, Half().name: Half})
+    # Half of 1, and then half of 2 and of the half that was left over.
+    assert live(world, program).result == [3 * 0.5, 3 * 1.25]
+
+
+def test_a_sum_with_enough_replies_keeps_what_they_left():
+    work = counting(bad=1)
+
+    async def program(fed):
+        return [(await fed.sum(fed.parties, work, {"round": n}, quorum=2))["u"].item() for n in (1, 2)]
+
+    assert atoll.simulate(program, Community([None] * 3), engine=Inline(), tasks=[work]) == [2.0, 5.0]

@@ -58,8 +58,10 @@ class Host:
         return ran.reply
 
     def absorb_fold(self, request: Request, folded: Folded) -> Folded:
-        """Keep what a cohort left behind, then release its sums."""
+        """Keep what a cohort left behind, then release its sums; of a sum that fails for want of replies, only what must not be made twice."""
         self.journal.put((request, ran) for ran in folded.kept)
+        if len(folded.senders) < request.least:
+            return folded
         self.store.shelf(request.slot).put_all(folded.states)
         if request.uplink.remembers:
             self.store.shelf(request.memory).put_all(folded.memories)

@@ -71,6 +71,8 @@ class Request:
         mail: envelopes to hand over.
         turn: the number of the round in which it is made, for models of devices; see ``Plan``.
         apart: the replies of a sum are not added up, so that each can be used when it arrives; see ``Part.of``.
+        least: usable replies without which the sum fails. The parties then stay as they were, because nobody takes what they sent. Only hosts
+            look at it, so that it does not travel.
     """
 
     id: str
@@ -83,6 +85,7 @@ class Request:
     mail: Mail | None = None
     turn: int = 0
     apart: bool = False
+    least: int = 0
 
     @property
     def memory(self) -> str:

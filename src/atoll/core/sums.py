@@ -46,6 +46,8 @@ class Sums(Scope):
     ) -> Combined:
         """The plain sum that reducers build on: the engine adds up replies, in cohort order or by groups of ``fan_in``."""
         request = self._request(task, message, at, uplink=uplink)
+        if fan_in is None:  # of several groups none knows whether the others make up the quorum
+            request = replace(request, least=terms.quorum)
         flight = self.traffic.send(request, parties, down=terms.down, up=terms.up)
         parts: list[Folded] = []
         try:
