@@ -214,3 +214,46 @@ def test_energy_and_copies_of_all_phases_and_surveys_are_in_the_row():
     assert (phases["selected"], phases["synchronised"], phases["energy_wh"]) == (4, 8, 8.0)
     surveyed = row(Surveying(count=1), FedAvg())
     assert (surveyed["selected"], surveyed["energy_wh"]) == (1, 3.0)  # two were asked for a report
+
+
+class Nightly(Devices):
+    """Nobody is there for the first 10 seconds."""
+
+    def available(self, parties, now):
+        return np.full(len(parties), now >= 10.0)
+
+
+def test_a_round_that_finds_nobody_waits_for_its_deadline_where_rounds_may_be_skipped():
+    rows = train(Watching(), Nightly([1.0] * 4), rounds=4, deadline=6.0, on_failure="skip").metrics
+    assert [row["replied"] for row in rows] == [0, 0, 4, 4]
+    assert [row["t_end"] for row in rows] == [6.0, 12.0, 13.0, 14.0]
+    assert "none of 4 parties is available at 0 s" in rows[0]["failed"]
+    with pytest.raises(QuorumError, match="none of 4 parties is available"):
+        train(Watching(), Nightly([1.0] * 4), rounds=4, deadline=6.0)
+
+
+def test_a_survey_is_charged_the_size_of_its_reports():
+    devices = Devices([1.0] * 4)
+    train(Surveying(count=1), devices)
+    survey = next(plan for plan in devices.plans if plan.request.endswith("survey"))
+    assert 0 < survey.up < survey.down / 2
+
+
+def test_forecasts_know_of_the_reports():
+    """A profile is one more pass over the rows."""
+    works = []
+
+    class Looking(Devices):
+        def forecast(self, parties, plan):
+            works.append(plan.work().epochs.tolist())
+            return super().forecast(parties, plan)
+
+    @dataclasses.dataclass(frozen=True)
+    class Profiling(Watching):
+        @property
+        def reports(self):
+            return {"profile": {"layer": "auto"}}
+
+    job = Training(model=atoll.models.mlp(4, 3, hidden=(5,)), algorithm=FedAvg(), selection=Profiling(), rounds=1)
+    atoll.simulate(job, islands(SIZES), engine="inline", devices=Looking([1.0] * 4))
+    assert works[0] == [2.0] * 4

@@ -49,13 +49,13 @@ def require_feasible(inviter: Inviter) -> None:
     deadline = inviter.job.pacing.deadline
     if deadline is None:
         return
-    candidates = inviter.candidates()
-    seconds = candidates.seconds()
+    everyone = inviter.fed.parties
+    seconds = inviter.seconds(everyone)
     if seconds is None or len(seconds) == 0 or seconds.min() <= deadline:
         return
     fastest = int(np.argmin(seconds))
     raise ConfigError(
-        f"no client can answer within deadline={deadline:g} s; the fastest, {candidates.parties[fastest].name}, takes {seconds[fastest]:.4g} s",
+        f"no client can answer within deadline={deadline:g} s; the fastest, {everyone[fastest].name}, takes {seconds[fastest]:.4g} s",
         where=f"Training.pacing={type(inviter.job.pacing).__name__}",
         remedy=f"use a deadline of at least {np.ceil(seconds[fastest]):g} s, or less local work",
     )

@@ -93,13 +93,19 @@ class Inviter:
             known = getattr(self.data, "sizes", None)
             return known if known is None or where is None else np.asarray(known)[where]
 
-        return Candidates(there, turn, fed.rng.child("selection", turn), sizes, lambda: self._seconds(there))
+        return Candidates(there, turn, fed.rng.child("selection", turn), sizes, lambda: self.seconds(there))
 
-    def _seconds(self, there: Parties) -> NDArray[np.float64] | None:
+    def seconds(self, there: Parties) -> NDArray[np.float64] | None:
+        """How long each of these is expected to take if nothing goes wrong; ``None`` where nobody knows."""
         if type(self.fed.world.cost) is Free:
             return None
         server, phase = self.state["server"], self.job.algorithm.phases[-1]
-        message = {"broadcast": {**self.job.algorithm.broadcast(server, phase), **self._rest()}, "phase": phase}
+        message: dict[str, Any] = {
+            "broadcast": {**self.job.algorithm.broadcast(server, phase), **self._rest()},
+            "phase": phase,
+        }
+        if self.job.selection.reports:
+            message["reports"] = dict(self.job.selection.reports)
         return self.fed.forecast(there, self.learner.train, message, up=lambda: self.up(phase))
 
     def up(self, phase: str) -> int:
@@ -136,8 +142,9 @@ class Inviter:
         message = {"params": model, "reports": dict(rule.reports)}
         asked = candidates.parties[np.sort(wanted)]
         at = (self.state["contacts"], "survey")
+        told = self._report_bytes(model)
         combined = await self.fed.sum(
-            asked, self.learner.report, message, at=at, quorum=0, deadline=self.job.pacing.deadline
+            asked, self.learner.report, message, at=at, quorum=0, deadline=self.job.pacing.deadline, up=told
         )
         reports = reports_of(combined)
         own = own_reports(self.job, self.learner, model, self.data)
@@ -145,6 +152,14 @@ class Inviter:
         spent: dict[str, Any] = {"bytes_up": combined.bytes_up, "bytes_down": combined.bytes_down}
         energy = {name: value for name, value in fates(self.fed, combined).items() if name == "energy_wh"}
         return rule.heard(seen, known), {**spent, **energy}
+
+    def _report_bytes(self, model: Tree) -> int | None:
+        """Bytes of a survey's reply, as the server's own rows tell them; ``None`` where it has none."""
+        rows = getattr(self.data, "test", None)
+        if rows is None or len(rows) == 0 or type(self.fed.world.cost) is Free:
+            return None
+        told = self.learner.report_of(model, rows.take(slice(0, 1)), self.job.selection.reports)
+        return M.nbytes({f"report/{name}": {"kind": "parts", "value": v, "weight": 1.0} for name, v in told.items()})
 
 
 def own_reports(job: Training, learner: Learner, model: Tree, data: Any) -> Callable[[str], Tree]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.errors import CompositionError, PolicyError
+from atoll.core.errors import CompositionError, PolicyError, QuorumError
 from atoll.core.tree import Tree
 from atoll.privacy import Tally
 
@@ -117,15 +117,12 @@ async def server_round(
     if phases:
         # Contacts are counted by themselves: rounds of the server alone leave cohorts and random numbers as they were.
         state = {**state, "contacts": state["contacts"] + 1}
-        inviter = Inviter(fed, job, learner, data, state, among)
-        if number == 1:
-            require_feasible(inviter)
-        heard, spent = await inviter.surveyed()
-        state = {**state, "selection": heard}
-        inviter = replace(inviter, state=state)
-        invited = inviter.invite()
-        odds = inviter.odds(invited)
-        state, row, seen = await Phases(fed, job, learner, data, invited, number, odds).all(state, phases, spent)
+        start = fed.clock.now()
+        state, row, seen = await _contact(Inviter(fed, job, learner, data, state, among), phases, number, row)
+        if "failed" in row and job.pacing.deadline is not None and fed.clock.now() == start:
+            await fed.clock.sleep_until(
+                start + job.pacing.deadline
+            )  # nobody was asked: the next round finds another world
     if "failed" not in row:
         info = round_info(fed, state, (number, bool(phases)), row["selected"], row["replied"])
         state = {**state, "server": job.algorithm.advance(state["server"], info)}
@@ -135,3 +132,23 @@ async def server_round(
         row.update(job.evaluation.told(seen.asked, seen.replied))
         state = {**state, "selection": rule.accept(replace(seen, row={"round": number, **row}), state["selection"])}
     return state, row
+
+
+async def _contact(
+    inviter: Inviter, phases: tuple[str, ...], number: int, row: dict[str, Any]
+) -> tuple[Tree, dict[str, Any], Seen | None]:
+    """Survey, invite, and run the phases with the cohort."""
+    fed, job, state = inviter.fed, inviter.job, inviter.state
+    if number == 1:
+        require_feasible(inviter)
+    try:
+        heard, spent = await inviter.surveyed()
+    except QuorumError as error:  # nobody is there
+        if job.pacing.on_failure == "stop" or job.algorithm.card.everyone:
+            raise
+        return state, {**row, "failed": error.what}, None
+    state = {**state, "selection": heard}
+    inviter = replace(inviter, state=state)
+    invited = inviter.invite()
+    run = Phases(fed, job, inviter.learner, inviter.data, invited, number, inviter.odds(invited))
+    return await run.all(state, phases, spent)
