@@ -10,7 +10,7 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,8 @@ from ..entry import Claim, Lab
 from .tasks import lenet
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from atoll.data import Dataset, Islands
 
 __all__ = [
@@ -174,18 +176,18 @@ def shapes(epochs: Sequence[int] = (0, 1, 6, 10), rows: int = 6000, seed: int = 
     """
     import torch
 
+    from atoll.torch.learner import seeded
+
     data = _some(rows, 2000, seed)
     x, y = torch.tensor(np.asarray(data.x)), torch.tensor(np.asarray(data.y).astype(np.int64))
     seen = torch.tensor(np.asarray(data.test.x))  # type: ignore[union-attr]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = lenet()()
+    model = seeded(lenet(), seed)
     optimiser, rng = torch.optim.SGD(model.parameters(), lr=_LR), np.random.default_rng(seed)
     found = {}
     for epoch in range(max(epochs) + 1):
         if epoch in epochs:
             with torch.no_grad():
-                outputs = model[:8](seen).numpy()  # up to and with the first dense layer, before its activation
+                outputs = cast("nn.Sequential", model)[:8](seen).numpy()  # up to and with the first dense layer, before its activation
             found[epoch] = [shape_of(column) for column in outputs.T]
         if epoch == max(epochs):
             break
