@@ -187,7 +187,8 @@ def shapes(epochs: Sequence[int] = (0, 1, 6, 10), rows: int = 6000, seed: int = 
     for epoch in range(max(epochs) + 1):
         if epoch in epochs:
             with torch.no_grad():
-                outputs = cast("nn.Sequential", model)[:8](seen).numpy()  # up to and with the first dense layer, before its activation
+                # Up to and with the first dense layer, before its activation.
+                outputs = cast("nn.Sequential", model)[:8](seen).numpy()
             found[epoch] = [shape_of(column) for column in outputs.T]
         if epoch == max(epochs):
             break
