@@ -77,9 +77,9 @@ async def _round(
     course, number = at
     start, before = fed.clock.now(), _bytes(fed)
     kept, row = await course.round(fed, state["course"], number)
-    after = _bytes(fed)
-    spent = {name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}
-    row = {**spent, **row}
+    if "bytes_up" not in row:  # it did not count by itself
+        after = _bytes(fed)
+        row = {**{name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}, **row}
     row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row, **job.evaluation.timed(row)}
     last = stop_reason(job, History([*fed.records, row])) is not None
     at_server, at_clients = job.evaluation.due(number, last), job.evaluation.clients_due(number, last)
@@ -92,7 +92,7 @@ async def _round(
             row.update(job.evaluation.at_server(learner, model, getattr(data, "test", None)))
         if at_clients:
             row.update(await job.evaluation.at_clients(watch, learner, model, number, job.reducer))
-    last = last or stop_reason(job, History([*fed.records, row])) is not None
+        last = last or stop_reason(job, History([*fed.records, row])) is not None  # it may be what was measured
     best = state["best"] if model is None else kept_best(job, state["best"], row, model, number)
     return {"course": kept, "best": best, "model": model if last else None}, row
 

@@ -17,7 +17,7 @@ from atoll.core.tree import Tree
 
 from .fates import fates
 from .release import is_private
-from .selection import Candidates, Seen
+from .selection import Candidates, Seen, Selection
 from .wrapped import dry_reply
 
 if TYPE_CHECKING:
@@ -134,6 +134,8 @@ class Inviter:
     async def surveyed(self) -> tuple[Tree, dict[str, Any]]:
         """The rule's memory after its survey, and what that cost; the same memory where it asks nobody."""
         rule, known = self.job.selection, self.state["selection"]
+        if type(rule).survey is Selection.survey:
+            return known, {}
         candidates = self.candidates()
         wanted = rule.survey(candidates, self.job.pacing.invited(self.size), known)
         if wanted is None or len(wanted) == 0:

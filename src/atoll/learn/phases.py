@@ -87,7 +87,7 @@ class Phases:
             if combined.n == 0:  # a quorum of none is content, and there is nothing to fold
                 return state, {**row, "failed": "nobody replied"}, self._nobody(seen)
             info = round_info(self.fed, before, (self.number, True), len(self.invited), combined.n)
-            info = replace(info, odds=self.odds)
+            info = info if self.odds is None else replace(info, odds=self.odds)
             seen = seen_of(
                 info.round, combined, reports_of(combined), own_reports(self.job, self.learner, sent, self.data)
             )

@@ -143,12 +143,12 @@ async def _contact(
         require_feasible(inviter)
     try:
         heard, spent = await inviter.surveyed()
+        state = {**state, "selection": heard}
+        inviter = replace(inviter, state=state)
+        invited = inviter.invite()
     except QuorumError as error:  # nobody is there
         if job.pacing.on_failure == "stop" or job.algorithm.card.everyone:
             raise
         return state, {**row, "failed": error.what}, None
-    state = {**state, "selection": heard}
-    inviter = replace(inviter, state=state)
-    invited = inviter.invite()
     run = Phases(fed, job, inviter.learner, inviter.data, invited, number, inviter.odds(invited))
     return await run.all(state, phases, spent)
