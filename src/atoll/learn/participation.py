@@ -80,13 +80,16 @@ def jain(amounts: ArrayLike) -> float:
         amounts: at least 0, ``(n,)``.
 
     Raises:
-        ConfigError: nobody, or a negative amount.
+        ConfigError: nobody, or an amount that is negative or not finite.
     """
     x = np.asarray(amounts, dtype=np.float64)
-    if not x.size or not (x >= 0).all():
-        raise ConfigError(f"amounts of {x.size} clients", where="jain", remedy="give numbers of at least 0")
-    squares = float((x**2).sum())
-    return 1.0 if squares == 0.0 else float(x.sum() ** 2 / (x.size * squares))
+    if not x.size or not ((x >= 0) & np.isfinite(x)).all():
+        raise ConfigError(f"amounts of {x.size} clients", where="jain", remedy="give finite numbers of at least 0")
+    most = float(x.max())
+    if most == 0.0:
+        return 1.0
+    x = x / most  # squares of tiny amounts would be lost
+    return float(x.sum() ** 2 / (x.size * (x**2).sum()))
 
 
 def participation(rows: Iterable[Mapping[str, Any]], clients: int) -> Participation:
