@@ -18,6 +18,7 @@ from atoll.core.tree import Tree
 from .fates import fates
 from .release import is_private
 from .selection import Candidates, Seen, Selection
+from .server_state import beside, global_model
 from .wrapped import dry_reply
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Inviter:
             return None
         server, phase = self.state["server"], self.job.algorithm.phases[-1]
         message: dict[str, Any] = {
-            "broadcast": {**self.job.algorithm.broadcast(server, phase), **self._rest()},
+            "broadcast": {**self.job.algorithm.broadcast(server, phase), **beside(self.state)},
             "phase": phase,
         }
         if self.job.selection.reports:
@@ -111,9 +112,6 @@ class Inviter:
     def up(self, phase: str) -> int:
         """Expected bytes of a reply."""
         return reply_bytes(self.job, self.state["server"]["params"], phase)
-
-    def _rest(self) -> Tree:
-        return {"buffers": self.state["buffers"]} if self.state["buffers"] else {}
 
     def invite(self) -> Parties:
         """The cohort, without a survey."""
@@ -140,7 +138,7 @@ class Inviter:
         wanted = rule.survey(candidates, self.job.pacing.invited(self.size), known)
         if wanted is None or len(wanted) == 0:
             return known, {}
-        model = {**self.state["server"]["params"], **self.state["buffers"]}
+        model = global_model(self.state)
         message = {"params": model, "reports": dict(rule.reports)}
         asked = candidates.parties[np.sort(wanted)]
         at = (self.state["contacts"], "survey")

@@ -16,6 +16,7 @@ from .downlink import held_by, lowered
 from .fates import fates
 from .invitation import own_reports, reply_bytes, reports_of, seen_of
 from .selection import Seen
+from .server_state import beside
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from .learner import Learner
     from .training import Training
 
-__all__ = ["Phases", "account", "folded", "global_model", "outgoing", "received_model", "round_info"]
+__all__ = ["Phases", "account", "folded", "outgoing", "received_model", "round_info"]
 
 _SPENT = ("synchronised", "energy_wh")
 
@@ -145,7 +146,7 @@ def outgoing(
 ) -> tuple[Tree, Tree, NDArray[np.int64] | None]:
     """What a cohort is sent in a phase: the state with what they then hold, the message, and bytes a party (``None``: the message's own)."""
     broadcast = job.algorithm.broadcast(state["server"], phase)
-    rest = {"buffers": state["buffers"]} if state["buffers"] else {}
+    rest = beside(state)
     broadcast, down, sizes = lowered(
         fed, job.down(), state["down"], broadcast, rest, invited, (state["contacts"], phase)
     )
@@ -187,9 +188,3 @@ def received_model(message: Tree) -> Tree:
     broadcast = message["broadcast"]
     model: Tree = {**broadcast["params"], **broadcast.get("buffers", {})}
     return model
-
-
-def global_model(state: Tree) -> Tree:
-    """The global model: its parameters, and the running statistics that clients average."""
-    params = state["server"]["params"]
-    return {**params, **state["buffers"]} if state["buffers"] else params

@@ -14,8 +14,9 @@ from .counts import population_examples
 from .course import Course
 from .fates import require_feasible
 from .invitation import Inviter
-from .phases import Phases, global_model, round_info
+from .phases import Phases, round_info
 from .selection import Seen
+from .server_state import global_model, initial
 
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from .learner import Learner
     from .training import Training
 
-__all__ = ["ServerRounds", "initial", "server_round"]
+__all__ = ["ServerRounds", "server_round"]
 
 
 class ServerRounds(Course):
@@ -86,21 +87,6 @@ class ServerRounds(Course):
         """The server's."""
         del watch, number
         return global_model(state), {}
-
-
-def initial(fed: Federation, job: Training, learner: Learner) -> Tree:
-    """The state of a training before its first round."""
-    params = learner.init(fed.rng.child("init"))
-    job.aggregation.check(job.algorithm, params)
-    return {
-        "server": job.algorithm.init(params),
-        "aggregation": job.aggregation.init(params),
-        "weight": None,
-        "selection": job.selection.init(fed.parties),
-        "contacts": 0,
-        "buffers": learner.buffers(),
-        "down": {},
-    }
 
 
 async def server_round(

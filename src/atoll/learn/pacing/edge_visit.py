@@ -17,6 +17,7 @@ from ..downlink import held_by, lowered
 from ..fates import fates
 from ..invitation import reply_bytes
 from ..phases import account
+from ..server_state import beside
 from .edge_log import noted
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class EdgeVisit:
 
     async def _ask(self, scope: Federation, invited: Parties, sent: Tree) -> Combined:
         job, phase = self.course.job, self.at[1]
-        rest = {"buffers": sent["buffers"]} if sent["buffers"] else {}
+        rest = beside(sent)
         known = self.edge["down"]
         broadcast, down, sizes = lowered(scope, job.down(), known, sent["broadcast"], rest, invited, self.at)
         self.edge = {**self.edge, "down": down}

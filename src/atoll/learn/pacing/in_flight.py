@@ -18,8 +18,9 @@ from ..checks import require_finite, require_positive
 from ..counts import population_examples
 from ..invitation import Inviter, reply_bytes
 from ..phases import folded, outgoing
-from ..rounds import ServerRounds, initial, server_round
+from ..rounds import ServerRounds, server_round
 from ..selection import Seen
+from ..server_state import initial
 from .base import Pacing
 from .round_log import RoundLog
 from .soundness import require_flexible
@@ -230,9 +231,13 @@ class InFlight(ServerRounds):
         """These clients can be asked again."""
         until = state["until"].copy()
         until[self.places(fed, np.array([h.party.position for h in handles], dtype=np.int64))] = fed.clock.now()
+        self.let_go(handles)
+        return {**state, "until": until}
+
+    def let_go(self, handles: Sequence[Handle]) -> None:
+        """Hold these arrivals no more."""
         gone = set(map(id, handles))
         self.held = [h for h in self.held if id(h) not in gone]
-        return {**state, "until": until}
 
     async def dropped(self, fed: Federation, handles: Sequence[Handle], log: RoundLog) -> None:
         """Replies that are not used: if the work was not done in a block with others', it never is."""

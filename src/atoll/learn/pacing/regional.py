@@ -18,8 +18,8 @@ from ..counts import population_examples
 from ..course import Course
 from ..fates import require_feasible
 from ..invitation import Inviter
-from ..phases import global_model, round_info
-from ..rounds import initial
+from ..phases import round_info
+from ..server_state import global_model, initial
 from ..topology.groups import members_of, portion
 from ..topology.hierarchical import summed
 from .edge_log import Seats, fresh, learned

@@ -17,8 +17,9 @@ from ..fates import require_feasible
 from ..invitation import Inviter, examples_of, own_reports, reply_bytes, reports_of
 from ..partial import own_epochs
 from ..phases import account, folded, outgoing, received_model, round_info
-from ..rounds import ServerRounds, initial, server_round
+from ..rounds import ServerRounds, server_round
 from ..selection import Seen
+from ..server_state import initial
 from .base import weighs_examples
 from .dispatch import Dispatch, dispatched
 from .model_cache import aged, begun, rebuilt, replaced

@@ -12,8 +12,8 @@ from atoll.core import tree as T
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 
 from ..checks import require_choice, require_count, require_positive
-from ..invitation import reply_bytes
-from ..phases import global_model
+from ..invitation import Inviter
+from ..server_state import global_model
 from .base import refuse
 from .in_flight import MOST_LOOKS, Asynchronous, InFlight
 from .soundness import require_delta
@@ -155,17 +155,11 @@ class _Tiers(InFlight):
         state = await self._folded(fed, state, int(ended["tier"]), replies, log)
         until = state["until"].copy()
         until[ended["places"]] = fed.clock.now()
-        gone = set(map(id, replies))
-        self.held = [handle for handle in self.held if id(handle) not in gone]
+        self.let_go(replies)
         return {**state, "until": until}
 
     def _expected(self, fed: Federation, state: Tree) -> NDArray[np.float64]:
-        job, server = self.job, state["server"]
-        rest = {"buffers": state["buffers"]} if state["buffers"] else {}
-        message = {"broadcast": {**job.algorithm.broadcast(server, self.phase), **rest}, "phase": self.phase}
-        seconds = fed.forecast(
-            fed.parties, self.learner.train, message, up=lambda: reply_bytes(job, server["params"], self.phase)
-        )
+        seconds = Inviter(fed, self.job, self.learner, self.data, state).seconds(fed.parties)
         if seconds is None:
             raise ConfigError(
                 "nobody knows how long the devices will take",

@@ -17,7 +17,8 @@ from ..aggregation import Aggregation, KeepLocal, Renormalised
 from ..aggregation.keep_local import SingleReplies
 from ..course import Course, run_course
 from ..evaluation import scores
-from ..rounds import initial, server_round
+from ..rounds import server_round
+from ..server_state import global_model, initial
 from .base import Topology, refuse, require_plain
 from .groups import portion
 from .hierarchical import summed
@@ -171,7 +172,7 @@ class _Clusters(Course):
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """The mean of the clusters', and every client on its own."""
         clusters = state["clusters"]
-        models = [{**c["state"]["server"]["params"], **c["state"]["buffers"]} for c in clusters]
+        models = [global_model(c["state"]) for c in clusters]
         mean = mean_states(models, [float(len(c["members"])) for c in clusters])
         if self.job.evaluation.clients == 0:
             return mean, {}

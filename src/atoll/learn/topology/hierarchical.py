@@ -13,8 +13,9 @@ from atoll.core.errors import ConfigError
 from atoll.core.tree import Tree
 
 from ..course import Course, run_course
-from ..rounds import initial, server_round
+from ..rounds import server_round
 from ..selection import Uniform
+from ..server_state import global_model, initial
 from .base import Topology, refuse, require_plain
 from .graphs import Complete, Graph
 from .groups import Groups, check_groups, members_of, portion, weight_of
@@ -193,7 +194,7 @@ class EdgeRounds(Course):
 
     def finished(self, edges: list[Tree]) -> Tree:
         """The global model: the mean of the edges'."""
-        models = [{**edge["server"]["params"], **edge["buffers"]} for edge in edges]
+        models = [global_model(edge) for edge in edges]
         return mean_states(models, [1.0] * len(models))
 
 
@@ -214,8 +215,7 @@ class _Cloud(EdgeRounds):
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """The cloud's."""
         del watch, number
-        edge = state["edges"][0]
-        return {**edge["server"]["params"], **edge["buffers"]}, {}
+        return global_model(state["edges"][0]), {}
 
 
 class _Peers(EdgeRounds):

@@ -14,6 +14,7 @@ from atoll.core.tree import Tree
 from ..invitation import Inviter
 from ..rounds import server_round
 from ..selection import Candidates, Selection
+from ..server_state import global_model
 from .groups import portion
 from .hierarchical import EdgeRounds, Hierarchical, summed
 from .shared import mean_states
@@ -84,7 +85,7 @@ class Lockstep(EdgeRounds):
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """The mean of the edges' by examples, which is the cloud's when it has just made one."""
         del watch, number
-        models = [{**edge["server"]["params"], **edge["buffers"]} for edge in state["edges"]]
+        models = [global_model(edge) for edge in state["edges"]]
         return mean_states(models, self.weights), {}
 
     def _jobs(self, fed: Federation, edge: Tree) -> list[Training | None]:

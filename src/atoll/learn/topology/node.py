@@ -17,6 +17,7 @@ from atoll.core.tree import Tree
 
 from ..algorithm import Algorithm, RoundInfo
 from ..checks import require_finite
+from ..server_state import beside
 
 if TYPE_CHECKING:
     from atoll.core.island import Island
@@ -79,7 +80,7 @@ class Node:
         for at, phase in enumerate(self.algorithm.plan(server)):
             if not self.algorithm.needs(server, phase):
                 continue
-            rest = {"buffers": node["buffers"]} if node["buffers"] else {}
+            rest = beside(node)
             message = {"broadcast": {**self.algorithm.broadcast(server, phase), **rest}, "phase": phase}
             turn = Turn(island, node["client"], island.rng.child(label, at))
             reply = self.learner.train(turn, message)  # type: ignore[arg-type]

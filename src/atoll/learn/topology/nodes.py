@@ -14,6 +14,7 @@ from atoll.core.task import Task
 from atoll.core.tree import Tree
 
 from ..selection import Candidates, Seen
+from ..server_state import global_model
 from .decentralised import NodeCourse
 from .mixing import mixing_matrix, require_connected
 from .node import Node
@@ -99,7 +100,7 @@ class Nodes(NodeCourse):
 
     def _peek(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         node = self.at_node(island, message)
-        return {"params": Mean({**node["server"]["params"], **node["buffers"]}, metric=True)}
+        return {"params": Mean(global_model(node), metric=True)}
 
     def _distance(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         mine = self.at_node(island, message)["server"]["params"]

@@ -13,6 +13,7 @@ from atoll.core.rng import Rng
 from atoll.core.task import Task
 from atoll.core.tree import Tree
 
+from ..server_state import global_model
 from .base import refuse, require_alone, require_plain
 from .decentralised import Decentralised, NodeCourse
 from .graphs import Expander, Graph
@@ -154,7 +155,7 @@ class _Walk(NodeCourse):
     def _show(self, island: Island, message: Tree) -> Tree:
         """The tokens asked for."""
         sent = island.state["sent"]
-        return {t: {**sent[t]["server"]["params"], **sent[t]["buffers"]} for t in message["of"] if t in sent}
+        return {t: global_model(sent[t]) for t in message["of"] if t in sent}
 
     # ------------------------------------------------------------------ the course
 
