@@ -19,6 +19,7 @@ ROOMS: dict[str, set[str] | None] = {
     "secure": {"core", "stages", "privacy"},
     "learn": {"core", "data", "stages", "privacy", "devices"},
     "torch": {"core", "data", "learn", "stages"},
+    "runtime": {"core", "engines", "data", "learn", "runs", "report", "simulation"},
     "atoll": ANY,
     "cli": ANY,
     "models": ANY,
@@ -34,6 +35,7 @@ EAGER: dict[str, set[str]] = {
     "testing": {"hypothesis", "pytest"},
     "cli": {"typer", "click", "rich"},
     "runs": {"pydantic", "pydantic_core", "yaml"},
+    "runtime": {"pydantic", "pydantic_core", "yaml"},
     "report": {"jinja2"},
 }
 NEVER: dict[str, set[str]] = {"core": {"torch"}, "learn": {"torch"}, "engines": {"torch"}}
