@@ -10,7 +10,8 @@ AtollError                      1
 ├── QuorumError (RuntimeError)  7   too few parties answered in time
 ├── CheckpointError (RuntimeError) 8 a checkpoint or run folder that cannot be read or written
 ├── MissingExtraError (ImportError) 9 an optional dependency that is not installed
-└── PolicyError (PermissionError) 10 an island refused to release something
+├── PolicyError (PermissionError) 10 an island refused to release something
+└── IdentityError (PermissionError) 11 a party is not who it must be
 ```
 
 The number is the exit code of the command line.
@@ -28,6 +29,7 @@ __all__ = [
     "CompositionError",
     "ConfigError",
     "DataError",
+    "IdentityError",
     "MessageError",
     "MissingExtraError",
     "PolicyError",
@@ -123,6 +125,12 @@ class PolicyError(AtollError, PermissionError):
     """An island's own policy refused to release something."""
 
     exit_code = 10
+
+
+class IdentityError(AtollError, PermissionError):
+    """A party is not who it must be: its certificate is unreadable, of another role or project, or revoked."""
+
+    exit_code = 11
 
 
 def nearest(wrong: str, valid: Iterable[str]) -> str:

@@ -1,0 +1,202 @@
+"""Who is at the other end: what a certificate of a project says, and what a party shows of itself.
+
+A certificate names its owner four times, and all must agree: ``CN`` is the name, ``O`` the organisation, the URI in the subject alternative
+name is ``atoll://<project>/<role>/<name>``, and the extended key usage says which end of a connection it may be (RFC 5280, section 4.2.1).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.errors import IdentityError
+from atoll.data._extra import need
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+__all__ = ["ROLES", "Credentials", "Peer", "admit", "peer_of", "uri_of"]
+
+ROLES = ("server", "site", "admin", "auditor")
+"""What a certificate of a project may be for."""
+
+_URI = re.compile(r"atoll://([^/]+)/([^/]+)/([^/]+)")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The owner of a certificate.
+
+    Attributes:
+        name: unique in the project.
+        role: one of ``ROLES``.
+        org: the organisation.
+        serial: of the certificate; what a revocation names.
+        fingerprint: SHA-256 of the certificate (DER), in hex.
+        project: the project it was issued for.
+    """
+
+    name: str
+    role: str
+    org: str
+    serial: int
+    fingerprint: str
+    project: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.name!r} of {self.org!r}"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a party proves its name with, all PEM. The key is never shown.
+
+    Attributes:
+        ca: certificates of the authorities it trusts.
+        certificate: its own.
+        key: its private key, not encrypted.
+    """
+
+    ca: bytes
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+
+def uri_of(project: str, role: str, name: str) -> str:
+    """The name in a certificate that binds project, role and name: ``atoll://project/role/name``."""
+    return f"atoll://{project}/{role}/{name}"
+
+
+def peer_of(certificate: bytes) -> Peer:
+    """Read whose certificate it is (PEM or DER). Says nothing about who signed it: TLS has verified that.
+
+    Raises:
+        IdentityError: it is no certificate of a project, or its four names disagree.
+        MissingExtraError: cryptography is not installed.
+    """
+    found = _parsed(certificate)
+    project, role, name = _named(found)
+    org = _subject(found, "O")
+    if _subject(found, "CN") != name:
+        raise _unusable(f"the certificate's subject is {_subject(found, 'CN')!r} and its address says {name!r}")
+    if role not in ROLES:
+        raise _unusable(f"the certificate of {name!r} is for role {role!r}, which is none of {', '.join(ROLES)}")
+    uses = _uses(found)
+    wanted = "serverAuth" if role == "server" else "clientAuth"
+    if uses != {wanted}:
+        raise _unusable(f"the certificate of {role} {name!r} may be used for {sorted(uses)}, not for {wanted} alone")
+    der = _der(found)
+    return Peer(name, role, org, found.serial_number, hashlib.sha256(der).hexdigest(), project)
+
+
+def admit(
+    certificate: bytes,
+    *,
+    project: str,
+    roles: Iterable[str] = ROLES,
+    name: str | None = None,
+    revoked: Callable[[int], bool] | None = None,
+) -> Peer:
+    """Whose certificate it is, if that party may be at the other end here.
+
+    Args:
+        certificate: PEM or DER, as TLS has verified it.
+        project: the only project whose parties are let in.
+        roles: which roles are let in.
+        name: the only party that is meant, if it is one.
+        revoked: says whether a serial number was revoked.
+
+    Raises:
+        IdentityError: it is not a certificate of the project, of one of the roles, of that name, or it was revoked.
+    """
+    peer = peer_of(certificate)
+    if peer.project != project:
+        raise _refused(
+            peer, f"it belongs to project {peer.project!r}, not {project!r}", f"use a kit of project {project!r}"
+        )
+    allowed = tuple(roles)
+    if peer.role not in allowed:
+        raise _refused(
+            peer,
+            f"a certificate for role {peer.role!r} cannot act as {' or '.join(allowed)}",
+            f"use the kit of a {' or '.join(allowed)}",
+        )
+    if name is not None and peer.name != name:
+        raise _refused(peer, f"{name!r} was meant", f"use the kit of {name!r}, or correct the address")
+    if revoked is not None and revoked(peer.serial):
+        raise _refused(
+            peer,
+            f"its certificate (serial {peer.serial:x}) was revoked",
+            f"ask the project's provisioner for a new kit: atoll provision PROJECT --renew {peer.name}",
+        )
+    return peer
+
+
+def _parsed(certificate: bytes) -> Certificate:
+    need("cryptography", "net", "reading a certificate")
+    from cryptography import x509
+
+    try:
+        if certificate.lstrip().startswith(b"-----BEGIN"):
+            return x509.load_pem_x509_certificate(certificate)
+        return x509.load_der_x509_certificate(certificate)
+    except ValueError as error:
+        raise _unusable(f"not a certificate: {error}") from error
+
+
+def _der(certificate: Certificate) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return certificate.public_bytes(Encoding.DER)
+
+
+def _subject(certificate: Certificate, short: str) -> str:
+    from cryptography.x509.oid import NameOID
+
+    kind = {"CN": NameOID.COMMON_NAME, "O": NameOID.ORGANIZATION_NAME}[short]
+    values = certificate.subject.get_attributes_for_oid(kind)
+    if len(values) != 1 or not isinstance(values[0].value, str):
+        raise _unusable(f"the certificate's subject has {len(values)} values for {short}, not one")
+    return values[0].value
+
+
+def _named(certificate: Certificate) -> tuple[str, str, str]:
+    from cryptography import x509
+
+    names = _extension(certificate, x509.SubjectAlternativeName)
+    uris = [] if names is None else names.get_values_for_type(x509.UniformResourceIdentifier)
+    found = _URI.fullmatch(uris[0]) if len(uris) == 1 else None
+    if found is None:
+        raise _unusable(f"the certificate names {uris or 'nobody'} and not one atoll://project/role/name")
+    return found[1], found[2], found[3]
+
+
+def _uses(certificate: Certificate) -> set[str]:
+    from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID as Use
+
+    words = {Use.SERVER_AUTH: "serverAuth", Use.CLIENT_AUTH: "clientAuth"}
+    found = _extension(certificate, x509.ExtendedKeyUsage)
+    return set() if found is None else {words.get(use, use.dotted_string) for use in found}
+
+
+def _extension(certificate: Certificate, kind: Any) -> Any:
+    from cryptography import x509
+
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+    except (ValueError, x509.DuplicateExtension) as error:
+        raise _unusable(f"the certificate's extensions cannot be read: {error}") from error
+
+
+def _unusable(what: str) -> IdentityError:
+    return IdentityError(what, where="certificate", remedy="use the certificate of a kit that `atoll provision` made")
+
+
+def _refused(peer: Peer, why: str, remedy: str) -> IdentityError:
+    return IdentityError(f"{peer} is refused: {why}", where=f"certificate {peer.fingerprint[:16]}", remedy=remedy)
