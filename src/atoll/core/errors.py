@@ -11,7 +11,9 @@ AtollError                      1
 ├── CheckpointError (RuntimeError) 8 a checkpoint or run folder that cannot be read or written
 ├── MissingExtraError (ImportError) 9 an optional dependency that is not installed
 ├── PolicyError (PermissionError) 10 an island refused to release something
-└── IdentityError (PermissionError) 11 a party is not who it must be
+├── IdentityError (PermissionError) 11 a party is not who it must be
+├── JobError (RuntimeError)     12  a job that cannot be taken, found, changed or carried out
+└── BundleError (ValueError)    13  a job's signed bundle that was altered, or must not be opened
 ```
 
 The number is the exit code of the command line.
@@ -25,11 +27,13 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AtollError",
+    "BundleError",
     "CheckpointError",
     "CompositionError",
     "ConfigError",
     "DataError",
     "IdentityError",
+    "JobError",
     "MessageError",
     "MissingExtraError",
     "PolicyError",
@@ -131,6 +135,18 @@ class IdentityError(AtollError, PermissionError):
     """A party is not who it must be: its certificate is unreadable, of another role or project, or revoked."""
 
     exit_code = 11
+
+
+class JobError(AtollError, RuntimeError):
+    """A job that cannot be taken, found, changed or carried out."""
+
+    exit_code = 12
+
+
+class BundleError(AtollError, ValueError):
+    """A job's signed bundle that was altered, was signed by somebody else, or must not be opened."""
+
+    exit_code = 13
 
 
 def nearest(wrong: str, valid: Iterable[str]) -> str:
