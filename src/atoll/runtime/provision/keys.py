@@ -1,0 +1,92 @@
+"""Private keys: ECDSA on P-256, in PKCS #8."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atoll.core.errors import IdentityError
+from atoll.data._extra import need
+
+from .passphrase import FILE_VARIABLE, VARIABLE
+from .sealing import encrypted_pem
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+
+__all__ = ["decrypted", "fits", "load_key", "make_key", "public_pem", "sealed"]
+
+
+def make_key() -> EllipticCurvePrivateKey:
+    """A new key, from the operating system's randomness: nobody's seed may make a key twice."""
+    need("cryptography", "net", "making keys")
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def sealed(key: EllipticCurvePrivateKey, passphrase: bytes | None = None) -> bytes:
+    """A key as PEM, encrypted with a passphrase if there is one."""
+    from cryptography.hazmat.primitives import serialization as form
+
+    if passphrase is not None:
+        return encrypted_pem(
+            key.private_bytes(form.Encoding.DER, form.PrivateFormat.PKCS8, form.NoEncryption()), passphrase
+        )
+    return key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+
+
+def load_key(pem: bytes, passphrase: bytes | None, where: str) -> EllipticCurvePrivateKey:
+    """Read a key.
+
+    Raises:
+        IdentityError: it is no P-256 key, or its passphrase is missing or wrong.
+    """
+    need("cryptography", "net", "reading keys")
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    encrypted = b"ENCRYPTED" in pem.partition(b"\n")[0]
+    if encrypted and passphrase is None:
+        raise IdentityError(
+            "the private key is encrypted and there is no passphrase",
+            where=where,
+            remedy=f"set {VARIABLE}, or {FILE_VARIABLE} to a file that holds it, or give --passphrase-file",
+        )
+    try:
+        key = load_pem_private_key(pem, passphrase if encrypted else None)
+    except (ValueError, TypeError) as error:
+        what = "the passphrase does not open the private key" if encrypted else f"not a private key: {error}"
+        remedy = "give the passphrase of this kit" if encrypted else "copy the kit again"
+        raise IdentityError(what, where=where, remedy=remedy) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
+        raise IdentityError(
+            "the private key is none of ECDSA on P-256", where=where, remedy="use a kit that `atoll provision` made"
+        )
+    return key
+
+
+def decrypted(pem: bytes, passphrase: bytes | None, where: str) -> bytes:
+    """A key's PEM without encryption, for memory only.
+
+    Raises:
+        IdentityError: it cannot be read.
+    """
+    return sealed(load_key(pem, passphrase, where))
+
+
+def public_pem(key: EllipticCurvePublicKey) -> bytes:
+    """The public half."""
+    from cryptography.hazmat.primitives import serialization as form
+
+    return key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+
+
+def fits(certificate: bytes, key: bytes) -> bool:
+    """Whether a certificate (PEM) is about this key (PEM, not encrypted)."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization as form
+
+    about = x509.load_pem_x509_certificate(certificate).public_key()
+    return about.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo) == public_pem(
+        load_key(key, None, "key").public_key()
+    )

@@ -1,0 +1,76 @@
+"""Where a passphrase comes from: a file, the environment, or a person."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from atoll.core.errors import ConfigError
+
+__all__ = ["FILE_VARIABLE", "SHORTEST", "VARIABLE", "find_passphrase", "new_passphrase"]
+
+VARIABLE = "ATOLL_PASSPHRASE"
+"""Environment variable that holds the passphrase of a key."""
+FILE_VARIABLE = "ATOLL_PASSPHRASE_FILE"
+"""Environment variable that names a file with the passphrase in its first line."""
+SHORTEST = 12
+"""Characters of the shortest passphrase that a new key is encrypted with."""
+
+
+def find_passphrase(file: str | Path | None = None, ask: Callable[[], str] | None = None) -> bytes | None:
+    """The passphrase, from the first of these that there is: the file, the two environment variables, the person.
+
+    Args:
+        file: its first line is the passphrase.
+        ask: prompts for it.
+
+    Raises:
+        ConfigError: the file cannot be read, or the passphrase is empty.
+    """
+    if file is None and os.environ.get(VARIABLE) is not None:
+        return _checked(os.environ[VARIABLE], f"environment variable {VARIABLE}")
+    file = file if file is not None else os.environ.get(FILE_VARIABLE)
+    if file is not None:
+        return _checked(_first_line(Path(file)), str(file))
+    return None if ask is None else _checked(ask(), "prompt")
+
+
+def new_passphrase(file: str | Path | None = None, ask: Callable[[], str] | None = None) -> bytes:
+    """The passphrase of keys that are about to be made.
+
+    Raises:
+        ConfigError: there is none, or it is shorter than ``SHORTEST`` characters.
+    """
+    found = find_passphrase(file, ask)
+    if found is None:
+        raise ConfigError(
+            "keys shall be encrypted and there is no passphrase",
+            where="--encrypt",
+            remedy=f"set {VARIABLE} or {FILE_VARIABLE}, or give --passphrase-file",
+        )
+    if len(found.decode()) < SHORTEST:
+        raise ConfigError(
+            f"the passphrase has {len(found.decode())} characters",
+            where="--encrypt",
+            remedy=f"use at least {SHORTEST}: whoever gets a kit can try as many as they like",
+        )
+    return found
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").partition("\n")[0].removesuffix("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            f"the passphrase cannot be read: {said}",
+            where=str(path),
+            remedy="name a text file with it in the first line",
+        ) from error
+
+
+def _checked(text: str, where: str) -> bytes:
+    if not text:
+        raise ConfigError("the passphrase is empty", where=where, remedy="write the passphrase there")
+    return text.encode()

@@ -1,0 +1,183 @@
+"""``project.yaml``: who takes part in a project."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from atoll.core.errors import ConfigError
+from atoll.runs import yaml
+from atoll.runs.problems import Loc, Problem, collect, refused
+from atoll.runs.schema import Section, names_at
+
+__all__ = ["AdminConfig", "PartyConfig", "ProjectConfig", "ServerConfig", "ValidityConfig", "load_project"]
+
+RESERVED = ("ca",)
+"""Names that no party may have: the authority's own folder."""
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_DNS = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value) or ".." in value or value.lower() in RESERVED:
+        raise ValueError("is no name: use at most 63 letters, digits and single - _ . between them, and not one of: ca")
+    return value
+
+
+def _dns(value: str) -> str:
+    if not _DNS.fullmatch(value):
+        raise ValueError("is no host name: use lower-case letters, digits, - and . as in fl.hospital.example")
+    return value
+
+
+def _host(value: str) -> str:
+    try:
+        return str(ipaddress.ip_address(value))
+    except ValueError:
+        return _dns(value)
+
+
+def _org(value: str) -> str:
+    if not value.strip() or len(value) > 64 or not value.isprintable():
+        raise ValueError("is no organisation: write 1 to 64 printable characters")
+    return value
+
+
+S = TypeVar("S", bound=Section)
+Name = Annotated[str, AfterValidator(_name)]
+Org = Annotated[str, AfterValidator(_org)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Days = Annotated[int, Field(ge=1, le=36500)]
+
+
+class ServerConfig(Section):
+    """A server.
+
+    Attributes:
+        name: a DNS label; the certificate says it, whatever address is dialled.
+        hosts: DNS names and IP addresses at which the others reach it, the best first.
+        port: the one port that it opens.
+        org: whose it is.
+        listen: the address it binds; by default all of the machine's.
+    """
+
+    name: Annotated[str, AfterValidator(_name), AfterValidator(_dns)]
+    hosts: Annotated[list[Annotated[str, AfterValidator(_host)]], Field(min_length=1)]
+    port: Port = 8443
+    org: Org = "server"
+    listen: Annotated[str, AfterValidator(_host)] = "0.0.0.0"  # noqa: S104 - a server is there to be reached
+
+
+class PartyConfig(Section):
+    """A site.
+
+    Attributes:
+        name: unique in the project.
+        org: whose it is.
+    """
+
+    name: Name
+    org: Org
+
+
+class AdminConfig(PartyConfig):
+    """A person.
+
+    Attributes:
+        role: an admin submits and aborts, an auditor only looks.
+    """
+
+    role: Literal["admin", "auditor"] = "admin"
+
+
+class ValidityConfig(Section):
+    """For how many days certificates hold.
+
+    Attributes:
+        kits: those of the parties.
+        ca: the authority's own.
+    """
+
+    kits: Days = 365
+    ca: Days = 3650
+
+
+class ProjectConfig(Section):
+    """A project.
+
+    Attributes:
+        project: its name; part of every certificate.
+        servers: usually one.
+        sites: who holds data.
+        admins: who may submit or look.
+        transport: how bytes travel.
+        validity: of certificates, in days.
+    """
+
+    project: Name
+    servers: Annotated[list[ServerConfig], Field(min_length=1)]
+    sites: list[PartyConfig] = Field(default_factory=list)
+    admins: list[AdminConfig] = Field(default_factory=list)
+    transport: Literal["grpc", "tcp"] = "grpc"
+    validity: ValidityConfig = Field(default_factory=ValidityConfig)
+
+    @model_validator(mode="after")
+    def _unique(self) -> ProjectConfig:
+        # A kit's folder has its party's name, and some file systems do not tell capitals apart.
+        seen: dict[str, str] = {}
+        problems = []
+        for loc, party in self._located():
+            place = Problem(loc, "", "").path
+            first = seen.setdefault(party.name.lower(), place)
+            if first != place:
+                problems.append(Problem(loc, f"={party.name!r} is already the name at {first}", "give another name"))
+        if self.validity.kits > self.validity.ca:
+            text = f"={self.validity.kits} is longer than the authority's own {self.validity.ca} days"
+            problems.append(Problem(("validity", "kits"), text, "lower it, or raise validity.ca"))
+        if problems:
+            raise PydanticCustomError("part", "project", {"problems": problems})
+        return self
+
+    def _located(self) -> Iterator[tuple[Loc, Any]]:
+        for section in ("servers", "sites", "admins"):
+            for i, party in enumerate(getattr(self, section)):
+                yield (section, i, "name"), party
+
+    def parties(self) -> dict[str, tuple[str, str]]:
+        """Name -> (role, organisation), servers first."""
+        return {
+            **{server.name: ("server", server.org) for server in self.servers},
+            **{site.name: ("site", site.org) for site in self.sites},
+            **{admin.name: (admin.role, admin.org) for admin in self.admins},
+        }
+
+
+def load_project(path: str | Path) -> ProjectConfig:
+    """Read ``project.yaml``.
+
+    Raises:
+        ConfigError: the file cannot be read, or it names the path, value and nearest valid key of everything that is wrong.
+    """
+    tree = yaml.read(path)
+    return checked(ProjectConfig, tree, str(path), "begin with project:, servers: and sites:")
+
+
+def checked(kind: type[S], tree: Any, where: str, remedy: str) -> S:
+    """A mapping as settings.
+
+    Raises:
+        ConfigError: it is no mapping, or not of these settings.
+    """
+    if not isinstance(tree, dict):
+        raise ConfigError(f"a mapping is wanted here, not {type(tree).__name__}", where=where, remedy=remedy)
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        raise refused(collect(error, tree, lambda loc: names_at(kind, loc)), where) from error
