@@ -1,0 +1,94 @@
+"""The life of a job: a short list of states and the moves between them.
+
+```
+QUEUED ──► SCHEDULED ──► DEPLOYING ──► RUNNING ──► FINISHED
+  ▲            │             │            │
+  └────────────┴─────────────┴────────────┘   a refusal, or the next attempt after a crash
+            any of the four  ──►  FAILED | ABORTED
+```
+
+A job is a series of attempts. An attempt that dies takes the job back to QUEUED; the next one goes on from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from atoll.core.errors import JobError
+
+__all__ = ["ACTIVE", "MOVES", "TERMINAL", "JobState", "after_crash", "after_restart", "require_move"]
+
+
+class JobState(StrEnum):
+    """Where a job is.
+
+    QUEUED waits for sites; SCHEDULED asks them and holds reservations; DEPLOYING sends bundles and starts processes; RUNNING computes;
+    FINISHED has a result; FAILED has an error; ABORTED was stopped by a person.
+    """
+
+    QUEUED = "queued"
+    SCHEDULED = "scheduled"
+    DEPLOYING = "deploying"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    ABORTED = "aborted"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the job has ended for good."""
+        return self in TERMINAL
+
+
+TERMINAL = frozenset({JobState.FINISHED, JobState.FAILED, JobState.ABORTED})
+"""States that nothing leaves."""
+
+ACTIVE = frozenset({JobState.SCHEDULED, JobState.DEPLOYING, JobState.RUNNING})
+"""States in which sites hold something for the job."""
+
+_BACK = frozenset({JobState.QUEUED, JobState.FAILED, JobState.ABORTED})
+
+MOVES: dict[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset({JobState.SCHEDULED, JobState.FAILED, JobState.ABORTED}),
+    JobState.SCHEDULED: _BACK | {JobState.DEPLOYING},
+    JobState.DEPLOYING: _BACK | {JobState.RUNNING},
+    JobState.RUNNING: _BACK | {JobState.FINISHED},
+    **{end: frozenset() for end in TERMINAL},
+}
+"""State -> the states that may follow it."""
+
+
+def require_move(job: str, old: JobState, new: JobState) -> None:
+    """Refuse a move that no job makes.
+
+    Raises:
+        JobError: the job has ended, or the move is none of ``MOVES``.
+    """
+    if new in MOVES[old]:
+        return
+    if old.terminal:
+        raise JobError(
+            f"the job has ended ({old}) and cannot become {new}",
+            where=f"job {job}",
+            remedy="clone it to run it once more: atoll clone " + job,
+        )
+    follow = ", ".join(sorted(MOVES[old]))
+    raise JobError(f"a job that is {old} cannot become {new}", where=f"job {job}", remedy=f"next may be {follow}")
+
+
+def after_restart(state: JobState) -> JobState:
+    """The state of a job when a server finds it after its own death: what was under way is queued again."""
+    return JobState.QUEUED if state in ACTIVE else state
+
+
+def after_crash(barren: int, most: int) -> JobState:
+    """What follows an attempt that died.
+
+    Args:
+        barren: attempts in a row, this one included, that ended without a new checkpoint.
+        most: how many of those a job may have.
+
+    Returns:
+        QUEUED for the next attempt, FAILED if the job only ever crashes: without this bound it would have no last attempt.
+    """
+    return JobState.QUEUED if barren < most else JobState.FAILED
