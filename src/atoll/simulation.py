@@ -17,9 +17,9 @@ from .core.world import World
 if TYPE_CHECKING:
     from .core.task import Task
     from .learn.history import History
-    from .learn.training import Training
+    from .learn.training import Trained, Training
 
-__all__ = ["Result", "make_engine", "run_in", "simulate"]
+__all__ = ["Result", "make_engine", "result_of_training", "run_in", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,26 @@ def run_in(world: World, program: Program) -> tuple[Any, Federation]:
     return run(run_program(world, program), virtual=world.clock.virtual)
 
 
+def result_of_training(
+    job: Training, data: Any, learner: Any, trained: Trained, fed: Federation, seconds: float
+) -> Result:
+    """The result of a training whose program has ended, in whatever world it ran."""
+    engine = fed.world.engine
+    return Result(
+        learner.export(trained.params),
+        trained.params,
+        trained.history,
+        trained.reason,
+        trained.round,
+        seconds,
+        fed.bytes(),
+        {"name": engine.name, **engine.choices},
+        job,
+        data,
+        fed.world.folder,
+    )
+
+
 def simulate(
     job: Training | Program,
     islands: Any,
@@ -134,16 +154,4 @@ def simulate(
     learner = job.learner(islands)
     world.registry.update({task.name: task for task in job.named_tasks(learner, islands)})
     trained, fed = run_in(world, job.program(islands, learner))
-    return Result(
-        learner.export(trained.params),
-        trained.params,
-        trained.history,
-        trained.reason,
-        trained.round,
-        time.perf_counter() - begin,
-        fed.bytes(),
-        {"name": chosen.name, **chosen.choices},
-        job,
-        islands,
-        where,
-    )
+    return result_of_training(job, islands, learner, trained, fed, time.perf_counter() - begin)

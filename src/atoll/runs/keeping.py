@@ -1,0 +1,242 @@
+"""Keeping a run: what every way of running writes into its folder, so that it can be killed at any moment and resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from atoll.core.errors import AtollError, CheckpointError, ConfigError, MissingExtraError
+
+from .config import RunConfig
+from .folder import RunFolder
+from .log import logger, logging_to
+from .model import write_model
+from .stopping import INTERRUPTED
+from .versions import versions
+
+if TYPE_CHECKING:
+    from atoll.learn import Training
+    from atoll.simulation import Result
+
+__all__ = ["CHANGEABLE", "Kept", "Listener", "Settings", "keeping"]
+
+CHANGEABLE = ("name", "folder", "rounds", "stop", "trackers")
+"""Settings that a resumed run may change: the others would make it another run."""
+
+Listener = Callable[[dict[str, Any]], None]
+
+
+class Settings(Protocol):
+    """What a run is: a ``RunConfig``, or the settings of a program."""
+
+    name: str
+    seed: int
+
+    def to_yaml(self) -> str:
+        """All settings, as the folder keeps them."""
+        ...
+
+    def digest(self) -> str:
+        """What two runs share when they compute the same."""
+        ...
+
+
+class Kept:
+    """A run while it goes on: its records are written so that metrics.jsonl never holds a round twice.
+
+    Args:
+        settings: what it is.
+        folder: where.
+        on_record: called with every record.
+        on_start: called with the number of rounds that were already done.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: RunFolder,
+        on_record: Listener | None = None,
+        on_start: Callable[[int], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.folder = folder
+        self.on_record = on_record
+        self.on_start = on_start
+        self.trackers: list[Any] = []
+        self._begin = time.perf_counter()
+        self._begun = False
+
+    def begin(self, job: Training, data: Any, *callbacks: Any) -> Training:
+        """Write down data and citations; return the training with its trackers, then ``callbacks``, told of every round."""
+        from atoll.report import cite, summarise_data
+
+        if not self.folder.data_file.exists():
+            summarise_data(data, self.folder.data_file)
+        self.trackers = _trackers(self.settings, self.folder) if isinstance(self.settings, RunConfig) else []
+        self.folder.write_manifest(citations=cite(job, data))
+        return job.replace(callbacks=(*self.trackers, *callbacks))
+
+    def restore(self, rows: list[dict[str, Any]]) -> None:
+        """The run goes on from these records; what else the file holds never happened."""
+        self.folder.write_metrics(rows)
+        self._begun = True
+        logger.info("the run goes on", extra={"rounds_done": len(rows)})
+        if self.on_start is not None:
+            self.on_start(len(rows))
+
+    def record(self, row: dict[str, Any]) -> None:
+        """One more round."""
+        if not self._begun:
+            self.restore([])
+        self.folder.append_metrics(row)
+        shown = {k: v for k, v in row.items() if isinstance(v, int | float | str)}
+        logger.info("round", extra={"record": shown})
+        if row.get("rejected_clients"):
+            logger.warning("replies were rejected", extra={"round": row["round"], "clients": row["rejected_clients"]})
+        if self.on_record is not None:
+            self.on_record(row)
+
+    def finish(self, result: Result) -> None:
+        """Write the model and what the manifest says of a training that came to its end."""
+        write_model(self.folder.model_file, result.params)
+        self.end(
+            reason=result.reason,
+            rounds=len(result.metrics),
+            model_round=result.round,
+            engine=result.engine,
+            bytes=result.bytes,
+        )
+        for tracker in self.trackers:
+            if hasattr(tracker, "close"):
+                tracker.close()
+
+    def end(self, *, reason: str, **facts: Any) -> None:
+        """Say in the manifest that the run came to its end, and why."""
+        seconds = time.perf_counter() - self._begin
+        # Seconds of an earlier part of a resumed run are kept.
+        before = float(self.folder.manifest().get("seconds") or 0.0)
+        status = INTERRUPTED if reason == INTERRUPTED else "finished"
+        self.folder.write_manifest(
+            status=status, ended=_now(), seconds=round(before + seconds, 3), reason=reason, **facts
+        )
+        logger.info("the run ends", extra={"run": self.folder.name, "reason": reason, "seconds": round(seconds, 3)})
+
+    def report(self) -> None:
+        """Write the page; a training is not lost because nothing can draw it."""
+        from atoll.report import write_report
+
+        try:
+            write_report(self.folder)
+        except MissingExtraError as error:
+            logger.warning("no report was written", extra={"what": error.what, "remedy": error.remedy})
+
+
+@contextlib.contextmanager
+def keeping(
+    settings: Settings,
+    folder: RunFolder,
+    *,
+    resume: bool = False,
+    on_record: Listener | None = None,
+    on_start: Callable[[int], None] | None = None,
+) -> Iterator[Kept]:
+    """Hold a run's folder while the run goes on, and keep its manifest true, whatever happens.
+
+    Args:
+        settings: what the run is.
+        folder: where; made if it is not there.
+        resume: continue what the folder holds; begin when nothing was begun there.
+        on_record: called with every record.
+        on_start: called with the number of rounds that were already done.
+
+    Raises:
+        CheckpointError: the folder holds another run, or cannot be read or written.
+        ConfigError: the settings are not those of the run to resume.
+    """
+    _prepare(settings, folder, resume)
+    with folder.lock() as free, logging_to(folder.log_file):
+        if not free:
+            raise CheckpointError(
+                "another process runs in this folder", where=str(folder.path), remedy="wait for it, or stop it"
+            )
+        with _recorded(settings, folder, resume):
+            yield Kept(settings, folder, on_record, on_start)
+
+
+def _prepare(settings: Settings, folder: RunFolder, resume: bool) -> None:
+    if folder.begun:
+        if not resume:
+            raise CheckpointError(
+                "the folder already holds a run",
+                where=str(folder.path),
+                remedy="resume it (--resume), or choose another",
+            )
+        changed = _changed(settings, folder)
+        if changed:
+            raise ConfigError(
+                f"{', '.join(changed)} differ from the run in the folder",
+                where=str(folder.config_file),
+                remedy=f"resume it as it was begun (atoll run {folder.path} --resume), or begin a new run",
+            )
+    elif folder.path.is_dir() and any(not p.name.startswith(".") for p in folder.path.iterdir()):
+        raise CheckpointError(
+            "the folder holds other files and no run", where=str(folder.path), remedy="choose an empty or a new folder"
+        )
+    folder.write_config(settings)
+
+
+def _changed(settings: Settings, folder: RunFolder) -> list[str]:
+    """Paths of the settings that differ from those of the run in the folder, and may not."""
+    if isinstance(settings, RunConfig):
+        return [p for p in folder.config().differences(settings) if p.split(".")[0] not in CHANGEABLE]
+    same = folder.config_file.read_text(encoding="utf-8") == settings.to_yaml()
+    return [] if same else ["the settings"]
+
+
+@contextlib.contextmanager
+def _recorded(settings: Settings, folder: RunFolder, resume: bool) -> Iterator[None]:
+    """Keep the manifest's status true, whatever happens."""
+    now = _now()
+    begun: dict[str, Any] = {}
+    with contextlib.suppress(CheckpointError):
+        begun = folder.manifest() if resume else {}
+    folder.write_manifest(
+        name=settings.name,
+        status="running",
+        started=begun.get("started", now),
+        resumed=[*begun.get("resumed", []), now] if begun else [],
+        ended=None,
+        error=None,
+        seed=settings.seed,
+        digest=settings.digest(),
+        versions=versions(),
+    )
+    try:
+        yield
+    except BaseException as error:
+        status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else "failed"
+        logger.error("the run ended early", extra={"error": f"{type(error).__name__}: {error}"})
+        with contextlib.suppress(CheckpointError):  # the disk may be full: the first error is the one to tell
+            folder.write_manifest(status=status, ended=_now(), error=_told(error))
+        raise
+
+
+def _told(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, AtollError):
+        return {"kind": type(error).__name__, "what": error.what, "where": error.where, "remedy": error.remedy}
+    return {"kind": type(error).__name__, "what": str(error), "where": None, "remedy": None}
+
+
+def _trackers(config: RunConfig, folder: RunFolder) -> list[Any]:
+    made = [part.build(f"trackers[{i}]") for i, part in enumerate(config.trackers)]
+    for tracker in made:
+        if hasattr(tracker, "attach"):
+            tracker.attach(folder.path, config.plain())
+    return made
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
