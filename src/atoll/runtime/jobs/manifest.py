@@ -1,0 +1,96 @@
+"""What is in a bundle: every file with its size and its SHA-256, in one order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.core.errors import BundleError
+
+__all__ = ["JOB_FILE", "SOURCE", "File", "Manifest"]
+
+JOB_FILE = "job.yaml"
+"""The job's own file, in every bundle."""
+
+SOURCE = "source"
+"""The folder of a bundle that holds the modules of a job."""
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a bundle.
+
+    Attributes:
+        path: with ``/``, relative to the folder it is unpacked to.
+        size: bytes.
+        sha256: of its content, in hex.
+    """
+
+    path: str
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: str, content: bytes) -> File:
+        """Describe a content."""
+        return cls(path, len(content), hashlib.sha256(content).hexdigest())
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of a bundle, sorted by path."""
+
+    files: tuple[File, ...]
+
+    @classmethod
+    def of(cls, files: Iterable[tuple[str, bytes]]) -> Manifest:
+        """Describe contents."""
+        return cls(tuple(sorted((File.of(*file) for file in files), key=lambda file: file.path)))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its text, in hex: two bundles of one digest hold the same."""
+        return hashlib.sha256(self.text()).hexdigest()
+
+    @property
+    def total(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    def text(self) -> bytes:
+        """The one way to write it."""
+        rows = [[file.path, file.size, file.sha256] for file in self.files]
+        return json.dumps({"atoll": _FORMAT, "files": rows}, separators=(",", ":"), ensure_ascii=True).encode()
+
+    @classmethod
+    def parse(cls, text: bytes) -> Manifest:
+        """The inverse of ``text``.
+
+        Raises:
+            BundleError: it is written in any other way, or the files are not in order.
+        """
+        try:
+            rows = json.loads(text)["files"]
+            made = cls(tuple(File(*map(_checked, row, (str, int, str))) for row in rows))
+            same = made.text() == text
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise _refused("its manifest cannot be read") from error
+        paths = [file.path for file in made.files]
+        if not same or paths != sorted(paths) or JOB_FILE not in paths:
+            raise _refused(f"its manifest is of another version, out of order or without {JOB_FILE}")
+        return made
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(value)
+    return value
+
+
+def _refused(what: str) -> BundleError:
+    return BundleError(what, where="bundle", remedy="submit the job again from its folder, with this version of Atoll")

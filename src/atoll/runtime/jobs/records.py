@@ -1,0 +1,109 @@
+"""What is kept of a job: the job itself, the events of the audit trail, the lines of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .states import JobState
+
+__all__ = ["Event", "JobRecord", "LogLine", "Submission"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """A job as somebody hands it in.
+
+    Attributes:
+        name: a short word for tables.
+        submitter: name of the admin.
+        org: the admin's organisation.
+        spec: the job file as a plain tree (what JSON can say).
+        bundle: digest of its bundle, as ``put_bundle`` gave it; ``""`` for none.
+        token: chosen by the submitter: the same token again is the same job, so that a submission may be repeated after a lost answer.
+    """
+
+    name: str
+    submitter: str
+    org: str
+    spec: Mapping[str, Any]
+    token: str
+    bundle: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRecord:
+    """A job as it stands.
+
+    Attributes:
+        id: unique in this store; later jobs sort behind earlier ones.
+        name: a short word for tables.
+        submitter: name of the admin who handed it in.
+        org: that admin's organisation.
+        created: when, in seconds since 1970.
+        state: where it is.
+        attempts: attempts begun so far; 1 while the first one is deployed or runs.
+        barren: attempts in a row that died without a new checkpoint.
+        reason: why it is where it is, in words; for a queued job what it waits for.
+        error: what ended it, as ``core.wire.pack_error`` gives it; None while nothing did.
+        spec: the job file as a plain tree.
+        bundle: digest of its bundle, or ``""``.
+        sites: the sites of its attempts, in order; empty until the first reservation.
+        times: (state, seconds since 1970) of every move, oldest first.
+        token: the submitter's.
+    """
+
+    id: str
+    name: str
+    submitter: str
+    org: str
+    created: float
+    state: JobState
+    attempts: int
+    barren: int
+    reason: str
+    error: Mapping[str, Any] | None
+    spec: Mapping[str, Any]
+    bundle: str
+    sites: tuple[str, ...]
+    times: tuple[tuple[JobState, float], ...]
+    token: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Who did what, when: a line of the audit trail. Events are never changed or removed.
+
+    Attributes:
+        when: seconds since 1970.
+        who: the party, such as ``admin 'ann' of 'Bonn'``, or ``server``.
+        what: one word: submit, abort, moved, refused, ...
+        job: the job it is about, or ``""``.
+        details: a plain tree.
+        number: position in the trail, from 1; 0 before it is stored.
+    """
+
+    when: float
+    who: str
+    what: str
+    job: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line that a node of a job has said.
+
+    Attributes:
+        number: position in the job's log, from 1; a gap means that older lines were let go.
+        when: seconds since 1970, on the server's clock.
+        node: ``server`` or a site's name.
+        text: the line, without its end.
+    """
+
+    number: int
+    when: float
+    node: str
+    text: str
