@@ -1,7 +1,21 @@
 """Provisioning: an authority, and one startup kit a party."""
 
 from .kit import Kit, KitConfig
-from .passphrase import find_passphrase
+from .make import Provisioned, provision
+from .passphrase import CA_VARIABLE, find_passphrase, new_passphrase
 from .project import ProjectConfig, ServerConfig, load_project
+from .revocations import Revocations
 
-__all__ = ["Kit", "KitConfig", "ProjectConfig", "ServerConfig", "find_passphrase", "load_project"]
+__all__ = [
+    "CA_VARIABLE",
+    "Kit",
+    "KitConfig",
+    "ProjectConfig",
+    "Provisioned",
+    "Revocations",
+    "ServerConfig",
+    "find_passphrase",
+    "load_project",
+    "new_passphrase",
+    "provision",
+]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from atoll.core.errors import IdentityError
 from atoll.data._extra import need
 
-from .passphrase import FILE_VARIABLE, VARIABLE
+from .passphrase import VARIABLE
 from .sealing import encrypted_pem
 
 if TYPE_CHECKING:
@@ -35,8 +35,14 @@ def sealed(key: EllipticCurvePrivateKey, passphrase: bytes | None = None) -> byt
     return key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
 
 
-def load_key(pem: bytes, passphrase: bytes | None, where: str) -> EllipticCurvePrivateKey:
+def load_key(pem: bytes, passphrase: bytes | None, where: str, variable: str = VARIABLE) -> EllipticCurvePrivateKey:
     """Read a key.
+
+    Args:
+        pem: the file's content.
+        passphrase: what it was encrypted with.
+        where: the file's name, for errors.
+        variable: where the passphrase is looked for, for errors.
 
     Raises:
         IdentityError: it is no P-256 key, or its passphrase is missing or wrong.
@@ -50,13 +56,13 @@ def load_key(pem: bytes, passphrase: bytes | None, where: str) -> EllipticCurveP
         raise IdentityError(
             "the private key is encrypted and there is no passphrase",
             where=where,
-            remedy=f"set {VARIABLE}, or {FILE_VARIABLE} to a file that holds it, or give --passphrase-file",
+            remedy=f"set {variable}, or {variable}_FILE to the name of a file that holds it",
         )
     try:
         key = load_pem_private_key(pem, passphrase if encrypted else None)
     except (ValueError, TypeError) as error:
         what = "the passphrase does not open the private key" if encrypted else f"not a private key: {error}"
-        remedy = "give the passphrase of this kit" if encrypted else "copy the kit again"
+        remedy = "give the passphrase that it was made with" if encrypted else "copy the kit again"
         raise IdentityError(what, where=where, remedy=remedy) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
         raise IdentityError(

@@ -8,51 +8,58 @@ from pathlib import Path
 
 from atoll.core.errors import ConfigError
 
-__all__ = ["FILE_VARIABLE", "SHORTEST", "VARIABLE", "find_passphrase", "new_passphrase"]
+__all__ = ["CA_VARIABLE", "FILE_VARIABLE", "SHORTEST", "VARIABLE", "find_passphrase", "new_passphrase"]
 
 VARIABLE = "ATOLL_PASSPHRASE"
 """Environment variable that holds the passphrase of a key."""
-FILE_VARIABLE = "ATOLL_PASSPHRASE_FILE"
+FILE_VARIABLE = f"{VARIABLE}_FILE"
 """Environment variable that names a file with the passphrase in its first line."""
+CA_VARIABLE = "ATOLL_CA_PASSPHRASE"
+"""The same for the authority's key; with ``_FILE`` behind it, the file's name."""
 SHORTEST = 12
 """Characters of the shortest passphrase that a new key is encrypted with."""
 
 
-def find_passphrase(file: str | Path | None = None, ask: Callable[[], str] | None = None) -> bytes | None:
+def find_passphrase(
+    file: str | Path | None = None, ask: Callable[[], str] | None = None, variable: str = VARIABLE
+) -> bytes | None:
     """The passphrase, from the first of these that there is: the file, the two environment variables, the person.
 
     Args:
         file: its first line is the passphrase.
         ask: prompts for it.
+        variable: the environment variable; with ``_FILE`` behind it, the one that names a file.
 
     Raises:
         ConfigError: the file cannot be read, or the passphrase is empty.
     """
-    if file is None and os.environ.get(VARIABLE) is not None:
-        return _checked(os.environ[VARIABLE], f"environment variable {VARIABLE}")
-    file = file if file is not None else os.environ.get(FILE_VARIABLE)
+    if file is None and os.environ.get(variable) is not None:
+        return _checked(os.environ[variable], f"environment variable {variable}")
+    file = file if file is not None else os.environ.get(f"{variable}_FILE")
     if file is not None:
         return _checked(_first_line(Path(file)), str(file))
     return None if ask is None else _checked(ask(), "prompt")
 
 
-def new_passphrase(file: str | Path | None = None, ask: Callable[[], str] | None = None) -> bytes:
+def new_passphrase(
+    file: str | Path | None = None, ask: Callable[[], str] | None = None, variable: str = VARIABLE
+) -> bytes:
     """The passphrase of keys that are about to be made.
 
     Raises:
         ConfigError: there is none, or it is shorter than ``SHORTEST`` characters.
     """
-    found = find_passphrase(file, ask)
+    found = find_passphrase(file, ask, variable)
     if found is None:
         raise ConfigError(
             "keys shall be encrypted and there is no passphrase",
-            where="--encrypt",
-            remedy=f"set {VARIABLE} or {FILE_VARIABLE}, or give --passphrase-file",
+            where=variable,
+            remedy=f"set {variable}, or {variable}_FILE to the name of a file that holds it",
         )
     if len(found.decode()) < SHORTEST:
         raise ConfigError(
             f"the passphrase has {len(found.decode())} characters",
-            where="--encrypt",
+            where=variable if file is None else str(file),
             remedy=f"use at least {SHORTEST}: whoever gets a kit can try as many as they like",
         )
     return found

@@ -1,0 +1,176 @@
+"""X.509 certificates of a project (RFC 5280): ECDSA on P-256 with SHA-256, random serial numbers."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from atoll.core.errors import IdentityError
+from atoll.data._extra import need
+from atoll.runtime.identity import uri_of
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+    from cryptography.x509 import Certificate, CertificateBuilder, GeneralName, KeyUsage, Name
+
+__all__ = ["BACKDATED", "Subject", "certificates_in", "make_authority", "make_certificate", "pem_of"]
+
+BACKDATED = timedelta(hours=1)
+"""Certificates hold from a little before they were made: clocks differ."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Whom a certificate is for.
+
+    Attributes:
+        project: the project.
+        role: server, site, admin or auditor.
+        name: unique in the project.
+        org: the organisation.
+        hosts: DNS names and IP addresses (servers).
+    """
+
+    project: str
+    role: str
+    name: str
+    org: str
+    hosts: tuple[str, ...] = ()
+
+
+def make_authority(project: str, key: EllipticCurvePrivateKey, days: int, now: datetime) -> Certificate:
+    """The authority's own certificate: it signs certificates and revocation lists, and no other authority."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    name = _dn(project, "Atoll certificate authority")
+    usage = _key_usage(key_cert_sign=True, crl_sign=True)
+    return (
+        _begun(name, name, key.public_key(), key.public_key(), now, now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def make_certificate(
+    subject: Subject,
+    public: EllipticCurvePublicKey,
+    issuer: Certificate,
+    key: EllipticCurvePrivateKey,
+    days: int,
+    now: datetime,
+) -> Certificate:
+    """A party's certificate: ``CN`` its name, ``O`` its organisation, its URI, and one extended key usage.
+
+    A server's also names its hosts, and its own name, so that it can be verified at whatever address it is dialled.
+
+    Raises:
+        IdentityError: the authority's own certificate has expired.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.x509.oid import ExtendedKeyUsageOID as Use
+
+    until = min(now + timedelta(days=days), issuer.not_valid_after_utc)
+    if until <= now:
+        raise IdentityError(
+            f"the authority's certificate expired on {issuer.not_valid_after_utc:%Y-%m-%d}",
+            where="ca/ca.pem",
+            remedy="make a new authority with `atoll provision PROJECT --rotate-ca`",
+        )
+    names: list[GeneralName] = [
+        x509.UniformResourceIdentifier(uri_of(subject.project, subject.role, subject.name)),
+        *(_general(host) for host in dict.fromkeys((subject.name, *subject.hosts)) if subject.role == "server"),
+    ]
+    use = Use.SERVER_AUTH if subject.role == "server" else Use.CLIENT_AUTH
+    return (
+        _begun(_dn(subject.name, subject.org), issuer.subject, public, key.public_key(), now, until)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _begun(
+    subject: Name,
+    issuer: Name,
+    public: EllipticCurvePublicKey,
+    signer: EllipticCurvePublicKey,
+    now: datetime,
+    until: datetime,
+) -> CertificateBuilder:
+    from cryptography import x509
+
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+    )
+
+
+def _dn(name: str, org: str) -> Name:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, name), x509.NameAttribute(NameOID.ORGANIZATION_NAME, org)]
+    )
+
+
+def _general(host: str) -> GeneralName:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _key_usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> KeyUsage:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def pem_of(*certificates: Certificate) -> bytes:
+    """Certificates as PEM, one after the other."""
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates)
+
+
+def certificates_in(pem: bytes, where: str) -> Sequence[Certificate]:
+    """The certificates of a PEM file, at least one.
+
+    Raises:
+        IdentityError: there is none, or one cannot be read.
+    """
+    need("cryptography", "net", "reading certificates")
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError as error:
+        raise IdentityError(f"not a certificate: {error}", where=where, remedy="copy the kit again") from error

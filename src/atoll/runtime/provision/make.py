@@ -1,0 +1,202 @@
+"""Provisioning: from ``project.yaml`` to one folder a party. Running it again touches nothing that is there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from atoll.core.errors import ConfigError, nearest
+from atoll.data._extra import need
+
+from .authority import Authority
+from .files import make_folder, write
+from .kits import kit_files, newer, renew_kit
+from .project import ProjectConfig
+
+__all__ = ["Provisioned", "provision"]
+
+Passphrase = Callable[[str], bytes]
+
+
+@dataclass
+class Provisioned:
+    """What was done.
+
+    Attributes:
+        folder: where the kits are.
+        made: names of new kits.
+        kept: kits that were there and were not touched.
+        handed: kits that were made before and are not here any more.
+        renewed: kits with a new certificate.
+        revoked: name -> serial numbers that are refused from now on.
+        notes: what the operator has to know or do.
+    """
+
+    folder: Path
+    made: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    handed: list[str] = field(default_factory=list)
+    renewed: list[str] = field(default_factory=list)
+    revoked: dict[str, list[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def provision(
+    project: ProjectConfig,
+    out: str | Path,
+    *,
+    renew: Iterable[str] = (),
+    revoke: Iterable[str] = (),
+    same_key: bool = False,
+    rotate: bool = False,
+    passphrase: Passphrase | None = None,
+    ca_passphrase: Callable[[], bytes | None] = lambda: None,
+    now: datetime | None = None,
+) -> Provisioned:
+    """Make what is missing: the authority, and a kit for everybody who never had one.
+
+    Args:
+        project: who takes part.
+        out: folder of the kits, and of the authority in ``ca``.
+        renew: parties that get a new certificate, and a new key unless ``same_key``.
+        revoke: parties whose certificates so far are refused from now on; done before renewing.
+        same_key: renew certificates only.
+        rotate: make a new key of the authority first; the old one stays trusted.
+        passphrase: gives the passphrase of a party's key; without, keys are not encrypted.
+        ca_passphrase: gives the passphrase of the authority's key, or nothing.
+        now: the time; by default the clock's.
+
+    Raises:
+        ConfigError: the folder is another project's, a name is unknown, or a party changed its role.
+        IdentityError: a key or certificate there cannot be used.
+    """
+    need("cryptography", "net", "atoll provision")
+    time = datetime.now(UTC) if now is None else now
+    folder = make_folder(Path(out))
+    if (folder / "ca" / "ca.pem").exists():
+        authority = Authority(folder / "ca", project.project, ca_passphrase)
+    else:
+        authority = Authority.create(folder / "ca", project.project, project.validity.ca, ca_passphrase, time)
+    work = _Work(project, folder, authority, passphrase, time, Provisioned(folder))
+    renew, revoke = list(dict.fromkeys(renew)), list(dict.fromkeys(revoke))
+    work.check(renew, revoke)
+    if rotate:
+        work.rotate()
+    work.revoke(revoke)
+    work.renew(renew, same_key)
+    work.make()
+    return work.done
+
+
+@dataclass
+class _Work:
+    project: ProjectConfig
+    folder: Path
+    authority: Authority
+    passphrase: Passphrase | None
+    now: datetime
+    done: Provisioned
+
+    def check(self, renew: list[str], revoke: list[str]) -> None:
+        """Refuse before anything is written."""
+        parties, ledger = self.project.parties(), self.authority.ledger
+        for option, names, known in (("--renew", renew, list(parties)), ("--revoke", revoke, ledger.names)):
+            for name in names:
+                if name not in known:
+                    raise ConfigError(
+                        f"{name!r} is nobody's name here.{nearest(name, known)}",
+                        where=option,
+                        remedy=f"give one of: {', '.join(known) or 'nobody yet'}",
+                    )
+        for name, (role, org) in parties.items():
+            before = ledger.latest(name)
+            if before is not None and (before.role, before.org) != (role, org):
+                raise ConfigError(
+                    f"{name!r} was issued a kit as {before.role} of {before.org!r}, and now shall be {role} of {org!r}",
+                    where="project.yaml",
+                    remedy=f"give the new party a new name, and --revoke {name} if the old one shall go",
+                )
+
+    def rotate(self) -> None:
+        """A new authority; everybody's bundle holds both."""
+        self.authority.rotate(self.project.validity.ca, self.now)
+        for name in self.project.parties():
+            if (self.folder / name).is_dir():
+                write(self.folder / name / "ca.pem", self.authority.bundle)
+        self._put_list()
+        self.done.notes.append(
+            "the authority has a new key: give everybody the new ca.pem of their kit, restart them, then --renew each kit"
+        )
+
+    def revoke(self, names: list[str]) -> None:
+        """Put the certificates on the list, and the list into the servers' kits."""
+        for name in names:
+            self.done.revoked[name] = self.authority.revoke(name, self.now)
+        if names:
+            servers = ", ".join(server.name for server in self.project.servers)
+            self.done.notes.append(
+                f"copy revoked.crl from the kit of {servers} to the running server: it is read at once"
+            )
+        if names or self._list_is_behind():
+            self._put_list()
+
+    def renew(self, names: list[str], same_key: bool) -> None:
+        """New certificates for parties that had one."""
+        for name in names:
+            if self.authority.ledger.latest(name) is None:
+                continue  # never had one: `make` gives it its first
+            self.done.notes += renew_kit(
+                self.project, name, self.folder / name, self.authority, self._seal, same_key, self.now
+            )
+            self.done.renewed.append(name)
+
+    def make(self) -> None:
+        """Kits for those who never had one."""
+        for name in self.project.parties():
+            if name in self.done.renewed:
+                continue
+            # A folder aside is what an attempt left that was cut off: its kit never came to be.
+            if self.authority.ledger.latest(name) is None or self._aside(name).is_dir():
+                self._make(name)
+            elif (self.folder / name).is_dir():
+                self.done.kept.append(name)
+                self.done.notes += newer(self.project, name, self.folder / name, self.authority)
+            else:
+                self.done.handed.append(name)
+        for name in self.authority.ledger.names:
+            if name not in self.project.parties() and self.authority.ledger.valid(name):
+                self.done.notes.append(
+                    f"{name} is not in the project any more, and its certificate holds: --revoke {name}"
+                )
+
+    def _make(self, name: str) -> None:
+        target, aside = self.folder / name, self._aside(name)
+        if target.exists():
+            raise ConfigError(
+                "there is a folder of that name which was not made here", where=str(target), remedy="move it away"
+            )
+        shutil.rmtree(aside, ignore_errors=True)
+        make_folder(aside)
+        for file, content in kit_files(self.project, name, self.authority, self._seal, self.now).items():
+            write(aside / file, content, private=file == "key.pem")
+        aside.rename(target)
+        self.done.made.append(name)
+
+    def _aside(self, name: str) -> Path:
+        return self.folder / f".{name}.tmp"
+
+    def _seal(self, name: str) -> bytes | None:
+        return None if self.passphrase is None else self.passphrase(name)
+
+    def _list_is_behind(self) -> bool:
+        current = self.authority.revocation_list
+        kits = [self.folder / server.name / "revoked.crl" for server in self.project.servers]
+        return any(path.exists() and path.read_bytes() != current for path in kits)
+
+    def _put_list(self) -> None:
+        for server in self.project.servers:
+            if (self.folder / server.name).is_dir():
+                write(self.folder / server.name / "revoked.crl", self.authority.revocation_list)

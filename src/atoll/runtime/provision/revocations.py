@@ -1,0 +1,154 @@
+"""Revoked certificates: a list that the authority signs (RFC 5280, section 5) and servers read again when it changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.core.errors import IdentityError
+from atoll.data._extra import need
+
+from .certificates import certificates_in
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.x509 import Certificate, CertificateRevocationList
+
+__all__ = ["Revocations", "RevocationList", "make_list", "read_list"]
+
+_LOG = logging.getLogger("atoll.runtime.revocations")
+
+
+@dataclass(frozen=True)
+class RevocationList:
+    """A verified list.
+
+    Attributes:
+        number: of this issue of the list; later issues have greater ones.
+        serials: the certificates that are refused.
+        made: when it was signed.
+    """
+
+    number: int
+    serials: frozenset[int]
+    made: datetime
+
+
+class Revocations:
+    """Says whether a serial number was revoked; follows its file without a restart.
+
+    A changed file counts when the authority signed it and it is no older issue than the one before. Until then the last good list
+    counts, and the log says why: a damaged or deleted file lets nobody back in.
+
+    Args:
+        path: the list, ``revoked.crl`` of a server's kit.
+        ca: certificates of the authorities (PEM) whose signature counts.
+
+    Raises:
+        IdentityError: the file is missing, damaged, or not signed by the authority.
+    """
+
+    def __init__(self, path: str | Path, ca: bytes) -> None:
+        self.path = Path(path)
+        self._ca = ca
+        self._seen = self._stamp()
+        self.current = read_list(self._bytes(), ca, str(self.path))
+
+    def __call__(self, serial: int) -> bool:
+        """Whether the certificate of this serial number is refused."""
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._reload()
+            self._seen = stamp
+        return serial in self.current.serials
+
+    def _reload(self) -> None:
+        try:
+            found = read_list(self._bytes(), self._ca, str(self.path))
+        except IdentityError as error:
+            _LOG.error("revocation list ignored, the last good one (issue %d) counts: %s", self.current.number, error)
+            return
+        if found.number < self.current.number:
+            _LOG.error(
+                "revocation list ignored: %s is issue %d, and issue %d was read before. Remedy: copy the newest one",
+                self.path,
+                found.number,
+                self.current.number,
+            )
+            return
+        self.current = found
+        _LOG.info("revocation list, issue %d: %d certificates", found.number, len(found.serials))
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _bytes(self) -> bytes:
+        try:
+            return self.path.read_bytes()
+        except OSError as error:
+            raise _wrong(f"the revocation list cannot be read: {error.strerror}", str(self.path)) from error
+
+
+def make_list(
+    serials: Iterable[tuple[int, datetime]],
+    number: int,
+    issuer: Certificate,
+    key: EllipticCurvePrivateKey,
+    now: datetime,
+) -> bytes:
+    """Sign a list of (serial number, when it was revoked); PEM."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    # Servers need no new issue as long as nothing is revoked, so the next one is due when the authority ends.
+    made = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject).last_update(now)
+    made = made.next_update(issuer.not_valid_after_utc).add_extension(x509.CRLNumber(number), critical=False)
+    own = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+    made = made.add_extension(own, critical=False)
+    for serial, when in serials:
+        made = made.add_revoked_certificate(
+            x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(when).build()
+        )
+    return made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def read_list(pem: bytes, ca: bytes, where: str) -> RevocationList:
+    """Read a list and verify its signature.
+
+    Raises:
+        IdentityError: it is damaged, or not signed by one of the authorities.
+    """
+    need("cryptography", "net", "reading a revocation list")
+    from cryptography import x509
+
+    try:
+        found = x509.load_pem_x509_crl(pem)
+        number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+        serials = frozenset(entry.serial_number for entry in found)
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise _wrong(f"not a revocation list: {error}", where) from error
+    if not any(_signed(found, authority) for authority in certificates_in(ca, where)):
+        raise _wrong("the revocation list is not signed by the project's authority", where)
+    return RevocationList(number, serials, found.last_update_utc)
+
+
+def _signed(found: CertificateRevocationList, authority: Certificate) -> bool:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+
+    public = authority.public_key()
+    return isinstance(public, EllipticCurvePublicKey) and found.is_signature_valid(public)
+
+
+def _wrong(what: str, where: str) -> IdentityError:
+    return IdentityError(
+        what, where=where, remedy="copy revoked.crl from the provisioner's folder of this server again"
+    )
