@@ -1,0 +1,25 @@
+"""Lines: named channels of messages between two processes, which outlive the connections they run over.
+
+``dial_line`` and ``Switchboard`` are the two ends between organisations, ``local_line`` joins a front and its job processes.
+"""
+
+from .accepting import Switchboard
+from .channel import Block, Channel
+from .dialing import Backoff, dial_line, local_line
+from .line import Line
+from .messages import Packed
+from .settings import LineLost, Settings, Stats
+
+__all__ = [
+    "Backoff",
+    "Block",
+    "Channel",
+    "Line",
+    "LineLost",
+    "Packed",
+    "Settings",
+    "Stats",
+    "Switchboard",
+    "dial_line",
+    "local_line",
+]

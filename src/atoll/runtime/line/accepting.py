@@ -1,0 +1,110 @@
+"""The end of many lines that waits for their connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+
+from atoll.runtime.identity import Peer
+from atoll.runtime.transport.base import Pipe, PipeClosed
+
+from .frames import Violation
+from .hello import Hello, read_hello, write_hello
+from .line import Line
+from .settings import LineLost, Settings
+
+__all__ = ["Switchboard"]
+
+_LOG = logging.getLogger("atoll.runtime")
+
+
+def _is_site(peer: Peer) -> bool:
+    return peer.role == "site"
+
+
+class Switchboard:
+    """Joins incoming connections to their lines; give its ``accept`` to ``Transport.listen``.
+
+    Args:
+        on_line: called with each new line, before anything can come over it.
+        settings: bounds and paces of the lines.
+        alone: whether a party has one process at most; a new one then ends the line of the one before.
+
+    Attributes:
+        lines: those that are not lost.
+    """
+
+    def __init__(
+        self,
+        on_line: Callable[[Line], None],
+        settings: Settings | None = None,
+        alone: Callable[[Peer], bool] = _is_site,
+    ) -> None:
+        self._on_line = on_line
+        self._settings = settings or Settings()
+        self._alone = alone
+        self._lines: dict[tuple[str, str, bytes], Line] = {}
+        self._joining: dict[tuple[str, str, bytes], asyncio.Lock] = {}
+
+    @property
+    def lines(self) -> list[Line]:
+        """Those that are not lost."""
+        return list(self._lines.values())
+
+    async def accept(self, pipe: Pipe) -> None:
+        """Take a connection: it joins its line, begins one, or is refused and closed."""
+        peer = pipe.peer
+        try:
+            async with asyncio.timeout(self._settings.greeting):
+                theirs = await read_hello(pipe)
+                await self._join(pipe, theirs)
+                return
+        except (Violation, PipeClosed) as error:
+            _LOG.warning("%s: the connection is refused: %s", peer, error)
+            if isinstance(error, Violation):
+                await self._refuse(pipe, str(error))
+        except TimeoutError:
+            _LOG.warning("%s: the connection is refused: no HELLO within %g s", peer, self._settings.greeting)
+        await pipe.close()
+
+    async def _refuse(self, pipe: Pipe, why: str) -> None:
+        try:
+            async with asyncio.timeout(self._settings.greeting):
+                await write_hello(pipe, Hello(secrets.token_bytes(16), refused=why))
+        except (PipeClosed, TimeoutError):
+            _LOG.info("%s did not wait to hear why", pipe.peer)
+
+    async def _join(self, pipe: Pipe, theirs: Hello) -> None:
+        peer = pipe.peer
+        key = (peer.role, peer.name, theirs.line)
+        line = self._lines.get(key)
+        if theirs.other and (line is None or line.id != theirs.other):
+            raise Violation("the line that is to go on is not known here: this end began anew or gave it up")
+        fresh = line is None
+        if line is None:
+            line = self._new(key, peer)
+        async with self._joining.setdefault(key, asyncio.Lock()):
+            await line.detach()
+            await write_hello(pipe, line.greeting())
+            if fresh:
+                self._on_line(line)
+            line.attach(pipe, theirs)
+
+    def _new(self, key: tuple[str, str, bytes], peer: Peer) -> Line:
+        if self._alone(peer):
+            for old in [line for k, line in self._lines.items() if k[:2] == key[:2]]:
+                old.lose(LineLost(f"{peer} began anew"))
+        line = Line(peer, dialled=False, settings=self._settings)
+        self._lines[key] = line
+        line.on_lost.append(lambda _: self._forget(key))
+        return line
+
+    def _forget(self, key: tuple[str, str, bytes]) -> None:
+        self._lines.pop(key, None)
+        self._joining.pop(key, None)
+
+    async def close(self, reason: str = "", within: float = 5.0) -> None:
+        """Close all lines."""
+        await asyncio.gather(*(line.close(reason, within) for line in self.lines))

@@ -1,0 +1,242 @@
+"""A channel: messages, or the blocks they are made of, in order, each exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from atoll.core.errors import MessageError
+from atoll.engines.link import LinkClosed
+from atoll.runtime.transport.base import BLOCK, Buffer
+
+from .flow import Inbox, Outbox
+from .frames import DROP, END, Frame, Kind
+from .messages import Assembly, blocks_of
+
+if TYPE_CHECKING:
+    from atoll.runtime.identity import Peer
+
+    from .line import Line
+
+__all__ = ["Block", "Channel", "plain"]
+
+_LOG = logging.getLogger("atoll.runtime")
+_LONGEST_REASON = 400
+
+
+class Block(NamedTuple):
+    """A part of a message, for those who pass it on without reading it.
+
+    Attributes:
+        content: at most 1 MiB.
+        flags: whether it is the last of its message, and whether that was given up; pass them on.
+    """
+
+    content: Buffer
+    flags: int
+
+
+class Channel:
+    """One of the conversations on a line. Made by ``Line.open`` and handed to ``Line.on_open`` at the other end.
+
+    One task sends at a time (others wait their turn), and one receives. Whatever happens to the connection, what is sent arrives
+    exactly once and in order, or the line is lost. ``close`` every channel: the other end learns of it.
+
+    Attributes:
+        name: as it was opened.
+        number: odd where the end that dialled opened it.
+        line: the line it is part of.
+    """
+
+    def __init__(self, line: Line, number: int, name: str) -> None:
+        settings = line.settings
+        self.name = name
+        self.number = number
+        self.line = line
+        self.outbox = Outbox(number, settings.window)
+        self.inbox = Inbox(number, settings.window)
+        self._settings = settings
+        self._sending = asyncio.Lock()
+        self._assembly: Assembly | None = None
+        self._moved = asyncio.Event()  # something came, or the end
+        self._freed = asyncio.Event()  # there is room in the window, or the end
+        self._lost: Exception | None = None
+
+    @property
+    def peer(self) -> Peer:
+        """Who is at the other end of the line."""
+        return self.line.peer
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._lost is not None or self.outbox.closed or self.inbox.reason is not None
+
+    async def send(self, tree: Any) -> None:
+        """Send one message, a tree or a ``Packed``; returns when the last block has room in the window.
+
+        Cancelled in the middle, the message is dropped at both ends and the next may follow.
+
+        Raises:
+            LinkClosed: one of the ends closed the channel.
+            LineLost: the line is lost.
+            MessageError: a value that cannot be sent, or a message over the limits.
+        """
+        async with self._sending:
+            begun = done = False
+            try:
+                for content, done in blocks_of(tree, self._settings.block, self._settings.limits):
+                    await self._put(END if done else 0, content)
+                    begun = True
+            except BaseException:
+                if begun and not self.closed:
+                    self.outbox.put(Kind.DATA, END | DROP, b"")
+                    self.line.ready(self)
+                raise
+
+    async def recv(self) -> Any:
+        """Wait for the next message. Cancelled in the middle, what came of it is kept.
+
+        Raises:
+            LinkClosed: the other end closed the channel, after everything that it sent.
+            LineLost: the line is lost.
+            MessageError: what came is no message, or over the limits; the channel is closed.
+        """
+        while True:
+            frame = await self._next()
+            if frame.flags & DROP:
+                self._forget()
+                continue
+            if self._assembly is None:
+                self._assembly = Assembly(self._settings)
+            try:
+                self._assembly.add(frame.content)
+                if frame.flags & END:
+                    tree = self._assembly.result()
+                    self._forget()
+                    return tree
+            except (MessageError, OSError) as error:
+                self._forget()
+                _LOG.warning("%s: channel %r is closed: %s", self.peer, self.name, error)
+                self.close(f"a message was refused: {error}")
+                raise
+
+    async def send_block(self, block: Block) -> None:
+        """Pass on one block; a channel is used by messages or by blocks, not by both.
+
+        Raises:
+            LinkClosed: one of the ends closed the channel, or the line is lost.
+        """
+        async with self._sending:
+            if block.flags & DROP:
+                self._check()
+                self.outbox.put(Kind.DATA, block.flags, b"")
+                self.line.ready(self)
+            else:
+                await self._put(block.flags, block.content)
+
+    async def recv_block(self) -> Block:
+        """Wait for the next block.
+
+        Raises:
+            LinkClosed: the other end closed the channel, after everything that it sent, or the line is lost.
+        """
+        frame = await self._next()
+        return Block(frame.content, frame.flags)
+
+    def close(self, reason: str = "") -> None:
+        """Send nothing more and read nothing more; what was sent still arrives. Twice is once."""
+        if not self.outbox.closed and self._lost is None:
+            self.outbox.put(Kind.CLOSE, 0, plain(reason).encode())
+            self.line.ready(self)
+        self.inbox.discard()
+        self._forget()
+        self._wake()
+        if self._lost is None and self.inbox.worth_telling():
+            self.line.tell(self)
+
+    # For the line
+
+    def arrived(self, frame: Frame) -> None:
+        """Take a numbered frame of the other end's."""
+        self.inbox.arrived(frame)
+        self._moved.set()
+        if self.inbox.discarding and self.inbox.worth_telling():
+            self.line.tell(self)
+
+    def ended(self, frame: Frame, reason: str) -> None:
+        """The other end closes: answer, and let what came be read."""
+        self.inbox.arrived(frame)
+        self.inbox.reason = reason
+        if not self.outbox.closed:
+            self.outbox.put(Kind.CLOSE, 0, b"")
+            self.line.ready(self)
+        self._wake()
+        if self.inbox.worth_telling():
+            self.line.tell(self)
+
+    def consumed(self, count: int) -> None:
+        """The other end has consumed so many frames."""
+        self.outbox.consumed(count)
+        self._freed.set()
+
+    def resumed(self, received: int, consumed: int) -> None:
+        """There is a new connection; so much has arrived at the other end, and was consumed."""
+        self.consumed(consumed)
+        self.outbox.rewind(received)
+
+    def lose(self, error: Exception) -> None:
+        """The line is lost; what came may still be read."""
+        self._lost = error
+        self._wake()
+
+    @property
+    def finished(self) -> bool:
+        """Whether both ends have closed and know it."""
+        out, into = self.outbox, self.inbox
+        return out.closed and out.first == out.next and into.reason is not None and not len(into)
+
+    def _wake(self) -> None:
+        self._moved.set()
+        self._freed.set()
+
+    def _forget(self) -> None:
+        if self._assembly is not None:
+            self._assembly.close()
+            self._assembly = None
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise type(self._lost)(*self._lost.args) from self._lost.__cause__
+        if self.inbox.reason is not None:
+            raise LinkClosed(self.inbox.reason or f"the other end closed channel {self.name!r}")
+        if self.outbox.closed:
+            raise LinkClosed(f"channel {self.name!r} is closed at this end")
+
+    async def _put(self, flags: int, content: Buffer) -> None:
+        if len(content) > BLOCK:
+            raise MessageError(f"a block of {len(content)} bytes", where="channel", remedy=f"at most {BLOCK} bytes")
+        self._check()
+        while not self.outbox.room(len(content)):
+            self._freed.clear()
+            await self._freed.wait()
+            self._check()
+        self.outbox.put(Kind.DATA, flags, content)
+        self.line.ready(self)
+
+    async def _next(self) -> Frame:
+        while not len(self.inbox):
+            self._check()
+            self._moved.clear()
+            await self._moved.wait()
+        frame = self.inbox.pop()
+        if self.inbox.worth_telling():
+            self.line.tell(self)
+        return frame
+
+
+def plain(text: str) -> str:
+    """A text as one line of bounded length that can be printed."""
+    text = "".join(c if c.isprintable() else " " for c in text)
+    return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + "…"

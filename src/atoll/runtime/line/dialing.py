@@ -1,0 +1,197 @@
+"""The end of a line that makes its connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from atoll.core.errors import IdentityError
+from atoll.runtime.transport.base import Pipe, PipeClosed
+
+from .channel import Channel
+from .frames import Violation
+from .hello import Hello, read_hello, write_hello
+from .line import Line
+from .settings import LineLost, Settings
+
+__all__ = ["Backoff", "dial_line", "local_line"]
+
+_LOG = logging.getLogger("atoll.runtime")
+Dial: TypeAlias = Callable[[], Awaitable[Pipe]]
+
+
+class Backoff:
+    """Pauses between attempts: doubled each time up to a bound, and shortened at random so that many do not come at once.
+
+    The pause after ``k`` failures is uniform in ``[d/2, d]`` with ``d = min(longest, first * 2**k)``.
+
+    Args:
+        first: seconds.
+        longest: seconds.
+        seed: of the random part; give each party its own.
+    """
+
+    def __init__(self, first: float = 0.1, longest: float = 20.0, seed: int = 0) -> None:
+        self._first = first
+        self._longest = longest
+        self._random = random.Random(seed)  # noqa: S311 - spreads load, guards no secret
+        self._failures = 0
+
+    def reset(self) -> None:
+        """An attempt succeeded."""
+        self._failures = 0
+
+    def pause(self) -> float:
+        """Seconds to wait after one more failure."""
+        whole = min(self._longest, self._first * 2.0 ** min(self._failures, 60))
+        self._failures += 1
+        return whole * (0.5 + 0.5 * self._random.random())
+
+
+async def dial_line(
+    dial: Dial,
+    *,
+    settings: Settings | None = None,
+    on_open: Callable[[Channel], None] | None = None,
+    backoff: Backoff | None = None,
+) -> Line:
+    """Connect, and keep connected until the line is closed or lost.
+
+    Until the first connection every failure but a refusal is tried again for ``settings.patience`` seconds (None: for ever).
+
+    Args:
+        dial: makes one connection: ``functools.partial(transport.dial, address, credentials)``.
+        settings: bounds and paces.
+        on_open: called with each channel that the other end opens.
+        backoff: the pauses between attempts.
+
+    Raises:
+        IdentityError: one end refuses the other.
+        LineLost: the other end speaks another version, or refuses for another reason it gives.
+        OSError: nobody could be reached in time.
+    """
+    settings = settings or Settings()
+    dialer = _Dialer(dial, settings, backoff or Backoff())
+    line, running = await dialer.first(on_open)
+    keeper = asyncio.create_task(dialer.keep(line, running))
+
+    def stop(error: Exception) -> None:
+        del error
+        keeper.cancel()
+
+    line.on_lost.append(stop)
+    return line
+
+
+class _Dialer:
+    def __init__(self, dial: Dial, settings: Settings, backoff: Backoff) -> None:
+        self._dial = dial
+        self._settings = settings
+        self._backoff = backoff
+
+    async def first(self, on_open: Callable[[Channel], None] | None) -> tuple[Line, asyncio.Task[str]]:
+        """The first connection."""
+        loop = asyncio.get_running_loop()
+        patience = self._settings.patience
+        until = None if patience is None else loop.time() + patience
+        line: Line | None = None
+        while True:
+            try:
+                pipe = await self._dial()
+                if line is None:
+                    line = Line(pipe.peer, dialled=True, settings=self._settings)
+                    line.on_open = on_open
+                return line, await self._greeted(line, pipe)
+            except IdentityError:
+                raise
+            except (OSError, TimeoutError, Violation) as error:
+                if isinstance(error, LineLost):
+                    raise
+                pause = self._backoff.pause()
+                if until is not None and loop.time() + pause > until:
+                    raise error if isinstance(error, OSError) else LineLost(str(error)) from error
+                _LOG.info("not connected yet: %s; trying again in %.1f s", error, pause)
+                await asyncio.sleep(pause)
+
+    async def keep(self, line: Line, running: asyncio.Task[str]) -> None:
+        """Make a connection whenever there is none."""
+        while not line.lost.is_set():
+            await asyncio.wait({running})
+            if line.lost.is_set():
+                return
+            _LOG.warning("%s: the connection is cut (%s); making another", line.peer, running.result())
+            again = await self._again(line)
+            if again is None:
+                return
+            running = again
+
+    async def _again(self, line: Line) -> asyncio.Task[str] | None:
+        while True:
+            try:
+                return await self._greeted(line, await self._dial())
+            except LineLost as error:
+                line.lose(error)
+                return None
+            except (OSError, TimeoutError, Violation) as error:
+                pause = self._backoff.pause()
+                _LOG.warning("%s cannot be reached: %s; trying again in %.1f s", line.peer, error, pause)
+                await asyncio.sleep(pause)
+
+    async def _greeted(self, line: Line, pipe: Pipe) -> asyncio.Task[str]:
+        try:
+            theirs = await _exchange(line, pipe)
+            if theirs.refused:
+                raise LineLost(f"{pipe.peer}: {theirs.refused}")
+            if line.other and theirs.line != line.other:
+                raise LineLost(f"{pipe.peer} began anew and knows nothing of this line")
+            running = line.attach(pipe, theirs)
+        except BaseException:
+            await pipe.close()
+            raise
+        self._backoff.reset()
+        return running
+
+
+async def _exchange(line: Line, pipe: Pipe) -> Hello:
+    try:
+        async with asyncio.timeout(line.settings.greeting):
+            await write_hello(pipe, line.greeting())
+            return await read_hello(pipe)
+    except TimeoutError:
+        raise PipeClosed(f"{pipe.peer} said nothing for {line.settings.greeting:g} s") from None
+
+
+async def local_line(
+    pipe: Pipe,
+    *,
+    dialled: bool,
+    settings: Settings | None = None,
+    on_open: Callable[[Channel], None] | None = None,
+) -> Line:
+    """A line over one connection inside a machine, which is lost with it: without heartbeats, as a process that ends closes it.
+
+    Args:
+        pipe: the connection; see ``local_pipe``.
+        dialled: true at exactly one of the ends: in the job process.
+        settings: bounds; heartbeat and patience do not count.
+        on_open: called with each channel that the other end opens.
+
+    Raises:
+        LineLost: the other end ended, or is of another version.
+    """
+    settings = replace(settings or Settings(), heartbeat=None, patience=None)
+    line = Line(pipe.peer, dialled=dialled, settings=settings)
+    line.on_open = on_open
+    try:
+        running = line.attach(pipe, await _exchange(line, pipe))
+    except (OSError, Violation) as error:
+        await pipe.close()
+        raise LineLost(f"no line to {pipe.peer}: {error}") from error
+    running.add_done_callback(
+        lambda task: line.lose(LineLost("cancelled" if task.cancelled() else f"{line.peer} is gone: {task.result()}"))
+    )
+    return line

@@ -1,0 +1,153 @@
+"""The two halves of a channel: what was sent and not consumed yet, and what came and was not consumed yet. No waiting here."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .frames import OVERHEAD, Frame, Kind, Violation
+
+__all__ = ["Inbox", "Outbox"]
+
+_SLACK = 1 << 13  # OPEN, CLOSE and dropped messages do not wait for room
+
+
+class Outbox:
+    """Frames in order, kept until the other end has consumed them.
+
+    Attributes:
+        first: number of the oldest frame that is kept.
+        cursor: number of the frame that is written next.
+        next: number that the next new frame gets.
+        closed: whether the last frame of all is in.
+        held: what the frames count against the window, in bytes.
+    """
+
+    def __init__(self, channel: int, window: int) -> None:
+        self.first = 0
+        self.cursor = 0
+        self.next = 0
+        self.closed = False
+        self._channel = channel
+        self._written = 0  # the highest cursor ever
+        self._window = window
+        self.held = 0
+        self._frames: deque[Frame] = deque()
+
+    def room(self, size: int) -> bool:
+        """Whether content of so many bytes may be put in now."""
+        return self.held + size + OVERHEAD <= self._window
+
+    def put(self, kind: Kind, flags: int, content: bytes | bytearray | memoryview) -> None:
+        """Number a frame and keep it; the content must not change any more."""
+        frame = Frame(kind, flags, self._channel, self.next, content)
+        self._frames.append(frame)
+        self.held += frame.cost
+        self.next += 1
+        self.closed = kind is Kind.CLOSE
+
+    def take(self) -> Frame:
+        """The frame to write next; there must be one: ``cursor < next``."""
+        frame = self._frames[self.cursor - self.first]
+        self.cursor += 1
+        self._written = max(self._written, self.cursor)
+        return frame
+
+    def consumed(self, count: int) -> None:
+        """Forget the frames before number ``count``: the other end has consumed them.
+
+        Raises:
+            Violation: they were never written.
+        """
+        if count > self._written:
+            raise Violation(f"frame {count} of channel {self._channel} is acknowledged, {self._written} were written")
+        while self.first < count:
+            self.held -= self._frames.popleft().cost
+            self.first += 1
+        self.cursor = max(self.cursor, self.first)
+
+    def rewind(self, received: int) -> None:
+        """Write again from number ``received`` on: what was before has arrived.
+
+        Raises:
+            Violation: it was never written, or was consumed already.
+        """
+        if not self.first <= received <= self._written:
+            raise Violation(
+                f"channel {self._channel} cannot go on at frame {received}: {self.first} to {self._written}"
+            )
+        self.cursor = received
+
+
+class Inbox:
+    """Frames that came, in order, until they are consumed.
+
+    Attributes:
+        received: number of the frame that must come next.
+        consumed: how many frames were consumed.
+        told: how many the other end knows to be consumed.
+        reason: why the other end closed the channel; None while it is open.
+        discarding: whether everything is consumed as it comes.
+        held: what counts against the window at the other end, in bytes.
+    """
+
+    def __init__(self, channel: int, window: int) -> None:
+        self.received = 0
+        self.consumed = 0
+        self.told = 0
+        self.reason: str | None = None
+        self.discarding = False
+        self._channel = channel
+        self._window = window
+        self._queue: deque[Frame] = deque()
+        self.held = 0  # bytes that the other end must count as not consumed
+        self._untold = 0  # of these, consumed
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def arrived(self, frame: Frame) -> None:
+        """Take a numbered frame.
+
+        Raises:
+            Violation: it came before, one before it is missing, it follows the end, or it is more than the window holds.
+        """
+        if frame.seq != self.received:
+            what = "came before" if frame.seq < self.received else "follows a gap"
+            raise Violation(f"frame {frame.seq} of channel {self._channel} {what}: {self.received} is due")
+        if self.reason is not None:
+            raise Violation(f"frame {frame.seq} of channel {self._channel} follows its end")
+        if self.held + frame.cost > self._window + _SLACK:
+            raise Violation(f"channel {self._channel} sends more than its window of {self._window} bytes")
+        self.received += 1
+        self.held += frame.cost
+        if frame.kind is Kind.DATA and not self.discarding:
+            self._queue.append(frame)
+        else:
+            self._count(frame.cost)
+
+    def pop(self) -> Frame:
+        """Consume the next frame of data."""
+        frame = self._queue.popleft()
+        self._count(frame.cost)
+        return frame
+
+    def discard(self) -> None:
+        """Consume what is here, and all that is to come."""
+        self.discarding = True
+        while self._queue:
+            self.pop()
+
+    def _count(self, cost: int) -> None:
+        self._untold += cost
+        self.consumed = self.received - len(self._queue)
+
+    def worth_telling(self) -> bool:
+        """Whether enough was consumed that the other end should know: a quarter of the window, or the end."""
+        return 4 * self._untold >= self._window or (self.reason is not None and not self._queue)
+
+    def tell(self) -> int:
+        """How many frames were consumed, for an acknowledgement that is sent now."""
+        self.held -= self._untold
+        self._untold = 0
+        self.told = self.consumed
+        return self.consumed

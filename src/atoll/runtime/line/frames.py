@@ -1,0 +1,106 @@
+"""Frames: what the blocks on a pipe say. A header of 14 bytes, then content.
+
+```
+kind u8 | flags u8 | channel u32 | seq u64 | content
+```
+
+``HELLO`` is the first frame in each direction and the only one that is a message. ``OPEN`` (content: the name), ``DATA`` and ``CLOSE``
+(content: the reason) are numbered within their channel and direction from 0, and sent again after a cut. ``ACK`` says in ``seq`` how many frames of a
+channel were consumed. ``PING`` and ``PONG`` carry clocks. ``CLOSE`` of channel 0 ends the line.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+from atoll.runtime.transport.base import BLOCK, Buffer
+
+__all__ = ["DROP", "END", "HEADER", "OVERHEAD", "Frame", "Kind", "Violation", "parse", "text_of"]
+
+HEADER = struct.Struct("<BBIQ")
+OVERHEAD = 64
+"""What a frame counts against a window beyond its content, so that empty ones are not free."""
+END = 1
+"""Flag of the last block of a message."""
+DROP = 2
+"""Flag of an empty last block: the message was given up, forget what came of it."""
+_LONGEST_TEXT = 2048
+
+
+class Violation(Exception):  # noqa: N818 - what the other end did
+    """The other end broke the rules of the line."""
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    OPEN = 2
+    DATA = 3
+    ACK = 4
+    CLOSE = 5
+    PING = 6
+    PONG = 7
+
+
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+class Frame(NamedTuple):
+    """One frame; ``content`` may be a view of the block it came in."""
+
+    kind: Kind
+    flags: int
+    channel: int
+    seq: int
+    content: Buffer
+
+    @property
+    def cost(self) -> int:
+        """What it counts against a window, in bytes."""
+        return len(self.content) + OVERHEAD
+
+    def header(self) -> bytes:
+        """Its first 14 bytes."""
+        return HEADER.pack(self.kind, self.flags, self.channel, self.seq)
+
+
+def parse(block: Buffer) -> Frame:
+    """Read a block.
+
+    Raises:
+        Violation: it is too short, too long, or of no known kind.
+    """
+    if len(block) < HEADER.size:
+        raise Violation(f"a block of {len(block)} bytes is shorter than a header")
+    number, flags, channel, seq = HEADER.unpack_from(block)
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise Violation(f"a frame of unknown kind {number}")
+    if flags & ~(END | DROP) or (flags and kind is not Kind.DATA):
+        raise Violation(f"unknown flags {flags} on {kind.name}")
+    content = memoryview(block)[HEADER.size :]
+    if len(content) > BLOCK:
+        raise Violation(f"{len(content)} bytes in one frame, {BLOCK} are allowed")
+    if flags & DROP and (len(content) or not flags & END):
+        raise Violation("a message is dropped by an empty last block")
+    return Frame(kind, flags, channel, seq, content)
+
+
+def text_of(frame: Frame) -> str:
+    """The text in a frame: a name or a reason.
+
+    Raises:
+        Violation: it is too long, not UTF-8, or holds control characters.
+    """
+    if len(frame.content) > _LONGEST_TEXT:
+        raise Violation(f"a text of {len(frame.content)} bytes in {frame.kind.name}")
+    try:
+        text = bytes(frame.content).decode()
+    except UnicodeDecodeError:
+        raise Violation(f"the text in {frame.kind.name} is not UTF-8") from None
+    if not text.isprintable():
+        raise Violation(f"the text in {frame.kind.name} holds control characters: {text!r}")
+    return text

@@ -1,0 +1,192 @@
+"""A line: many channels over one connection after another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+
+from atoll.runtime.identity import Peer
+from atoll.runtime.transport.base import Pipe
+
+from .channel import Channel, plain
+from .hello import Hello
+from .pump import Pump
+from .settings import LineLost, Settings, Stats
+from .table import Table
+
+__all__ = ["Line"]
+
+_LOG = logging.getLogger("atoll.runtime")
+_HERE = "the line was closed at this end"
+
+
+class Line:
+    """Named channels between two processes, which survive their connections.
+
+    Lines are made by ``dial_line``, ``Switchboard`` and ``local_line``.
+
+    Args:
+        peer: who is at the other end.
+        dialled: whether this end makes the connections.
+        settings: bounds and paces.
+
+    Attributes:
+        id: the random name of this end of the line.
+        other: that of the other end, once it is known.
+        error: why the line is lost; None while it is not.
+        lost: set once the line is lost or closed.
+        on_lost: called with the error then.
+        table: its channels.
+        pump: moves frames over the present connection; None without one.
+        statistics: see ``stats``.
+    """
+
+    def __init__(self, peer: Peer, *, dialled: bool, settings: Settings | None = None) -> None:
+        self.peer = peer
+        self.settings = settings or Settings()
+        self.id = secrets.token_bytes(16)
+        self.other = b""
+        self.error: Exception | None = None
+        self.lost = asyncio.Event()
+        self.on_lost: list[Callable[[Exception], None]] = []
+        self.table = Table(self, dialled)
+        self.pump: Pump | None = None
+        self.statistics = Stats()
+        self._leaving: str | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        state = "lost" if self.lost.is_set() else "connected" if self.connected else "cut"
+        return f"<Line to {self.peer}, {state}, {len(self.table)} channels>"
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self.pump is not None
+
+    @property
+    def on_open(self) -> Callable[[Channel], None] | None:
+        """Called with each channel that the other end opens; until it is set, they are kept."""
+        return self.table.on_open
+
+    @on_open.setter
+    def on_open(self, handler: Callable[[Channel], None] | None) -> None:
+        self.table.on_open = handler
+
+    def open(self, name: str) -> Channel:
+        """Open a channel; it can be used at once, whether there is a connection or not.
+
+        Args:
+            name: up to 400 printable characters; names need not differ.
+
+        Raises:
+            LineLost: the line has ended.
+        """
+        if self.error is not None:
+            raise LineLost(str(self.error))
+        channel = self.table.open(name)
+        self.ready(channel)
+        return channel
+
+    def stats(self) -> Stats:
+        """What the line has done so far."""
+        if self.pump is not None:
+            self.statistics.heard = self.pump.pipe.heard
+        return self.statistics
+
+    async def close(self, reason: str = "", within: float = 5.0) -> None:
+        """Close every channel, see that all that was sent arrives, and end the line at both ends.
+
+        Args:
+            reason: what the other end is told.
+            within: seconds to wait for it.
+        """
+        if self.lost.is_set():
+            return
+        for channel in self.table:
+            channel.close(reason)
+        self._leaving = plain(reason)
+        if self.pump is not None:
+            self.pump.leave(self._leaving)
+        try:
+            async with asyncio.timeout(within):
+                await self.lost.wait()
+        except TimeoutError:
+            _LOG.warning("%s was not heard to agree within %g s that the line is closed", self.peer, within)
+        await self.detach()
+        self.lose(LineLost(_HERE))
+
+    # For those who connect lines
+
+    def greeting(self) -> Hello:
+        """What this end says on a new connection; the last one must have ended."""
+        seen, positions = self.table.positions()
+        return Hello(self.id, self.other, seen, positions)
+
+    def attach(self, pipe: Pipe, theirs: Hello) -> asyncio.Task[str]:
+        """Go on over a new connection, from where the other end says it is.
+
+        Returns:
+            The task that moves frames; it ends with the connection, and says why.
+
+        Raises:
+            Violation: what the other end says cannot be.
+        """
+        self.table.resume(theirs)
+        if self.other:
+            self.statistics.resumes += 1
+        self.other = theirs.line
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self.pump = Pump(self, pipe)
+        for channel in self.table:
+            self.ready(channel)
+        if self._leaving is not None:
+            self.pump.leave(self._leaving)
+        return self.pump.start()
+
+    async def detach(self) -> None:
+        """End the present connection, if there is one."""
+        if self.pump is not None:
+            await self.pump.stop()
+
+    def cut(self, pump: Pump, farewell: str | None) -> None:
+        """A connection ended, perhaps with a farewell; without another one in time, the line is lost."""
+        if self.pump is not pump:
+            return
+        self.pump = None
+        if farewell is not None:
+            here = self._leaving is not None
+            self.lose(LineLost(_HERE if here else farewell or f"{self.peer} closed the line"))
+        elif self.settings.patience is not None and not self.lost.is_set():
+            wait = self.settings.patience
+            why = LineLost(f"{self.peer} was not connected for {wait:g} s")
+            self._deadline = asyncio.get_running_loop().call_later(wait, self.lose, why)
+
+    def lose(self, error: Exception) -> None:
+        """End the line; everybody who waits on one of its channels learns of it."""
+        if self.lost.is_set():
+            return
+        self.error = error
+        self.lost.set()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self.pump is not None:
+            self.pump.cancel()
+        self.table.lose(error)
+        for told in self.on_lost:
+            told(error)
+
+    # For channels
+
+    def ready(self, channel: Channel) -> None:
+        """A channel has something to write."""
+        if self.pump is not None and channel.outbox.cursor < channel.outbox.next:
+            self.pump.ready(channel)
+
+    def tell(self, channel: Channel) -> None:
+        """The other end should know what was consumed; without a connection, the next greeting says it."""
+        if self.pump is not None:
+            self.pump.acknowledge(channel)

@@ -1,0 +1,88 @@
+"""What a line is allowed, and what it tells of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll.core import message as M
+from atoll.core.errors import ConfigError
+from atoll.engines.link import LinkClosed
+from atoll.runtime.transport.base import BLOCK
+
+__all__ = ["LineLost", "Settings", "Stats"]
+
+
+class LineLost(LinkClosed):
+    """The other end gave up, began anew in another process, or was away for longer than anybody waits."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Bounds and paces of a line; both ends should use the same ``window``.
+
+    Attributes:
+        window: bytes of one channel that may be on their way: sent and not consumed yet. What a channel holds in memory at
+            either end is at most this.
+        block: bytes of content in one block.
+        heartbeat: seconds between two heartbeats; None: none, where the death of the other end closes the connection at
+            once (between processes of a machine).
+        silence: a connection on which nothing was heard for so many seconds is given up and made anew.
+        patience: seconds without any connection after which the line is lost; None: never.
+        greeting: seconds that the other end has to say who it is.
+        channels: how many channels the other end may have open.
+        limits: bounds on messages.
+        spool: the folder for messages longer than ``spool_over``; None keeps all in memory.
+        spool_over: bytes.
+
+    Raises:
+        ConfigError: a window of fewer than four blocks, a block longer than pipes take, or a time that is not positive.
+    """
+
+    window: int = 8 << 20
+    block: int = BLOCK
+    heartbeat: float | None = 15.0
+    silence: float = 60.0
+    patience: float | None = 600.0
+    greeting: float = 20.0
+    channels: int = 1024
+    limits: M.Limits = M.DEFAULT_LIMITS
+    spool: Path | None = None
+    spool_over: int = 4 << 20
+
+    def __post_init__(self) -> None:
+        if not 64 <= self.block <= BLOCK:
+            raise ConfigError(f"block is {self.block}", where="line settings", remedy=f"give 64 to {BLOCK} bytes")
+        if self.window < 4 * (self.block + 64):
+            raise ConfigError(
+                f"window is {self.window}", where="line settings", remedy="give room for four blocks at least"
+            )
+        times = {"heartbeat": self.heartbeat, "silence": self.silence, "patience": self.patience}
+        for name, value in times.items():
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} is {value}", where="line settings", remedy="give seconds above 0")
+
+
+@dataclass
+class Stats:
+    """What a line has done so far.
+
+    Attributes:
+        sent_bytes: bytes of blocks written, headers and repetitions included.
+        received_bytes: bytes of blocks read.
+        sent_blocks: their number.
+        received_blocks: their number.
+        resumes: connections after the first.
+        round_trip: seconds that the last heartbeat took there and back; None before it.
+        skew: how far the other end's clock is ahead of this one's, in seconds, to within half a round trip.
+        heard: when a byte last came, in seconds of the event loop's clock.
+    """
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    sent_blocks: int = 0
+    received_blocks: int = 0
+    resumes: int = 0
+    round_trip: float | None = None
+    skew: float | None = None
+    heard: float | None = None

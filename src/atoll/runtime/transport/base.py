@@ -1,0 +1,120 @@
+"""What carries blocks of bytes: pipes that live and die with one connection, and the transports that make them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from atoll.runtime.identity import Credentials, Peer
+
+__all__ = ["BLOCK", "LARGEST", "Accept", "Buffer", "Listener", "Pipe", "PipeClosed", "Revoked", "Transport", "nobody"]
+
+BLOCK = 1 << 20
+"""Bytes of content in one block, at most."""
+LARGEST = BLOCK + (1 << 12)
+"""Bytes of one block with its header, at most: a pipe refuses more before it asks for memory."""
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class PipeClosed(ConnectionError):  # noqa: N818 - an event, not a fault
+    """The connection under a pipe is gone: cut, closed, or refused."""
+
+
+@runtime_checkable
+class Pipe(Protocol):
+    """Blocks of bytes in both directions, in order, back-pressured; it dies with its connection.
+
+    One task sends at a time, and one receives.
+
+    Attributes:
+        peer: who is at the other end, as TLS and the certificate have it.
+        heard: when the last byte came, in seconds of the event loop's clock.
+    """
+
+    peer: Peer
+    heard: float
+
+    async def send(self, *parts: Buffer) -> None:
+        """Send one block: the parts joined. Waits while the other end or the network is slow.
+
+        Raises:
+            PipeClosed: the connection is gone; whether the block arrived is not known.
+        """
+
+    async def recv(self) -> Buffer:
+        """Wait for the next block.
+
+        Raises:
+            PipeClosed: the connection is gone, or what came is no block (longer than ``LARGEST``, or cut off).
+        """
+
+    async def close(self) -> None:
+        """End the connection; twice is once. Blocks that were sent but are still here may be lost."""
+
+
+class Listener(Protocol):
+    """A place where connections are accepted.
+
+    Attributes:
+        address: ``host:port`` with the port that was given by the system, if 0 was asked for.
+    """
+
+    address: str
+
+    async def close(self) -> None:
+        """Stop listening and end every connection that came in here."""
+
+
+Accept: TypeAlias = Callable[[Pipe], Awaitable[None]]
+"""Called with each new pipe; the pipe lives on after it returns, until somebody closes it."""
+
+Revoked: TypeAlias = Callable[[int], bool]
+"""Whether the certificate of a serial number was revoked; asked anew at each connection."""
+
+
+def nobody(serial: int) -> bool:
+    """Nobody's certificate was revoked."""
+    del serial
+    return False
+
+
+class Transport(Protocol):
+    """A way to connect parties that prove who they are to each other.
+
+    Attributes:
+        name: as kits and settings call it.
+    """
+
+    name: str
+
+    async def listen(
+        self, address: str, credentials: Credentials, accept: Accept, revoked: Revoked = nobody
+    ) -> Listener:
+        """Accept connections of the project's parties at an address.
+
+        Args:
+            address: ``host:port``; port 0 lets the system choose.
+            credentials: of this end.
+            accept: called with each new pipe.
+            revoked: asked at each connection.
+
+        Raises:
+            OSError: the address cannot be listened at.
+        """
+
+    async def dial(
+        self, address: str, credentials: Credentials, server_name: str | None = None, revoked: Revoked = nobody
+    ) -> Pipe:
+        """Connect to a server of the project.
+
+        Args:
+            address: ``host:port``.
+            credentials: of this end; the other must be a server of the same project.
+            server_name: a DNS name or IP address that the server's certificate must hold; the address's host if None.
+            revoked: asked of the server's certificate.
+
+        Raises:
+            IdentityError: one end refuses the other: dialling again does not help.
+            OSError: nobody could be reached (``PipeClosed`` is one).
+        """

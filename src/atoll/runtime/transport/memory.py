@@ -1,0 +1,144 @@
+"""Connections inside one process, without a network: for tests, and for parties that share a process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from atoll.runtime.identity import Credentials, Peer, admit, peer_of
+
+from .base import LARGEST, Accept, Buffer, Listener, Pipe, PipeClosed, Revoked, nobody
+
+__all__ = ["MemoryPipe", "MemoryTransport", "pair"]
+
+_WAITING = 4  # blocks a pipe holds before its sender waits
+
+
+class MemoryPipe:
+    """One end of a connection inside a process.
+
+    Args:
+        peer: who is said to be at the other end.
+    """
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.heard = 0.0
+        self.closed = False
+        self._other: MemoryPipe = self
+        self._blocks: deque[bytes] = deque()
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+
+    def join(self, other: MemoryPipe) -> None:
+        """Make two ends one pipe."""
+        self._other, other._other = other, self
+
+    async def send(self, *parts: Buffer) -> None:
+        """Put one block into the other end's hands."""
+        block = b"".join(parts)
+        if len(block) > LARGEST:
+            self._end()
+            raise PipeClosed(f"a block of {len(block)} bytes, {LARGEST} are allowed")
+        other = self._other
+        while len(other._blocks) >= _WAITING and not self.closed:
+            other._room.clear()
+            await other._room.wait()
+        if self.closed:
+            raise PipeClosed("the pipe is closed")
+        other._blocks.append(block)
+        other.heard = asyncio.get_running_loop().time()
+        other._changed.set()
+
+    async def recv(self) -> bytes:
+        """Wait for the next block."""
+        while not self._blocks:
+            if self.closed:
+                raise PipeClosed("the pipe is closed")
+            self._changed.clear()
+            await self._changed.wait()
+        self._room.set()
+        return self._blocks.popleft()
+
+    async def close(self) -> None:
+        """Close both ends; what has not been received is lost."""
+        self._end()
+
+    def _end(self) -> None:
+        for end in (self, self._other):
+            end.closed = True
+            end._changed.set()
+            end._room.set()
+
+
+def pair(left: Peer, right: Peer) -> tuple[MemoryPipe, MemoryPipe]:
+    """A connection between two: the pipe that ``left`` holds, and the one that ``right`` holds."""
+    held, other = MemoryPipe(right), MemoryPipe(left)
+    held.join(other)
+    return held, other
+
+
+class _Place:
+    def __init__(self, transport: MemoryTransport, address: str, peer: Peer, accept: Accept, revoked: Revoked) -> None:
+        self.address = address
+        self.peer = peer
+        self.accept = accept
+        self.revoked = revoked
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.pipes: set[MemoryPipe] = set()
+        self._transport = transport
+
+    def took(self, pipe: MemoryPipe) -> None:
+        self.pipes = {other for other in self.pipes if not other.closed} | {pipe}
+        task = asyncio.ensure_future(self.accept(pipe))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def close(self) -> None:
+        self._transport.places.pop(self.address, None)
+        for pipe in self.pipes:
+            await pipe.close()
+        for task in self.tasks:
+            task.cancel()
+
+
+class MemoryTransport:
+    """A world of addresses of its own, inside one process and one event loop.
+
+    Certificates are read and admitted as everywhere, but nobody proves to hold a key.
+    """
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self.places: dict[str, _Place] = {}
+
+    async def listen(
+        self, address: str, credentials: Credentials, accept: Accept, revoked: Revoked = nobody
+    ) -> Listener:
+        """Accept connections at an address of this world."""
+        host, _, port = address.rpartition(":")
+        if port == "0":
+            address = f"{host}:{1 + len(self.places)}"
+        if address in self.places:
+            raise OSError(f"somebody listens at {address} already")
+        place = _Place(self, address, peer_of(credentials.certificate), accept, revoked)
+        self.places[address] = place
+        return place
+
+    async def dial(
+        self, address: str, credentials: Credentials, server_name: str | None = None, revoked: Revoked = nobody
+    ) -> Pipe:
+        """Connect to an address of this world; names are not looked up here."""
+        del server_name
+        place = self.places.get(address)
+        if place is None:
+            raise ConnectionRefusedError(f"nobody listens at {address}")
+        me = peer_of(credentials.certificate)
+        admit(credentials.certificate, project=place.peer.project, revoked=place.revoked)
+        if revoked(place.peer.serial):
+            raise PipeClosed(f"the certificate of {place.peer} was revoked")
+        held, other = pair(me, place.peer)
+        place.took(other)
+        return held

@@ -1,0 +1,245 @@
+"""Channels over one connection that stays: messages, blocks, order, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll.core import message as M
+from atoll.core.errors import ConfigError, MessageError
+from atoll.engines.link import LinkClosed
+from atoll.runtime.identity import Peer
+from atoll.runtime.line import Channel, Line, LineLost, Packed, Settings, local_line
+from atoll.runtime.transport import local_pipe
+
+SERVER = Peer("hub", "server", "Hub", 1, "00", "study")
+SITE = Peer("north", "site", "North", 2, "01", "study")
+
+
+def run(coroutine: Any) -> Any:
+    async def bounded() -> Any:
+        async with asyncio.timeout(20):
+            return await coroutine
+
+    return asyncio.run(bounded())
+
+
+@contextlib.asynccontextmanager
+async def two(settings: Settings | None = None) -> AsyncIterator[tuple[Line, Line]]:
+    """A front's end, and a job process's."""
+    one, other = socket.socketpair()
+    front, job = await asyncio.gather(local_pipe(one, SITE), local_pipe(other, SERVER))
+    lines = await asyncio.gather(
+        local_line(front, dialled=False, settings=settings), local_line(job, dialled=True, settings=settings)
+    )
+    yield lines[0], lines[1]
+    await asyncio.gather(*(line.close() for line in lines))
+
+
+async def joined(left: Line, right: Line, name: str = "job") -> tuple[Channel, Channel]:
+    found: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
+    right.on_open = found.set_result
+    return left.open(name), await found
+
+
+def test_messages_of_any_size_come_as_they_were() -> None:
+    async def play() -> None:
+        async with two() as lines:
+            here, there = await joined(*lines)
+            assert (there.name, there.peer) == ("job", SERVER)
+            trees = [None, {"a": [1, (2.5, "x")]}, {"w": np.arange(3_000_001, dtype=np.float32)}, {"t": b"x" * 999}]
+            for tree in trees:
+                sending = asyncio.create_task(here.send(tree))
+                assert M.equal(await there.recv(), tree)
+                await sending
+
+    run(play())
+
+
+def test_what_is_sent_may_change_afterwards() -> None:
+    async def play() -> None:
+        async with two() as lines:
+            here, there = await joined(*lines)
+            weights = np.ones(100_000)
+            await here.send({"w": weights})
+            packed = Packed({"w": weights})
+            weights[:] = 7
+            await here.send(packed)
+            for _ in range(2):
+                assert (await there.recv())["w"].max() == 1
+
+    run(play())
+
+
+def test_a_closed_channel_says_why_after_all_that_was_sent() -> None:
+    async def play() -> None:
+        async with two() as lines:
+            here, there = await joined(*lines)
+            await here.send("last words")
+            here.close("the job was stopped")
+            assert await there.recv() == "last words"
+            with pytest.raises(LinkClosed, match="the job was stopped"):
+                await there.recv()
+            with pytest.raises(LinkClosed, match="the job was stopped"):
+                await there.send("?")
+            with pytest.raises(LinkClosed, match="closed at this end"):
+                await here.send("!")
+
+    run(play())
+
+
+def test_both_ends_forget_a_channel_that_both_closed() -> None:
+    async def play() -> None:
+        async with two() as lines:
+            for number in range(50):
+                here, there = await joined(*lines, f"job {number}")
+                await there.send(number)
+                assert await here.recv() == number
+                here.close()
+                with pytest.raises(LinkClosed, match="closed"):
+                    await there.recv()
+                there.close()
+            last, there = await joined(*lines, "last")
+            await last.send(0)
+            await there.recv()
+            assert [len(line.table) for line in lines] == [1, 1]
+
+    run(play())
+
+
+def test_a_lost_line_ends_its_channels() -> None:
+    async def play() -> None:
+        async with two() as lines:
+            here, there = await joined(*lines)
+            waiting = asyncio.create_task(there.recv())
+            await lines[0].close("the server goes down")
+            with pytest.raises(LinkClosed, match="the server goes down"):
+                await waiting
+            with pytest.raises(LinkClosed, match="closed"):
+                await here.recv()
+            with pytest.raises(LineLost, match="the server goes down"):
+                lines[1].open("another")
+            with pytest.raises(LineLost, match="closed at this end"):
+                lines[0].open("another")
+
+    run(play())
+
+
+def test_a_process_that_dies_ends_the_line() -> None:
+    async def play() -> None:
+        async with two() as lines:
+            _, there = await joined(*lines)
+            assert lines[0].pump is not None
+            await lines[0].pump.pipe.close()
+            with pytest.raises(LineLost, match="is gone"):
+                await there.recv()
+
+    run(play())
+
+
+def test_long_messages_go_through_a_file_that_has_no_name(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with two(Settings(spool=tmp_path, spool_over=1 << 16)) as lines:
+            here, there = await joined(*lines)
+            tree = {"w": np.arange(1_000_003.0), "s": "x"}
+            sending = asyncio.create_task(here.send(Packed(tree, spool=tmp_path, spool_over=1 << 16)))
+            came = await there.recv()
+            await sending
+            assert list(tmp_path.iterdir()) == []
+            assert M.equal(came, tree)
+            assert came["w"].ctypes.data % 64 == 0
+            assert not came["w"].flags.writeable
+
+    run(play())
+
+
+def test_a_relay_passes_blocks_on_without_reading_them() -> None:
+    async def relay(source: Channel, sink: Channel) -> None:
+        with contextlib.suppress(LinkClosed):
+            while True:
+                await sink.send_block(await source.recv_block())
+
+    async def play() -> None:
+        async with two() as first, two() as second:
+            near, in_front = await joined(*first)
+            behind, far = await joined(*second)
+            relaying = asyncio.create_task(relay(in_front, behind))
+            tree = {"w": np.arange(900_000.0)}
+            sending = asyncio.create_task(near.send(tree))
+            assert M.equal(await far.recv(), tree)
+            await sending
+            relaying.cancel()
+
+    run(play())
+
+
+def test_a_message_given_up_half_way_is_dropped_and_the_next_arrives() -> None:
+    async def play() -> None:
+        async with two(Settings(window=5 << 20)) as lines:
+            here, there = await joined(*lines)
+            stuck = asyncio.create_task(here.send({"w": np.zeros(2_000_000)}))  # more than the window
+            while here.outbox.room(1 << 20):
+                await asyncio.sleep(0)
+            stuck.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await stuck
+            sending = asyncio.create_task(here.send("next"))
+            assert await there.recv() == "next"
+            await sending
+
+    run(play())
+
+
+def test_a_stalled_channel_stalls_no_other_and_holds_no_more_than_its_window() -> None:
+    async def play() -> None:
+        settings = Settings(window=1 << 20, block=1 << 16)
+        async with two(settings) as lines:
+            stalled, reader = await joined(*lines, "stalled")
+            lively, there = await joined(*lines, "lively")
+            big = {"w": np.arange(1_000_000.0)}
+            sending = asyncio.create_task(stalled.send(big))
+            for number in range(200):
+                await lively.send({"n": number, "w": np.zeros(5000)})
+                assert (await there.recv())["n"] == number
+            assert not sending.done()
+            assert reader.inbox.held <= settings.window
+            assert stalled.outbox.held <= settings.window
+            assert M.equal(await reader.recv(), big)
+            await sending
+
+    run(play())
+
+
+def test_what_is_no_message_closes_its_channel_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def play() -> None:
+        async with two(Settings(limits=M.Limits(max_bytes=1 << 20))) as lines:
+            here, there = await joined(*lines, "bad")
+            from atoll.runtime.line import Block
+
+            await here.send_block(Block(b"ATOLnonsense" * 10, 1))
+            with pytest.raises(MessageError, match="format version"):
+                await there.recv()
+            with pytest.raises(LinkClosed, match="a message was refused"):
+                await here.recv()
+            good, there = await joined(*lines, "good")
+            await good.send(1)
+            assert await there.recv() == 1
+
+    run(play())
+    assert "channel 'bad' is closed" in caplog.text
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ConfigError, match="window is 1000"):
+        Settings(window=1000)
+    with pytest.raises(ConfigError, match="block is 2097152"):
+        Settings(block=2 << 20)
+    with pytest.raises(ConfigError, match="silence is 0"):
+        Settings(silence=0)
