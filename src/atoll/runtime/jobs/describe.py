@@ -1,0 +1,139 @@
+"""A live training as the plain settings that make it again."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.errors import ConfigError
+from atoll.runs.parts import part_type
+from atoll.runs.registry import registry
+from atoll.runs.schema import is_value, schema_of
+
+from .modules import reference_of
+
+if TYPE_CHECKING:
+    from atoll.learn import Training
+
+__all__ = ["described", "require_equal"]
+
+_SINGLE = ("algorithm", "topology", "selection", "aggregation", "pacing", "reducer")
+_KINDS = {"uplink": "uplink stage", "downlink": "uplink stage", "stop": "stop rule"}
+_SAME = ("rounds", "keep_best", "device", "compile", "buffers", "checkpoint_every")
+_LIVE = "make it in a function of the job's source folder and name that as module:name"
+
+
+def described(training: Training, model: Any = None) -> dict[str, Any]:
+    """The settings of a training. ``require_equal`` tells whether they make an equal one.
+
+    Args:
+        training: the training.
+        model: how the model is said; by default what the model says of itself.
+
+    Raises:
+        ConfigError: a part is no plain data, or cannot be imported under its name.
+    """
+    if training.callbacks:
+        raise ConfigError(
+            f"{len(training.callbacks)} callbacks cannot travel",
+            where="Training.callbacks",
+            remedy="use a stop rule or a tracker, or write a program: module:name",
+        )
+    said: dict[str, Any] = {name: getattr(training, name) for name in _SAME}
+    said |= {name: _part(name, getattr(training, name), name) for name in _SINGLE}
+    for name in ("uplink", "stop"):
+        said[name] = [_part(_KINDS[name], p, f"{name}[{i}]") for i, p in enumerate(getattr(training, name))]
+    said["downlink"] = None if training.downlink is None else _part(_KINDS["downlink"], training.downlink, "downlink")
+    said["evaluation"] = _settings(training.evaluation, "evaluation")
+    said["budget"] = None if training.budget is None else _settings(training.budget, "budget")
+    said["loss"] = training.loss if isinstance(training.loss, str) else reference_of(training.loss, "loss")
+    said["model"] = _model(training.model) if model is None else model
+    return said
+
+
+def require_equal(training: Training, made: Training) -> None:
+    """Refuse a description that makes another training.
+
+    Raises:
+        ConfigError: it names the parts that differ.
+    """
+    for field in dataclasses.fields(made):
+        old, new = getattr(training, field.name), getattr(made, field.name)
+        if field.name != "model" and not _equal(old, new):
+            raise ConfigError(
+                f"{old!r} would become {new!r}: not all of it is a setting",
+                where=f"Training.{field.name}",
+                remedy=f"leave what is no setting at its default, or {_LIVE}",
+            )
+
+
+def _equal(old: Any, new: Any) -> bool:
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        return len(old) == len(new) and all(map(_equal, old, new))
+    return bool(old == new)
+
+
+def _part(kind: str, part: Any, where: str) -> dict[str, Any]:
+    """A part's name and settings."""
+    known = registry(kind).parts().get(type(part).__name__)
+    name = type(part).__name__ if known is type(part) else reference_of(type(part), where)
+    return {"name": name, **_settings(part, where)}
+
+
+def _settings(part: Any, where: str) -> dict[str, Any]:
+    """The settings of a dataclass that differ from their defaults."""
+    if not is_value(type(part)):
+        raise ConfigError(f"a live {type(part).__name__} cannot travel", where=where, remedy=_LIVE)
+    kind: Any = type(part)
+    names = schema_of(kind).names
+    said: dict[str, Any] = {}
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if not field.init or _is_default(field, value):
+            continue
+        if field.name not in names:
+            raise ConfigError(
+                f"a live {type(value).__name__} cannot travel", where=f"{where}.{field.name}", remedy=_LIVE
+            )
+        said[field.name] = _setting(value, f"{where}.{field.name}")
+    return said
+
+
+def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
+    if field.default is not dataclasses.MISSING:
+        return type(value) is type(field.default) and _equal(field.default, value)
+    return field.default_factory is not dataclasses.MISSING and _equal(field.default_factory(), value)
+
+
+def _setting(value: Any, where: str) -> Any:
+    if type(value) in (str, int, float, bool, type(None)):
+        return value
+    if isinstance(value, list | tuple):
+        return [_setting(inner, f"{where}[{i}]") for i, inner in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {str(key): _setting(inner, f"{where}.{key}") for key, inner in value.items()}
+    for base in type(value).__mro__:
+        kind = part_type(base.__name__)
+        if kind is not None:
+            return _part(kind.kind, value, where)
+    return _settings(value, where)
+
+
+def _model(model: Any) -> Any:
+    """How a model is said: a function by its name, a partial with its arguments, a dataclass with its fields."""
+    if isinstance(model, functools.partial) and not model.args:
+        settings = {key: _setting(value, f"model.{key}") for key, value in model.keywords.items()}
+        return {"name": reference_of(model.func, "model"), **settings}
+    if inspect.isfunction(model) or inspect.isclass(model):
+        return {"name": reference_of(model, "model")}
+    if is_value(type(model)):
+        return {"name": reference_of(type(model), "model"), **_settings(model, "model")}
+    raise ConfigError(
+        f"a live {type(model).__name__} cannot travel",
+        where="Training.model",
+        remedy='say how it is made, as in JobConfig.of(training, model={"name": "mlp", "features": 64, "outputs": 10}), '
+        "or name your own function as module:name",
+    )

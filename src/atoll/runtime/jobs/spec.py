@@ -1,0 +1,177 @@
+"""A job: the configuration of a run between real sites, who bring the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError, model_validator
+
+from atoll.core.errors import AtollError, ConfigError
+from atoll.runs import RunConfig, yaml
+from atoll.runs.parts import ModelPart, SourcePart
+from atoll.runs.problems import collect, refused
+from atoll.runs.schema import Section, names_at
+
+from .modules import importing
+from .terms import JobTerms, problem
+
+if TYPE_CHECKING:
+    from atoll.data import Dataset, Islands
+    from atoll.learn import Training
+
+__all__ = ["JobConfig", "JobData", "load_job", "parse_job"]
+
+_ALWAYS = frozenset({*JobTerms.model_fields, "data", "seed", "device"})
+"""Settings that a job with a program of its own has too."""
+
+
+class JobData(Section):
+    """Rows that the server itself holds; all others stay where they are, at the sites.
+
+    Attributes:
+        test: a source of rows that models are tested on; of a data set with a test part of its own, that part.
+    """
+
+    test: SourcePart | None = None
+
+
+class JobConfig(JobTerms, RunConfig):
+    """A whole job: the terms, and a training as a run has it or a program.
+
+    Attributes:
+        data: what the server itself holds.
+        model: the model, by name or as ``module:factory``; none with a program.
+    """
+
+    name: str = "job"
+    data: JobData | None = None  # type: ignore[assignment]
+    model: ModelPart | None = None  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def _whole(self) -> JobConfig:
+        if self.program is None and self.model is None:
+            raise problem("model", " is missing", "name a model, or a program as module:name")
+        if self.program is not None:
+            if not all(self.program.partition(":")):
+                raise problem("program", f"={self.program!r} is no module:name", "name your program as module:name")
+            for given in sorted(self.model_fields_set - _ALWAYS):
+                raise problem(given, " is a setting of a training, and there is a program", "remove one of them")
+        if self.devices is not None:
+            raise problem("devices", " are those of a simulation", "remove them: real sites are as fast as they are")
+        if self.folder is not None:
+            raise problem("folder", f"={self.folder!r} is the server's choice", "remove it; atoll result fetches it")
+        return self
+
+    @classmethod
+    def of(cls, training: Training, *, model: Any = None, **terms: Any) -> JobConfig:
+        """The job that runs a training, written down.
+
+        Args:
+            training: all of its parts are plain data: their classes are known to Atoll or lie in a module of their own.
+            model: how the model is said in a job, such as ``{"name": "mlp", "features": 64, "outputs": 10}``; by default what
+                ``training.model`` says of itself.
+            terms: settings of ``JobTerms``, and ``seed``.
+
+        Raises:
+            ConfigError: something in it is a live object, a closure, or of the script itself; the remedy is to name it.
+        """
+        from .describe import described, require_equal
+
+        job = parse_job({**described(training, model), **terms}, "JobConfig.of", source=terms.get("source"))
+        with importing(job.source_folder):
+            require_equal(training, job.training(model=None))
+        return job
+
+    @property
+    def source_folder(self) -> Path | None:
+        """The folder of its modules."""
+        return None if self.source is None else Path(self.source)
+
+    def test_set(self) -> Dataset | None:
+        """Load the rows that the server holds.
+
+        Raises:
+            DataError: they cannot be had.
+            ConfigError: the source has no rows of a server.
+        """
+        if self.data is None or self.data.test is None:
+            return None
+        from atoll.data import Dataset
+
+        made: Dataset | Islands = self.data.test.build("data.test")
+        if made.test is not None:
+            return made.test
+        if isinstance(made, Dataset):
+            return made
+        raise ConfigError(
+            f"{self.data.test.name} gives clients and no test rows", where="data.test", remedy="name one data set"
+        )
+
+    def job(self) -> tuple[Training, Islands]:
+        """A job has no islands here.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError("the data of a job lie at its sites", where=self.name, remedy="submit it: atoll submit JOB")
+
+    def plain(self) -> dict[str, Any]:
+        """All settings as YAML and JSON have them."""
+        said = self.model_dump()
+        return said if self.program is None else {k: v for k, v in said.items() if k in _ALWAYS}
+
+
+def parse_job(tree: Any, where: str = "job", source: str | Path | None = None) -> JobConfig:
+    """Check a job, all but what only the data and the model can tell.
+
+    Args:
+        tree: its settings.
+        where: for errors.
+        source: the folder of its modules; they are imported for the check, as they will be wherever the job runs.
+
+    Raises:
+        ConfigError: it names the path, the value and the nearest valid key of everything that is wrong.
+        CompositionError: parts that do not go together.
+    """
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            f"a job is a mapping, not {type(tree).__name__}", where=where, remedy="begin with name:, sites: and model:"
+        )
+    with importing(None if source is None else Path(source)):
+        try:
+            job = JobConfig.model_validate(tree)
+        except ValidationError as error:
+            raise refused(collect(error, tree, lambda loc: names_at(JobConfig, loc)), where) from error
+        try:
+            if job.program is None:
+                job.training(model=None)
+        except AtollError as error:
+            place = where if error.where is None else f"{where}: {error.where}"
+            raise type(error)(error.what, where=place, remedy=error.remedy) from error
+    return job
+
+
+def load_job(path: str | Path, settings: Iterable[str] = ()) -> JobConfig:
+    """Read a job and apply ``a.b=value`` settings. Its ``source`` is an absolute path afterwards.
+
+    Args:
+        path: the file, or the folder of a ``job.yaml``.
+        settings: as ``atoll run --set`` takes them.
+
+    Raises:
+        ConfigError: the file, a setting or the whole cannot be used, or the source folder is not there.
+    """
+    file = Path(path) / "job.yaml" if Path(path).is_dir() else Path(path)
+    tree = yaml.read(file)
+    source = None
+    if isinstance(tree, dict):
+        for setting in settings:
+            yaml.override(tree, setting)
+        if isinstance(tree.get("source"), str):
+            source = (file.parent / tree["source"]).resolve()
+            if not source.is_dir():
+                raise ConfigError(f"source={tree['source']!r} is no folder", where=str(file), remedy="name a folder")
+            tree["source"] = str(source)
+    return parse_job(tree, str(file), source)

@@ -1,0 +1,134 @@
+"""The terms of a job: what fronts must know of it. Reading them imports nothing of the user's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from atoll.core.errors import AtollError, ConfigError
+from atoll.runs import yaml
+from atoll.runs.problems import Problem, collect, refused
+from atoll.runs.schema import Section, names_at
+
+from .amounts import Resources, bytes_of
+from .wants import Want
+
+__all__ = ["JobTerms", "ResourcesConfig", "problem", "read_terms"]
+
+
+def problem(setting: str, text: str, remedy: str) -> PydanticCustomError:
+    """A setting that cannot be used, as a validator raises it."""
+    return PydanticCustomError("part", "job", {"problems": [Problem((setting,), text, remedy)]})
+
+
+class ResourcesConfig(Section):
+    """What a job asks of every site.
+
+    Attributes:
+        cpus: processor cores; 0.5 is half of one.
+        memory: bytes, or for example ``4GiB``; 0 asks for none and sets no limit.
+        gpus: whole devices.
+    """
+
+    cpus: float = 1.0
+    memory: int | str = 0
+    gpus: int = 0
+
+    @model_validator(mode="after")
+    def _accepted(self) -> ResourcesConfig:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            try:
+                Resources(**{name: bytes_of(value) if name == "memory" else value})
+            except AtollError as error:
+                raise problem(name, f"={value!r} is no amount", str(error.remedy)) from error
+        return self
+
+    def build(self) -> Resources:
+        """The amounts."""
+        return Resources(self.cpus, bytes_of(self.memory), self.gpus)
+
+
+class JobTerms(Section):
+    """Where and how a job runs.
+
+    Attributes:
+        name: a short word for tables.
+        sites: the names of the sites, or ``all`` of the project.
+        min_sites: how many of them suffice to begin; by default all.
+        patience: seconds without any progress after which a party is lost: the one rule of liveness.
+        on_lost: what becomes of the job then: it fails, naming the party, or goes on without it.
+        attempts: most attempts in a row that may die without a new checkpoint.
+        resources: what it asks of every site.
+        source: a folder of modules that travels with the job, relative to the job's file.
+        program: ``module:name`` of a program ``async def name(fed, **arguments)``, in place of a training.
+        arguments: plain arguments of the program.
+    """
+
+    name: str = "job"
+    sites: Literal["all"] | list[str] = "all"
+    min_sites: int | None = None
+    patience: float = 600.0
+    on_lost: Literal["fail", "drop"] = "fail"
+    attempts: int = 20
+    resources: ResourcesConfig = Field(default_factory=ResourcesConfig)
+    source: str | None = None
+    program: str | None = None
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _possible(self) -> JobTerms:
+        named = None if self.sites == "all" else self.sites
+        if named is not None and (not named or len(set(named)) < len(named) or not all(named)):
+            raise problem("sites", f"={named!r} names nobody, or a site twice", "write all, or each site once")
+        most = math.inf if named is None else len(named)
+        if self.min_sites is not None and not 1 <= self.min_sites <= most:
+            raise problem("min_sites", f"={self.min_sites} of {most:g} sites", "use at least 1 and at most all of them")
+        if not 0 < self.patience < math.inf:
+            raise problem("patience", f"={self.patience}", "give the seconds without progress that are allowed")
+        if self.attempts < 1:
+            raise problem("attempts", f"={self.attempts}", "use at least 1")
+        if self.arguments and self.program is None:
+            raise problem("arguments", " are given without a program", "add program: module:name, or remove them")
+        return self
+
+    def want(self, job: str, sites: tuple[str, ...] = ()) -> Want:
+        """What a scheduler is told.
+
+        Args:
+            job: the job's id.
+            sites: those of its earlier attempts: a resumed job has the same parties, or else it would be another one.
+        """
+        need = self.resources.build()
+        if not sites:
+            named = None if self.sites == "all" else tuple(self.sites)
+            return Want(job=job, need=need, sites=named, quorum=self.min_sites, patience=self.patience)
+        floor = min(self.min_sites or 1, len(sites)) if self.on_lost == "drop" else None
+        return Want(job=job, need=need, sites=sites, floor=floor, patience=self.patience)
+
+
+def read_terms(said: bytes | str | dict[str, Any], where: str = "job.yaml") -> JobTerms:
+    """The terms in a job's file; what it says of the training is left to the job's own process.
+
+    Args:
+        said: the file's text, or its tree.
+        where: for errors.
+
+    Raises:
+        ConfigError: they cannot be used.
+    """
+    try:
+        text = said.decode() if isinstance(said, bytes) else said
+    except UnicodeDecodeError as error:
+        raise ConfigError("it is not text in UTF-8", where=where, remedy="submit the job again") from error
+    tree = yaml.parse(text, where) if isinstance(text, str) else text
+    if not isinstance(tree, dict):
+        raise ConfigError(f"a job is a mapping, not {type(tree).__name__}", where=where, remedy="begin with name:")
+    own = {key: value for key, value in tree.items() if key in JobTerms.model_fields}
+    try:
+        return JobTerms.model_validate(own)
+    except ValidationError as error:
+        raise refused(collect(error, own, lambda loc: names_at(JobTerms, loc)), where) from error
