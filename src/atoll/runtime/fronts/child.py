@@ -1,0 +1,48 @@
+"""``python -m atoll.runtime.fronts.child PARENT MODULE [ARGUMENTS]``: run a module that dies with its parent.
+
+The parent cannot arrange this itself: between fork and exec no Python may run in a process with threads.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+
+__all__ = ["die_with_parent", "main"]
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+ORPHANED = 113
+"""Exit code of a child whose parent had died before it began."""
+
+
+def die_with_parent(parent: int) -> bool:
+    """Ask the system to kill this process when its parent ends, however that ends; Linux only.
+
+    Args:
+        parent: the process id that this process was started by.
+
+    Returns:
+        Whether the parent is still there.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    return os.getppid() == parent
+
+
+def main(argv: list[str]) -> None:
+    """Tie this process to its parent, then become the module."""
+    parent, module, *rest = argv
+    # Ctrl-C at a terminal goes to everyone: the front decides what ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not die_with_parent(int(parent)):
+        sys.exit(ORPHANED)
+    sys.argv = [module, *rest]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

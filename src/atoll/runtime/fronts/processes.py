@@ -1,0 +1,174 @@
+"""Job processes: started with a socket to their front, watched, stopped, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from atoll.core.errors import TaskError
+
+__all__ = ["LINE", "Process", "cpu_seconds"]
+
+LINE = 8192
+"""Bytes of a line of output that are kept; what follows is cut off and said so."""
+_CHUNK = 1 << 16
+_LAST_WORDS = 2.0
+"""Seconds that output which is still on its way has after the end of the process."""
+_SECRETS = ("ATOLL_KIT", "ATOLL_PASSPHRASE")
+"""Variables that begin like this lead to keys: a job has none."""
+
+
+class Process:
+    """A process of a job.
+
+    It leads a process group of its own, so that whatever it starts ends with it; on Linux it is killed when its front dies.
+
+    Attributes:
+        pid: its process id, and that of its group.
+        socket: this end of the pair of sockets to it; whoever takes it owns it.
+    """
+
+    def __init__(
+        self,
+        running: asyncio.subprocess.Process,
+        sock: socket.socket,
+        output: IO[bytes],
+        on_line: Callable[[str], None],
+    ):
+        self.pid = running.pid
+        self.socket = sock
+        self._running = running
+        self._reading = asyncio.create_task(_read(output, on_line))
+        self._ended = asyncio.create_task(self._wait())
+
+    @classmethod
+    async def start(
+        cls,
+        module: str,
+        arguments: Callable[[int], Sequence[str]],
+        *,
+        folder: Path,
+        on_line: Callable[[str], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> Process:
+        """Start ``python -m module`` in a folder.
+
+        Args:
+            module: a module that can be run.
+            arguments: its arguments, given the number of its end of the socket.
+            folder: its working folder.
+            on_line: called with every line that it writes to stdout or stderr.
+            environment: added to this process's own.
+
+        Raises:
+            TaskError: the system would not start it.
+        """
+        ours, theirs = socket.socketpair()
+        # A pipe of our own: asyncio's would make `wait` wait for everybody that holds the other end of it.
+        reading, writing = os.pipe()
+        child = [sys.executable, "-m", "atoll.runtime.fronts.child", str(os.getpid()), module]
+        try:
+            running = await asyncio.create_subprocess_exec(
+                *child, *arguments(theirs.fileno()), cwd=folder, env={**_inherited(), **(environment or {})},
+                stdin=asyncio.subprocess.DEVNULL, stdout=writing, stderr=asyncio.subprocess.STDOUT,
+                pass_fds=(theirs.fileno(),), start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            ours.close()
+            os.close(reading)
+            raise TaskError(
+                f"a job process could not be started: {error.strerror or error}",
+                where=str(folder),
+                remedy="free memory or processes on this machine, then submit again",
+            ) from error
+        finally:
+            theirs.close()
+            os.close(writing)
+        return cls(running, ours, os.fdopen(reading, "rb", 0), on_line)
+
+    async def wait(self) -> int:
+        """Its exit code, negative for the signal that ended it; its output was passed on and its group is gone by then."""
+        return await asyncio.shield(self._ended)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._running.returncode is None
+
+    async def stop(self, grace: float = 5.0) -> int:
+        """Ask it to end; kill it and all that it started if it has not after ``grace`` seconds."""
+        if self.alive:
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                return await asyncio.wait_for(self.wait(), grace)
+            self._signal(signal.SIGKILL)
+        return await self.wait()
+
+    def cpu(self) -> float:
+        """Seconds of processor time that its group has used, 0 where the system does not say."""
+        return cpu_seconds(self.pid)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    async def _wait(self) -> int:
+        code = await self._running.wait()
+        self._signal(signal.SIGKILL)  # what it had started must not outlive it
+        # Something of another group may still hold the other end of its output: nobody waits for that.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._reading, _LAST_WORDS)
+        return code
+
+
+async def _read(output: IO[bytes], on_line: Callable[[str], None]) -> None:
+    """Pass on every line until nobody holds the other end."""
+    stream = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), output
+    )
+    rest, cut = b"", False
+    try:
+        while chunk := await stream.read(_CHUNK):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if not cut:
+                    on_line(_text(line))
+                cut = False
+            if len(rest) > LINE:
+                if not cut:
+                    on_line(_text(rest))
+                rest, cut = b"", True
+        if rest and not cut:
+            on_line(_text(rest))
+    finally:
+        transport.close()
+
+
+def _inherited() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(_SECRETS)}
+
+
+def _text(line: bytes) -> str:
+    more = len(line) - LINE
+    shown = line[:LINE].rstrip(b"\r").decode("utf-8", "replace")
+    return f"{shown} [cut off]" if more > 0 else shown
+
+
+def cpu_seconds(group: int) -> float:
+    """Seconds of processor time of all processes of a group, waited-for children included; 0 where there is no /proc."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # proc(5): after the name in brackets, field 5 is the group and 14 to 17 are user and system time.
+            fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            if int(fields[2]) == group:
+                ticks += sum(int(fields[i]) for i in (11, 12, 13, 14))
+    return ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0
