@@ -64,6 +64,7 @@ class Authority:
         make_folder(folder)
         write(folder / "ca-key.pem", sealed(key, secret), private=True)
         write(folder / "revoked.crl", make_list([], 1, own, key, now))
+        write(folder / "issued.jsonl", b"")
         # The certificate is last: without it there is no authority yet, and the next attempt begins anew.
         write(folder / "ca.pem", pem_of(own))
         return cls(folder, project, lambda: secret)

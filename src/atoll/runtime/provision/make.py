@@ -178,9 +178,10 @@ class _Work:
             raise ConfigError(
                 "there is a folder of that name which was not made here", where=str(target), remedy="move it away"
             )
+        secret = self._seal(name)  # may be refused, so before anything is there
         shutil.rmtree(aside, ignore_errors=True)
         make_folder(aside)
-        for file, content in kit_files(self.project, name, self.authority, self._seal, self.now).items():
+        for file, content in kit_files(self.project, name, self.authority, lambda _: secret, self.now).items():
             write(aside / file, content, private=file == "key.pem")
         aside.rename(target)
         self.done.made.append(name)

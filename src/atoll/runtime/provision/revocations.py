@@ -135,7 +135,7 @@ def read_list(pem: bytes, ca: bytes, where: str) -> RevocationList:
         number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
         serials = frozenset(entry.serial_number for entry in found)
     except (ValueError, x509.ExtensionNotFound) as error:
-        raise _wrong(f"not a revocation list: {error}", where) from error
+        raise _wrong(f"the revocation list is damaged: {_first(error)}", where) from error
     if not any(_signed(found, authority) for authority in certificates_in(ca, where)):
         raise _wrong("the revocation list is not signed by the project's authority", where)
     return RevocationList(number, serials, found.last_update_utc)
@@ -146,6 +146,10 @@ def _signed(found: CertificateRevocationList, authority: Certificate) -> bool:
 
     public = authority.public_key()
     return isinstance(public, EllipticCurvePublicKey) and found.is_signature_valid(public)
+
+
+def _first(error: Exception) -> str:
+    return str(error).partition(". ")[0].partition(" {")[0]
 
 
 def _wrong(what: str, where: str) -> IdentityError:
