@@ -340,23 +340,3 @@ def test_data_that_cannot_be_had_says_so(settings: dict[str, Any], monkeypatch: 
     made = parse_config({**settings, "data": {**settings["data"], "source": "mnist"}})
     with pytest.raises(DataError, match="the environment variable ATOLL_DATA is not set"):
         made.job()
-
-
-def test_data_may_stay_at_sites_but_not_be_forgotten(settings: dict[str, Any]) -> None:
-    without = {k: v for k, v in settings.items() if k != "data"}
-    with pytest.raises(ConfigError, match=r"data is missing \(in configuration\)\. Remedy: add data:"):
-        parse_config(without)
-    with pytest.raises(ConfigError, match=r"data\.source is missing"):
-        parse_config({**without, "data": {"test": "iris"}})
-    made = parse_config(without, at_sites=True)
-    assert made.data.held() is None
-    assert parse_config(yaml.parse(made.to_yaml(), "again"), at_sites=True) == made
-    with pytest.raises(ConfigError, match=r"data\.source is missing"):
-        made.job()
-
-
-def test_the_servers_own_test_rows_take_the_place_of_the_sources(settings: dict[str, Any]) -> None:
-    made = parse_config({**settings, "data": {**settings["data"], "test": {"name": "iris", "test": 0.5}}})
-    islands = made.job()[1]
-    assert islands.test is not None
-    assert len(islands.test) == 75

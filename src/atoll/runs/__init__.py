@@ -1,6 +1,6 @@
 """Runs: a configuration, and the folder that keeps what it did."""
 
-from .config import DataConfig, RunConfig, json_schema, load_config, parse_config, to_job
+from .config import DataConfig, RunConfig, json_schema, load_config, parse_config, parse_data, to_job
 from .execute import execute
 from .folder import RunFolder, new_folder, runs_in
 from .keeping import Kept, keeping
@@ -24,6 +24,7 @@ __all__ = [
     "load_config",
     "new_folder",
     "parse_config",
+    "parse_data",
     "read_model",
     "register",
     "registry",

@@ -40,10 +40,10 @@ from .registry import imported
 from .schema import Section, names_at, schema_of
 
 if TYPE_CHECKING:
-    from atoll.data import Dataset, Islands
+    from atoll.data import Islands
     from atoll.learn import Training
 
-__all__ = ["DataConfig", "RunConfig", "json_schema", "load_config", "parse_config", "to_job"]
+__all__ = ["DataConfig", "RunConfig", "json_schema", "load_config", "parse_config", "parse_data", "to_job"]
 
 if TYPE_CHECKING:
     _EvaluationFields = Section
@@ -89,25 +89,20 @@ def _default(kind: type[Part], name: str) -> Any:
     return Field(default_factory=lambda: kind.model_validate(name))
 
 
-_NO_SOURCE = "add data: {source: ...}, for example source: digits, and a partition"
-
-
 class DataConfig(Section):
     """Where the data come from and how they are divided.
 
     Attributes:
-        source: a data set by name, a reader with its path, a generator, or ``module:factory``; absent where the data are at sites of their own.
+        source: a data set by name, a reader with its path, a generator, or ``module:factory``.
         partition: how rows become clients; absent when the source is divided already.
         corruptions: what is spoiled, each with the ``share`` of the clients.
         corruption_seed: which clients are spoiled.
-        test: what the server holds for evaluation, in place of the source's own: the test rows of a data set, or all rows of one without.
     """
 
-    source: SourcePart | None = None
+    source: SourcePart
     partition: PartitionPart | None = None
     corruptions: list[CorruptionPart] = Field(default_factory=list)
     corruption_seed: int = 0
-    test: SourcePart | None = None
 
     @model_validator(mode="after")
     def _shares(self) -> DataConfig:
@@ -128,8 +123,6 @@ class DataConfig(Section):
         """
         from atoll.data import Dataset, corrupt
 
-        if self.source is None:
-            raise ConfigError("data.source is missing", where="data", remedy=_NO_SOURCE)
         made = self.source.build("data.source")
         if isinstance(made, Dataset):
             if self.partition is None:
@@ -148,19 +141,7 @@ class DataConfig(Section):
         if self.corruptions:
             groups = {p.build(f"data.corruptions[{i}]"): p.args["share"] for i, p in enumerate(self.corruptions)}
             made = corrupt(made, groups, seed=self.corruption_seed)
-        return made if self.test is None else made.with_test(self.held())  # type: ignore[no-any-return]
-
-    def held(self) -> Dataset | None:
-        """What the server itself holds for evaluation, if ``test`` says so.
-
-        Raises:
-            DataError: the data cannot be had.
-        """
-        if self.test is None:
-            return None
-        made = self.test.build("data.test")
-        rows: Dataset = made.test if made.test is not None else made
-        return rows if not hasattr(rows, "pooled") else rows.pooled()
+        return made  # type: ignore[no-any-return]
 
 
 class RunConfig(Section):
@@ -168,7 +149,7 @@ class RunConfig(Section):
 
     Attributes:
         name: a short word for tables and the run's folder.
-        data: the data; may be left out where they are at sites of their own.
+        data: the data.
         model: the model, by name or as ``module:factory``.
         algorithm: what clients and server compute.
         topology: who talks to whom.
@@ -198,7 +179,7 @@ class RunConfig(Section):
     """
 
     name: str = "run"
-    data: DataConfig = Field(default_factory=DataConfig)
+    data: DataConfig
     model: ModelPart
     algorithm: AlgorithmPart = _default(AlgorithmPart, "FedAvg")
     topology: TopologyPart = _default(TopologyPart, "Star")
@@ -285,13 +266,8 @@ def _differ(a: Any, b: Any, path: str) -> Iterable[str]:
         yield path
 
 
-def parse_config(tree: Any, where: str = "configuration", *, at_sites: bool = False) -> RunConfig:
+def parse_config(tree: Any, where: str = "configuration") -> RunConfig:
     """Check a configuration, all but what only the data and the model can tell.
-
-    Args:
-        tree: the settings.
-        where: where they come from, for errors.
-        at_sites: the data are at sites of their own, so that none need be named.
 
     Raises:
         ConfigError: it names the path, the value and the nearest valid key of everything that is wrong.
@@ -307,9 +283,6 @@ def parse_config(tree: Any, where: str = "configuration", *, at_sites: bool = Fa
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
         raise refused(collect(error, tree, _names_at), where) from error
-    if config.data.source is None and not at_sites:
-        missing = "data.source" if "data" in tree else "data"
-        raise ConfigError(f"{missing} is missing", where=where, remedy=_NO_SOURCE)
     _check_engine(config, where)
     try:
         config.training(model=None)
@@ -319,6 +292,18 @@ def parse_config(tree: Any, where: str = "configuration", *, at_sites: bool = Fa
         place = where if error.where is None else f"{where}: {error.where}"
         raise type(error)(error.what, where=place, remedy=error.remedy) from error
     return config
+
+
+def parse_data(tree: Any, where: str = "data") -> DataConfig:
+    """Check a description of data alone.
+
+    Raises:
+        ConfigError: it names the path, the value and the nearest valid key of everything that is wrong.
+    """
+    try:
+        return DataConfig.model_validate(tree)
+    except ValidationError as error:
+        raise refused(collect(error, tree, lambda loc: names_at(DataConfig, loc)), where) from error
 
 
 def load_config(path: str | Path, settings: Iterable[str] = ()) -> RunConfig:
@@ -342,8 +327,6 @@ def to_job(config: RunConfig) -> tuple[Training, Islands]:
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a configuration file, for editors."""
     schema = RunConfig.model_json_schema()
-    schema["required"] = ["data", *schema["required"]]  # a configuration without data is for sites that have their own
-    schema["$defs"]["DataConfig"]["required"] = ["source"]
     for kind in Part.__subclasses__():
         if kind.__name__ in schema["$defs"]:
             described = kind.described()

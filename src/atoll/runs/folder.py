@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from atoll.core.errors import CheckpointError, ConfigError
 from atoll.core.files import write_bytes
@@ -28,9 +28,6 @@ from atoll.core.files import write_bytes
 from .config import RunConfig, parse_config
 from .records import as_json, read_lines
 from .yaml import read
-
-if TYPE_CHECKING:
-    from .keeping import Settings
 
 __all__ = ["RunFolder", "new_folder", "runs_in"]
 
@@ -90,7 +87,7 @@ class RunFolder:
             CheckpointError: they cannot be read.
         """
         try:
-            return parse_config(read(self.require().config_file), str(self.config_file), at_sites=True)
+            return parse_config(read(self.require().config_file), str(self.config_file))
         except ConfigError as error:
             raise CheckpointError(
                 f"the run's settings cannot be used: {error.what}",
@@ -122,11 +119,9 @@ class RunFolder:
             )
         return made
 
-    def write_config(self, settings: Settings) -> None:
+    def write_config(self, config: RunConfig) -> None:
         """Write the settings down, without the folder: a run may be moved."""
-        if isinstance(settings, RunConfig):
-            settings = settings.model_copy(update={"folder": None})
-        write_bytes(self.config_file, settings.to_yaml().encode())
+        write_bytes(self.config_file, config.model_copy(update={"folder": None}).to_yaml().encode())
 
     def write_manifest(self, **changes: Any) -> dict[str, Any]:
         """Change entries of the manifest, atomically."""

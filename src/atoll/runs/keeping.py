@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import AtollError, CheckpointError, ConfigError, MissingExtraError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atoll.learn import Training
     from atoll.simulation import Result
 
-__all__ = ["CHANGEABLE", "Kept", "Listener", "Settings", "keeping"]
+__all__ = ["CHANGEABLE", "Kept", "Listener", "keeping"]
 
 CHANGEABLE = ("name", "folder", "rounds", "stop", "trackers")
 """Settings that a resumed run may change: the others would make it another run."""
@@ -29,26 +29,11 @@ CHANGEABLE = ("name", "folder", "rounds", "stop", "trackers")
 Listener = Callable[[dict[str, Any]], None]
 
 
-class Settings(Protocol):
-    """What a run is: a ``RunConfig``, or the settings of a program."""
-
-    name: str
-    seed: int
-
-    def to_yaml(self) -> str:
-        """All settings, as the folder keeps them."""
-        ...
-
-    def digest(self) -> str:
-        """What two runs share when they compute the same."""
-        ...
-
-
 class Kept:
     """A run while it goes on: its records are written so that metrics.jsonl never holds a round twice.
 
     Args:
-        settings: what it is.
+        config: what it is.
         folder: where.
         on_record: called with every record.
         on_start: called with the number of rounds that were already done.
@@ -56,12 +41,12 @@ class Kept:
 
     def __init__(
         self,
-        settings: Settings,
+        config: RunConfig,
         folder: RunFolder,
         on_record: Listener | None = None,
         on_start: Callable[[int], None] | None = None,
     ) -> None:
-        self.settings = settings
+        self.config = config
         self.folder = folder
         self.on_record = on_record
         self.on_start = on_start
@@ -75,7 +60,7 @@ class Kept:
 
         if not self.folder.data_file.exists():
             summarise_data(data, self.folder.data_file)
-        self.trackers = _trackers(self.settings, self.folder) if isinstance(self.settings, RunConfig) else []
+        self.trackers = _trackers(self.config, self.folder)
         self.folder.write_manifest(citations=cite(job, data))
         return job.replace(callbacks=(*self.trackers, *callbacks))
 
@@ -136,7 +121,7 @@ class Kept:
 
 @contextlib.contextmanager
 def keeping(
-    settings: Settings,
+    config: RunConfig,
     folder: RunFolder,
     *,
     resume: bool = False,
@@ -146,7 +131,7 @@ def keeping(
     """Hold a run's folder while the run goes on, and keep its manifest true, whatever happens.
 
     Args:
-        settings: what the run is.
+        config: what the run is.
         folder: where; made if it is not there.
         resume: continue what the folder holds; begin when nothing was begun there.
         on_record: called with every record.
@@ -156,17 +141,17 @@ def keeping(
         CheckpointError: the folder holds another run, or cannot be read or written.
         ConfigError: the settings are not those of the run to resume.
     """
-    _prepare(settings, folder, resume)
+    _prepare(config, folder, resume)
     with folder.lock() as free, logging_to(folder.log_file):
         if not free:
             raise CheckpointError(
                 "another process runs in this folder", where=str(folder.path), remedy="wait for it, or stop it"
             )
-        with _recorded(settings, folder, resume):
-            yield Kept(settings, folder, on_record, on_start)
+        with _recorded(config, folder, resume):
+            yield Kept(config, folder, on_record, on_start)
 
 
-def _prepare(settings: Settings, folder: RunFolder, resume: bool) -> None:
+def _prepare(config: RunConfig, folder: RunFolder, resume: bool) -> None:
     if folder.begun:
         if not resume:
             raise CheckpointError(
@@ -174,7 +159,7 @@ def _prepare(settings: Settings, folder: RunFolder, resume: bool) -> None:
                 where=str(folder.path),
                 remedy="resume it (--resume), or choose another",
             )
-        changed = _changed(settings, folder)
+        changed = [p for p in folder.config().differences(config) if p.split(".")[0] not in CHANGEABLE]
         if changed:
             raise ConfigError(
                 f"{', '.join(changed)} differ from the run in the folder",
@@ -185,33 +170,25 @@ def _prepare(settings: Settings, folder: RunFolder, resume: bool) -> None:
         raise CheckpointError(
             "the folder holds other files and no run", where=str(folder.path), remedy="choose an empty or a new folder"
         )
-    folder.write_config(settings)
-
-
-def _changed(settings: Settings, folder: RunFolder) -> list[str]:
-    """Paths of the settings that differ from those of the run in the folder, and may not."""
-    if isinstance(settings, RunConfig):
-        return [p for p in folder.config().differences(settings) if p.split(".")[0] not in CHANGEABLE]
-    same = folder.config_file.read_text(encoding="utf-8") == settings.to_yaml()
-    return [] if same else ["the settings"]
+    folder.write_config(config)
 
 
 @contextlib.contextmanager
-def _recorded(settings: Settings, folder: RunFolder, resume: bool) -> Iterator[None]:
+def _recorded(config: RunConfig, folder: RunFolder, resume: bool) -> Iterator[None]:
     """Keep the manifest's status true, whatever happens."""
     now = _now()
     begun: dict[str, Any] = {}
     with contextlib.suppress(CheckpointError):
         begun = folder.manifest() if resume else {}
     folder.write_manifest(
-        name=settings.name,
+        name=config.name,
         status="running",
         started=begun.get("started", now),
         resumed=[*begun.get("resumed", []), now] if begun else [],
         ended=None,
         error=None,
-        seed=settings.seed,
-        digest=settings.digest(),
+        seed=config.seed,
+        digest=config.digest(),
         versions=versions(),
     )
     try:
