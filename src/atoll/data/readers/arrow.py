@@ -16,7 +16,7 @@ from ..dataset import Dataset
 from ._files import existing
 from .table import from_table
 
-__all__ = ["from_arrow", "read_parquet"]
+__all__ = ["from_arrow", "read_parquet", "table_of_parquet"]
 
 
 def read_parquet(
@@ -37,6 +37,26 @@ def read_parquet(
         MissingExtraError: pyarrow is not installed.
         DataError: a file that cannot be read, unknown columns, or missing values.
     """
+    return from_table(
+        table_of_parquet(path),
+        target=target,
+        task=task,
+        features=features,
+        keep=keep,
+        drop=drop,
+        categories=categories,
+        name=name or Path(path).stem,
+        citation=citation,
+    )
+
+
+def table_of_parquet(path: str | Path) -> dict[str, Array]:
+    """Return the columns of a Parquet file: numbers, dates or text.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+        DataError: a file that cannot be read.
+    """
     path = existing(path)
     parquet = need("pyarrow.parquet", "arrow", "reading Parquet")
     arrow = need("pyarrow", "arrow", "reading Parquet")
@@ -44,17 +64,7 @@ def read_parquet(
         table = parquet.read_table(path)
     except (arrow.ArrowException, OSError) as error:
         raise DataError(f"not a readable Parquet file: {error}", where=path.name, remedy="write it again") from error
-    return from_arrow(
-        table,
-        target=target,
-        task=task,
-        features=features,
-        keep=keep,
-        drop=drop,
-        categories=categories,
-        name=name or path.stem,
-        citation=citation,
-    )
+    return {str(column): _plain(table[column]) for column in table.column_names}
 
 
 def from_arrow(table: Any, *, target: str | Sequence[str] | None, name: str = "arrow", **options: Any) -> Dataset:
