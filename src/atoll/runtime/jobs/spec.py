@@ -52,14 +52,14 @@ class JobConfig(JobTerms, RunConfig):
     @model_validator(mode="after")
     def _whole(self) -> JobConfig:
         if self.program is None and self.model is None:
-            raise problem("model", " is missing", "name a model, or a program as module:name")
+            raise problem("model", "is missing", "name a model, or a program as module:name")
         if self.program is not None:
             if not all(self.program.partition(":")):
                 raise problem("program", f"={self.program!r} is no module:name", "name your program as module:name")
             for given in sorted(self.model_fields_set - _ALWAYS):
-                raise problem(given, " is a setting of a training, and there is a program", "remove one of them")
+                raise problem(given, "is a setting of a training, and there is a program", "remove one of them")
         if self.devices is not None:
-            raise problem("devices", " are those of a simulation", "remove them: real sites are as fast as they are")
+            raise problem("devices", "are those of a simulation", "remove them: real sites are as fast as they are")
         if self.folder is not None:
             raise problem("folder", f"={self.folder!r} is the server's choice", "remove it; atoll result fetches it")
         return self

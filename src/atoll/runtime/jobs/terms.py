@@ -92,7 +92,7 @@ class JobTerms(Section):
         if self.attempts < 1:
             raise problem("attempts", f"={self.attempts}", "use at least 1")
         if self.arguments and self.program is None:
-            raise problem("arguments", " are given without a program", "add program: module:name, or remove them")
+            raise problem("arguments", "are given without a program", "add program: module:name, or remove them")
         return self
 
     def want(self, job: str, sites: tuple[str, ...] = ()) -> Want:

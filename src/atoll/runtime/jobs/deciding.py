@@ -1,0 +1,131 @@
+"""The decisions of a scheduler: who may ask, who begins, who lets go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from atoll.core.errors import ConfigError, JobError
+
+from .waiting import Asking, Waiting, listed
+from .wants import Action, Deploy, Offer, Refuse, Release, Wait
+
+__all__ = ["Decisions"]
+
+
+class Decisions:
+    """The queue, the offers that are out and the jobs that were begun; ``Scheduler`` says what may happen to them."""
+
+    def __init__(
+        self,
+        *,
+        max_jobs: int | None = None,
+        overtakes: int = 8,
+        answer_within: float = 30.0,
+        known: Iterable[str] = (),
+    ) -> None:
+        if (max_jobs is not None and max_jobs < 1) or overtakes < 0 or not answer_within > 0:
+            raise ConfigError(
+                f"max_jobs={max_jobs}, overtakes={overtakes}, answer_within={answer_within}",
+                where="scheduler",
+                remedy="let at least one job run, use overtakes from 0 and a time to answer above 0",
+            )
+        self._most = max_jobs
+        self._overtakes = overtakes
+        self._within = answer_within
+        self._known = set(known)
+        self._connected: set[str] = set()
+        self._queue: dict[str, Waiting] = {}
+        self._asking: dict[str, Asking] = {}
+        self._deployed: dict[str, tuple[str, ...]] = {}
+        self._tickets = 0
+        self._now = float("-inf")
+
+    def _pump(self, now: float) -> list[Action]:
+        """Let every job ask that may, earlier ones first."""
+        self._now = max(self._now, now)
+        actions: list[Action] = []
+        closed: dict[str, str] = {}
+        for job in sorted(self._queue.keys() - self._asking.keys()):
+            waiting, before = self._queue[job], self._queue[job].why
+            if self._most is not None and len(self._deployed) + len(self._asking) >= self._most:
+                waiting.why = f"waits: {self._most} jobs run, which is the most that this server runs at once"
+            else:
+                actions += self._consider(job, waiting, closed, now)
+            if job in self._queue and waiting.why != before:
+                actions.append(Wait(job, waiting.why))
+            if waiting.overtaken >= self._overtakes and waiting.absent is None and job in self._queue:
+                closed.update((site, job) for site in waiting.named(self._known) if site not in waiting.barred)
+        return actions
+
+    def _consider(self, job: str, waiting: Waiting, closed: dict[str, str], now: float) -> Iterator[Action]:
+        allowed = [site for site in waiting.named(self._known) if site not in waiting.barred]
+        quorum, least = waiting.quorum(self._known), waiting.least(self._known)
+        if len(allowed) < least and waiting.barred:
+            yield self._refuse(job, waiting.impossible(least))
+            return
+        if waiting.want.floor is not None:  # one that can never take it need not be waited for
+            quorum = max(least, min(quorum, len(allowed)))
+        present = [site for site in allowed if site in self._connected]
+        if len(present) < quorum:
+            waiting.absent = now if waiting.absent is None else waiting.absent
+            waiting.why = f"waits for {listed(set(allowed) - set(present))} to connect"
+            if now < waiting.absent + waiting.want.patience:
+                return
+            if len(present) < least:
+                yield self._refuse(job, waiting.lonely(set(allowed) - set(present), least))
+                return
+            quorum = least
+        else:
+            waiting.absent = None
+        yield from self._ask(job, waiting, [site for site in present if site not in closed], quorum, now)
+
+    def _ask(self, job: str, waiting: Waiting, sites: list[str], quorum: int, now: float) -> Iterator[Action]:
+        if len(sites) < quorum:
+            waiting.why = "waits behind an earlier job for the same sites"
+        elif any(set(sites) & set(asking.sites) for asking in self._asking.values()):
+            waiting.why = waiting.why or "waits until another job has asked the same sites"
+        elif now >= waiting.retry:
+            waiting.why = f"asks {listed(sites)}"
+            tickets = {site: self._tickets + number for number, site in enumerate(sites, 1)}
+            self._tickets += len(sites)
+            self._asking[job] = Asking(quorum, now + self._within, dict(tickets))
+            for site, ticket in tickets.items():
+                yield Offer(job, site, waiting.want.need, ticket)
+
+    def _settle(self, job: str, now: float) -> list[Action]:
+        """Begin when enough sites hold it and all have answered; let go when enough no longer can."""
+        asking, waiting = self._asking[job], self._queue[job]
+        if len(asking.held) + len(asking.pending) < asking.quorum:
+            del self._asking[job]
+            waiting.refused(now, "; ".join(asking.noes.values()))
+            if any(site in waiting.barred for site in asking.noes):
+                waiting.retry = now
+            let_go = [Release(job, site) for site in asking.sites]
+            return [*let_go, Wait(job, waiting.why), *self._pump(now)]
+        if asking.pending:
+            return []
+        del self._asking[job], self._queue[job]
+        self._deployed[job] = tuple(site for site in waiting.named(self._known) if site in asking.held)
+        for earlier, other in self._queue.items():
+            if earlier < job and other.absent is None and asking.held & set(other.named(self._known)):
+                other.overtaken += 1
+        return [Deploy(job, self._deployed[job]), *self._pump(now)]
+
+    def _refuse(self, job: str, error: JobError) -> Refuse:
+        del self._queue[job]
+        return Refuse(job, error)
+
+    def _forget(self, site: str, now: float, why: str) -> list[Action]:
+        """Nothing that a site has said to offers counts any longer."""
+        actions: list[Action] = []
+        for job, asking in list(self._asking.items()):
+            if self._asking.get(job) is asking and asking.drop(site, f"site {site!r} {why}"):
+                actions += [Release(job, site), *self._settle(job, now)]
+        return actions
+
+    def _wake(self, sites: Iterable[str], now: float) -> None:
+        """Let jobs ask again that may use these sites."""
+        there = set(sites)
+        for waiting in self._queue.values():
+            if there.intersection(waiting.named(self._known)):
+                waiting.woken(now)
