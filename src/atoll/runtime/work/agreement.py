@@ -1,0 +1,173 @@
+"""Agreement: one card for all sites, or words on where they differ; and a site's labels in the codes that all agreed on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import DataError
+
+from .cards import MOST_CLASSES, Card
+
+__all__ = ["merge_cards", "recoded", "union_of_labels"]
+
+
+def merge_cards(cards: Mapping[str, Card]) -> Card:
+    """One card that holds for all.
+
+    Names of classes are united: where all sites have the same in the same order, that order stays; else whole numbers and other numbers are
+    sorted by value, words by spelling. That is the coding of all rows together (see `atoll.data.readers.from_table`). A site without names of
+    its own means its codes.
+
+    Args:
+        cards: whose it is, as an error shall say it (``"site 'a'"``), -> card.
+
+    Raises:
+        DataError: two cards disagree; both are named, with the column.
+    """
+    if not cards:
+        raise DataError("nobody has any data", where="data cards", remedy="let at least one site join")
+    for (a, first), (b, other) in pairwise(cards.items()):
+        _require_same(a, first, b, other)
+    first = next(iter(cards.values()))
+    negatives = {card.negative for card in cards.values() if card.negative is not None}
+    if len(negatives) > 1:
+        at = {card.negative: name for name, card in cards.items()}
+        raise _differ(
+            at[0], at[-1], "the target's lower class is 0", "it is -1", "use 0 and 1, or -1 and 1, everywhere"
+        )
+    negative = next(iter(negatives), None)
+    if first.task != "classification":
+        return replace(first, negative=negative)
+    labels = union_of_labels(cards)
+    if labels:
+        return replace(first, labels=labels, classes=len(labels))
+    return replace(first, classes=max(card.classes or 0 for card in cards.values()))
+
+
+def _require_same(a: str, first: Card, b: str, other: Card) -> None:
+    if first.task != other.task:
+        raise _differ(
+            a, b, f"the target is a {first.task} task", f"a {other.task} task",
+            "give every one the same target and task (task: in its data's settings)",
+        )  # fmt: skip
+    # Names first: a column too many shows in the shape of x as well, and its name says more.
+    _require_features(a, first, b, other)
+    for name in ("x", "y"):
+        mine, theirs = first.columns.get(name), other.columns.get(name)
+        if mine != theirs:
+            said = [f"column {name!r} is {'missing' if c is None else c}" for c in (mine, theirs)]
+            raise _differ(a, b, said[0], said[1], "give every one the same columns, shapes and dtypes")
+    for name in dict.fromkeys((*first.categories, *other.categories)):
+        mine_, theirs_ = first.categories.get(name), other.categories.get(name)
+        if mine_ != theirs_:
+            raise _differ(
+                a, b, f"column {name!r} has the values {_few(mine_)}", f"the values {_few(theirs_)}",
+                f"declare the same values in the same order everywhere (categories: {{{name}: [...]}})",
+            )  # fmt: skip
+    if first.task == "multilabel" and (first.classes, first.labels) != (other.classes, other.labels):
+        raise _differ(
+            a, b, f"the targets are {_few(first.labels)}", f"they are {_few(other.labels)}",
+            "give every one the same targets in the same order",
+        )  # fmt: skip
+
+
+def _require_features(a: str, first: Card, b: str, other: Card) -> None:
+    if first.features == other.features:
+        return
+    if not first.features or not other.features:
+        named, bare = (a, b) if first.features else (b, a)
+        raise _differ(
+            named, bare, "the features have names", "they have none, so that nobody can tell their order",
+            "give names to all (an array `features` in a .npz file) or to none",
+        )  # fmt: skip
+    for name in first.features:
+        if name not in other.features:
+            raise _differ(a, b, f"there is a column {name!r}", "there is none", _SAME_COLUMNS.format(name))
+    for name in other.features:
+        if name not in first.features:
+            raise _differ(b, a, f"there is a column {name!r}", "there is none", _SAME_COLUMNS.format(name))
+    at = next(i for i, (p, q) in enumerate(zip(first.features, other.features, strict=False)) if p != q)
+    raise _differ(
+        a, b, f"feature {at + 1} is column {first.features[at]!r}", f"it is {other.features[at]!r}",
+        "bring the columns into one order",
+    )  # fmt: skip
+
+
+_SAME_COLUMNS = "give every one the same columns, or leave {0!r} out where it is (drop)"
+
+
+def _differ(a: str, b: str, said: str, other: str, remedy: str) -> DataError:
+    return DataError(f"at {a} {said}, and at {b} {other}", where="data cards", remedy=remedy)
+
+
+def _few(values: Sequence[str] | None) -> str:
+    return "none" if not values else ", ".join(values[:8]) + (", ..." if len(values) > 8 else "")
+
+
+def union_of_labels(cards: Mapping[str, Card]) -> tuple[str, ...]:
+    """The names of all classes, in the order of the codes that all shall use; nothing where nobody has names.
+
+    Raises:
+        DataError: some have names that are no codes, and others have codes without names.
+    """
+    given = {name: card.labels for name, card in cards.items()}
+    if not any(given.values()):
+        return ()
+    known = {name: labels for name, labels in given.items() if labels}
+    words = next((name for name, labels in known.items() if not all(_is_whole(label) for label in labels)), None)
+    if words is not None and len(known) < len(given):
+        bare = next(name for name in given if name not in known)
+        raise _differ(
+            words, bare, f"the classes are {_few(given[words])}", "they are codes without names",
+            "give the classes names everywhere (labels), or code them the same way everywhere",
+        )  # fmt: skip
+    every = [_names(card) for card in cards.values()]
+    if len(set(every)) == 1:
+        return every[0]
+    union = {label for labels in every for label in labels}
+    if len(union) > MOST_CLASSES:
+        raise DataError(
+            f"all together have {len(union)} classes and {MOST_CLASSES} are allowed",
+            where="data cards",
+            remedy="choose a target that is a class",
+        )
+    return tuple(sorted(union, key=float if all(map(_is_number, union)) else str))
+
+
+def _names(card: Card) -> tuple[str, ...]:
+    return card.labels or tuple(map(str, range(card.classes or 0)))
+
+
+def _is_whole(label: str) -> bool:
+    return label.removeprefix("-").isdecimal() and label.isascii()
+
+
+def _is_number(label: str) -> bool:
+    try:
+        return bool(np.isfinite(float(label)))
+    except ValueError:
+        return False
+
+
+def recoded(data: Any, own: Card, agreed: Card) -> Any:
+    """A data set with its labels in the codes of the agreed card.
+
+    Args:
+        data: a ``Dataset`` whose card is ``own``.
+        own: how it is coded.
+        agreed: how it shall be.
+    """
+    if agreed.task != "classification":
+        return data
+    about = {"classes": agreed.classes, "labels": agreed.labels}
+    names = _names(own)
+    if not agreed.labels or names == agreed.labels[: len(names)]:
+        return data.with_columns({}, **about)
+    code = {label: i for i, label in enumerate(agreed.labels)}
+    places = np.array([code[label] for label in names], dtype=np.int64)
+    return data.with_columns({"y": places[np.asarray(data["y"])]}, **about)

@@ -1,0 +1,164 @@
+"""Data cards: what a server must know of a site's data to build the model's learner, and nothing more.
+
+A card has the task, the columns' shapes and dtypes, the names of features and classes. It holds no value of a feature and no statistic.
+The names of classes are shared, because the sites must agree on their codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import DataError, MessageError
+
+__all__ = ["MOST_CLASSES", "MOST_NAMES", "Card", "Column", "card_of"]
+
+MOST_NAMES = 1_000_000
+MOST_CLASSES = 10_000
+"""Names of features and of classes that a card may hold: what comes from a network is bounded."""
+
+_TASKS = ("classification", "binary", "regression", "multilabel", "unlabelled")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        dtype: as NumPy writes it, such as ``"float32"``; ``"text"`` for texts of any length.
+        shape: of one row.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return self.dtype + (f" of shape {self.shape}" if self.shape else "")
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known of a site's data elsewhere.
+
+    Attributes:
+        task: see `atoll.data.About`.
+        columns: the columns ``x`` and ``y``, as far as there are any.
+        classes: number of classes; ``None`` for a regression.
+        labels: the classes' names in the order of their codes, if known.
+        features: names of the features in ``x``, if known.
+        negative: the lower one of two codes, 0 or -1; ``None`` where there is no such code or only the upper one was seen.
+        categories: of features that were texts, the values in the order of their codes, as the site declared them.
+    """
+
+    task: str
+    columns: Mapping[str, Column]
+    classes: int | None = None
+    labels: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    negative: int | None = None
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def packed(self) -> dict[str, Any]:
+        """The card as a message."""
+        return {
+            "task": self.task,
+            "columns": {name: [column.dtype, list(column.shape)] for name, column in self.columns.items()},
+            "classes": self.classes,
+            "labels": list(self.labels),
+            "features": list(self.features),
+            "negative": self.negative,
+            "categories": {name: list(values) for name, values in self.categories.items()},
+        }
+
+    @staticmethod
+    def unpack(tree: Any, where: str) -> Card:
+        """The inverse of ``packed``.
+
+        Raises:
+            MessageError: it is no card.
+        """
+        try:
+            card = Card(
+                tree["task"],
+                {str(n): Column(str(np.dtype(d)) if d != "text" else d, _shape(s)) for n, (d, s) in tree["columns"].items()},
+                tree["classes"],
+                _texts(tree["labels"], MOST_CLASSES),
+                _texts(tree["features"], MOST_NAMES),
+                tree["negative"],
+                {str(name): _texts(values, MOST_CLASSES) for name, values in tree["categories"].items()},
+            )  # fmt: skip
+            _check(card)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise MessageError(
+                f"no data card: {type(error).__name__}: {error}",
+                where=where,
+                remedy="run the same version of Atoll at the server and at every site",
+            ) from error
+        return card
+
+
+def _check(card: Card) -> None:
+    whole = isinstance(card.classes, int) and not isinstance(card.classes, bool)
+    if card.task not in _TASKS or not (card.classes is None or (whole and 0 <= card.classes <= MOST_CLASSES)):
+        raise ValueError(f"task {card.task!r} with {card.classes!r} classes")
+    if card.negative not in (None, 0, -1) or set(card.columns) - {"x", "y"}:
+        raise ValueError("an unknown code or column")
+    if card.labels and len(card.labels) != card.classes:
+        raise ValueError(f"{len(card.labels)} names for {card.classes} classes")
+
+
+def _shape(given: Sequence[Any]) -> tuple[int, ...]:
+    shape = tuple(int(size) for size in given)
+    if len(shape) > 16 or any(size < 0 for size in shape) or np.prod(shape, dtype=float) > 1e9:
+        raise ValueError(f"shape {shape}")
+    return shape
+
+
+def _texts(given: Any, most: int) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple) or len(given) > most or not all(isinstance(text, str) for text in given):
+        raise ValueError("not a list of names, or too long")
+    return tuple(given)
+
+
+def card_of(data: Any, categories: Mapping[str, Sequence[str]] | None = None) -> Card:
+    """The card of a data set.
+
+    Args:
+        data: a ``Dataset`` or a non-empty ``Islands``.
+        categories: of features that were texts, as declared.
+
+    Raises:
+        DataError: too many classes to name, which are hardly classes.
+    """
+    about = data.about
+    rows = data if hasattr(data, "row_bytes") else data.shard(0)
+    columns = {name: _column(rows[name]) for name in ("x", "y") if name in rows}
+    if about.classes is not None and about.classes > MOST_CLASSES:
+        raise DataError(
+            f"the target has {about.classes} classes and {MOST_CLASSES} may be named to the server",
+            where=f"data set {about.name!r}",
+            remedy="choose another target, or a regression (task: regression)",
+        )
+    negative = None
+    if about.task == "binary":
+        low = int(min((int(y.min()) for y in _targets(data) if len(y)), default=1))
+        negative = low if low < 1 else None
+    # The names of what several labels of one row mean are not in the order of any code.
+    return Card(
+        about.task, columns, about.classes, about.labels, about.features, negative,
+        {name: tuple(map(str, values)) for name, values in (categories or {}).items()},
+    )  # fmt: skip
+
+
+def _column(values: Any) -> Column:
+    array = np.asarray(values)
+    return Column("text" if array.dtype.kind in "US" else str(array.dtype), tuple(map(int, array.shape[1:])))
+
+
+def _targets(data: Any) -> Any:
+    if hasattr(data, "row_bytes"):
+        return (np.asarray(data["y"]),)
+    return (np.asarray(data.shard(i)["y"]) for i in range(len(data)))

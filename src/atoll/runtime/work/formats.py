@@ -1,0 +1,161 @@
+"""Files that a site may bring: tables (CSV, Parquet) and arrays (.npz, .npy)."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import DataError, nearest
+from atoll.data import Dataset, concatenate
+from atoll.data.readers.arrow import table_of_parquet
+from atoll.data.readers.csv import table_of_csv
+from atoll.data.readers.table import from_table
+
+from .agreement import merge_cards, recoded
+from .cards import card_of
+
+__all__ = ["load_arrays", "load_tables"]
+
+_TABLES = (".csv", ".csv.gz", ".parquet")
+_PAIRS = (("x", "y"), ("x_train", "y_train"))
+_TESTS = (("test_x", "test_y"), ("x_test", "y_test"))
+
+
+def load_tables(paths: Sequence[Path], options: Mapping[str, Any]) -> Dataset:
+    """Read a table, or all tables of a folder in the order of their names.
+
+    Args:
+        paths: one file or folder.
+        options: ``target``, ``task``, ``features``, ``drop`` and ``categories``; see `atoll.data.read_csv`.
+
+    Raises:
+        DataError: no table, no target, an unknown column, a text feature without declared values, or files that disagree.
+    """
+    if len(paths) > 1:
+        raise DataError(
+            f"{len(paths)} paths are given",
+            where=paths[0].name,
+            remedy="give one file, one folder, or two .npy files",
+        )
+    files = _tables(paths[0])
+    parts = {f"file {path.name!r}": _table(path, options) for path in files}
+    cards = {name: card_of(part, options.get("categories")) for name, part in parts.items()}
+    agreed = merge_cards(cards)
+    return concatenate([recoded(part, cards[name], agreed) for name, part in parts.items()])
+
+
+def _tables(path: Path) -> list[Path]:
+    if path.is_file():
+        if not path.name.endswith(_TABLES):
+            raise DataError(
+                f"a file of kind {''.join(path.suffixes) or 'unknown'!r}",
+                where=path.name,
+                remedy="give a .csv, .csv.gz, .parquet, .npz, .npy or .yaml file",
+            )
+        return [path]
+    if (path / "x.npy").exists():
+        raise DataError(
+            "the folder holds arrays", where=path.name, remedy=f"give both files: {path / 'x.npy'},{path / 'y.npy'}"
+        )
+    files = sorted(file for file in path.iterdir() if file.name.endswith(_TABLES) and not file.name.startswith("."))
+    if not files:
+        raise DataError(
+            "the folder holds no CSV or Parquet file", where=str(path), remedy="give a folder with tables, or a file"
+        )
+    return files
+
+
+def _table(path: Path, options: Mapping[str, Any]) -> Dataset:
+    table = table_of_parquet(path) if path.suffix == ".parquet" else table_of_csv(path)
+    target, task = options.get("target"), options.get("task")
+    drop, chosen = list(options.get("drop") or ()), list(options.get("features") or ())
+    categories = dict(options.get("categories") or {})
+    if target is None and task != "unlabelled":
+        raise DataError(
+            "nobody said which column is the target",
+            where=path.name,
+            remedy=f"say it with --target (or target: in a YAML file); the columns are {', '.join(table)}",
+        )
+    goals = [target] if isinstance(target, str) else list(target or ())
+    for column in [*goals, *chosen, *drop]:
+        if column not in table:
+            raise DataError(
+                f"no column {column!r}.{nearest(str(column), table)}",
+                where=path.name,
+                remedy=f"the columns are {', '.join(table)}",
+            )
+    for column in chosen or [c for c in table if c not in {*goals, *drop}]:
+        if table[column].dtype.kind == "U" and column not in categories:
+            raise DataError(
+                f"column {column!r} holds text, and its codes would be this file's own",
+                where=path.name,
+                remedy=f"leave it out (--drop {column}), or declare its values, the same everywhere, in a YAML file: "
+                f"categories: {{{column}: [...]}}",
+            )
+    used = {name: values for name, values in categories.items() if name in table}
+    return from_table(
+        table, target=target, task=task, features=chosen or None, drop=drop, categories=used, name=path.name,
+        row_offset=0 if path.suffix == ".parquet" else 2,
+    )  # fmt: skip
+
+
+def load_arrays(paths: Sequence[Path], task: str | None = None) -> Dataset:
+    """Read arrays: an archive with ``x`` and ``y`` (or ``x_train`` and ``y_train``), or two files.
+
+    An archive may also hold ``features`` and ``labels``, names of the features and of the classes, and ``test_x`` and ``test_y``.
+
+    Raises:
+        DataError: an array is missing or cannot be used.
+    """
+    name = paths[0].name
+    arrays = _archive(paths[0]) if paths[0].suffix == ".npz" else _files(paths)
+    about = {key: [str(v) for v in arrays.get(key, ())] for key in ("features", "labels")}
+    x_name, y_name = next((pair for pair in _PAIRS if pair[0] in arrays), (None, None))
+    if x_name is None or y_name is None:
+        raise DataError("no array 'x'", where=name, remedy=f"it holds {', '.join(arrays) or 'nothing'}; name one x")
+    if y_name not in arrays and task not in (None, "unlabelled"):
+        raise DataError(f"no array {y_name!r}", where=name, remedy="give the targets a name, y")
+    made = _dataset(arrays, x_name, y_name, task, name, about)
+    held = next((pair for pair in _TESTS if pair[0] in arrays), None)
+    return made if held is None else made.with_test(_dataset(arrays, *held, made.task, name, about))
+
+
+def _dataset(
+    arrays: Mapping[str, Any], x: str, y: str, task: str | None, name: str, about: Mapping[str, Sequence[str]]
+) -> Dataset:
+    columns = {"x": arrays[x], **({"y": arrays[y]} if y in arrays else {})}
+    if "y" in columns and columns["y"].ndim == 2 and columns["y"].shape[1] == 1:
+        columns["y"] = columns["y"].reshape(-1)
+    return Dataset(columns, task=task, name=name, features=about["features"], labels=about["labels"])
+
+
+def _archive(path: Path) -> dict[str, Any]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+        raise DataError(
+            f"not a readable archive of plain arrays: {error}",
+            where=path.name,
+            remedy="write it with numpy.savez and without objects",
+        ) from error
+
+
+def _files(paths: Sequence[Path]) -> dict[str, Any]:
+    if len(paths) != 2:
+        raise DataError(
+            f"{len(paths)} .npy file(s)", where=paths[0].name, remedy="give two, features then targets: x.npy,y.npy"
+        )
+    found = {}
+    for key, path in zip(("x", "y"), paths, strict=True):
+        try:
+            found[key] = np.load(path, allow_pickle=False)
+        except (ValueError, OSError) as error:
+            raise DataError(
+                f"not a readable array: {error}", where=path.name, remedy="write it with numpy.save, without objects"
+            ) from error
+    return found

@@ -1,0 +1,209 @@
+"""What a site may bring as its data, and how it is loaded: ``atoll site KIT --data SPEC``."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atoll.core.cohort import Community, Population
+from atoll.core.errors import AtollError, DataError, nearest
+from atoll.data import Dataset, Islands
+
+from .cards import Card, card_of
+from .formats import load_arrays, load_tables
+
+__all__ = ["SETTINGS", "SiteData", "load_site_data", "site_spec"]
+
+SETTINGS = ("path", "target", "task", "features", "drop", "categories", "source", "partition", "corruptions",
+            "corruption_seed", "factory", "arguments", "folder")  # fmt: skip
+"""What a mapping that describes a site's data may hold."""
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """The data of one site.
+
+    Attributes:
+        site: the site's name.
+        names: of its clients: the site alone, or ``site/client``.
+        population: their data by position.
+        sizes: rows of each.
+        card: what a server must know; ``None`` for data of your own kind.
+    """
+
+    site: str
+    names: tuple[str, ...]
+    population: Population
+    sizes: tuple[int, ...]
+    card: Card | None
+
+
+def site_spec(
+    data: str,
+    *,
+    target: str | None = None,
+    task: str | None = None,
+    features: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    base: str | Path | None = None,
+) -> dict[str, Any]:
+    """The words of a command line as a plain mapping that another process, in another folder, can load.
+
+    Args:
+        data: a file, a folder, two files ``x.npy,y.npy``, or ``module:factory``.
+        target: target column of a table.
+        task: see `atoll.data.About`.
+        features: feature columns of a table; by default all others.
+        drop: columns to leave out.
+        base: what relative paths begin at; the working folder by default.
+
+    Raises:
+        DataError: there is no such file or folder.
+    """
+    base = Path.cwd() if base is None else Path(base)
+    options = {"target": target, "task": task, "features": list(features), "drop": list(drop)}
+    said = {name: value for name, value in options.items() if value}
+    if _is_factory(data, base):
+        return {"factory": data, "folder": str(base), **said}
+    paths = [base / part.strip() for part in data.split(",")]
+    for path in paths:
+        if not path.exists():
+            raise DataError(
+                f"there is no file or folder {str(path)!r}",
+                where="--data",
+                remedy="give a CSV file or a folder of them, an .npz, two .npy files, a Parquet file, a YAML file, or module:factory",
+            )
+    return {"path": ",".join(str(path.resolve()) for path in paths), **said}
+
+
+def _is_factory(data: str, base: Path) -> bool:
+    module, colon, name = data.partition(":")
+    words = [*module.split("."), *name.split(".")]
+    return bool(colon) and all(word.isidentifier() for word in words) and not (base / data).exists()
+
+
+def load_site_data(spec: str | Mapping[str, Any], name: str) -> SiteData:
+    """Load what a site brings.
+
+    Args:
+        spec: what ``site_spec`` gives, or the words it takes.
+        name: of the site; its one client is named so too, and several are named ``name/client``.
+
+    Raises:
+        DataError: the data cannot be had or used; the file and column are named.
+        ConfigError: settings that cannot be used.
+    """
+    given = site_spec(spec) if isinstance(spec, str) else dict(spec)
+    _check_settings(given, name)
+    try:
+        made, categories = _made(given, name)
+        return _of(made, categories, name)
+    except AtollError as error:
+        where = f"data of site {name!r}" if error.where is None else f"data of site {name!r}, {error.where}"
+        raise type(error)(error.what, where=where, remedy=error.remedy) from error
+
+
+def _check_settings(given: Mapping[str, Any], name: str) -> None:
+    for key in given:
+        if key not in SETTINGS:
+            raise DataError(
+                f"{key!r} is no setting of a site's data.{nearest(str(key), SETTINGS)}",
+                where=f"data of site {name!r}",
+                remedy=f"use {', '.join(SETTINGS)}",
+            )
+    ways = [key for key in ("path", "source", "factory") if given.get(key)]
+    if len(ways) != 1:
+        raise DataError(
+            f"{' and '.join(ways) if ways else 'none of path, source and factory'} given",
+            where=f"data of site {name!r}",
+            remedy="give one of path, source and factory",
+        )
+
+
+def _made(given: Mapping[str, Any], name: str) -> tuple[Any, Mapping[str, Sequence[str]]]:
+    """The data, and the declared values of text columns."""
+    if given.get("source"):
+        return _from_source(given), {}
+    if given.get("factory"):
+        return _from_factory(given), {}
+    paths = [Path(part) for part in str(given["path"]).split(",")]
+    if paths[0].suffix in (".yaml", ".yml"):
+        return _from_yaml(paths[0], given, name)
+    if paths[0].suffix in (".npz", ".npy"):
+        return load_arrays(paths, given.get("task")), {}
+    options = {key: given.get(key) for key in ("target", "task", "features", "drop", "categories")}
+    return load_tables(paths, options), given.get("categories") or {}
+
+
+def _from_yaml(path: Path, given: Mapping[str, Any], name: str) -> tuple[Any, Mapping[str, Sequence[str]]]:
+    from atoll.runs import yaml
+
+    tree = yaml.read(path)
+    if not isinstance(tree, dict):
+        raise DataError("not a mapping of settings", where=path.name, remedy="begin with source: or path:")
+    tree = {**tree, **{key: value for key, value in given.items() if key != "path"}}
+    if "path" in tree:
+        parts = [str((path.parent / part.strip()).resolve()) for part in str(tree["path"]).split(",")]
+        if any(Path(part).suffix in (".yaml", ".yml") for part in parts):
+            raise DataError("its path is another YAML file", where=path.name, remedy="give the data's own path")
+        tree["path"] = ",".join(parts)
+    tree.setdefault("folder", str(path.parent.resolve()))
+    _check_settings(tree, name)
+    return _made(tree, name)
+
+
+def _from_source(given: Mapping[str, Any]) -> Any:
+    from atoll.runs import parse_data
+
+    known = ("source", "partition", "corruptions", "corruption_seed")
+    settings = {key: given[key] for key in known if key in given}
+    with _inside(given.get("folder")):
+        config = parse_data(settings)
+        if config.partition is None and not config.corruptions:
+            return config.source.build("data.source")
+        return config.islands()
+
+
+def _from_factory(given: Mapping[str, Any]) -> Any:
+    from atoll.runs.registry import imported
+
+    with _inside(given.get("folder")):
+        made = imported(str(given["factory"]), "data")(**(given.get("arguments") or {}))
+    if isinstance(made, Mapping) and made and all(isinstance(values, np.ndarray) for values in made.values()):
+        return Dataset(made, task=given.get("task"), name=str(given["factory"]))
+    return made
+
+
+@contextlib.contextmanager
+def _inside(folder: Any) -> Iterator[None]:
+    """Paths and modules of the site's own are found from where the site was started."""
+    if folder is None:
+        yield
+        return
+    sys.path.insert(0, str(folder))
+    try:
+        with contextlib.chdir(folder):
+            yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _of(made: Any, categories: Mapping[str, Sequence[str]], name: str) -> SiteData:
+    if isinstance(made, Dataset):
+        return SiteData(name, (name,), Islands.from_datasets({name: made}), (len(made),), card_of(made, categories))
+    several = all(hasattr(made, attribute) for attribute in ("names", "shard", "__len__"))
+    if not several:
+        size = len(made) if hasattr(made, "__len__") else 0
+        return SiteData(name, (name,), Community({name: made}), (size,), None)
+    if len(made) == 0:
+        raise DataError("there are no clients", remedy="give at least one data set")
+    known = getattr(made, "sizes", None)
+    sizes = [len(made.shard(i)) for i in range(len(made))] if known is None else np.asarray(known).tolist()
+    names = tuple(f"{name}/{client}" for client in made.names)
+    return SiteData(name, names, made, tuple(sizes), card_of(made, categories) if isinstance(made, Islands) else None)

@@ -1,0 +1,164 @@
+"""What a site may bring, and what it is told when it cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll.core.errors import ConfigError, DataError
+from atoll.runtime.work.sitedata import SiteData, load_site_data, site_spec
+
+CSV = "age,dose,outcome\n50,0.5,ill\n60,1.5,well\n70,2.5,well\n"
+
+
+def write(path: Path, text: str = CSV) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def rows(data: SiteData, i: int = 0) -> tuple[Any, Any]:
+    shard = data.population.shard(i)
+    return np.asarray(shard["x"]), np.asarray(shard["y"])
+
+
+def test_a_csv_file_is_one_client_named_after_the_site(tmp_path: Path) -> None:
+    spec = site_spec("a.csv", target="outcome", base=write(tmp_path / "a.csv").parent)
+    data = load_site_data(spec, "north")
+    assert (data.names, data.sizes) == (("north",), (3,))
+    x, y = rows(data)
+    assert x.tolist() == [[50, 0.5], [60, 1.5], [70, 2.5]]
+    assert y.tolist() == [0, 1, 1]
+    card = data.card
+    assert card is not None
+    assert (card.task, card.labels, card.features) == ("classification", ("ill", "well"), ("age", "dose"))
+
+
+def test_the_files_of_a_folder_are_joined_and_their_labels_agree(tmp_path: Path) -> None:
+    write(tmp_path / "d" / "2.csv", "age,dose,outcome\n1,1,well\n")
+    write(tmp_path / "d" / "1.csv", "age,dose,outcome\n2,2,ill\n3,3,dead\n")
+    data = load_site_data({"path": str(tmp_path / "d"), "target": "outcome"}, "north")
+    x, y = rows(data)
+    assert x[:, 0].tolist() == [2, 3, 1]
+    assert data.card is not None
+    assert [data.card.labels[k] for k in y] == ["ill", "dead", "well"]
+    assert data.card.labels == ("dead", "ill", "well")
+
+
+@pytest.mark.parametrize(
+    ("other", "match"),
+    [
+        ("age,outcome\n1,ill\n", r"at file '1\.csv' there is a column 'dose', and at file '2\.csv' there is none"),
+        ("dose,age,outcome\n1,1,ill\n", r"feature 1 is column 'age', and at file '2\.csv' it is 'dose'"),
+        ("age,dose,outcome\n1,1,3\n", r"the target is a classification task, and at file '2\.csv' a regression task"),
+        ("age,dose,outcome\n1,old,ill\n", r"column 'dose' holds text.*in data of site 'north', 2\.csv.*--drop dose"),
+        ("age,dose,outcome\n1,1,ill\n1,,ill\n", r"row 3 column 'dose'.*in data of site 'north', table '2\.csv'"),
+        ("age,dose,outcome\n1,1\n", r"line 2 has 2 values where the header has 3.*2\.csv"),
+    ],
+)
+def test_files_that_disagree_are_named_with_the_column(tmp_path: Path, other: str, match: str) -> None:
+    write(tmp_path / "1.csv")
+    write(tmp_path / "2.csv", other)
+    with pytest.raises(DataError, match=match):
+        load_site_data({"path": str(tmp_path), "target": "outcome"}, "north")
+
+
+def test_a_table_without_a_target_tells_its_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv")
+    with pytest.raises(DataError, match=r"--target.*the columns are age, dose, outcome"):
+        load_site_data(str(path), "north")
+    with pytest.raises(DataError, match=r"no column 'outcom'\. Did you mean 'outcome'"):
+        load_site_data({"path": str(path), "target": "outcom"}, "north")
+
+
+def test_values_of_a_text_column_are_declared_not_guessed(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "sex,age,outcome\nf,1,0\nm,2,1\n")
+    write(tmp_path / "a.yaml", "path: a.csv\ntarget: outcome\ntask: classification\ncategories: {sex: [m, f]}\n")
+    data = load_site_data(str(tmp_path / "a.yaml"), "north")
+    assert rows(data)[0].tolist() == [[1, 1], [0, 2]]
+    assert data.card is not None
+    assert data.card.categories == {"sex": ("m", "f")}
+    dropped = load_site_data({"path": str(tmp_path / "a.csv"), "target": "outcome", "drop": ["sex"]}, "north")
+    assert rows(dropped)[0].tolist() == [[1], [2]]
+
+
+def test_arrays_of_an_archive(tmp_path: Path) -> None:
+    x, y = np.arange(12.0).reshape(4, 3), np.array([0, 2, 1, 1])
+    np.savez(tmp_path / "a.npz", x=x, y=y, test_x=x[:2], test_y=y[:2], labels=["a", "b", "c"], features=["p", "q", "r"])
+    data = load_site_data(str(tmp_path / "a.npz"), "north")
+    assert rows(data)[1].tolist() == [0, 2, 1, 1]
+    assert data.card is not None
+    assert (data.card.classes, data.card.labels, data.card.features) == (3, ("a", "b", "c"), ("p", "q", "r"))
+    np.savez(tmp_path / "b.npz", inputs=x)
+    with pytest.raises(DataError, match=r"no array 'x'.*b\.npz.*it holds inputs"):
+        load_site_data(str(tmp_path / "b.npz"), "north")
+    np.savez(tmp_path / "c.npz", x=np.array([{}], dtype=object))
+    with pytest.raises(DataError, match="not a readable archive of plain arrays"):
+        load_site_data(str(tmp_path / "c.npz"), "north")
+
+
+def test_two_arrays_in_files(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((3, 2), np.float32))
+    np.save(tmp_path / "y.npy", np.array([[0.5], [1.5], [2.5]]))
+    spec = site_spec("x.npy, y.npy", base=tmp_path)
+    x, y = rows(load_site_data(spec, "north"))
+    assert x.dtype == np.float32
+    assert y.tolist() == [0.5, 1.5, 2.5]
+    with pytest.raises(DataError, match=r"1 \.npy file\(s\).*x\.npy,y\.npy"):
+        load_site_data(str(tmp_path / "x.npy"), "north")
+    with pytest.raises(DataError, match="give both files"):
+        load_site_data(str(tmp_path), "north")
+
+
+def test_a_parquet_file(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"a": [1.0, 2.0], "b": ["u", "v"], "t": ["no", "yes"]}), tmp_path / "a.parquet")
+    data = load_site_data({"path": str(tmp_path / "a.parquet"), "target": "t", "drop": ["b"]}, "north")
+    assert rows(data)[0].tolist() == [[1.0], [2.0]]
+    with pytest.raises(DataError, match=r"column 'b' holds text"):
+        load_site_data({"path": str(tmp_path / "a.parquet"), "target": "t"}, "north")
+
+
+def test_a_source_that_is_divided_gives_clients_of_the_site(tmp_path: Path) -> None:
+    write(tmp_path / "s.yaml", "source: iris\npartition: {name: iid, parties: 3}\n")
+    data = load_site_data(str(tmp_path / "s.yaml"), "north")
+    assert data.names == ("north/client-0", "north/client-1", "north/client-2")
+    assert data.sizes == (40, 40, 40)
+    write(tmp_path / "w.yaml", "source: {name: read_csv, path: rows.csv, target: outcome}\n")
+    write(tmp_path / "rows.csv")
+    assert load_site_data(str(tmp_path / "w.yaml"), "north").names == ("north",)
+
+
+def test_a_factory_of_the_sites_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(
+        tmp_path / "own_site_rows.py",
+        "import numpy as np\n"
+        "def columns(n=2):\n    return {'x': np.ones((n, 2)), 'y': np.zeros(n, int)}\n"
+        "class Records(list):\n    pass\n"
+        "def records():\n    return Records([1, 2, 3])\n",
+    )
+    spec = site_spec("own_site_rows:columns", base=tmp_path)
+    assert load_site_data({**spec, "arguments": {"n": 5}}, "north").sizes == (5,)
+    own = load_site_data({**spec, "factory": "own_site_rows:records"}, "north")
+    assert (own.names, own.sizes, own.card) == (("north",), (3,), None)
+    assert own.population.shard(0) == [1, 2, 3]
+    with pytest.raises(ConfigError, match=r"'own_site_rows:nothing' cannot be imported.*in data of site 'north'"):
+        load_site_data({**spec, "factory": "own_site_rows:nothing"}, "north")
+
+
+def test_what_is_not_there_or_not_meant_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"there is no file or folder .*rows\.csv"):
+        site_spec("rows.csv", base=tmp_path)
+    with pytest.raises(DataError, match=r"'taget' is no setting of a site's data\. Did you mean 'target'"):
+        load_site_data({"path": "a.csv", "taget": "y"}, "north")
+    with pytest.raises(DataError, match="none of path, source and factory given"):
+        load_site_data({"target": "y"}, "north")
+    with pytest.raises(DataError, match=r"a file of kind '\.txt'"):
+        load_site_data(str(write(tmp_path / "a.txt")), "north")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="the folder holds no CSV or Parquet file"):
+        load_site_data({"path": str(tmp_path / "empty"), "target": "y"}, "north")
