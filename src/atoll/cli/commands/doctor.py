@@ -1,11 +1,12 @@
-"""``atoll doctor``: what is installed, and what is not."""
+"""``atoll doctor``: what is installed; ``atoll doctor KIT``: what is between a kit and its work."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import shutil
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -13,6 +14,9 @@ from rich.table import Table
 from atoll.cli.app import app
 from atoll.cli.arguments import Json, output_of
 from atoll.runs.versions import versions
+
+if TYPE_CHECKING:
+    from atoll.runtime.provision.checkup import Finding
 
 _EXTRAS = {
     "torch": ("torch",),
@@ -22,14 +26,51 @@ _EXTRAS = {
     "tensorboard": ("tensorboardX",),
     "mlflow": ("mlflow",),
     "he": ("tenseal",),
+    "net": ("grpc", "cryptography"),
 }
 
 
+_KIT = typer.Argument(help="A startup kit: check it and the way to the server.", metavar="[KIT]", show_default=False)
+
+
 @app.command("doctor")
-def command(context: typer.Context, json: Json = False) -> None:
-    """Say what this installation can do, and what would add the rest."""
-    found = _examine()
-    output_of(context).give(found, _table(found))
+def command(
+    context: typer.Context,
+    kit: Annotated[Path | None, _KIT] = None,
+    work: Annotated[Path, typer.Option("--work", help="Folder the party works in.", metavar="FOLDER")] = Path(),
+    patience: Annotated[float, typer.Option("--timeout", help="Seconds for each attempt.", min=0.1)] = 5.0,
+    passphrase_file: Annotated[
+        Path | None, typer.Option("--passphrase-file", help="Its first line opens the kit's key.", metavar="FILE")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say what this installation can do; with a kit, check the kit and the way to its server, and say what to do."""
+    if kit is None:
+        found = _examine()
+        output_of(context).give(found, _table(found))
+        return
+    from atoll.runtime.provision import Kit, find_passphrase
+    from atoll.runtime.provision.checkup import examine
+
+    opened = Kit.read(kit, find_passphrase(passphrase_file))
+    findings = list(examine(opened, work, patience))
+    well = all(finding.state != "problem" for finding in findings)
+    shown = {"kit": str(kit), "name": opened.name, "role": opened.role, "project": opened.project, "ok": well}
+    output_of(context).give({**shown, "findings": [vars(finding) for finding in findings]}, _report(findings))
+    if not well:
+        raise typer.Exit(1)
+
+
+def _report(findings: list[Finding]) -> Table:
+    from rich.markup import escape
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    words = {"ok": "[green]ok[/green]", "problem": "[red]problem[/red]", "skipped": "[dim]skipped[/dim]"}
+    for finding in findings:
+        table.add_row(finding.step, words[finding.state], escape(finding.said))
+        if finding.remedy is not None:
+            table.add_row("", "[bold]do[/bold]", escape(finding.remedy))
+    return table
 
 
 def _examine() -> dict[str, Any]:

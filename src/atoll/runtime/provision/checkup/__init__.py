@@ -1,0 +1,34 @@
+"""``atoll doctor KIT``: what is between a kit and its work, one line a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from atoll.runtime.provision.kit import Kit
+
+from .finding import Finding
+from .machine import check_disk, check_own_port
+from .paper import check_paper
+from .reach import check_reach
+
+__all__ = ["Finding", "examine"]
+
+
+def examine(kit: Kit, work: Path, patience: float = 5.0) -> Iterator[Finding]:
+    """Look at everything, in the order in which it is needed.
+
+    Args:
+        kit: whose way is looked at.
+        work: the folder that the party will work in.
+        patience: seconds for each attempt on the network.
+    """
+    paper = list(check_paper(kit))
+    yield from paper
+    yield check_disk(work)
+    if kit.role == "server":
+        yield check_own_port(kit)
+    elif any(finding.state == "problem" and finding.step in ("files", "key") for finding in paper):
+        yield Finding.skipped("server", "not tried: this kit cannot prove who it is")
+    else:
+        yield from check_reach(kit, patience)
