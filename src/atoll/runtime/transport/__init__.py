@@ -1,6 +1,57 @@
 """Transports: how blocks of bytes get from one process to another."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from atoll.core.errors import ConfigError, nearest
+
 from .base import BLOCK, Accept, Listener, Pipe, PipeClosed, Revoked, Transport
 from .local import local_pipe
+from .memory import MemoryTransport
 
-__all__ = ["BLOCK", "Accept", "Listener", "Pipe", "PipeClosed", "Revoked", "Transport", "local_pipe"]
+__all__ = [
+    "BLOCK",
+    "TRANSPORTS",
+    "Accept",
+    "Listener",
+    "MemoryTransport",
+    "Pipe",
+    "PipeClosed",
+    "Revoked",
+    "Transport",
+    "local_pipe",
+    "transport",
+]
+
+
+def _grpc() -> Transport:
+    from .rpc import GrpcTransport
+
+    return GrpcTransport()
+
+
+def _tcp() -> Transport:
+    from .tcp import TcpTransport
+
+    return TcpTransport()
+
+
+TRANSPORTS: dict[str, Callable[[], Transport]] = {"grpc": _grpc, "tcp": _tcp, "memory": MemoryTransport}
+"""What makes each transport, by its name in kits and settings; gRPC is loaded when it is asked for."""
+
+
+def transport(name: str = "grpc") -> Transport:
+    """A transport by its name.
+
+    Raises:
+        ConfigError: there is none of that name.
+        MissingExtraError: what it needs is not installed.
+    """
+    if name not in TRANSPORTS:
+        raise ConfigError(
+            f"transport is {name!r}.{nearest(name, TRANSPORTS)}",
+            where="transport",
+            remedy=f"choose one of {', '.join(TRANSPORTS)}",
+        )
+    return TRANSPORTS[name]()

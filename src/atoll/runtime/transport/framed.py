@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 from atoll.runtime.identity import Peer
 
@@ -24,6 +24,10 @@ class FramedPipe(asyncio.BufferedProtocol):
     Args:
         peer: who is at the other end; may be set once the handshake has told.
         largest: bytes of one block, at most.
+
+    Attributes:
+        heard: when the last byte came, in seconds of the event loop's clock.
+        fault: what broke the connection, if something did.
     """
 
     def __init__(self, peer: Peer | None = None, largest: int = LARGEST) -> None:
@@ -36,6 +40,7 @@ class FramedPipe(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._ended: str | None = None
+        self.fault: Exception | None = None
         self._gone = asyncio.Event()
         self._expect_length()
 
@@ -55,7 +60,7 @@ class FramedPipe(asyncio.BufferedProtocol):
         """Why the pipe is closed; None while it is open."""
         return self._ended
 
-    def extra(self, name: str) -> Any:
+    def info(self, name: str) -> Any:
         """What asyncio knows of the connection, by its name for it."""
         return None if self._transport is None else self._transport.get_extra_info(name)
 
@@ -119,12 +124,12 @@ class FramedPipe(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is there."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - asyncio's promise, not a user's input
-        self._transport = transport
-        transport.set_write_buffer_limits(high=2 * BUFFERED, low=BUFFERED)
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=2 * BUFFERED, low=BUFFERED)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
+        self.fault = exc
         if exc is None and self._done:
             self._end("the connection ended in the middle of a block")
         self._end(f"the connection was lost: {exc}" if exc else "the other end closed the connection")

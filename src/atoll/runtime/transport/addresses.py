@@ -1,0 +1,28 @@
+"""``host:port`` and what stands in it."""
+
+from __future__ import annotations
+
+from atoll.core.errors import ConfigError
+
+__all__ = ["joined", "split"]
+
+
+def split(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port``; an IPv6 address stands in brackets.
+
+    Raises:
+        ConfigError: there is no port, or no host.
+    """
+    host, _, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(
+            f"{address!r} is no address", where="address", remedy="give host:port, such as server.example.org:8443"
+        )
+    return host, int(port)
+
+
+def joined(host: str, port: int) -> str:
+    """The inverse of ``split``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

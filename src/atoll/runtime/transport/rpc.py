@@ -1,0 +1,213 @@
+"""Connections over gRPC: one call a connection, whose two streams are the pipe. The default, as it passes proxies and balancers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import Any
+
+from atoll.core.errors import IdentityError
+from atoll.data._extra import need
+from atoll.runtime.identity import ROLES, Credentials, Peer, admit, peer_of
+
+from .addresses import joined, split
+from .base import LARGEST, Accept, Buffer, Listener, Pipe, PipeClosed, Revoked, nobody
+from .own import UNWELCOME, own
+
+__all__ = ["OPTIONS", "GrpcPipe", "GrpcTransport"]
+
+# TLS 1.3 only. gRPC has no setting for it in Python: the suites named here are those of TLS 1.2, and need an RSA key, which no
+# certificate of a project has; TLS 1.3 has suites of its own that this leaves alone. Read once, when gRPC makes its first connection.
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
+
+grpc: Any = need("grpc", "net", "a connection over gRPC")
+aio: Any = need("grpc.aio", "net", "a connection over gRPC")
+
+_LOG = logging.getLogger("atoll.runtime")
+_METHOD = "/atoll.Pipe/Run"
+_SHOWN = "atoll-certificate-bin"
+_WAIT = 15.0  # seconds
+_CLIENTS = tuple(role for role in ROLES if role != "server")
+
+OPTIONS: list[tuple[str, int | str]] = [
+    ("grpc.max_receive_message_length", LARGEST),
+    ("grpc.max_send_message_length", LARGEST),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.optimization_target", "throughput"),
+]
+"""Of both ends."""
+
+
+class GrpcPipe:
+    """A pipe over one call.
+
+    Args:
+        peer: who is at the other end.
+        call: what reads and writes: a call at the end that dialled, the call's context at the other.
+    """
+
+    def __init__(self, peer: Peer, call: Any) -> None:
+        self.peer = peer
+        self.heard = asyncio.get_running_loop().time()
+        self.gone = asyncio.Event()
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+
+    async def send(self, *parts: Buffer) -> None:
+        """Send one block."""
+        block = b"".join(parts)
+        if len(block) > LARGEST:
+            raise PipeClosed(f"a block of {len(block)} bytes, {LARGEST} are allowed")
+        if self.gone.is_set():
+            raise PipeClosed("the pipe is closed")
+        try:
+            await self._call.write(block)
+        except _FAILURES as error:
+            raise PipeClosed(_why(error)) from error
+
+    async def recv(self) -> bytes:
+        """Wait for the next block."""
+        if self.gone.is_set():
+            raise PipeClosed("the pipe is closed")
+        try:
+            block = await self._call.read()
+        except asyncio.CancelledError:  # of the call or of the caller?
+            if self.gone.is_set() and not getattr(asyncio.current_task(), "cancelling", int)():
+                raise PipeClosed("the pipe was closed") from None
+            raise
+        except _FAILURES as error:
+            raise PipeClosed(_why(error)) from error
+        if block is aio.EOF:
+            raise PipeClosed("the other end closed the connection")
+        self.heard = self._loop.time()
+        found: bytes = block
+        return found
+
+    async def close(self) -> None:
+        """End the call."""
+        self.gone.set()
+
+
+class _Dialled(GrpcPipe):
+    def __init__(self, peer: Peer, call: Any, channel: Any) -> None:
+        super().__init__(peer, call)
+        self._channel = channel
+
+    async def close(self) -> None:
+        if not self.gone.is_set():
+            self.gone.set()
+            self._call.cancel()
+            await self._channel.close()
+
+
+_FAILURES = (grpc.RpcError, aio.UsageError, aio.InternalError, asyncio.InvalidStateError)
+
+
+def _why(error: BaseException) -> str:
+    details = getattr(error, "details", None)
+    return str(details()) if callable(details) else str(error)
+
+
+class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
+    def __init__(self, me: Peer, certificate: bytes, accept: Accept, revoked: Revoked) -> None:
+        self.address = ""
+        self.server: Any = None
+        self._me = me
+        self._shown = ((_SHOWN, certificate),)
+        self._accept = accept
+        self._revoked = revoked
+        self._pipes: set[GrpcPipe] = set()
+
+    def service(self, details: Any) -> Any:
+        """How gRPC asks who serves a method."""
+        return grpc.stream_stream_rpc_method_handler(self._run) if details.method == _METHOD else None
+
+    async def _run(self, requests: Any, context: Any) -> None:
+        del requests  # read from the context
+        shown = context.auth_context().get("x509_pem_cert", [b""])[0]
+        try:
+            peer = admit(shown, project=self._me.project, roles=_CLIENTS, revoked=self._revoked)
+        except IdentityError as error:
+            _LOG.warning("a connection from %s is refused: %s", context.peer(), error)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, error.what)
+        await context.send_initial_metadata(self._shown)
+        pipe = GrpcPipe(peer, context)
+        self._pipes.add(pipe)
+        try:
+            await self._accept(pipe)
+            await pipe.gone.wait()
+        finally:
+            pipe.gone.set()
+            self._pipes.discard(pipe)
+
+    async def close(self) -> None:
+        for pipe in list(self._pipes):
+            await pipe.close()
+        await self.server.stop(0.5)
+
+
+class GrpcTransport:
+    """gRPC over TLS 1.3 with certificates at both ends."""
+
+    name = "grpc"
+
+    async def listen(
+        self, address: str, credentials: Credentials, accept: Accept, revoked: Revoked = nobody
+    ) -> Listener:
+        """Accept connections of the project's parties at an address."""
+        host, _ = split(address)
+        listening = _Listening(peer_of(credentials.certificate), credentials.certificate, accept, revoked)
+        server = aio.server(handlers=(listening,), options=[*OPTIONS, ("grpc.so_reuseport", 0)])
+        listening.server = server
+        proof = grpc.ssl_server_credentials(
+            [(credentials.key, credentials.certificate)], root_certificates=credentials.ca, require_client_auth=True
+        )
+        try:
+            port = server.add_secure_port(address, proof)
+        except RuntimeError as error:
+            await server.stop(None)
+            raise OSError(f"cannot listen at {address}: {error}") from error
+        await server.start()
+        listening.address = joined(host, port)
+        return listening
+
+    async def dial(
+        self, address: str, credentials: Credentials, server_name: str | None = None, revoked: Revoked = nobody
+    ) -> Pipe:
+        """Connect to a server of the project."""
+        me = own(credentials)
+        name = server_name or split(address)[0]
+        proof = grpc.ssl_channel_credentials(credentials.ca, credentials.key, credentials.certificate)
+        named = [("grpc.ssl_target_name_override", name), ("grpc.use_local_subchannel_pool", 1)]
+        channel = aio.secure_channel(address, proof, options=[*OPTIONS, *named])
+        call = channel.stream_stream(_METHOD)()
+        try:
+            async with asyncio.timeout(_WAIT):
+                shown = dict(await call.initial_metadata() or ()).get(_SHOWN)
+                if shown is None:
+                    raise await _failure(address, call)
+            return _Dialled(admit(shown, project=me.project, roles=("server",), revoked=revoked), call, channel)
+        except BaseException:
+            call.cancel()
+            await channel.close()
+            raise
+
+
+async def _failure(address: str, call: Any) -> Exception:
+    """Why a call came to nothing: a refusal, or nobody there."""
+    code, details = await call.code(), await call.details()
+    refused = code is grpc.StatusCode.PERMISSION_DENIED or "SSL_ERROR" in details or "Verification" in details
+    if not refused:
+        more = f"; {UNWELCOME}" if "ocket closed" in details or "reset" in details else ""
+        return PipeClosed(f"no connection to {address}: {details}{more}")
+    return IdentityError(
+        f"no connection to {address}: {details}",
+        where="connecting",
+        remedy="check that both ends use kits of the same project that have not expired, and the server's name",
+    )
