@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from worlds import WORLDS
 
 from atoll.core.clock import Free
 from atoll.core.world import World
-from atoll.engines import ENGINES
 from atoll.testing import Life, killed_and_resumed
 
 # Engines that start processes are killed at fewer steps: the journal, the store and the checkpoints are the same code for all.
 POINTS = {"inline": 40, "batched": 6}
 
 
-@pytest.fixture(params=sorted(ENGINES))
+@pytest.fixture(params=sorted(WORLDS))
 def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -30,7 +30,7 @@ def survive(engine: str, tmp_path: Path) -> Callable[..., Life]:
         program: Any, population: Any, *, cost: Any = None, exact_spending: bool = True, points: int = 1000, **more: Any
     ) -> Life:
         def make_world(folder: Path, resume: bool) -> World:
-            made = ENGINES[engine](2)
+            made = WORLDS[engine](2)
             return World(population, made, cost=cost or Free(), folder=folder, resume=resume, **more)
 
         most = min(points, POINTS.get(engine, 3))

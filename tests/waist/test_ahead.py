@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from test_masked_sum import DoubleMasked
+from worlds import WORLDS
 
 from atoll.core.aggregate import Mean, Parts, Sum
 from atoll.core.clock import Outcomes
 from atoll.core.cohort import Community
 from atoll.core.errors import ConfigError
 from atoll.core.task import Batch, Task, Work, task
-from atoll.engines import ENGINES
 from atoll.stages import QSGD
 from atoll.testing import Timetable, live
 
@@ -92,10 +92,10 @@ def test_it_goes_on_where_it_was(survive, uplink):
 def run(program, engine="inline", cost=DEVICES, data=TARGETS, **more):
     from atoll.core.world import World
 
-    return live(World(Community(data), ENGINES[engine](2), cost=cost, **more), program)
+    return live(World(Community(data), WORLDS[engine](2), cost=cost, **more), program)
 
 
-@pytest.mark.parametrize("engine", sorted(ENGINES))
+@pytest.mark.parametrize("engine", sorted(WORLDS))
 def test_work_done_ahead_gives_what_work_done_on_arrival_gives(engine):
     ahead, later = (run(fedasync(flag, 12), engine).result for flag in (True, False))
     np.testing.assert_allclose(ahead["w"], later["w"], rtol=1e-12)

@@ -58,12 +58,13 @@ def population():
 
 
 def test_two_levels_equal_one(survive, engine):
+    from worlds import WORLDS
+
     from atoll.core.world import World
-    from atoll.engines import ENGINES
     from atoll.simulation import run_in
 
     life = survive(two_level, population(), cost=Timetable({"c4": 3.0}, latency=0.5))
-    one = run_in(World(population(), ENGINES[engine](2)), flat)[0]
+    one = run_in(World(population(), WORLDS[engine](2)), flat)[0]
     np.testing.assert_allclose(life.result["w"], one, rtol=1e-14)
     assert life.result["visits"] == [5, 10, 15]  # private state outlives a visit
     assert life.clock == ROUNDS * (0.5 + 3.0 + 0.5)  # edges work side by side

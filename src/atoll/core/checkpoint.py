@@ -156,10 +156,10 @@ def within(slot: str, other: str) -> bool:
 
 
 def _named(slots: dict[str, dict[str, Any]]) -> set[str]:
-    """The segment files that these contents name."""
+    """The segment files in this folder that these contents name; what lies at a party is named ``file@party``."""
     found: set[str] = set()
     for content in slots.values():
-        found.update(name for names in content["homes"].values() for name in names)
+        found.update(name for names in content["homes"].values() for name in names if "@" not in name)
         for book in (content["book"], *content["below"].values()):
             found.update(book["segments"])
     return found

@@ -54,7 +54,7 @@ class Dialogue(Scope):
         return Parties(self.world.roster, np.array([self.world.roster.position(name)], dtype=np.int64))
 
     async def _ask(self, parties: Parties, request: Request, terms: Terms) -> Exchanged:
-        flight = self.traffic.send(request, parties)
+        flight = self.traffic.send(request, parties, push="run")
         accepted = await self.traffic.close(flight, terms)
         if terms.late == "drop" and len(flight.cancelled):
             await self.traffic.run(flight, flight.cancelled)

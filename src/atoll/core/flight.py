@@ -19,6 +19,8 @@ from .request import Folded, Reply, Request
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .live import Launch
+
 __all__ = ["Arrivals", "Flight", "Handle", "by_flight"]
 
 
@@ -44,6 +46,7 @@ class Flight:
         last_left: what ``left`` found last.
         ahead: the first use runs everything that will arrive, in one block.
         kept: what such a block gave, by index, until it is used; ``None`` before it has run.
+        launch: the work under way between real parties, which may be told that nobody wants it.
     """
 
     request: Request
@@ -63,6 +66,7 @@ class Flight:
     last_left: NDArray[np.int64] | None = field(default=None, repr=False)
     ahead: bool = False
     kept: dict[int, Folded] | None = None
+    launch: Launch | None = field(default=None, repr=False)
 
     @property
     def alive(self) -> bool:
@@ -103,9 +107,12 @@ class Flight:
             ConfigError: the work is done: the flight was sent ahead, and one of its replies has been used.
         """
         self.require_undone()
-        before = int(self.open.sum())
+        before = np.flatnonzero(self.open)
         self.open[slice(None) if which is None else which] = False
-        return before - int(self.open.sum())
+        given_up = before[~self.open[before]]
+        if self.launch is not None:
+            self.launch.drop(given_up)
+        return len(given_up)
 
     def require_undone(self) -> None:
         """Refuse to give up what has been run ahead of its arrival."""
@@ -144,6 +151,8 @@ class Handle:
         self.flight.require_undone()
         was = bool(self.flight.waiting[self.index])
         self.flight.waiting[self.index] = False
+        if was and self.flight.launch is not None:
+            self.flight.launch.drop(np.array([self.index]))
         return was
 
     async def result(self) -> Any:

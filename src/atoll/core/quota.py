@@ -37,6 +37,7 @@ class Quota:
         self.count = count
         self._shares: list[Share] = []
         self._open: asyncio.Future[None] | None = None
+        self.closed = False
 
     def share(self, most: int | None = None) -> Share:
         """One request's part.
@@ -60,6 +61,18 @@ class Quota:
             self._count()
             self._open.set_result(None)
         await asyncio.shield(self._open)
+
+    def recount(self) -> bool:
+        """Count what has come so far, on a real clock; whether the quota is met, or never will be."""
+        if self.closed or not all(share.over or share.reported for share in self._shares):
+            return self.closed
+        offered = sum(len(times) for times, _ in (share.offer for share in self._shares))
+        if offered >= self.count or all(share.over or share.ended for share in self._shares):
+            self._count()
+            self.closed = True
+            if self._open is not None and not self._open.done():  # somebody who gave up waits for the count
+                self._open.set_result(None)
+        return self.closed
 
     def _count(self) -> None:
         offers = [share.offer for share in self._shares]
@@ -89,7 +102,7 @@ class Share:
         self.taken, self.completed = 0, 0
         self.late = np.zeros(0, dtype=np.int64)
         self.moment: float | None = None
-        self.over = False
+        self.over = self.reported = self.ended = False
         self.offer = (np.zeros(0), np.zeros(0, dtype=np.int64))
 
     async def close(self, times: NDArray[np.float64], positions: NDArray[np.int64]) -> int:
@@ -112,8 +125,29 @@ class Share:
         self.completed, self.late = len(times), positions[self.taken :]
         return self.taken
 
+    def report(self, times: NDArray[np.float64], positions: NDArray[np.int64], *, ended: bool) -> bool:
+        """Offer what has come so far, where nobody can foretell what will.
+
+        Args:
+            times: of the replies that have come in time, in order of arrival, ties by position.
+            positions: whose they are.
+            ended: no more can come.
+
+        Returns:
+            Whether the quota is closed; `taken` of these replies are in it.
+        """
+        self.reported, self.ended = True, ended
+        if not self.quota.closed:
+            self.offer = (times[: self.most], positions[: self.most])
+        if not self.quota.recount():
+            return False
+        self.over = True
+        self.completed, self.late = len(times), positions[self.taken :]
+        return True
+
     async def give_up(self) -> None:
         """Nobody is asked; nothing happens if the share was used."""
         if not self.over:
             self.over = True
-            await self.quota.joined()
+            if not self.quota.recount():
+                await self.quota.joined()

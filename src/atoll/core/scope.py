@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .chain import Chain
 from .errors import ConfigError
+from .live import LiveTraffic, is_live
 from .meter import Meter
 from .party import Parties, Party
 from .request import Mail, Request
@@ -40,7 +41,8 @@ class Scope:
         self.hub = hub
         self.meter = Meter()
         self.records: list[dict[str, Any]] = []
-        self.traffic = world.traffics[slot] = Traffic(world, hub, self.meter)
+        kind = LiveTraffic if is_live(world) else Traffic
+        self.traffic = world.traffics[slot] = kind(world, hub, self.meter)
         self.counts: Counter[str] = Counter()
         self.family: dict[str, Self] = {} if family is None else family
         self.home = slot

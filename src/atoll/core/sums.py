@@ -49,7 +49,7 @@ class Sums(Scope):
         request = self._request(task, message, at, uplink=uplink)
         if fan_in is None:  # of several groups none knows whether the others make up the quorum
             request = replace(request, least=terms.quorum)
-        flight = self.traffic.send(request, parties, down=terms.down, up=terms.up)
+        flight = self.traffic.send(request, parties, down=terms.down, up=terms.up, push="fold")
         parts: list[Folded] = []
         try:
             accepted = await self.traffic.close(flight, terms)
@@ -68,7 +68,7 @@ class Sums(Scope):
     def _result(self, flight: Flight, parts: list[Folded]) -> Combined:
         request, seconds = flight.request, self.clock.now() - flight.sent
         made = combined(self.world, parts, request.uplink, request.public, flight.parties, seconds, flight.down)
-        if type(self.world.cost) is Free:  # everyone answers at once, and nothing is to tell
+        if type(self.world.cost) is Free and flight.launch is None:  # everyone answers at once, and nothing is to tell
             return made
         return replace(made, outcomes=self.traffic.outcomes(flight))
 

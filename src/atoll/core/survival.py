@@ -49,6 +49,7 @@ async def checkpoint(fed: Federation, state: Tree) -> None:
             member.written = (len(member.records), list(book["segments"]))
         for home in homes:
             await world.engine.settle(home)
+        world.decisions.settle(fed.slot, [m.slot for m in fed.below() if m.apart(fed)])
         fed.kept = True
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .world import World
 
-__all__ = ["Traffic"]
+__all__ = ["Traffic", "accepted_of"]
 
 
 class Traffic:
@@ -52,8 +52,10 @@ class Traffic:
         *,
         down: NDArray[np.int64] | None = None,
         up: int | Callable[[], int] | None = None,
+        push: str = "",
     ) -> Flight:
-        """Put a request on its way to each party; see ``Terms`` for ``down`` and ``up``."""
+        """Put a request on its way to each party; see ``Terms`` for ``down`` and ``up``, and ``LiveEngine.launch`` for ``push``."""
+        del push  # here work is done when its reply is wanted
         now = self.world.clock.now()
         n = len(parties)
         sent: Any = M.nbytes(request.message) if down is None else down
@@ -118,7 +120,7 @@ class Traffic:
             taken = await terms.accept.close(flight.arrives[order], flight.parties.positions[order])
             accepted, full = order[:taken], terms.accept.moment
         else:
-            accepted, full = _accepted(flight, order, terms.accept)
+            accepted, full = accepted_of(flight, order, terms.accept)
         if full is not None:
             moment = full
         elif len(order) == len(flight.parties):
@@ -141,11 +143,12 @@ class Traffic:
         self._check_quorum(flight, len(accepted), terms)
         return np.sort(accepted)
 
-    @staticmethod
-    def outcomes(flight: Flight) -> Outcomes:
+    def outcomes(self, flight: Flight) -> Outcomes:
         """What became of each party that was asked."""
         done = np.isfinite(flight.arrives)
         seconds = np.where(done, flight.arrives, flight.lost) - flight.sent
+        if flight.launch is not None:  # between real parties, one that is still at work has taken until now at least
+            seconds = np.minimum(seconds, self.world.clock.now() - flight.sent)
         return Outcomes(seconds, done, flight.fraction, flight.energy, flight.reason)
 
     def _check_quorum(self, flight: Flight, answered: int, terms: Terms) -> None:
@@ -312,7 +315,7 @@ class Traffic:
             self.flights.append(flight)
 
 
-def _accepted(
+def accepted_of(
     flight: Flight, order: NDArray[np.int64], accept: int | Taker | None
 ) -> tuple[NDArray[np.int64], float | None]:
     """Which of the replies in time are taken, and when the round is full; ``None`` when it never is."""

@@ -12,6 +12,7 @@ import numpy as np
 from .checkpoint import CheckpointStore
 from .clock import Clock, Cost, Free
 from .cohort import Population
+from .decisions import Decisions
 from .event import Ledger, SeededSecret
 from .executor import Executor
 from .host import Host
@@ -75,6 +76,7 @@ class World:
             self.roster = Roster(self.population.names, others=others)
         self.checkpoints = CheckpointStore(self.folder)
         self.ledger = Ledger(None if self.folder is None else self.folder / "ledger.jsonl")
+        self.decisions = Decisions(None if self.folder is None else self.folder / "decisions.jsonl")
         self._known: set[str] = set()
         self.traffics: dict[str, Traffic] = {}  # of every scope and nested program, by slot
 

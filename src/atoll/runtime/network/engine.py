@@ -1,0 +1,298 @@
+"""The server's half of the engine: sends tasks to where the data are, and adds up what comes back.
+
+Every party lives at a site, and what tasks leave behind stays there: states, journal and privacy ledger. What crosses is the request and its
+message on the way down, the encoded summand (or the reply) on the way up, and words about generations, so that all places go back to the same
+checkpoint after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from atoll.core.errors import ConfigError, TaskError
+from atoll.core.event import unpack_event
+from atoll.core.live import News
+from atoll.core.request import Folded, Reply, Request
+from atoll.core.wire import pack_request, unpack_ran
+
+from .conversations import Conversations
+from .replies import Replies, Started, merged
+from .station import Station
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.session import Switch
+    from atoll.core.world import World
+
+__all__ = ["Network"]
+
+
+class Network:
+    """Runs tasks at sites.
+
+    Args:
+        links: site -> link to its job process.
+        placement: the site of each party, in the order of the roster.
+        patience: seconds without progress after which a site that owes a reply is given up.
+        on_lost: what then happens: the program fails, or goes on without the site's parties.
+    """
+
+    name: ClassVar[str] = "network"
+    vectorised: ClassVar[bool] = False
+    live: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        links: Mapping[str, Any],
+        placement: Sequence[str],
+        *,
+        patience: float = 600.0,
+        on_lost: Literal["fail", "drop"] = "fail",
+    ) -> None:
+        if not patience > 0:
+            raise ConfigError(f"patience={patience} seconds", remedy="use a positive number")
+        homeless = sorted(set(placement) - set(links))
+        if homeless:
+            raise ConfigError(f"no link to site {homeless[0]!r}", where="placement", remedy="connect every site")
+        self.choices: dict[str, Any] = {}
+        self.news = News()
+        self.patience = patience
+        self.on_lost = on_lost
+        self._links = dict(links)
+        self._placement = list(placement)
+        self._stations: dict[str, Station] = {}
+        self._replies = Replies(self.news)
+        self._numbers = itertools.count()
+        self._talks = Conversations(self)
+        self._world: World | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------ opening and closing
+
+    @property
+    def world(self) -> World:
+        """The world that it serves."""
+        if self._world is None:
+            raise RuntimeError("the engine is not open")
+        return self._world
+
+    async def open(self, world: World) -> None:
+        """Begin to listen to the sites."""
+        self._world = world
+        self.choices["sites"] = sorted(self._links)
+        for name, link in self._links.items():
+            self._stations[name] = Station(name, link, self._heard, self._ended)
+        if not world.clock.virtual:
+            self._watch = asyncio.create_task(self._watching())
+
+    async def close(self) -> None:
+        """Let all links go."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        for station in self._stations.values():
+            await station.close()
+
+    def number(self) -> int:
+        """A number for a question."""
+        return next(self._numbers)
+
+    def station(self, position: int) -> Station:
+        """The site of a party."""
+        return self._stations[self._placement[position]]
+
+    def by_site(self, positions: Iterable[int]) -> dict[Station, list[int]]:
+        """Parties by site."""
+        found: dict[Station, list[int]] = {}
+        for position in positions:
+            found.setdefault(self.station(int(position)), []).append(int(position))
+        return found
+
+    # ------------------------------------------------------------------ what sites say
+
+    def _heard(self, station: Station, frame: Any) -> None:
+        if frame["op"] in ("pass", "waits"):
+            self._talks.heard(frame)
+            return
+        position = int(frame["party"])
+        if self._placement[position] != station.name:
+            self.news.fail(
+                TaskError(
+                    f"it answered for {self.world.roster.name(position)!r}, who lives at {self._placement[position]!r}",
+                    where=f"site {station.name}",
+                    remedy="look at what runs there: the reply was refused",
+                )
+            )
+            return
+        self.note_events(frame["events"])
+        self._replies.arrived(frame["id"], position, frame, self.world.clock.now())
+
+    def note_events(self, events: Iterable[Any]) -> None:
+        """What sites have spent is in the server's ledger before the program sees what they released."""
+        for told in events:
+            self.world.ledger.append(unpack_event(dict(told["event"])), told["party"], told["request"])
+
+    def _ended(self, station: Station, error: BaseException) -> None:
+        if self.on_lost == "fail" or not isinstance(error, TaskError):
+            self.news.fail(error)
+        else:
+            self._give_up(station)
+
+    def _give_up(self, station: Station) -> None:
+        here = {p for p, site in enumerate(self._placement) if site == station.name}
+        self._replies.lost(here, self.world.clock.now())
+
+    async def _watching(self) -> None:
+        """One rule: a site that owes a reply and shows no progress for so long is given up."""
+        while True:
+            await asyncio.sleep(min(self.patience / 10, 5.0))
+            owing = {self.station(position) for position in self._replies.owed()}
+            for station in owing:
+                silent = time.monotonic() - station.heard
+                if silent > self.patience:
+                    if self.on_lost == "drop":
+                        self._give_up(station)
+                        continue
+                    self.news.fail(
+                        TaskError(
+                            f"no progress for {silent:.0f} seconds",
+                            where=f"site {station.name}",
+                            remedy="see the site's log; raise `patience` if its work is that slow, or set on_lost: drop",
+                        )
+                    )
+
+    # ------------------------------------------------------------------ work
+
+    def launch(self, request: Request, positions: NDArray[np.int64], push: str) -> Started:
+        """Start the task at each party; see `atoll.core.live.LiveEngine`."""
+        started = self._replies.begin(request, positions, self._drop)
+        body = Shared({"message": request.message})
+        for station, here in self.by_site(positions.tolist()).items():
+            if not station.alive:
+                self._give_up(station)
+                continue
+            names = [self.world.roster.name(p) for p in here] if request.mail else []
+            packed = {k: v for k, v in _packed(request, names).items() if k != "message"}
+            frame = {"op": "launch", "request": packed, "positions": here, "push": push, "body": True}
+            station.post(frame, body.packed())
+        return started
+
+    def _drop(self, request: str, positions: list[int], undo: bool) -> None:
+        for station, here in self.by_site(positions).items():
+            station.post({"op": "discard" if undo else "keep", "id": request, "positions": here})
+
+    async def _ready(self, request: Request, positions: NDArray[np.int64], kind: str) -> list[Any]:
+        """The replies of these parties, asked for if nobody has, in the order given."""
+        missing = [p for p in positions.tolist() if not self._replies.knows(request.id, p)]
+        if missing:
+            self.launch(request, np.array(missing, dtype=np.int64), kind)
+        with self.world.clock.busy():
+            await self._replies.wait(request.id, positions.tolist())
+            await self._collect(request, positions.tolist(), kind)
+        return [self._replies.take(request.id, p) for p in positions.tolist()]
+
+    async def _collect(self, request: Request, positions: list[int], kind: str) -> None:
+        """Fetch replies that were left where they were made."""
+        parked = [p for p in positions if self._replies.parked(request.id, p, kind)]
+        if not parked:
+            return
+        words = pack_request(request, [])
+        frame = {"op": "collect", "as": kind, "id": request.id, "positions": []}
+        frame |= {name: words[name] for name in ("uplink", "place", "public", "apart")}
+        for station, here in self.by_site(parked).items():
+            self._replies.reopen(request.id, here)
+            station.post({**frame, "positions": here})
+        await self._replies.wait(request.id, parked)
+
+    async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
+        """The reply of each party, in the order given."""
+        frames = await self._ready(request, positions, "run")
+        self._drop(request.id, positions.tolist(), undo=False)
+        return [_reply(frame, p) for frame, p in zip(frames, positions.tolist(), strict=True)]
+
+    async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
+        """The sum of the parties' summands, in cohort order; what a failed sum left behind is undone."""
+        frames = await self._ready(request, positions, "fold")
+        folded = merged(frames, positions)
+        self._drop(request.id, positions.tolist(), undo=len(folded.senders) < request.least)
+        return folded
+
+    async def converse(
+        self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
+    ) -> dict[str, tuple[Any, float]]:
+        """Run each role at its party's site; what they say passes through here."""
+        with self.world.clock.busy():
+            return await self._talks.hold(roles, switch, start)
+
+    # ------------------------------------------------------------------ generations
+
+    async def _everywhere(self, frames: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        """Give every site an order and wait for all answers."""
+        with self.world.clock.busy():
+            stations = [s for s in self._stations.values() if s.alive]
+            answers = await asyncio.gather(*(s.call(self.number(), frames[s.name]) for s in stations))
+        return {s.name: answer for s, answer in zip(stations, answers, strict=True)}
+
+    def _each(self, frame: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        return dict.fromkeys(self._stations, frame)
+
+    async def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
+        """Let every site write what changed; the segments' names say where they are: ``file@site``."""
+        frame = {"op": "commit", "slot": slot, "generation": generation, "full": full}
+        answers = await self._everywhere(self._each(frame))
+        return [f"{name}@{site}" for site in sorted(answers) for name in answers[site]["names"]]
+
+    async def settle(self, slot: str) -> None:
+        """The generation is safe: sites may forget what came before."""
+        await self._named("settle", slot, self.world.checkpoints.chains.get(slot, []))
+
+    async def load(self, slot: str, segments: list[str]) -> None:
+        """Let every site take the private state of a slot back to a generation."""
+        await self._named("load", slot, segments)
+
+    async def _named(self, op: str, slot: str, names: Iterable[str]) -> None:
+        split = [name.rpartition("@") for name in names]
+        await self._everywhere(
+            {
+                site: {"op": op, "slot": slot, "names": [file for file, _, where in split if where == site]}
+                for site in self._stations
+            }
+        )
+
+    async def drop(self, slot: str) -> None:
+        """Let every site forget the slot of a program that has ended."""
+        for station in self._stations.values():
+            station.post({"op": "drop", "slot": slot})
+
+
+class Shared:
+    """A message for many sites, serialised once where the link can send what is serialised.
+
+    Args:
+        tree: the message.
+    """
+
+    def __init__(self, tree: Any) -> None:
+        self._tree = tree
+
+    def packed(self) -> Any:
+        """The form that links take."""
+        return self._tree
+
+
+def _packed(request: Request, names: list[str]) -> dict[str, Any]:
+    packed = pack_request(request, names)
+    return packed if isinstance(packed, dict) else {}
+
+
+def _reply(frame: Any, position: int) -> Reply:
+    if frame["op"] == "lost":
+        return Reply(position, error=TaskError("the party was lost", where="network", remedy="see the site's log"))
+    return unpack_ran(frame["ran"]).reply

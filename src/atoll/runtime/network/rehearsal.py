@@ -1,0 +1,78 @@
+"""A rehearsal: sites as processes on this machine, so that a program meets the real engine before it meets real sites."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atoll.core.event import Ledger
+from atoll.core.host import Host
+from atoll.core.journal import Journal
+from atoll.core.store import StateStore
+from atoll.engines.forking import Workers, check_workers
+from atoll.engines.link import Link
+
+from .engine import Network
+from .resident import Resident
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.core.executor import Executor
+    from atoll.core.world import World
+
+__all__ = ["Rehearsal"]
+
+
+class Rehearsal(Network):
+    """The network engine with its sites on this machine: parties are dealt to them in turn.
+
+    Args:
+        workers: how many sites.
+    """
+
+    name: ClassVar[str] = "network"
+
+    def __init__(self, workers: int | None = None) -> None:
+        super().__init__({}, [])
+        self._sites = check_workers(workers, self.name) or 3
+        self._workers = Workers()
+
+    async def open(self, world: World) -> None:
+        """Start the sites."""
+        names = [f"site-{i + 1}" for i in range(self._sites)]
+        self._placement = [names[p % len(names)] for p in range(len(world.roster))]
+        executor = world.executor(vectorised=False)
+        for name in names:
+            folder = None if world.folder is None else world.folder / "sites" / name
+            sockets = self._workers.start(1, serve_site, executor, world.registry, folder, world.resume)
+            self._links[name] = Link(sockets[-1])
+        await super().open(world)
+
+    async def close(self) -> None:
+        """End the sites."""
+        await super().close()
+        self._workers.stop()
+
+
+def serve_site(
+    sock: socket.socket, executor: Executor, registry: Mapping[str, Any], folder: Path | None, resume: bool
+) -> None:
+    """The body of a site's process."""
+    place = None if folder is None else folder
+    ledger = Ledger(None if place is None else place / "ledger.jsonl")
+    if not resume:
+        ledger.begin_run()
+    store = StateStore(place, executor.roster)
+    host = Host(executor, store, ledger, Journal(None if place is None else place / "journal.log"))
+
+    async def main() -> None:
+        link = Link(sock)
+        try:
+            await Resident(link, host, registry).serve()
+        finally:
+            link.close()
+
+    asyncio.run(main())

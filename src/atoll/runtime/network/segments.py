@@ -1,0 +1,33 @@
+"""Which segment files of private state a site may forget."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from atoll.core.store import StateStore
+
+__all__ = ["Segments"]
+
+
+class Segments:
+    """Removes segments that neither of the server's last two generations names.
+
+    Args:
+        store: whose folder they lie in.
+    """
+
+    def __init__(self, store: StateStore) -> None:
+        self._folder = store.folder
+        self._named: dict[str, list[set[str]]] = {}
+
+    def settle(self, slot: str, names: list[str]) -> None:
+        """The server's newest generation names these for a slot."""
+        before = self._named.setdefault(slot, [])
+        before.append(set(names))
+        if len(before) > 2:
+            for name in before.pop(0) - before[0] - before[1]:
+                if self._folder is not None:
+                    with contextlib.suppress(OSError):
+                        (self._folder / name).unlink()

@@ -1,0 +1,13 @@
+"""The network engine keeps the laws of every engine, with its sites as processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from atoll.runtime.network.rehearsal import Rehearsal
+from atoll.testing.conformance import ENGINE_CHECKS
+
+
+@pytest.mark.parametrize("law", sorted(ENGINE_CHECKS))
+def test_the_network_keeps_the_law(law):
+    ENGINE_CHECKS[law](lambda: Rehearsal(3), 1e-12)
