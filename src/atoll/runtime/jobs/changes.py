@@ -1,0 +1,159 @@
+"""What a submission and a move do to a record: the same for every store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from atoll.core.errors import JobError
+
+from .records import Event, JobRecord, Submission
+from .states import JobState, after_restart, require_move
+
+__all__ = [
+    "LOG_LINES",
+    "LOG_WIDTH",
+    "clean",
+    "conflict",
+    "cut",
+    "first_record",
+    "missing",
+    "move_event",
+    "moved",
+    "plain",
+    "restarted",
+    "submit_event",
+    "without_bundle",
+]
+
+LOG_LINES = 10_000
+"""Lines of a job's log that are kept of each node."""
+
+LOG_WIDTH = 4_000
+"""Characters of a line that are kept."""
+
+RESTARTED = "the server was started again"
+
+
+def plain(tree: Any, where: str) -> Any:
+    """A tree as JSON gives it back: tuples become lists.
+
+    Raises:
+        JobError: it holds something that JSON has no word for.
+    """
+    try:
+        return json.loads(json.dumps(tree))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise JobError(
+            f"it cannot be kept: {error}", where=where, remedy="use numbers, words, lists and mappings"
+        ) from error
+
+
+def clean(text: str) -> str:
+    """A text that every store can keep: no halves of surrogate pairs, no zero bytes."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "�")
+
+
+def cut(lines: Iterable[str], keep: int, width: int) -> list[str]:
+    """Lines as a log keeps them."""
+    found = [clean(line.rstrip("\r\n")) for line in lines]
+    return [line if len(line) <= width else line[: width - 1] + "…" for line in found[-keep:]]
+
+
+def first_record(number: int, job: Submission, now: float) -> JobRecord:
+    """The record of a new job, the store's ``number``-th."""
+    tag = hashlib.sha256(f"{job.submitter}\0{job.token}".encode("utf-8", "replace")).hexdigest()[:6]
+    return JobRecord(
+        id=f"{number:08d}-{tag}",
+        name=clean(job.name),
+        submitter=clean(job.submitter),
+        org=clean(job.org),
+        created=now,
+        state=JobState.QUEUED,
+        attempts=0,
+        barren=0,
+        reason="",
+        error=None,
+        spec=plain(job.spec, f"job {job.name!r}, spec"),
+        bundle=job.bundle,
+        sites=(),
+        times=((JobState.QUEUED, now),),
+        token=clean(job.token),
+    )
+
+
+def conflict(there: JobRecord, job: Submission) -> None:
+    """Refuse a token that stands for another job.
+
+    Raises:
+        JobError: the job that is there is not this one.
+    """
+    same = first_record(0, job, there.created)
+    if any(getattr(there, name) != getattr(same, name) for name in ("name", "org", "spec", "bundle")):
+        raise JobError(
+            f"the token {job.token!r} stands for job {there.id}, and this is another one",
+            where=f"job {job.name!r}, submission",
+            remedy="submit it with a new token",
+        )
+
+
+def moved(
+    record: JobRecord,
+    state: JobState,
+    *,
+    now: float,
+    reason: str,
+    error: Mapping[str, Any] | None,
+    sites: Sequence[str] | None,
+    progress: bool,
+) -> JobRecord:
+    """The record after a move.
+
+    Raises:
+        JobError: there is no such move.
+    """
+    require_move(record.id, record.state, state)
+    died = state is JobState.QUEUED and record.state in (JobState.DEPLOYING, JobState.RUNNING)
+    barren = 0 if progress else record.barren + died
+    return replace(
+        record,
+        state=state,
+        attempts=record.attempts + (state is JobState.DEPLOYING),
+        barren=barren,
+        reason=clean(reason),
+        error=None if error is None else plain(error, f"job {record.id}, error"),
+        sites=record.sites if sites is None else tuple(map(clean, sites)),
+        times=(*record.times, (state, now)),
+    )
+
+
+def restarted(record: JobRecord, now: float) -> JobRecord:
+    """The record as a server finds it after its own death."""
+    state = after_restart(record.state)
+    return replace(record, state=state, reason=RESTARTED, times=(*record.times, (state, now)))
+
+
+def submit_event(record: JobRecord, who: str) -> Event:
+    """The event of a submission."""
+    details = {"name": record.name, "bundle": record.bundle}
+    return Event(when=record.created, who=who, what="submit", job=record.id, details=details)
+
+
+def move_event(old: JobRecord, new: JobRecord, who: str) -> Event:
+    """The event of a move."""
+    details: dict[str, Any] = {"from": str(old.state), "to": str(new.state), "attempt": new.attempts}
+    details |= {key: value for key, value in (("reason", new.reason), ("error", new.error)) if value}
+    return Event(when=new.times[-1][1], who=who, what="moved", job=new.id, details=details)
+
+
+def missing(job: str) -> JobError:
+    """There is no such job."""
+    return JobError(f"there is no job {job!r}", where="store", remedy="atoll jobs lists them")
+
+
+def without_bundle(digest: str, why: str = "is not in the store") -> JobError:
+    """A bundle cannot be had."""
+    return JobError(f"the bundle {digest!r} {why}", where="store", remedy="submit the job again from its folder")

@@ -1,0 +1,161 @@
+"""A database file of one process: opened, checked, locked, and never from the future."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from atoll.core.errors import JobError
+
+__all__ = ["SCHEMA_VERSION", "Database"]
+
+SCHEMA_VERSION = 1
+"""Kept in the file as ``user_version``; a store of a newer version is not touched."""
+
+_APPLICATION = 0x41544F4C
+"""``ATOL``, kept in the file as ``application_id``."""
+
+_TABLES = """
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, submitter TEXT NOT NULL,
+    org TEXT NOT NULL, created REAL NOT NULL, state TEXT NOT NULL, attempts INTEGER NOT NULL, barren INTEGER NOT NULL,
+    reason TEXT NOT NULL, error TEXT, spec TEXT NOT NULL, bundle TEXT NOT NULL, sites TEXT NOT NULL, times TEXT NOT NULL,
+    token TEXT NOT NULL, UNIQUE (submitter, token));
+CREATE INDEX jobs_by_state ON jobs (state);
+CREATE TABLE events (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL, job TEXT NOT NULL,
+    details TEXT NOT NULL);
+CREATE INDEX events_by_job ON events (job, number);
+CREATE TRIGGER events_stay BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'events are never changed'); END;
+CREATE TRIGGER events_last BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'events are never removed'); END;
+CREATE TABLE lines (
+    job TEXT NOT NULL REFERENCES jobs (id), number INTEGER NOT NULL, at REAL NOT NULL, node TEXT NOT NULL, text TEXT NOT NULL,
+    PRIMARY KEY (job, number)) WITHOUT ROWID;
+CREATE INDEX lines_by_node ON lines (job, node, number);
+"""
+
+
+class Database:
+    """An SQLite file with a write-ahead log, held by this process alone.
+
+    Args:
+        path: the file; made if it is not there.
+
+    Raises:
+        JobError: another process holds it, it is damaged, of a newer version, or no store at all.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._guard = threading.RLock()
+        self._lock: IO[str] | None = None
+        self._connection: sqlite3.Connection | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(path)
+            with self._explained():
+                self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
+                self._prepare(self._connection)
+        except OSError as error:
+            self.close()
+            raise self._refused(f"it cannot be opened: {error.strerror or error}", "correct its permissions") from error
+        except BaseException:
+            self.close()
+            raise
+
+    @contextlib.contextmanager
+    def writing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it or nothing.
+
+        Args:
+            durable: the disk has it before this returns. Otherwise a power cut, though never a crash of the process, may lose it.
+
+        Raises:
+            JobError: the disk is full or damaged; what was there before is still there.
+        """
+        with self._guard, self._explained():
+            connection = self._open()
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Statements that change nothing.
+
+        Raises:
+            JobError: the file is damaged, or closed.
+        """
+        with self._guard, self._explained():
+            yield self._open()
+
+    def close(self) -> None:
+        """Let go of the file. Closing twice is allowed."""
+        with self._guard:
+            if self._connection is not None:
+                self._connection.close()
+            if self._lock is not None:
+                self._lock.close()
+            self._connection = self._lock = None
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise self._refused("the store is closed", "open it again")
+        return self._connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        kind = connection.execute("PRAGMA application_id").fetchone()[0]
+        fresh = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+        if not fresh and kind != _APPLICATION:
+            raise self._refused("it is a database of something else", "name another folder")
+        if version > SCHEMA_VERSION:
+            raise self._refused(
+                f"it has version {version}, and this Atoll knows versions to {SCHEMA_VERSION}", "install a newer Atoll"
+            )
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        if fresh:
+            made = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {SCHEMA_VERSION};"
+            connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} {made} COMMIT;")
+        if (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            raise sqlite3.DatabaseError(found)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._refused(
+                f"the store cannot be used: {error}", "free space, check the disk, or restore the folder from a backup"
+            ) from error
+
+    def _refused(self, what: str, remedy: str) -> JobError:
+        return JobError(what, where=str(self.path), remedy=remedy)
+
+
+def _locked(path: Path) -> IO[str] | None:
+    """Hold a file beside the database; the system lets go of it when the process dies."""
+    try:
+        import fcntl
+    except ImportError:  # not on POSIX: SQLite's own locks still keep transactions whole
+        return None
+    file = path.with_name(f".{path.name}.lock").open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise JobError(
+            "another process holds the store", where=str(path), remedy="stop the other server, or name another folder"
+        ) from error
+    return file

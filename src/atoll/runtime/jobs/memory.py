@@ -1,0 +1,158 @@
+"""A store that forgets: for tests, and as the plainest reading of what a store does."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .changes import (
+    LOG_LINES,
+    LOG_WIDTH,
+    clean,
+    conflict,
+    cut,
+    first_record,
+    missing,
+    move_event,
+    moved,
+    plain,
+    restarted,
+    submit_event,
+    without_bundle,
+)
+from .records import Event, JobRecord, LogLine, Submission
+from .states import ACTIVE, JobState
+
+__all__ = ["MemoryStore"]
+
+
+class MemoryStore:
+    """A ``JobStore`` in dictionaries.
+
+    Args:
+        log_lines: lines that are kept of each node of a job.
+        log_width: characters that are kept of a line.
+    """
+
+    def __init__(self, *, log_lines: int = LOG_LINES, log_width: int = LOG_WIDTH) -> None:
+        self._jobs: dict[str, JobRecord] = {}
+        self._bundles: dict[str, bytes] = {}
+        self._events: list[Event] = []
+        self._lines: dict[str, list[LogLine]] = {}
+        self._last: dict[str, int] = {}
+        self._log_lines, self._log_width = log_lines, log_width
+
+    def submit(self, job: Submission, *, now: float, who: str) -> JobRecord:
+        """See ``JobStore``."""
+        made = first_record(len(self._jobs) + 1, job, now)
+        for there in self._jobs.values():
+            if (there.submitter, there.token) == (made.submitter, made.token):
+                conflict(there, job)
+                return there
+        if job.bundle and job.bundle not in self._bundles:
+            raise without_bundle(job.bundle)
+        self._jobs[made.id] = made
+        self.record(submit_event(made, who))
+        return made
+
+    def get(self, job: str) -> JobRecord:
+        """See ``JobStore``."""
+        if job not in self._jobs:
+            raise missing(job)
+        return self._jobs[job]
+
+    def jobs(
+        self, *, states: Collection[JobState] | None = None, submitter: str | None = None, limit: int | None = None
+    ) -> list[JobRecord]:
+        """See ``JobStore``."""
+        found = [
+            job
+            for job in self._jobs.values()
+            if (states is None or job.state in states) and (submitter is None or job.submitter == submitter)
+        ]
+        return found if limit is None else found[max(0, len(found) - limit) :]
+
+    def move(
+        self,
+        job: str,
+        state: JobState,
+        *,
+        now: float,
+        who: str = "server",
+        reason: str = "",
+        error: Mapping[str, Any] | None = None,
+        sites: Sequence[str] | None = None,
+        progress: bool = False,
+    ) -> JobRecord:
+        """See ``JobStore``."""
+        old = self.get(job)
+        new = moved(old, state, now=now, reason=reason, error=error, sites=sites, progress=progress)
+        self._jobs[job] = new
+        self.record(move_event(old, new, who))
+        return new
+
+    def note(self, job: str, reason: str) -> None:
+        """See ``JobStore``."""
+        self._jobs[job] = replace(self.get(job), reason=clean(reason))
+
+    def restart(self, *, now: float) -> list[JobRecord]:
+        """See ``JobStore``."""
+        for old in self.jobs(states=ACTIVE):
+            new = restarted(old, now)
+            self._jobs[old.id] = new
+            self.record(move_event(old, new, "server"))
+        return self.jobs(states={JobState.QUEUED})
+
+    def put_bundle(self, content: bytes) -> str:
+        """See ``JobStore``."""
+        digest = hashlib.sha256(content).hexdigest()
+        self._bundles[digest] = bytes(content)
+        return digest
+
+    def bundle(self, digest: str) -> bytes:
+        """See ``JobStore``."""
+        if digest not in self._bundles:
+            raise without_bundle(digest)
+        return self._bundles[digest]
+
+    def record(self, event: Event) -> int:
+        """See ``JobStore``."""
+        number = len(self._events) + 1
+        kept = Event(
+            when=event.when,
+            who=clean(event.who),
+            what=clean(event.what),
+            job=clean(event.job),
+            details=plain(event.details, f"event {event.what!r}"),
+            number=number,
+        )
+        self._events.append(kept)
+        return number
+
+    def events(self, *, job: str | None = None, after: int = 0, limit: int | None = None) -> list[Event]:
+        """See ``JobStore``."""
+        return [event for event in self._events[max(0, after) :] if job is None or event.job == job][:limit]
+
+    def log(self, job: str, node: str, lines: Iterable[str], *, now: float) -> None:
+        """See ``JobStore``."""
+        self.get(job)
+        name, first = clean(node), self._last.get(job, 0) + 1
+        new = [
+            LogLine(first + i, now, name, text) for i, text in enumerate(cut(lines, self._log_lines, self._log_width))
+        ]
+        kept = [*self._lines.get(job, []), *new]
+        self._last[job] = first + len(new) - 1
+        own = [line for line in kept if line.node == name]
+        spent = {line.number for line in own[: max(0, len(own) - self._log_lines)]}
+        self._lines[job] = [line for line in kept if line.number not in spent]
+
+    def lines(self, job: str, *, node: str | None = None, after: int = 0, limit: int | None = None) -> list[LogLine]:
+        """See ``JobStore``."""
+        self.get(job)
+        found = [line for line in self._lines.get(job, []) if line.number > after and node in (None, line.node)]
+        return found[:limit]
+
+    def close(self) -> None:
+        """Nothing is held."""

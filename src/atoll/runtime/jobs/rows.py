@@ -1,0 +1,72 @@
+"""Jobs and events as rows of SQLite's tables."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from .changes import clean, missing, move_event, plain, submit_event
+from .records import Event, JobRecord
+from .states import JobState
+
+__all__ = ["append", "find", "get", "insert", "update"]
+
+_COLUMNS = (
+    "id", "name", "submitter", "org", "created", "state", "attempts", "barren", "reason", "error", "spec", "bundle", "sites",
+    "times", "token",
+)  # fmt: skip
+_JSON = ("error", "spec", "sites", "times")
+
+
+def find(open_: sqlite3.Connection, where: str, values: Sequence[Any]) -> list[JobRecord]:
+    """The jobs that a WHERE clause (and what follows it) means."""
+    rows = open_.execute(f"SELECT {', '.join(_COLUMNS)} FROM jobs {where}", values)  # noqa: S608 - our own words
+    return [_record(row) for row in rows]
+
+
+def get(open_: sqlite3.Connection, job: str) -> JobRecord:
+    """The job of this id.
+
+    Raises:
+        JobError: there is none.
+    """
+    found = find(open_, "WHERE id = ?", (job,))
+    if not found:
+        raise missing(job)
+    return found[0]
+
+
+def insert(open_: sqlite3.Connection, new: JobRecord, who: str) -> None:
+    """A new job, and its event."""
+    marks = ", ".join("?" * len(_COLUMNS))
+    open_.execute(f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({marks})", _row(new))  # noqa: S608 - our own words
+    append(open_, submit_event(new, who))
+
+
+def update(open_: sqlite3.Connection, old: JobRecord, new: JobRecord, who: str) -> None:
+    """A job that has moved, and its event."""
+    names = ("state", "attempts", "barren", "reason", "error", "sites", "times")
+    values = [value for name, value in zip(_COLUMNS, _row(new), strict=True) if name in names]
+    open_.execute(f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?", (*values, new.id))  # noqa: S608
+    append(open_, move_event(old, new, who))
+
+
+def append(open_: sqlite3.Connection, event: Event) -> int:
+    """An event; its number."""
+    details = json.dumps(plain(event.details, f"event {event.what!r}"))
+    words = (clean(event.who), clean(event.what), clean(event.job))
+    text = "INSERT INTO events (at, who, what, job, details) VALUES (?, ?, ?, ?, ?)"
+    return int(open_.execute(text, (event.when, *words, details)).lastrowid or 0)
+
+
+def _row(record: JobRecord) -> list[Any]:
+    return [json.dumps(getattr(record, n)) if n in _JSON else getattr(record, n) for n in _COLUMNS]
+
+
+def _record(row: Sequence[Any]) -> JobRecord:
+    said = {n: json.loads(v) if n in _JSON else v for n, v in zip(_COLUMNS, row, strict=True)}
+    said["state"], said["sites"] = JobState(said["state"]), tuple(said["sites"])
+    said["times"] = tuple((JobState(state), at) for state, at in said["times"])
+    return JobRecord(**said)
