@@ -1,0 +1,188 @@
+"""What a job's process does at the server: gathers the sites, runs the program between them, and keeps what came out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.clock import Clock
+from atoll.core.errors import AtollError
+from atoll.core.federation import run_program
+from atoll.core.files import write_message
+from atoll.core.party import Roster
+from atoll.core.world import World
+from atoll.data import Dataset
+from atoll.engines.link import LinkClosed
+from atoll.runs import Kept, keeping, result_of
+from atoll.runs.records import as_json
+from atoll.runtime.network import Network
+from atoll.simulation import result_of_training
+
+from .agreement import recoded
+from .cards import Card, card_of
+from .folder import JobFolder
+from .frames import Muster, error_frame
+from .muster import Gathered, gather, merged_card, tell_all, until_ready
+from .programs import program_of, training_of
+from .remote import RemoteIslands
+
+if TYPE_CHECKING:
+    from atoll.runtime.jobs.spec import JobConfig
+
+__all__ = ["run_job"]
+
+_SHOWN = 1 << 16  # characters of a program's result that the manifest repeats
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One attempt."""
+
+    job: JobConfig
+    folder: JobFolder
+    channels: Mapping[str, Any]
+    gathered: Gathered
+    resume: bool
+    secret_seed: int | None
+    kept: Kept
+
+
+async def run_job(
+    channels: Mapping[str, Any],
+    job: JobConfig,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    source: Path | None = None,
+    callbacks: tuple[Callable[[dict[str, Any]], None], ...] = (),
+    on_record: Callable[[dict[str, Any]], None] | None = None,
+    on_start: Callable[[int], None] | None = None,
+    report: bool = True,
+    secret_seed: int | None = None,
+) -> dict[str, Any]:
+    """Run one attempt of a job to its end.
+
+    Args:
+        channels: site -> channel to its job process; they are closed at the end.
+        job: what the job is; its modules can be imported.
+        folder: the job's own, the same in every attempt; empty or absent at first.
+        resume: go on from the last checkpoint in the folder, if there is one.
+        source: the folder of the job's modules.
+        callbacks: told of every round of a training; one may stop it.
+        on_record: called with every record.
+        on_start: called with the number of rounds that were already done.
+        report: write the HTML report at the end.
+        secret_seed: makes the islands' secrets reproducible in a test, and every privacy guarantee void.
+
+    Returns:
+        What the job reached, as `atoll.runs.result_of` has it; with ``"result"`` for a program whose result is short and plain.
+
+    Raises:
+        AtollError: the sites disagree, one of them failed or was lost, or the folder holds another job; the sites were told.
+    """
+    place = JobFolder(folder, source)
+    try:
+        with keeping(job, place, resume=resume, on_record=on_record, on_start=on_start) as kept:
+            gathered = await gather(channels, place.sites_file, patience=job.patience, on_lost=job.on_lost)
+            await _dismiss({s: c for s, c in channels.items() if s not in gathered.present})
+            present = {site: channels[site] for site in channels if site in gathered.present}
+            run = _Run(job, place, present, gathered, resume, secret_seed, kept)
+            if job.program is None:
+                await _train(run, callbacks, report)
+            else:
+                await _run(run)
+    except Exception as error:
+        # Those that still listen learn why; the others have ended.
+        await tell_all(channels, error_frame(error))
+        raise
+    finally:
+        for channel in channels.values():
+            channel.close()
+    return {**result_of(place), **_result_in(place)}
+
+
+async def _dismiss(channels: Mapping[str, Any]) -> None:
+    """Let sites go that the job did not begin with."""
+    await tell_all(channels, error_frame(AtollError("the job began without this site", where="server")))
+    for channel in channels.values():
+        channel.close("the job began without this site")
+
+
+async def _train(run: _Run, callbacks: tuple[Any, ...], report: bool) -> None:
+    job, begin = run.job, time.perf_counter()
+    test = await asyncio.to_thread(job.test_set)
+    card = merged_card(run.gathered, None if test is None else card_of(test))
+    remote = RemoteIslands(run.gathered.names, run.gathered.sizes, card, _coded(test, card), job.name)
+    training = run.kept.begin(training_of(job), remote, *callbacks)
+    outline = remote.outline()
+    learner = await asyncio.to_thread(training.learner, outline)
+    world = await _world(run, remote, training.topology.servers(len(remote)))
+    world.registry.update({task.name: task for task in training.named_tasks(learner, outline)})
+    trained, fed = await run_program(world, training.program(remote, learner))
+    run.kept.finish(result_of_training(training, remote, learner, trained, fed, time.perf_counter() - begin))
+    if report:
+        await asyncio.to_thread(run.kept.report)
+
+
+def _coded(test: Dataset | None, card: Card) -> Dataset | None:
+    """The server's own rows in the codes that all agreed on."""
+    return None if test is None else recoded(test, card_of(test), card)
+
+
+async def _run(run: _Run) -> None:
+    program = program_of(run.job)
+    # The parties of a program may well hold different columns: nothing is agreed on, and nothing assumed.
+    remote = RemoteIslands(run.gathered.names, run.gathered.sizes, None, None, run.job.name)
+    world = await _world(run, remote, program.others)
+    world.registry.update({task.name: task for task in program.tasks})
+    result, fed = await run_program(world, program.run)
+    write_message(run.folder.result_file, result)
+    shown = as_json(result)
+    engine = {"name": world.engine.name, **world.engine.choices}
+    said = {"result": result} if len(shown) <= _SHOWN else {}
+    run.kept.end(reason="program ended", rounds=len(fed.records), engine=engine, bytes=fed.bytes(), **said)
+
+
+async def _world(run: _Run, remote: RemoteIslands, others: Mapping[str, str]) -> World:
+    """Tell the sites who takes part, wait until they can begin, and make the world."""
+    names, seed = run.gathered.names, run.job.seed
+    muster = Muster(names, run.gathered.sizes, remote.card, seed, dict(others), run.secret_seed)
+    await tell_all(run.channels, muster.packed())
+    lost = await until_ready(run.channels, patience=run.job.patience, on_lost=run.job.on_lost)
+    links = {site: channel for site, channel in run.channels.items() if site not in lost}
+    absent = {site: _Absent(site) for site in run.gathered.hellos if site not in links}
+    engine = Network(
+        {**links, **absent}, run.gathered.placement, patience=run.job.patience, on_lost=run.job.on_lost
+    )  # fmt: skip
+    return World(
+        remote, engine, roster=Roster(list(names), others=dict(others)), seed=seed, clock=Clock(virtual=False),
+        folder=run.folder.checkpoints, resume=run.resume, errors=run.job.errors, secret_seed=run.secret_seed,
+        on_record=run.kept.record, on_restore=run.kept.restore,
+    )  # fmt: skip
+
+
+class _Absent:
+    """The link to a site that is not there, where a job goes on without it: its replies never come."""
+
+    def __init__(self, site: str) -> None:
+        self.site = site
+
+    async def send(self, tree: Any) -> None:
+        """Nobody listens."""
+        raise LinkClosed(f"site {self.site!r} is not there")
+
+    async def recv(self) -> Any:
+        """Nobody speaks."""
+        raise LinkClosed(f"site {self.site!r} is not there")
+
+    def close(self, reason: str = "") -> None:
+        """Nothing to close."""
+
+
+def _result_in(folder: JobFolder) -> dict[str, Any]:
+    said = folder.manifest()
+    return {"result": said["result"]} if "result" in said else {}

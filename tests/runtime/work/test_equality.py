@@ -1,0 +1,68 @@
+"""The same job between sites and in the simulator: the same numbers, to the last bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from work_toys import held, islands_of, sites_of
+
+import atoll
+import atoll.data
+from atoll.core import tree as T
+from atoll.data import Dataset
+from atoll.runs import RunFolder, read_model
+from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.work.programs import training_of
+
+FEDAVG = {"name": "FedAvg", "lr": 0.1, "epochs": 1, "batch_size": 16}
+MLP = {"name": "mlp", "features": 64, "outputs": 10, "hidden": [16]}
+SKLEARN = {"name": "sklearn_models:logistic"}
+
+JOBS: dict[str, dict[str, Any]] = {
+    "mlp": {"model": MLP, "algorithm": FEDAVG},
+    "scaffold": {"model": MLP, "algorithm": {**FEDAVG, "name": "Scaffold"}, "selection": "Everyone"},
+    "qsgd": {"model": MLP, "algorithm": FEDAVG, "uplink": [{"name": "QSGD", "levels": 16}]},
+    "clients": {"model": MLP, "algorithm": FEDAVG, "evaluation": {"clients": -1}},
+    "softmax": {"model": {"name": "linear", "features": 64, "outputs": 10}, "algorithm": FEDAVG},
+    "sklearn": {"model": {"name": "work_models:logistic"}, "algorithm": {"name": "FedAvg"}},
+    "part": {"model": MLP, "algorithm": FEDAVG, "selection": {"name": "Uniform", "count": 2}},
+}
+
+
+@pytest.fixture(scope="module")
+def parts() -> dict[str, Dataset]:
+    """A few hundred digits at three sites, of unequal sizes."""
+    rows = atoll.data.digits()
+    bounds = [0, 60, 160, 300]
+    return {f"site-{i + 1}": rows.take(slice(bounds[i], bounds[i + 1])) for i in range(3)}
+
+
+@pytest.mark.parametrize("name", list(JOBS))
+def test_a_job_between_sites_equals_the_simulation(name: str, parts: dict[str, Dataset], tmp_path: Path) -> None:
+    job = {"rounds": 3, "seed": 7, "data": {"test": "digits"}, **JOBS[name]}
+    result = held(job, sites_of(parts), tmp_path)
+    config = parse_job(job)
+    simulated = atoll.simulate(training_of(config), islands_of(parts, config.test_set()), engine="inline", seed=7)
+    wanted = dict(T.items(simulated.params))
+    found = read_model(tmp_path / "server" / "model.safetensors")
+    assert set(found) == set(wanted)
+    for leaf, value in found.items():
+        assert np.array_equal(value, np.asarray(wanted[leaf])), leaf
+    timeless = [{k: v for k, v in row.items() if k not in CLOCKED} for row in RunFolder(tmp_path / "server").metrics()]
+    assert timeless == [{k: v for k, v in plain(row).items() if k not in CLOCKED} for row in simulated.metrics]
+    assert result["status"] == "finished"
+    assert result["accuracy"] == simulated.metrics[-1]["test/accuracy"]
+
+
+CLOCKED = {"clock", "t_start", "t_end"}
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    import json
+
+    from atoll.runs.records import as_json
+
+    return json.loads(as_json(row))
