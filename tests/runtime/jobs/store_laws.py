@@ -1,0 +1,235 @@
+"""What every store of jobs obeys. A new one is tested by subclassing ``StoreLaws`` with a fixture ``store``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from atoll.core.errors import JobError, TaskError
+from atoll.core.wire import pack_error, unpack_error
+from atoll.runtime.jobs.records import Event, Submission
+from atoll.runtime.jobs.states import JobState
+from atoll.runtime.jobs.store import JobStore
+
+S = JobState
+ERROR = pack_error(TaskError("it raised", where="round 3, site 'b'", remedy="look at its log"))
+
+
+def job(token: str = "t", **changes: Any) -> Submission:
+    """A submission."""
+    said: dict[str, Any] = {"name": "digits", "submitter": "ann", "org": "Bonn", "spec": {"rounds": 3}, "token": token}
+    return Submission(**{**said, **changes})
+
+
+def start(store: JobStore, token: str = "t", sites: tuple[str, ...] = ("a", "b")) -> str:
+    """A job that runs."""
+    made = store.submit(job(token), now=1.0, who="ann")
+    store.move(made.id, S.SCHEDULED, now=2.0, sites=sites)
+    store.move(made.id, S.DEPLOYING, now=3.0)
+    store.move(made.id, S.RUNNING, now=4.0)
+    return made.id
+
+
+class StoreLaws:
+    """The laws. ``small`` makes a store that keeps 5 lines of 10 characters."""
+
+    @pytest.fixture
+    def store(self) -> JobStore:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def small(self) -> Callable[[], JobStore]:
+        raise NotImplementedError
+
+    def test_it_is_a_store(self, store: JobStore) -> None:
+        assert isinstance(store, JobStore)
+
+    def test_a_job_is_queued_and_noted(self, store: JobStore) -> None:
+        made = store.submit(job(spec={"a": (1, 2.5, None), "b": {"c": "é\n"}}), now=12.5, who="admin 'ann'")
+        assert store.get(made.id) == made
+        assert (made.state, made.attempts, made.barren, made.error, made.sites) == (S.QUEUED, 0, 0, None, ())
+        assert made.spec == {"a": [1, 2.5, None], "b": {"c": "é\n"}}
+        assert made.times == ((S.QUEUED, 12.5),)
+        (event,) = store.events()
+        assert (event.number, event.when, event.who, event.what, event.job) == (
+            1,
+            12.5,
+            "admin 'ann'",
+            "submit",
+            made.id,
+        )
+
+    def test_a_token_is_one_job_however_often_it_comes(self, store: JobStore) -> None:
+        first = store.submit(job(), now=1.0, who="ann")
+        running = store.move(first.id, S.SCHEDULED, now=2.0)
+        assert store.submit(job(), now=9.0, who="ann") == running
+        assert len(store.jobs()) == 1
+        assert [e.what for e in store.events()] == ["submit", "moved"]
+        assert store.submit(job(submitter="bob"), now=9.0, who="bob").id != first.id
+
+    @pytest.mark.parametrize("change", [{"name": "x"}, {"spec": {"rounds": 4}}, {"org": "Graz"}])
+    def test_a_token_never_stands_for_two_jobs(self, store: JobStore, change: dict[str, Any]) -> None:
+        store.submit(job(), now=1.0, who="ann")
+        with pytest.raises(JobError, match=r"token 't' stands for job .*new token"):
+            store.submit(job(**change), now=2.0, who="ann")
+        assert len(store.events()) == 1
+
+    def test_what_is_no_plain_tree_is_refused(self, store: JobStore) -> None:
+        with pytest.raises(JobError, match=r"cannot be kept"):
+            store.submit(job(spec={"a": object()}), now=1.0, who="ann")
+        assert store.jobs() == []
+
+    def test_ids_sort_by_age(self, store: JobStore) -> None:
+        made = [store.submit(job(str(n)), now=100.0 - n, who="ann").id for n in range(12)]
+        assert made == sorted(made)
+        assert [record.id for record in store.jobs()] == made
+
+    def test_jobs_are_found_by_state_and_submitter(self, store: JobStore) -> None:
+        running = start(store)
+        store.submit(job("2", submitter="bob"), now=1.0, who="bob")
+        third = store.submit(job("3"), now=1.0, who="ann").id
+        assert [r.id for r in store.jobs(states={S.RUNNING, S.FAILED})] == [running]
+        assert [r.id for r in store.jobs(submitter="ann")] == [running, third]
+        assert [r.id for r in store.jobs(submitter="ann", limit=1)] == [third]
+        assert store.jobs(states=()) == []
+        assert store.jobs(limit=0) == []
+
+    def test_a_life(self, store: JobStore) -> None:
+        job_id = start(store)
+        done = store.move(job_id, S.FINISHED, now=5.0, reason="30 rounds")
+        assert done == store.get(job_id)
+        assert (done.attempts, done.barren, done.sites, done.reason) == (1, 0, ("a", "b"), "30 rounds")
+        assert done.times == (
+            (S.QUEUED, 1.0),
+            (S.SCHEDULED, 2.0),
+            (S.DEPLOYING, 3.0),
+            (S.RUNNING, 4.0),
+            (S.FINISHED, 5.0),
+        )
+        moves = [e.details["to"] for e in store.events(job=job_id) if e.what == "moved"]
+        assert moves == ["scheduled", "deploying", "running", "finished"]
+
+    def test_an_error_comes_back_as_it_was(self, store: JobStore) -> None:
+        job_id = start(store)
+        store.move(job_id, S.FAILED, now=5.0, reason="a task raised", error=ERROR, who="server")
+        error = unpack_error(store.get(job_id).error)
+        assert isinstance(error, TaskError)
+        assert str(error) == "it raised (in round 3, site 'b'). Remedy: look at its log"
+        assert store.events()[-1].details["error"] == ERROR
+
+    def test_attempts_and_barren_ones_are_counted(self, store: JobStore) -> None:
+        job_id = start(store)
+        seen = []
+        for progress in (False, False, True, False):
+            back = store.move(job_id, S.QUEUED, now=5.0, progress=progress)
+            seen.append((back.attempts, back.barren))
+            store.move(job_id, S.SCHEDULED, now=6.0)
+            store.move(job_id, S.QUEUED, now=6.0)  # a refusal is no attempt
+            store.move(job_id, S.SCHEDULED, now=6.0)
+            store.move(job_id, S.DEPLOYING, now=6.0)
+        assert seen == [(1, 1), (2, 2), (3, 0), (4, 1)]
+        assert store.get(job_id).sites == ("a", "b")
+
+    def test_an_illegal_move_changes_nothing(self, store: JobStore) -> None:
+        job_id = start(store)
+        before, events = store.get(job_id), store.events()
+        with pytest.raises(JobError, match=r"running cannot become scheduled"):
+            store.move(job_id, S.SCHEDULED, now=9.0, reason="no", sites=("z",))
+        with pytest.raises(JobError, match=r"no job 'x'.*atoll jobs"):
+            store.move("x", S.QUEUED, now=9.0)
+        with pytest.raises(JobError, match=r"cannot be kept"):
+            store.move(job_id, S.FAILED, now=9.0, error={"e": object()})
+        assert (store.get(job_id), store.events()) == (before, events)
+
+    def test_a_note_is_no_move(self, store: JobStore) -> None:
+        made = store.submit(job(), now=1.0, who="ann")
+        store.note(made.id, "waits for site 'b'")
+        assert store.get(made.id).reason == "waits for site 'b'"
+        assert len(store.events()) == 1
+        with pytest.raises(JobError, match=r"no job 'x'"):
+            store.note("x", "")
+
+    def test_a_restart_queues_what_was_under_way(self, store: JobStore) -> None:
+        running, asking, over = start(store, "1"), store.submit(job("2"), now=1.0, who="ann").id, start(store, "3")
+        store.move(asking, S.SCHEDULED, now=2.0)
+        store.move(over, S.ABORTED, now=5.0)
+        waiting = store.submit(job("4"), now=1.0, who="ann").id
+        assert [r.id for r in store.restart(now=7.0)] == [running, asking, waiting]
+        back = store.get(running)
+        assert (back.state, back.attempts, back.barren, back.sites) == (S.QUEUED, 1, 0, ("a", "b"))
+        assert back.times[-1] == (S.QUEUED, 7.0)
+        assert len(store.get(waiting).times) == 1
+        assert store.get(over).state is S.ABORTED
+        assert [e.details["from"] for e in store.events()[-2:]] == ["running", "scheduled"]
+
+    def test_bundles(self, store: JobStore) -> None:
+        digest = store.put_bundle(b"zip")
+        assert (
+            digest == "4a70fe9aa6436e02c2dea340fbd1e352e4ef2d8ce6ca52ad25d4b95471fc8bf2"
+        )  # sha256sum of the three bytes
+        assert store.put_bundle(b"zip") == digest
+        assert store.bundle(digest) == b"zip"
+        assert store.submit(job(bundle=digest), now=1.0, who="ann").bundle == digest
+        for missing in ("0" * 64, "../../etc/passwd", ""):
+            with pytest.raises(JobError, match=r"bundle .* (is not in the store|has no such digest)"):
+                store.bundle(missing)
+        with pytest.raises(JobError, match=r"submit the job again"):
+            store.submit(job("2", bundle="0" * 64), now=1.0, who="ann")
+        assert len(store.jobs()) == 1
+
+    def test_the_trail_is_numbered_and_kept(self, store: JobStore) -> None:
+        for n in range(5):
+            details = {"n": n, "deep": [{"x": (1,)}]}
+            number = store.record(
+                Event(when=float(n), who="ann", what="refused", job="j" if n % 2 else "", details=details)
+            )
+            assert number == n + 1
+        assert [e.number for e in store.events(after=2)] == [3, 4, 5]
+        assert [e.number for e in store.events(job="j")] == [2, 4]
+        assert [e.number for e in store.events(limit=2)] == [1, 2]
+        assert store.events()[0].details == {"n": 0, "deep": [{"x": [1]}]}
+
+    def test_a_log_keeps_the_newest_lines_of_each_node(self, small: Callable[[], JobStore]) -> None:
+        store = small()
+        job_id = store.submit(job(), now=1.0, who="ann").id
+        store.log(job_id, "server", ["first\n"], now=1.0)
+        store.log(job_id, "a", [f"line {n}" for n in range(7)], now=2.0)
+        store.log(job_id, "a", ["x" * 50], now=3.0)
+        store.log(job_id, "a", [], now=3.0)
+        assert [line.text for line in store.lines(job_id, node="a")] == [
+            "line 3",
+            "line 4",
+            "line 5",
+            "line 6",
+            "x" * 9 + "…",
+        ]
+        assert [line.text for line in store.lines(job_id, node="server")] == ["first"]
+        numbers = [line.number for line in store.lines(job_id)]
+        assert numbers == sorted(set(numbers))
+        assert [line.number for line in store.lines(job_id, after=numbers[-2])] == numbers[-1:]
+        assert len(store.lines(job_id, limit=2)) == 2
+        last = numbers[-1]
+        store.log(job_id, "b", ["more"], now=4.0)
+        assert [(line.node, line.when) for line in store.lines(job_id, after=last)] == [("b", 4.0)]
+        store.close()
+
+    def test_a_log_belongs_to_a_job(self, store: JobStore) -> None:
+        with pytest.raises(JobError, match=r"no job 'x'"):
+            store.log("x", "a", ["line"], now=1.0)
+        with pytest.raises(JobError, match=r"no job 'x'"):
+            store.lines("x")
+
+    def test_any_text_can_be_kept(self, store: JobStore) -> None:
+        strange = "a\x00b\udc80\u202e'; DROP TABLE jobs; --"
+        made = store.submit(job(name=strange), now=1.0, who=strange)
+        store.log(made.id, strange, [strange], now=1.0)
+        store.move(made.id, S.FAILED, now=2.0, reason=strange)
+        assert "DROP TABLE" in store.get(made.id).reason
+        assert [line.node for line in store.lines(made.id)] == [store.events()[0].who]
+        assert store.submit(job(name=strange), now=3.0, who=strange).id == made.id
+
+    def test_closing_twice_is_allowed(self, store: JobStore) -> None:
+        store.close()
+        store.close()
