@@ -1,0 +1,274 @@
+"""``atoll doctor KIT``: every failure names the node, the step and the next action."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.cli import run
+from atoll.runtime.provision import Kit, ProjectConfig, provision
+from atoll.runtime.provision.checkup import Finding, examine
+from atoll.runtime.provision.checkup.machine import check_disk
+from atoll.runtime.transport import Pipe, transport
+
+Tree = dict[str, Any]
+Load = Callable[[Tree], ProjectConfig]
+
+
+@contextmanager
+def taken_port() -> Iterator[tuple[socket.socket, int]]:
+    """A port that is bound, so that nobody else gets it, and where nobody listens yet."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held, held.getsockname()[1]
+
+
+@pytest.fixture
+def kits(tree: Tree, loaded: Load, tmp_path: Path) -> Callable[..., Path]:
+    """Make the project's kits with the server at a port."""
+
+    def make(port: int, hosts: tuple[str, ...] = ("127.0.0.1",), **more: Any) -> Path:
+        tree["servers"][0].update(hosts=list(hosts), port=port, listen="127.0.0.1")
+        now = more.pop("now", None)
+        return provision(loaded({**tree, **more}), tmp_path / "kits", now=now).folder
+
+    return make
+
+
+@contextmanager
+def serving(
+    kits: Path, server: str = "server", revoked: Callable[[int], bool] = lambda serial: False
+) -> Iterator[None]:
+    """A listener on the port of the kits, in a thread of its own; its certificate is that of ``server``."""
+    kit = Kit.read(kits / "server")
+    ready, loop = threading.Event(), asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def accept(pipe: Pipe) -> None:
+        del pipe
+
+    async def listen() -> None:
+        credentials = Kit.read(kits / server).credentials()
+        listener = await transport(kit.transport).listen(f"127.0.0.1:{kit.server.port}", credentials, accept, revoked)
+        ready.set()
+        await stop.wait()
+        await listener.close()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(listen()))
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        loop.close()
+
+
+def free_port() -> int:
+    with taken_port() as (_, port):
+        return port
+
+
+def problems(kit: Path, work: Path = Path()) -> dict[str, Finding]:
+    return {f.step: f for f in examine(Kit.read(kit), work, patience=5) if f.state == "problem"}
+
+
+@pytest.mark.parametrize("name", ["grpc", "tcp"])
+def test_all_is_well(kits: Callable[..., Path], name: str, tmp_path: Path) -> None:
+    folder = kits(free_port(), transport=name)
+    with serving(folder):
+        for party in ("north", "anna", "otto", "server"):
+            findings = list(examine(Kit.read(folder / party), tmp_path))
+            assert [f for f in findings if f.state != "ok"] == []
+        steps = [f.step for f in examine(Kit.read(folder / "north"), tmp_path)]
+    paper = ["files", "key", "certificate", "authority", "validity", "disk"]
+    assert steps == [*paper, "name", "port", "TLS", "server", "clock", "admission"]
+
+
+def test_nobody_listens(kits: Callable[..., Path]) -> None:
+    with taken_port() as (_, port):
+        found = problems(kits(port) / "north")
+    assert list(found) == ["port"]
+    assert found["port"].said == f"server 'server' at 127.0.0.1:{port}: nobody listens (connection refused)"
+    assert "start it there with `atoll server server`" in (found["port"].remedy or "")
+
+
+@pytest.fixture
+def no_dns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names below .invalid (RFC 6761) are unknown without asking a network."""
+    known = socket.getaddrinfo
+
+    def look_up(host: Any, *more: Any, **named: Any) -> Any:
+        if str(host).endswith(".invalid"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return known(host, *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+
+@pytest.mark.usefixtures("no_dns")
+def test_a_name_that_cannot_be_resolved(kits: Callable[..., Path]) -> None:
+    found = problems(kits(8443, hosts=("server.invalid",)) / "north")
+    assert list(found) == ["name"]
+    assert "the name 'server.invalid' cannot be resolved" in found["name"].said
+
+
+@pytest.mark.usefixtures("no_dns")
+def test_one_address_that_works_is_enough(kits: Callable[..., Path]) -> None:
+    folder = kits(free_port(), hosts=("server.invalid", "127.0.0.1"))
+    with serving(folder):
+        findings = list(examine(Kit.read(folder / "north"), Path()))
+    skipped = [f for f in findings if f.state == "skipped"]
+    assert [f for f in findings if f.state == "problem"] == []
+    assert len(skipped) == 1
+    assert skipped[0].said.endswith("not needed, another address works")
+
+
+@pytest.mark.parametrize("name", ["grpc", "tcp"])
+def test_a_revoked_kit_is_told_so_by_the_server(kits: Callable[..., Path], name: str) -> None:
+    folder = kits(free_port(), transport=name)
+    with serving(folder, revoked=lambda serial: True):
+        found = problems(folder / "north")
+    assert list(found) == ["admission"]
+    assert "was revoked" in found["admission"].said
+
+
+def test_a_server_of_another_authority(kits: Callable[..., Path], tmp_path: Path) -> None:
+    folder = kits(free_port())
+    shutil.copytree(folder / "north", tmp_path / "north")
+    foreign = tmp_path / "others"
+    project = {"project": "lungs", "servers": [{"name": "server", "hosts": ["127.0.0.1"]}]}
+    provision(ProjectConfig.model_validate(project), foreign)
+    for file in ("ca.pem", "certificate.pem", "key.pem"):
+        shutil.copy(foreign / "server" / file, folder / "server" / file)
+    with serving(folder):
+        found = problems(tmp_path / "north")
+    assert list(found) == ["TLS"]
+    assert "compare ca.pem here and there" in (found["TLS"].remedy or "")
+
+
+def test_what_answers_is_no_server(kits: Callable[..., Path]) -> None:
+    folder = kits(free_port())
+    with serving(folder, server="south"):
+        found = problems(folder / "north")
+    assert list(found) == ["TLS"]
+    assert "start the server with its own kit" in (found["TLS"].remedy or "")
+
+
+def test_what_answers_speaks_no_tls(kits: Callable[..., Path]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        folder = kits(listener.getsockname()[1])
+
+        def speak() -> None:
+            for _ in range(2):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        found = problems(folder / "north")
+        thread.join(10)
+    assert list(found) == ["TLS"]
+    assert "127.0.0.1" in found["TLS"].said
+    assert found["TLS"].remedy
+
+
+def test_an_old_tls_on_the_way(kits: Callable[..., Path]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        folder = kits(listener.getsockname()[1])
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(folder / "server" / "certificate.pem", folder / "server" / "key.pem")
+
+        def speak() -> None:
+            listener.accept()[0].close()
+            connection, _ = listener.accept()
+            with connection, pytest.raises(OSError, match=r"(?i)version|protocol"):
+                context.wrap_socket(connection, server_side=True)
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        found = problems(folder / "north")
+        thread.join(10)
+    assert list(found) == ["TLS"]
+    assert "let TLS 1.3 pass end to end" in (found["TLS"].remedy or "")
+
+
+def test_an_expired_certificate_and_a_clock_that_is_behind(kits: Callable[..., Path], tmp_path: Path) -> None:
+    with taken_port() as (_, port):
+        now = datetime.now(UTC)
+        old = problems(kits(port, now=now - timedelta(days=400)) / "north")
+        shutil.rmtree(tmp_path / "kits")
+        early = problems(kits(port, now=now + timedelta(days=2)) / "north")
+    assert "expired on" in old["validity"].said
+    assert "(35 days ago)" in old["validity"].said
+    assert "atoll provision PROJECT --renew north" in (old["validity"].remedy or "")
+    assert early["validity"].remedy == "set this machine's clock"
+
+
+def test_a_kit_that_cannot_prove_itself_is_not_tried(kits: Callable[..., Path]) -> None:
+    folder = kits(8443)
+    shutil.copy(folder / "south" / "key.pem", folder / "north" / "key.pem")
+    findings = list(examine(Kit.read(folder / "north"), Path()))
+    assert {f.step: f.state for f in findings if f.state != "ok"} == {"key": "problem", "server": "skipped"}
+
+
+def test_a_server_whose_port_is_taken_or_list_is_damaged(kits: Callable[..., Path]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        folder = kits(port)
+
+        def hang_up() -> None:
+            listener.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        (folder / "server" / "revoked.crl").write_text("nothing")
+        found = problems(folder / "server")
+        thread.join(10)
+    assert set(found) == {"port", "revocation list"}
+    assert f"cannot open 127.0.0.1:{port}" in found["port"].said
+    assert "copy revoked.crl" in (found["revocation list"].remedy or "")
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    found = check_disk(tmp_path / "not" / "there", room=1 << 62)
+    assert found.state == "problem"
+    assert str(tmp_path) in found.said
+
+
+def test_the_command(kits: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    folder = kits(free_port())
+    with serving(folder):
+        assert run(["doctor", str(folder / "north"), "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], told["role"], told["name"]) == (True, "site", "north")
+    with taken_port() as (held, port):
+        del held
+        shutil.rmtree(folder)
+        folder = kits(port)
+        assert run(["doctor", str(folder / "north"), "--json"]) == 1
+        told = json.loads(capsys.readouterr().out)
+        assert run(["doctor", str(folder / "north")]) == 1
+        assert "problem" in capsys.readouterr().out
+    assert [f["step"] for f in told["findings"] if f["state"] == "problem"] == ["port"]
+    assert run(["doctor", str(folder), "--json"]) == 2
+    assert "is no startup kit" in json.loads(capsys.readouterr().out)["error"]["what"]
+
+
+def test_without_a_kit_it_is_about_the_installation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["extras"]["net"] is True
