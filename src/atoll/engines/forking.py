@@ -38,7 +38,7 @@ class Workers:
 
     def __init__(self, pair: Pair = socket.socketpair) -> None:
         self._pair = pair
-        self._processes: list[Any] = []
+        self.processes: list[Any] = []
         self.sockets: list[socket.socket] = []
 
     def start(self, count: int, body: Callable[..., None], *args: Any) -> list[socket.socket]:
@@ -52,30 +52,30 @@ class Workers:
             process = context.Process(target=_main, args=(theirs, inherited, body, args), daemon=True)
             process.start()
             theirs.close()
-            self._processes.append(process)
+            self.processes.append(process)
         return self.sockets
 
     def describe(self, i: int) -> Callable[[], str]:
         """Says how a worker ended."""
 
         def describe() -> str:
-            process = self._processes[i]
+            process = self.processes[i]
             process.join(1)
             return f"exit code {process.exitcode}"
 
         return describe
 
-    def stop(self) -> None:
-        """Wait for the workers to see the closed sockets and end; kill those that do not."""
+    def stop(self, seconds: float = 5.0) -> None:
+        """Wait for the workers to see the closed sockets and end; kill those that do not within some seconds."""
         for sock in self.sockets:
             sock.close()
-        for process in self._processes:
-            process.join(5)
+        for process in self.processes:
+            process.join(seconds)
             if process.is_alive():
                 process.kill()
                 process.join()
             process.close()
-        self._processes, self.sockets = [], []
+        self.processes, self.sockets = [], []
 
 
 def _main(

@@ -234,11 +234,20 @@ class Network:
     # ------------------------------------------------------------------ generations
 
     async def _everywhere(self, frames: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-        """Give every site an order and wait for all answers."""
+        """Give every site an order and wait for all answers; where the program goes on without a lost site, without its answer too."""
+
+        async def told(station: Station) -> Any:
+            try:
+                return await station.call(self.number(), frames[station.name])
+            except TaskError:
+                if station.alive or self.on_lost == "fail":
+                    raise
+                return None
+
         with self.world.clock.busy():
             stations = [s for s in self._stations.values() if s.alive]
-            answers = await asyncio.gather(*(s.call(self.number(), frames[s.name]) for s in stations))
-        return {s.name: answer for s, answer in zip(stations, answers, strict=True)}
+            answers = await asyncio.gather(*map(told, stations))
+        return {s.name: answer for s, answer in zip(stations, answers, strict=True) if answer is not None}
 
     def _each(self, frame: dict[str, Any]) -> dict[str, dict[str, Any]]:
         return dict.fromkeys(self._stations, frame)

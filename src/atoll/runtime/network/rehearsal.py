@@ -31,12 +31,15 @@ class Rehearsal(Network):
 
     Args:
         workers: how many sites.
+        pulse: seconds between two signs of life of a site.
+        terms: ``patience`` and ``on_lost`` of `Network`.
     """
 
     name: ClassVar[str] = "network"
 
-    def __init__(self, workers: int | None = None) -> None:
-        super().__init__({}, [])
+    def __init__(self, workers: int | None = None, *, pulse: float = 1.0, **terms: Any) -> None:
+        super().__init__({}, [], **terms)
+        self._pulse = pulse
         self._sites = check_workers(workers, self.name) or 3
         self._workers = Workers()
 
@@ -47,18 +50,28 @@ class Rehearsal(Network):
         executor = world.executor(vectorised=False)
         for name in names:
             folder = None if world.folder is None else world.folder / "sites" / name
-            sockets = self._workers.start(1, serve_site, executor, world.registry, folder, world.resume)
+            sockets = self._workers.start(1, serve_site, executor, world.registry, folder, world.resume, self._pulse)
             self._links[name] = Link(sockets[-1])
         await super().open(world)
+
+    @property
+    def processes(self) -> list[Any]:
+        """The sites' processes, in the order of their names."""
+        return self._workers.processes
 
     async def close(self) -> None:
         """End the sites."""
         await super().close()
-        self._workers.stop()
+        self._workers.stop(1.0)
 
 
 def serve_site(
-    sock: socket.socket, executor: Executor, registry: Mapping[str, Any], folder: Path | None, resume: bool
+    sock: socket.socket,
+    executor: Executor,
+    registry: Mapping[str, Any],
+    folder: Path | None,
+    resume: bool,
+    pulse: float = 1.0,
 ) -> None:
     """The body of a site's process."""
     place = None if folder is None else folder
@@ -71,7 +84,7 @@ def serve_site(
     async def main() -> None:
         link = Link(sock)
         try:
-            await Resident(link, host, registry).serve()
+            await Resident(link, host, registry, pulse=pulse).serve()
         finally:
             link.close()
 

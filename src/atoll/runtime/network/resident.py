@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Resident"]
 
-_PULSE = 1.0  # seconds between two looks at whether the work goes on
-
 
 class Resident:
     """Answers the server until the link closes.
@@ -45,10 +43,12 @@ class Resident:
         link: to the server's engine: ``send(tree)``, ``recv() -> tree``, which raises ``LinkClosed``.
         host: runs tasks, keeps states, journal and ledger.
         registry: tasks and stages that the program registered by name.
+        pulse: seconds between two looks at whether the work goes on; a small part of the server's patience.
     """
 
-    def __init__(self, link: Any, host: Host, registry: Mapping[str, Any]) -> None:
+    def __init__(self, link: Any, host: Host, registry: Mapping[str, Any], *, pulse: float = 1.0) -> None:
         self.link = link
+        self._every = pulse
         self.host = host
         self.registry = registry
         self.parking = Parking(host)
@@ -79,7 +79,8 @@ class Resident:
                 task.cancel()
             await asyncio.gather(reader, *helpers, return_exceptions=True)
             self._roles.close()
-            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._thread.submit(self._close_runner)  # once the task that runs now has ended
+            self._thread.shutdown(wait=False)
 
     async def _read(self, orders: asyncio.Queue[tuple[Any, Any]]) -> None:
         while True:
@@ -123,11 +124,15 @@ class Resident:
 
         return self._runner.run(main())
 
+    def _close_runner(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+
     async def _pulse(self) -> None:
         """Say that the work goes on: while nothing is to be done, and when this process has used its processor since."""
         before = time.process_time()
         while True:
-            await asyncio.sleep(_PULSE)
+            await asyncio.sleep(self._every)
             now = time.process_time()
             if not self._working or now - before > 1e-3:
                 await self.link.send({"op": "pulse"})

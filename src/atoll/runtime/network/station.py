@@ -26,7 +26,11 @@ class Station:
     """
 
     def __init__(
-        self, name: str, link: Any, on_frame: Callable[[Station, Any], None], on_end: Callable[[Station, BaseException], None]
+        self,
+        name: str,
+        link: Any,
+        on_frame: Callable[[Station, Any], None],
+        on_end: Callable[[Station, BaseException], None],
     ) -> None:
         self.name = name
         self.link = link

@@ -1,0 +1,179 @@
+"""On a real clock nobody foretells a reply: rounds close by what has come, and what was decided is decided again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import numpy as np
+import pytest
+from gates import Gate, asked, counted
+
+from atoll.core.clock import Clock, run
+from atoll.core.cohort import Community
+from atoll.core.errors import QuorumError, TaskError
+from atoll.core.federation import run_program
+from atoll.core.quota import Quota
+from atoll.core.world import World
+from atoll.engines import Inline
+from atoll.runtime.network.rehearsal import Rehearsal
+from atoll.testing.conformance.program import SIZE, every_verb
+
+
+def world(parties=3, folder=None, resume=False, population=None, **terms):
+    people = population or Community([float(i + 1) for i in range(parties)])
+    engine = Rehearsal(parties, **terms)
+    return World(people, engine, clock=Clock(virtual=False), folder=folder, resume=resume)
+
+
+def live(made, program):
+    return run(run_program(made, program), virtual=False)[0]
+
+
+def test_every_verb_gives_what_a_simulation_gives():
+    def people():
+        return Community([float(i + 1) for i in range(SIZE)], others={"hub": "its own data"})
+
+    real = live(world(SIZE, population=people()), every_verb)
+    simulated = run(run_program(World(people(), Inline()), every_verb))[0]
+    for name in simulated:
+        if name != "flight":  # when each came is another matter
+            np.testing.assert_equal(real[name], simulated[name])
+
+
+@pytest.mark.parametrize("terms", [{"accept": 2}, {"deadline": 0.3}])
+def test_a_round_closes_without_the_slow_and_their_work_is_undone(tmp_path, terms):
+    gate = Gate(tmp_path / "gate", "client-1")
+
+    async def program(fed):
+        first = await fed.sum(fed.parties, counted, {"gate": gate.path}, **terms)
+        gate.open("client-1")
+        second = await fed.sum(fed.parties, counted, {})
+        return first.senders.names, first["runs"], second["runs"], second.outcomes.done.all()
+
+    names, first, second, done = live(world(), program)
+    assert names == ["client-0", "client-2"]
+    assert (first, second) == (2.0, 2.0 + 1.0 + 2.0)  # the slow one's first run left nothing behind
+    assert done
+
+
+def test_a_late_reply_arrives(tmp_path):
+    gate = Gate(tmp_path / "gate", "client-2")
+
+    async def program(fed):
+        first = await fed.sum(fed.parties, counted, {"gate": gate.path}, accept=2, late="arrive")
+        gate.open("client-2")
+        late = await fed.arrivals(1)
+        combined = await fed.combine(late)
+        return first.n, late.positions.tolist(), combined["who"], fed.under_way
+
+    n, positions, value, left = live(world(), program)
+    assert (n, positions, left) == (2, [2], 0)
+    np.testing.assert_equal(value, [3.0])
+
+
+def test_what_is_cancelled_leaves_no_state(tmp_path):
+    gate = Gate(tmp_path / "gate", "client-0")
+
+    async def program(fed):
+        await fed.send(fed.parties, counted, {"gate": gate.path})
+        here = await fed.arrivals(2)
+        assert fed.cancel() == 1
+        gate.open("client-0")
+        assert here[0].cancel()
+        return (await fed.combine([here[1]])).n, (await fed.ask_all(fed.parties, asked, {})).values
+
+    n, runs = live(world(), program)
+    assert n == 1
+    assert sorted(runs) == [1, 1, 2]
+
+
+def test_who_was_in_is_decided_once(tmp_path):
+    """The program dies after a round that closed without client-0. The second time client-0 is there first, and is out all the same."""
+    gate = Gate(tmp_path / "gate", "client-0")
+
+    class Died(BaseException):
+        pass
+
+    def program(dies):
+        async def rounds(fed):
+            await fed.restore(None)
+            got = await fed.sum(fed.parties, counted, {"gate": gate.path}, accept=2)
+            if dies:
+                raise Died
+            return got.senders.names
+
+        return rounds
+
+    with pytest.raises(Died):
+        live(world(folder=tmp_path / "run"), program(True))
+    gate.open("client-0")
+    again = world(folder=tmp_path / "run", resume=True)
+    assert live(again, program(False)) == ["client-1", "client-2"]
+
+
+def test_hubs_share_a_quota(tmp_path):
+    gate = Gate(tmp_path / "gate", "client-0", "client-3")
+
+    async def program(fed):
+        quota = Quota(4)
+        halves = [fed.scope("a", fed.parties[:3]), fed.scope("b", fed.parties[3:])]
+        shares = [quota.share() for _ in halves]
+        got = await asyncio.gather(
+            *(
+                one.sum(one.parties, counted, {"gate": gate.path}, accept=share, quorum=0)
+                for one, share in zip(halves, shares, strict=True)
+            )
+        )
+        gate.open("client-0")
+        gate.open("client-3")
+        return [one.senders.names for one in got], [share.taken for share in shares]
+
+    names, taken = live(world(6), program)
+    assert names == [["client-1", "client-2"], ["client-4", "client-5"]]
+    assert taken == [2, 2]
+
+
+def kill_site(fed, name):
+    index = sorted(fed.world.engine.choices["sites"]).index(name)
+    os.kill(fed.world.engine.processes[index].pid, signal.SIGKILL)
+
+
+def test_a_site_that_dies_is_named(tmp_path):
+    gate = Gate(tmp_path / "gate", "client-1")
+
+    async def program(fed):
+        flight = asyncio.create_task(fed.sum(fed.parties, counted, {"gate": gate.path}))
+        await asyncio.sleep(0)
+        kill_site(fed, "site-2")
+        await flight
+
+    with pytest.raises(TaskError, match=r"job process went away \(in site site-2\)"):
+        live(world(), program)
+
+
+def test_a_site_that_dies_can_be_done_without(tmp_path):
+    gate = Gate(tmp_path / "gate", "client-1")
+
+    async def program(fed):
+        flight = asyncio.create_task(fed.sum(fed.parties, counted, {"gate": gate.path}))
+        await asyncio.sleep(0)
+        kill_site(fed, "site-2")
+        first = await flight
+        with pytest.raises(QuorumError, match="2 of 3 parties answered"):
+            await fed.sum(fed.parties, counted, {}, quorum=3)
+        return first.senders.names, first.silent.names
+
+    assert live(world(on_lost="drop"), program) == (["client-0", "client-2"], ["client-1"])
+
+
+def test_no_progress_is_the_one_rule(tmp_path):
+    """A task that waits for ever uses no processor: its site is given up. The others, which have nothing to do, are not."""
+    gate = Gate(tmp_path / "gate", "client-1")
+
+    async def program(fed):
+        await fed.sum(fed.parties, counted, {"gate": gate.path})
+
+    with pytest.raises(TaskError, match=r"no progress for 1 seconds \(in site site-2\)"):
+        live(world(patience=0.6, pulse=0.05), program)
