@@ -8,19 +8,26 @@ import shutil
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from atoll.cli import run
+from atoll.core.errors import ConfigError
+from atoll.core.wire import pack_error
+from atoll.runs.versions import versions
+from atoll.runtime.line import Channel, Line, Switchboard, dial_line
+from atoll.runtime.line.pulse import Pulse
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.provision.checkup import Finding, examine
 from atoll.runtime.provision.checkup.machine import check_disk
-from atoll.runtime.transport import Pipe, transport
+from atoll.runtime.transport import transport
 
 Tree = dict[str, Any]
 Load = Callable[[Tree], ProjectConfig]
@@ -48,22 +55,37 @@ def kits(tree: Tree, loaded: Load, tmp_path: Path) -> Callable[..., Path]:
 
 @contextmanager
 def serving(
-    kits: Path, server: str = "server", revoked: Callable[[int], bool] = lambda serial: False
+    kits: Path,
+    server: str = "server",
+    revoked: Callable[[int], bool] = lambda serial: False,
+    about: Any = None,
 ) -> Iterator[None]:
-    """A listener on the port of the kits, in a thread of its own; its certificate is that of ``server``."""
+    """A listener on the port of the kits, in a thread of its own; its certificate is that of ``server``.
+
+    Lines come to its switchboard, and whoever asks for ``about`` is told.
+    """
     kit = Kit.read(kits / "server")
     ready, loop = threading.Event(), asyncio.new_event_loop()
-    stop = asyncio.Event()
+    stop, answers = asyncio.Event(), set()
+    told = {"atoll": versions()["atoll"]} if about is None else about
 
-    async def accept(pipe: Pipe) -> None:
-        del pipe
+    async def answer(channel: Channel) -> None:
+        assert await channel.recv() == {"op": "about"}
+        await channel.send(told)
+
+    def on_line(line: Line) -> None:
+        line.on_open = lambda channel: answers.add(asyncio.ensure_future(answer(channel)))
 
     async def listen() -> None:
         credentials = Kit.read(kits / server).credentials()
-        listener = await transport(kit.transport).listen(f"127.0.0.1:{kit.server.port}", credentials, accept, revoked)
+        switchboard = Switchboard(on_line)
+        address = f"127.0.0.1:{kit.server.port}"
+        listener = await transport(kit.transport).listen(address, credentials, switchboard.accept, revoked)
         ready.set()
         await stop.wait()
+        await switchboard.close()
         await listener.close()
+        await asyncio.gather(*answers)
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(listen()))
     thread.start()
@@ -93,8 +115,61 @@ def test_all_is_well(kits: Callable[..., Path], name: str, tmp_path: Path) -> No
             findings = list(examine(Kit.read(folder / party), tmp_path))
             assert [f for f in findings if f.state != "ok"] == []
         steps = [f.step for f in examine(Kit.read(folder / "north"), tmp_path)]
+        asked = [f.step for f in examine(Kit.read(folder / "otto"), tmp_path)]
     paper = ["files", "key", "certificate", "authority", "validity", "disk"]
     assert steps == [*paper, "name", "port", "TLS", "server", "clock", "admission"]
+    assert asked == [*steps, "clock skew", "version"]
+
+
+def test_the_doctor_does_not_push_a_running_site_aside(kits: Callable[..., Path], tmp_path: Path) -> None:
+    """A second line of a site ends the first, so that a site's doctor knocks and says nothing."""
+    folder = kits(free_port(), transport="tcp")
+    with serving(folder):
+        kit = Kit.read(folder / "north")
+
+        async def look() -> bool:
+            dial = partial(transport("tcp").dial, f"127.0.0.1:{kit.server.port}", kit.credentials())
+            line = await dial_line(dial)
+            await asyncio.to_thread(lambda: list(examine(kit, tmp_path)))
+            channel = line.open("request")
+            await channel.send({"op": "about"})
+            answered = "atoll" in await channel.recv()
+            await line.close()
+            return answered
+
+        assert asyncio.run(look())
+
+
+def test_another_version_at_the_server(kits: Callable[..., Path]) -> None:
+    folder = kits(free_port(), transport="tcp")
+    with serving(folder, about={"atoll": "99.0.1"}):
+        found = problems(folder / "anna")
+    assert list(found) == ["version"]
+    assert "server 'server' at 127.0.0.1" in found["version"].said
+    assert 'pip install "atoll[net]==99.0.1"' in (found["version"].remedy or "")
+
+
+def test_a_server_that_does_not_tell_its_version(kits: Callable[..., Path]) -> None:
+    folder = kits(free_port(), transport="tcp")
+    with serving(folder, about={"error": pack_error(ConfigError("'about' is no request"))}):
+        findings = list(examine(Kit.read(folder / "anna"), Path()))
+    assert [(f.step, f.said.partition(": ")[2]) for f in findings if f.state != "ok"] == [
+        ("version", "'about' is no request")
+    ]
+
+
+def test_clocks_that_differ(kits: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = kits(free_port(), transport="tcp")
+    here = threading.main_thread()
+
+    def wall() -> float:
+        return time.time() - (300 if threading.current_thread() is here else 0)
+
+    monkeypatch.setattr(Pulse.__init__, "__defaults__", (time.monotonic, wall))
+    with serving(folder):
+        found = problems(folder / "anna")
+    assert list(found) == ["clock skew"]
+    assert "its clock is 300 s ahead of this machine's" in found["clock skew"].said
 
 
 def test_nobody_listens(kits: Callable[..., Path]) -> None:

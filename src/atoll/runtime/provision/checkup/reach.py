@@ -14,6 +14,7 @@ from atoll.runtime.transport import transport
 
 from .finding import Finding, Step
 from .handshake import advice, greet, plain_words
+from .talk import check_talk
 
 __all__ = ["check_reach"]
 
@@ -95,12 +96,15 @@ def _handshake(kit: Kit, host: str, port: int, node: str, patience: float) -> St
         return
     yield Finding.ok("server", f"{node}: {peer}, project {peer.project!r}")
     yield _clock(made.certificate, node)
-    yield _admission(kit, host, port, node, patience)
-
-
-def _admission(kit: Kit, host: str, port: int, node: str, patience: float) -> Finding:
-    """Whether the server lets this party in: that is more than TLS asks, for a revoked certificate is a good one."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    admission = _admission(kit, address, node, patience)
+    yield admission
+    if admission.state == "ok" and kit.role in ("admin", "auditor"):
+        yield from check_talk(kit, address, node, patience)
+
+
+def _admission(kit: Kit, address: str, node: str, patience: float) -> Finding:
+    """Whether the server lets this party in: that is more than TLS asks, for a revoked certificate is a good one."""
 
     async def knock() -> None:
         async with asyncio.timeout(patience):
