@@ -98,7 +98,7 @@ class Decisions:
         if len(asking.held) + len(asking.pending) < asking.quorum:
             del self._asking[job]
             waiting.refused(now, "; ".join(asking.noes.values()))
-            if any(site in waiting.barred for site in asking.noes):
+            if all(site in waiting.barred for site in asking.noes):  # each but once: it need not wait
                 waiting.retry = now
             let_go = [Release(job, site) for site in asking.sites]
             return [*let_go, Wait(job, waiting.why), *self._pump(now)]
