@@ -252,7 +252,7 @@ def test_settings_that_make_no_sense(options: dict[str, object]) -> None:
 
 
 def test_small_jobs_fill_gaps_but_never_starve_a_big_one() -> None:
-    """Two sites of two cores; the big job needs both whole. Small ones keep coming, two always run, each longer than the next has to wait."""
+    """Two sites of two cores; the big job needs both whole. Small ones keep coming, and until it is its turn there are always some running."""
     overtakes, cores = 3, {"a": 2, "b": 2}
     made = scheduler("ab", overtakes=overtakes)
     free, running, started = dict(cores), [], []
@@ -277,8 +277,9 @@ def test_small_jobs_fill_gaps_but_never_starve_a_big_one() -> None:
     do(made.submit(want("a0", "a"), 0.0), 0.0)
     do(made.submit(want("big", "ab"), 0.0), 0.0)
     for step in range(1, 40):
+        before = len(started)
         do(made.submit(want(f"s{step:02}", "ab"[step % 2]), float(step)), float(step))
-        if len(running) > 1:
+        if len(running) > 1 or len(started) == before:
             do(made.ended(running.pop(0), float(step)), float(step))
         if "big" in started:
             break
