@@ -209,6 +209,7 @@ class Total:
         value: the sum of summands (for ``parts``, the list of parts).
         weight: the sum of weights.
         n: replies in the sum.
+        owned: nobody else looks at its arrays, so that the result may be made in their place.
     """
 
     kind: str
@@ -216,6 +217,7 @@ class Total:
     weight: float
     n: int
     metric: bool = False
+    owned: bool = field(default=False, compare=False)
 
     def merge(self, other: Total) -> Total:
         """Add two totals of the same aggregate.
@@ -234,10 +236,27 @@ class Total:
     def result(self) -> Any:
         """The combined value."""
         if self.kind == "mean":
-            return T.scale(self.value, 1.0 / self.weight) if self.weight else self.value
+            if not self.weight:
+                return self.value
+            return (
+                T.map(_scaled_in_place(1.0 / self.weight), self.value)
+                if self.owned
+                else T.scale(self.value, 1.0 / self.weight)
+            )
         if self.kind == "vote":
             return T.sign(self.value)
         return self.value
+
+
+def _scaled_in_place(factor: float) -> Any:
+    """Multiplies arrays of floats where they are, with the same bits as ``T.scale`` gives."""
+
+    def scaled(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind == "f":
+            return np.multiply(leaf, leaf.dtype.type(factor), out=leaf)
+        return T.scale(leaf, factor)
+
+    return scaled
 
 
 Totals = dict[str, Total]

@@ -91,8 +91,9 @@ class LiveEngine(Protocol):
         Args:
             request: what to do.
             positions: where.
-            push: what a party sends when it is done: the encoded summands of a sum (``"fold"``), the reply (``"run"``), or word that it is done
-                (``""``), because what will become of the reply is not decided yet.
+            push: what a party sends when it is done: the encoded summands of a sum (``"fold"``; ``"sum"`` where nobody is left out, so that they
+                can be added as they come), the reply (``"run"``), or word that it is done (``""``), because what will become of the reply is
+                not decided yet.
         """
         ...
 
@@ -121,6 +122,8 @@ class LiveTraffic(Traffic):
     ) -> Flight:
         """Start a request at each party."""
         flight = super().send(request, parties, version, down=down, up=up)
+        if push == "sum" and self.world.decisions.get(request.id) is not None:
+            push = "fold"  # somebody was lost before the crash, and stays out
         return self._launched(flight, push)
 
     def _launched(self, flight: Flight, push: str) -> Flight:

@@ -49,7 +49,9 @@ class Sums(Scope):
         request = self._request(task, message, at, uplink=uplink)
         if fan_in is None:  # of several groups none knows whether the others make up the quorum
             request = replace(request, least=terms.quorum)
-        flight = self.traffic.send(request, parties, down=terms.down, up=terms.up, push="fold")
+        alone = terms.deadline is None and terms.accept is None and fan_in is None
+        push = "sum" if alone else "fold"
+        flight = self.traffic.send(request, parties, down=terms.down, up=terms.up, push=push)
         parts: list[Folded] = []
         try:
             accepted = await self.traffic.close(flight, terms)

@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from atoll.core import message as M
 from atoll.core.errors import ConfigError, TaskError
 from atoll.core.event import unpack_event
 from atoll.core.live import News
 from atoll.core.request import Folded, Reply, Request
 from atoll.core.wire import pack_request, unpack_ran
+from atoll.runtime.line import Channel, Packed
 
 from .conversations import Conversations
-from .replies import Replies, Started, merged
+from .replies import Replies, Started
+from .running import merged
 from .station import Station
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from atoll.core.world import World
 
 __all__ = ["Network"]
+
+_COPIED = 1 << 26  # bytes of a message up to which its serialised form is kept as a whole while it is sent
 
 
 class Network:
@@ -172,31 +177,32 @@ class Network:
 
     def launch(self, request: Request, positions: NDArray[np.int64], push: str) -> Started:
         """Start the task at each party; see `atoll.core.live.LiveEngine`."""
-        started = self._replies.begin(request, positions, self._drop)
+        started = self._replies.begin(request, positions, self._drop, sums=push == "sum")
         body = Shared({"message": request.message})
+        wanted = "fold" if push == "sum" else push
         for station, here in self.by_site(positions.tolist()).items():
             if not station.alive:
                 self._give_up(station)
                 continue
             names = [self.world.roster.name(p) for p in here] if request.mail else []
             packed = {k: v for k, v in _packed(request, names).items() if k != "message"}
-            frame = {"op": "launch", "request": packed, "positions": here, "push": push, "body": True}
-            station.post(frame, body.packed())
+            frame = {"op": "launch", "request": packed, "positions": here, "push": wanted, "body": True}
+            station.post(frame, body.form(station.link))
         return started
 
     def _drop(self, request: str, positions: list[int], undo: bool) -> None:
         for station, here in self.by_site(positions).items():
             station.post({"op": "discard" if undo else "keep", "id": request, "positions": here})
 
-    async def _ready(self, request: Request, positions: NDArray[np.int64], kind: str) -> list[Any]:
-        """The replies of these parties, asked for if nobody has, in the order given."""
+    async def _ready(self, request: Request, positions: NDArray[np.int64], kind: str) -> None:
+        """Wait for the replies of these parties, asked for if nobody has."""
         missing = [p for p in positions.tolist() if not self._replies.knows(request.id, p)]
         if missing:
-            self.launch(request, np.array(missing, dtype=np.int64), kind)
+            everyone = kind == "fold" and len(missing) == len(positions) and not request.apart
+            self.launch(request, np.array(missing, dtype=np.int64), "sum" if everyone else kind)
         with self.world.clock.busy():
             await self._replies.wait(request.id, positions.tolist())
             await self._collect(request, positions.tolist(), kind)
-        return [self._replies.take(request.id, p) for p in positions.tolist()]
 
     async def _collect(self, request: Request, positions: list[int], kind: str) -> None:
         """Fetch replies that were left where they were made."""
@@ -213,14 +219,18 @@ class Network:
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
         """The reply of each party, in the order given."""
-        frames = await self._ready(request, positions, "run")
+        await self._ready(request, positions, "run")
+        frames = [self._replies.take(request.id, p) for p in positions.tolist()]
         self._drop(request.id, positions.tolist(), undo=False)
         return [_reply(frame, p) for frame, p in zip(frames, positions.tolist(), strict=True)]
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
         """The sum of the parties' summands, in cohort order; what a failed sum left behind is undone."""
-        frames = await self._ready(request, positions, "fold")
-        folded = merged(frames, positions)
+        await self._ready(request, positions, "fold")
+        running = self._replies.sum_of(request.id, positions.tolist())
+        if running is None:
+            running = merged((self._replies.take(request.id, p) for p in positions.tolist()), positions)
+        folded = running.folded()
         self._drop(request.id, positions.tolist(), undo=len(folded.senders) < request.least)
         return folded
 
@@ -282,7 +292,9 @@ class Network:
 
 
 class Shared:
-    """A message for many sites, serialised once where the link can send what is serialised.
+    """A message for many sites, serialised once.
+
+    A long one is not copied as a whole: every link cuts its own blocks out of the same arrays.
 
     Args:
         tree: the message.
@@ -290,10 +302,16 @@ class Shared:
 
     def __init__(self, tree: Any) -> None:
         self._tree = tree
+        self._packed: Packed | None = None
+        self._copied = M.nbytes(tree) <= _COPIED
 
-    def packed(self) -> Any:
-        """The form that links take."""
-        return self._tree
+    def form(self, link: Any) -> Any:
+        """What a link takes."""
+        if not self._copied or not isinstance(link, Channel):
+            return self._tree
+        if self._packed is None:
+            self._packed = Packed(self._tree)
+        return self._packed
 
 
 def _packed(request: Request, names: list[str]) -> dict[str, Any]:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core.aggregate import merge_totals
 from atoll.core.live import News
-from atoll.core.request import Folded, Request
-from atoll.core.wire import unpack_error, unpack_folded
+from atoll.core.request import Request
+from atoll.core.wire import unpack_error
+
+from .running import Running
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Replies", "Started", "merged"]
+__all__ = ["Replies", "Started"]
 
 Drop = Callable[[str, list[int], bool], None]
 
@@ -55,6 +56,15 @@ class _Entry:
 
 
 @dataclass(eq=False)
+class _Sum:
+    """A sum that nobody will be left out of: replies are added as soon as all before them in the cohort are in."""
+
+    order: list[int]
+    running: Running
+    done: int = 0
+
+
+@dataclass(eq=False)
 class Replies:
     """Replies by request and party.
 
@@ -64,9 +74,19 @@ class Replies:
 
     news: News
     _entries: dict[tuple[str, int], _Entry] = field(default_factory=dict)
+    _sums: dict[str, _Sum] = field(default_factory=dict)
 
-    def begin(self, request: Request, positions: NDArray[np.int64], tell: Drop) -> Started:
-        """Expect a reply of each party."""
+    def begin(self, request: Request, positions: NDArray[np.int64], tell: Drop, *, sums: bool = False) -> Started:
+        """Expect a reply of each party.
+
+        Args:
+            request: what was asked.
+            positions: whom.
+            tell: tells sites what becomes of replies.
+            sums: nobody will be left out, and only the sum of all is wanted.
+        """
+        if sums:
+            self._sums[request.id] = _Sum(positions.tolist(), Running(positions))
         arrives, lost = np.full(len(positions), np.inf), np.full(len(positions), np.inf)
         started = Started(request.id, positions, arrives, lost, tell, self.forget)
         for index, position in enumerate(positions.tolist()):
@@ -89,7 +109,31 @@ class Replies:
         entry.frame = frame
         if not np.isfinite(entry.started.arrives[entry.index]):
             entry.started.arrives[entry.index] = now
+        self._advance(request)
         self.news.ring()
+
+    def _advance(self, request: str) -> None:
+        """Add what can be added; its bytes are let go."""
+        found = self._sums.get(request)
+        while found is not None and found.done < len(found.order):
+            entry = self._entries[request, found.order[found.done]]
+            if entry.frame is None or entry.frame["op"] == "failed":
+                return
+            if entry.frame["op"] == "lost":
+                del found.order[found.done]
+                continue
+            found.running.add(entry.frame)
+            entry.frame = {"op": "summed"}
+            found.done += 1
+
+    def sum_of(self, request: str, positions: list[int]) -> Running | None:
+        """The sum of these parties' replies, if that is what was asked for and all are in."""
+        found = self._sums.get(request)
+        if found is None or found.done < len(found.order) or found.order != positions:
+            return None
+        del self._sums[request]
+        self.forget(request, positions)
+        return found.running
 
     def lost(self, positions: set[int], now: float) -> None:
         """These parties will not answer."""
@@ -97,6 +141,8 @@ class Replies:
             if position in positions and entry.frame is None:
                 entry.frame = {"op": "lost", "id": request, "party": position}
                 entry.started.lost[entry.index] = now
+        for request in list(self._sums):
+            self._advance(request)
         self.news.ring()
 
     def parked(self, request: str, position: int, kind: str) -> bool:
@@ -129,21 +175,3 @@ class Replies:
         """Nobody waits for these any more."""
         for position in positions:
             self._entries.pop((request, position), None)
-
-
-def merged(frames: Iterable[Any], positions: NDArray[np.int64]) -> Folded:
-    """Add up the summands of single parties, in cohort order."""
-    whole = Folded({}, positions[:0], positions[:0])
-    senders, sizes = [positions[:0]], [positions[:0]]
-    for frame in frames:
-        if frame["op"] == "lost":
-            whole.rejected[int(frame["party"])] = "the party was lost"
-            continue
-        part = unpack_folded(frame["folded"])
-        whole.totals = merge_totals([whole.totals, part.totals])
-        senders.append(part.senders)
-        sizes.append(part.nbytes)
-        whole.rejected.update(part.rejected)
-        whole.errors.update(part.errors)
-    whole.senders, whole.nbytes = np.concatenate(senders), np.concatenate(sizes)
-    return whole

@@ -1,0 +1,132 @@
+"""A running sum that owns its memory: summands are added in place, in cohort order, and what they were read from is let go on the way."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Total, Totals
+from atoll.core.request import Folded
+from atoll.core.wire import unpack_folded
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Running", "merged"]
+
+_PART = 1 << 22  # bytes that are added at once: pages of a mapped file need not stay longer
+
+
+class Running:
+    """The sum of the replies so far.
+
+    Adding in place gives the same bits as adding into new arrays. With it a sum takes the memory of one summand, however many are added
+    and however long they are.
+
+    Args:
+        positions: the cohort, which gives the order.
+    """
+
+    def __init__(self, positions: NDArray[np.int64]) -> None:
+        self._whole = Folded({}, positions[:0], positions[:0])
+        self._senders = [positions[:0]]
+        self._sizes = [positions[:0]]
+
+    def add(self, frame: Any) -> None:
+        """Add the next reply of the cohort, as its site sent it."""
+        whole = self._whole
+        if frame["op"] == "lost":
+            whole.rejected[int(frame["party"])] = "the party was lost"
+            return
+        part = unpack_folded(frame["folded"])
+        whole.totals = _added(whole.totals, part.totals)
+        whole.rejected.update(part.rejected)
+        whole.errors.update(part.errors)
+        self._senders.append(part.senders)
+        self._sizes.append(part.nbytes)
+
+    def folded(self) -> Folded:
+        """The sum and who is in it."""
+        self._whole.senders, self._whole.nbytes = np.concatenate(self._senders), np.concatenate(self._sizes)
+        return self._whole
+
+
+def merged(frames: Iterable[Any], positions: NDArray[np.int64]) -> Running:
+    """Add up the replies of single parties, in the order given."""
+    running = Running(positions)
+    for frame in frames:
+        running.add(frame)
+    return running
+
+
+def _added(sums: Totals, part: Mapping[str, Total]) -> Totals:
+    if not sums:
+        return {name: _own(total) for name, total in part.items()}
+    for name, total in part.items():
+        known = sums.get(name)
+        sums[name] = _own(total) if known is None else _merged(known, total)
+    return sums
+
+
+def _own(total: Total) -> Total:
+    """A total whose arrays are this sum's alone."""
+    if total.kind == "parts":
+        return total
+    return replace(total, value=T.map(_copied, total.value), owned=True)
+
+
+def _merged(sum_: Total, part: Total) -> Total:
+    if sum_.kind == "parts" or sum_.kind != part.kind or not _alike(sum_.value, part.value):
+        return sum_.merge(part)
+    for into, leaf in zip(T.leaves(sum_.value), T.leaves(part.value), strict=True):
+        _add_into(into, leaf)
+    return replace(sum_, weight=sum_.weight + part.weight, n=sum_.n + part.n)
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two trees have the same arrays in the same places, so that one can be added into the other."""
+    ours, theirs = list(T.items(a)), list(T.items(b))
+    return len(ours) == len(theirs) and all(
+        p == q and isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.dtype == y.dtype and x.shape == y.shape
+        for (p, x), (q, y) in zip(ours, theirs, strict=True)
+    )
+
+
+def _copied(leaf: Any) -> Any:
+    if not isinstance(leaf, np.ndarray) or leaf.ndim == 0:
+        return leaf
+    copy = np.empty_like(leaf, order="C")
+    for into, of in _parts(copy, leaf):
+        into[...] = of
+    return copy
+
+
+def _add_into(into: NDArray[Any], leaf: NDArray[Any]) -> None:
+    for ours, theirs in _parts(into, leaf):
+        np.add(ours, theirs, out=ours)
+
+
+def _parts(into: NDArray[Any], leaf: NDArray[Any]) -> Iterable[tuple[NDArray[Any], NDArray[Any]]]:
+    """Both arrays piece by piece; pages of a mapped file are let go after each."""
+    if leaf.nbytes <= _PART or not leaf.flags.c_contiguous:
+        yield into, leaf
+        return
+    mapped, ours, theirs = _mapping(leaf), into.reshape(-1), leaf.reshape(-1)
+    step = max(1, _PART // leaf.itemsize)
+    for start in range(0, len(theirs), step):
+        yield ours[start : start + step], theirs[start : start + step]
+        if mapped is not None:
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapping(array: NDArray[Any]) -> mmap.mmap | None:
+    """The mapped file that an array looks at, if it does."""
+    base: Any = array
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return base if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") else None
