@@ -55,6 +55,12 @@ class Output:
             self.answer.write(as_json(value) + "\n")
             self.answer.flush()
 
+    def say(self, text: str) -> None:
+        """A line of the answer as it comes, where the answer is not one object of JSON."""
+        if not self.json:
+            self.answered = True
+            Console(file=self.answer, highlight=False).print(text, soft_wrap=True)
+
     def note(self, text: str) -> None:
         """A line on stderr."""
         self.console.print(text, soft_wrap=True)

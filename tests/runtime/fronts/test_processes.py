@@ -179,7 +179,7 @@ def test_a_killed_front_takes_its_processes_along(tmp_path: Path) -> None:
 
 def test_a_child_whose_parent_is_another_does_not_begin(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "atoll.runtime.fronts.child", "1", "this"],
+        [sys.executable, "-m", "atoll.runtime.fronts.child", "1", "0", "this"],
         cwd=tmp_path,
         capture_output=True,
         check=False,

@@ -1,5 +1,43 @@
 """The commands, one a file; importing this package registers them."""
 
-from . import algorithms, compare, demo, doctor, provision, report, reproduce, run, runs, schema
+from . import (
+    abort,
+    algorithms,
+    clone,
+    compare,
+    demo,
+    doctor,
+    jobs,
+    logs,
+    provision,
+    report,
+    reproduce,
+    result,
+    run,
+    runs,
+    schema,
+    server,
+    site,
+    submit,
+)
 
-__all__ = ["algorithms", "compare", "demo", "doctor", "provision", "report", "reproduce", "run", "runs", "schema"]
+__all__ = [
+    "abort",
+    "algorithms",
+    "clone",
+    "compare",
+    "demo",
+    "doctor",
+    "jobs",
+    "logs",
+    "provision",
+    "report",
+    "reproduce",
+    "result",
+    "run",
+    "runs",
+    "schema",
+    "server",
+    "site",
+    "submit",
+]

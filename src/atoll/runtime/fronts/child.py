@@ -1,4 +1,4 @@
-"""``python -m atoll.runtime.fronts.child PARENT MODULE [ARGUMENTS]``: run a module that dies with its parent.
+"""``python -m atoll.runtime.fronts.child PARENT MEMORY MODULE [ARGUMENTS]``: run a module that dies with its parent, within limits.
 
 The parent cannot arrange this itself: between fork and exec no Python may run in a process with threads.
 """
@@ -10,7 +10,7 @@ import runpy
 import signal
 import sys
 
-__all__ = ["die_with_parent", "main"]
+__all__ = ["die_with_parent", "limit_memory", "main"]
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 ORPHANED = 113
@@ -33,9 +33,21 @@ def die_with_parent(parent: int) -> bool:
     return os.getppid() == parent
 
 
+def limit_memory(size: int) -> None:
+    """Let this process, and each that it starts, allocate no more than so many bytes: what is over raises MemoryError.
+
+    Counted are its data and private writable mappings (RLIMIT_DATA of getrlimit(2)), not libraries and files that it maps.
+    """
+    if sys.platform == "linux" and size > 0:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+
+
 def main(argv: list[str]) -> None:
     """Tie this process to its parent, then become the module."""
-    parent, module, *rest = argv
+    parent, memory, module, *rest = argv
+    limit_memory(int(memory))
     # Ctrl-C at a terminal goes to everyone: the front decides what ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not die_with_parent(int(parent)):

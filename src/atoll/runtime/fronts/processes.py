@@ -57,6 +57,7 @@ class Process:
         folder: Path,
         on_line: Callable[[str], None],
         environment: Mapping[str, str] | None = None,
+        memory: int = 0,
     ) -> Process:
         """Start ``python -m module`` in a folder.
 
@@ -66,6 +67,7 @@ class Process:
             folder: its working folder.
             on_line: called with every line that it writes to stdout or stderr.
             environment: added to this process's own.
+            memory: bytes that it may allocate; 0 for no limit.
 
         Raises:
             TaskError: the system would not start it.
@@ -73,7 +75,7 @@ class Process:
         ours, theirs = socket.socketpair()
         # A pipe of our own: asyncio's would make `wait` wait for everybody that holds the other end of it.
         reading, writing = os.pipe()
-        child = [sys.executable, "-m", "atoll.runtime.fronts.child", str(os.getpid()), module]
+        child = [sys.executable, "-m", "atoll.runtime.fronts.child", str(os.getpid()), str(memory), module]
         try:
             running = await asyncio.create_subprocess_exec(
                 *child, *arguments(theirs.fileno()), cwd=folder, env={**_inherited(), **(environment or {})},

@@ -1,0 +1,161 @@
+"""Asking a server from the command line: the kit, the connection, and the words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from rich.markup import escape
+
+from atoll.core.errors import AtollError, ConfigError
+from atoll.core.wire import unpack_error
+
+from .app import INTERRUPT_CODE
+from .output import Output
+
+if TYPE_CHECKING:
+    from atoll.runtime.fronts.admin import Admin
+    from atoll.runtime.provision import Kit
+
+__all__ = [
+    "COLOURS",
+    "JobName",
+    "KitOption",
+    "PassphraseFile",
+    "ServerOption",
+    "asked",
+    "ending",
+    "error_of",
+    "logging_on",
+    "moment",
+    "open_kit",
+    "serving",
+    "told",
+]
+
+T = TypeVar("T")
+
+KitOption = Annotated[
+    Path | None,
+    typer.Option("--kit", envvar="ATOLL_KIT", help="Your startup kit; ATOLL_KIT saves typing it.", metavar="FOLDER"),
+]
+ServerOption = Annotated[
+    str | None, typer.Option("--server", help="The server's address, in place of the kit's.", metavar="HOST:PORT")
+]
+PassphraseFile = Annotated[
+    Path | None, typer.Option("--passphrase-file", help="Its first line opens the kit's key.", metavar="FILE")
+]
+
+JobName = Annotated[
+    str, typer.Argument(help="The job's id, as `atoll jobs` shows it.", metavar="JOB", show_default=False)
+]
+
+COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "aborted": "yellow"}
+
+
+def open_kit(folder: Path | None, passphrase_file: Path | None = None) -> Kit:
+    """A kit.
+
+    Raises:
+        ConfigError: none was named, or it cannot be read.
+    """
+    from atoll.runtime.provision import Kit, find_passphrase
+
+    if folder is None:
+        raise ConfigError(
+            "no kit was named", where="--kit", remedy="give --kit FOLDER, or set ATOLL_KIT to the folder of your kit"
+        )
+    return Kit.read(folder, find_passphrase(passphrase_file))
+
+
+def asked(kit: Kit, server: str | None, body: Callable[[Admin], Awaitable[T]]) -> T:
+    """Do something with a connection to the server."""
+    from atoll.runtime.fronts.admin import Admin
+
+    async def main() -> T:
+        async with Admin(kit, server) as admin:
+            return await body(admin)
+
+    return asyncio.run(main())
+
+
+def serving(work: Coroutine[Any, Any, None]) -> int:
+    """Run a front until it ends by itself, or until Ctrl-C or SIGTERM stop it in order."""
+
+    async def main() -> int:
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+        stopped: list[int] = []
+
+        def stop(number: int) -> None:
+            stopped.append(number)
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop, number)
+        try:
+            await task
+        except asyncio.CancelledError:
+            if not stopped:
+                raise
+        return INTERRUPT_CODE if signal.SIGINT in stopped else 0
+
+    return asyncio.run(main())
+
+
+@contextlib.contextmanager
+def logging_on(output: Output, folder: Path) -> Iterator[None]:
+    """The log of a front: JSON lines in its folder, short lines on stderr."""
+    from atoll.runs.log import logger, logging_to
+
+    class Shown(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            output.console.print(f"{record.levelname.lower()}: {record.getMessage()}", markup=False, soft_wrap=True)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    shown, propagates = Shown(logging.INFO), logger.propagate
+    with logging_to(folder / "log.jsonl"):
+        logger.addHandler(shown)
+        logger.propagate = False
+        try:
+            yield
+        finally:
+            logger.removeHandler(shown)
+            logger.propagate = propagates
+
+
+def error_of(job: dict[str, Any]) -> AtollError | None:
+    """What ended a job, as it was raised where it happened."""
+    found = None if job["error"] is None else unpack_error(job["error"])
+    return found if isinstance(found, AtollError) else None
+
+
+def told(job: dict[str, Any]) -> str:
+    """A job in one line."""
+    colour = COLOURS.get(job["state"], "white")
+    why = f"  {job['reason']}" if job["reason"] and job["state"] != "finished" else ""
+    return f"{job['job']}  {escape(job['name'])}  [{colour}]{job['state']}[/{colour}]{escape(why)}"
+
+
+def moment(seconds: float) -> str:
+    """Seconds since 1970 as date and time."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def ending(job: dict[str, Any], output: Output) -> int:
+    """Give a job as the answer; the error that ended it is the command's own.
+
+    Raises:
+        AtollError: that error.
+    """
+    error = error_of(job)
+    if error is not None:
+        raise error
+    output.give(job, told(job))
+    return 1 if job["state"] == "aborted" else 0

@@ -1,0 +1,32 @@
+"""``atoll abort``: end a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from atoll.cli.app import app
+from atoll.cli.arguments import Json, output_of
+from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, open_kit, told
+
+if TYPE_CHECKING:
+    from atoll.runtime.fronts.admin import Admin
+
+
+@app.command("abort")
+def command(
+    context: typer.Context,
+    job: JobName,
+    kit: KitOption = None,
+    server: ServerOption = None,
+    passphrase_file: PassphraseFile = None,
+    json: Json = False,
+) -> None:
+    """End a job, wherever it is; returns when all of it has stopped."""
+
+    async def body(admin: Admin) -> dict[str, Any]:
+        return await admin.abort(job)
+
+    found = asked(open_kit(kit, passphrase_file), server, body)
+    output_of(context).give(found, told(found))

@@ -1,0 +1,38 @@
+"""``atoll clone``: run a job once more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from atoll.cli.app import app
+from atoll.cli.arguments import Json, output_of
+from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, ending, open_kit, told
+
+if TYPE_CHECKING:
+    from atoll.runtime.fronts.admin import Admin
+
+
+@app.command("clone")
+def command(
+    context: typer.Context,
+    job: JobName,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting, as in --set seed=1.", metavar="A.B=C")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; fail if the job does.")] = False,
+    kit: KitOption = None,
+    server: ServerOption = None,
+    passphrase_file: PassphraseFile = None,
+    json: Json = False,
+) -> int:
+    """Hand in a job of the server once more, with other settings if you like, signed with your key."""
+    output = output_of(context)
+
+    async def body(admin: Admin) -> dict[str, Any]:
+        found = await admin.clone(job, settings or ())
+        output.note(f"job {found['job']} is handed in")
+        return await admin.wait(found["job"], lambda now: output.note(told(now))) if wait else found
+
+    return ending(asked(open_kit(kit, passphrase_file), server, body), output)

@@ -1,0 +1,57 @@
+"""``atoll jobs``: the jobs of a server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from atoll.cli.app import app
+from atoll.cli.arguments import Json, output_of
+from atoll.cli.asking import COLOURS, KitOption, PassphraseFile, ServerOption, asked, moment, open_kit
+
+if TYPE_CHECKING:
+    from atoll.runtime.fronts.admin import Admin
+
+
+@app.command("jobs")
+def command(
+    context: typer.Context,
+    watch: Annotated[bool, typer.Option("--watch", help="Stay, and show every change; Ctrl-C ends it.")] = False,
+    kit: KitOption = None,
+    server: ServerOption = None,
+    passphrase_file: PassphraseFile = None,
+    json: Json = False,
+) -> None:
+    """List the jobs of the server, oldest first."""
+    output = output_of(context)
+
+    async def once(admin: Admin) -> list[dict[str, Any]]:
+        return await admin.jobs()
+
+    async def always(admin: Admin) -> list[dict[str, Any]]:
+        with Live(console=output.console, auto_refresh=False) as live:
+            async for found in admin.watch():
+                live.update(_table(found), refresh=True)
+        return []
+
+    found = asked(open_kit(kit, passphrase_file), server, always if watch and not output.json else once)
+    output.give({"jobs": found}, _table(found) if found else "There are no jobs yet.")
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    from rich.markup import escape
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("job", "name", "state", "attempts", "submitter", "handed in", "sites", "why"):
+        table.add_column(name)
+    for row in rows:
+        colour = COLOURS.get(row["state"], "white")
+        why = "" if row["state"] in ("finished", "running") else escape(row["reason"])
+        table.add_row(
+            row["job"], escape(row["name"]), f"[{colour}]{row['state']}[/{colour}]", str(row["attempts"]),
+            escape(f"{row['submitter']} ({row['org']})"), moment(row["created"]), escape(", ".join(row["sites"])), why,
+        )  # fmt: skip
+    return table

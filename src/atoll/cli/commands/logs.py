@@ -1,0 +1,40 @@
+"""``atoll logs``: what a job's processes say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from atoll.cli.app import app
+from atoll.cli.arguments import Json, output_of
+from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, moment, open_kit
+
+if TYPE_CHECKING:
+    from atoll.runtime.fronts.admin import Admin
+
+
+@app.command("logs")
+def command(
+    context: typer.Context,
+    job: JobName,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay until the job has ended.")] = False,
+    kit: KitOption = None,
+    server: ServerOption = None,
+    passphrase_file: PassphraseFile = None,
+    json: Json = False,
+) -> None:
+    """Show the log of a job: lines of the server's process and of every site's."""
+    output = output_of(context)
+
+    async def body(admin: Admin) -> list[dict[str, Any]]:
+        lines = []
+        async for when, node, text in admin.logs(job, follow):
+            lines.append({"when": when, "node": node, "text": text})
+            if not output.json:
+                output.say(f"[dim]{moment(when)}[/dim] [bold]{escape(node)}[/bold] {escape(text)}")
+        return lines
+
+    lines = asked(open_kit(kit, passphrase_file), server, body)
+    output.give({"job": job, "lines": lines})

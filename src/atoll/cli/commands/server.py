@@ -1,0 +1,36 @@
+"""``atoll server``: the server of a project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from atoll.cli.app import app
+from atoll.cli.arguments import Json, output_of
+from atoll.cli.asking import PassphraseFile, logging_on, open_kit, serving
+
+
+@app.command("server")
+def command(
+    context: typer.Context,
+    kit: Annotated[Path, typer.Argument(help="The server's startup kit.", metavar="KIT", show_default=False)],
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Jobs and results; by default ./NAME.", metavar="FOLDER")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option("--listen", help="In place of the kit's; port 0: any.", metavar="HOST:PORT")
+    ] = None,
+    max_jobs: Annotated[int | None, typer.Option("--max-jobs", min=1, help="Most jobs at once.")] = None,
+    passphrase_file: PassphraseFile = None,
+    json: Json = False,
+) -> int:
+    """Serve a project: accept sites and people, schedule jobs, keep results. Runs until Ctrl-C; killed, it goes on where it was."""
+    from atoll.runtime.fronts.server import Server
+
+    output, opened = output_of(context), open_kit(kit, passphrase_file)
+    place = (folder or Path(opened.name)).absolute()
+    with logging_on(output, place):
+        made = Server(opened, place, address=listen, max_jobs=max_jobs)
+        return serving(made.serve(lambda address: output.give({"listening": address, "folder": str(place)})))

@@ -1,0 +1,65 @@
+"""``atoll site``: an organisation with data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from atoll.cli.app import app
+from atoll.cli.arguments import Json, output_of
+from atoll.cli.asking import PassphraseFile, ServerOption, logging_on, open_kit, serving
+
+if TYPE_CHECKING:
+    from atoll.runtime.jobs.amounts import Resources
+
+
+@app.command("site")
+def command(
+    context: typer.Context,
+    kit: Annotated[Path, typer.Argument(help="The site's startup kit.", metavar="KIT", show_default=False)],
+    data: Annotated[
+        str,
+        typer.Option("--data", help="CSV file or folder, .npz, x.npy,y.npy, YAML, or module:factory.", metavar="SPEC"),
+    ],
+    target: Annotated[str | None, typer.Option("--target", help="Target column of a table.", metavar="COLUMN")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Such as classification or regression.")] = None,
+    drop: Annotated[list[str] | None, typer.Option("--drop", help="Columns to leave out.", metavar="COLUMN")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Private states of jobs; by default ./NAME.", metavar="FOLDER")
+    ] = None,
+    cpus: Annotated[float | None, typer.Option("--cpus", help="Cores for jobs; by default all.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="For jobs, as 16GiB; by default all.")] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", help="How many, or their names: 0,1; by default all.", metavar="GPUS")
+    ] = None,
+    server: ServerOption = None,
+    passphrase_file: PassphraseFile = None,
+    json: Json = False,
+) -> int:
+    """Join a project with this organisation's data. Opens no port; runs until Ctrl-C; killed, its jobs go on where they were."""
+    from atoll.runtime.fronts.site import Site
+    from atoll.runtime.work import site_spec
+
+    output, opened = output_of(context), open_kit(kit, passphrase_file)
+    place = (folder or Path(opened.name)).absolute()
+    resources, names = _resources(cpus, memory, gpus)
+    spec = site_spec(data, target=target, task=task, drop=drop or ())
+    with logging_on(output, place):
+        made = Site(opened, spec, place, resources, server=server, gpus=names)
+        return serving(made.serve(lambda name: output.give({"connected": name, "folder": str(place)})))
+
+
+def _resources(cpus: float | None, memory: str | None, gpus: str | None) -> tuple[Resources, tuple[str, ...]]:
+    """What jobs may use: what the machine has, or what was said."""
+    from atoll.runtime.jobs.amounts import Resources, bytes_of
+    from atoll.runtime.jobs.detect import detected
+
+    there, names = detected()
+    if gpus is not None:
+        given = tuple(name.strip() for name in gpus.split(",") if name.strip())
+        counts = len(given) == 1 and given[0].isdigit() and "," not in gpus
+        names = tuple((*names, *map(str, range(len(names), int(gpus))))[: int(gpus)]) if counts else given
+    size = there.memory if memory is None else bytes_of(int(memory) if memory.isdigit() else memory, "--memory")
+    return Resources(there.cpus if cpus is None else cpus, size, len(names)), names

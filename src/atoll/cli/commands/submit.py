@@ -1,0 +1,41 @@
+"""``atoll submit``: hand in a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from atoll.cli.app import app
+from atoll.cli.arguments import Json, output_of
+from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, ending, open_kit, told
+
+if TYPE_CHECKING:
+    from atoll.runtime.fronts.admin import Admin
+
+
+@app.command("submit")
+def command(
+    context: typer.Context,
+    job: Annotated[
+        Path, typer.Argument(help="A YAML file, or a folder with job.yaml.", metavar="JOB", show_default=False)
+    ],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting, as in --set rounds=5.", metavar="A.B=C")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; fail if the job does.")] = False,
+    kit: KitOption = None,
+    server: ServerOption = None,
+    passphrase_file: PassphraseFile = None,
+    json: Json = False,
+) -> int:
+    """Sign a job with your key and hand it in; --wait for its end."""
+    output = output_of(context)
+
+    async def body(admin: Admin) -> dict[str, Any]:
+        found = await admin.submit(job, settings or ())
+        output.note(f"job {found['job']} is handed in")
+        return await admin.wait(found["job"], lambda now: output.note(told(now))) if wait else found
+
+    return ending(asked(open_kit(kit, passphrase_file), server, body), output)

@@ -1,0 +1,226 @@
+"""The people's end: submit, look, follow, abort, clone, fetch."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from atoll.core.errors import AtollError, ConfigError, IdentityError, JobError, MessageError
+from atoll.core.wire import unpack_error
+from atoll.engines.link import LinkClosed
+from atoll.runtime.jobs.bundle import verify
+from atoll.runtime.jobs.spec import load_job
+from atoll.runtime.jobs.travel import pack_job
+from atoll.runtime.jobs.unpack import unpack
+from atoll.runtime.line import Line, LineLost, Settings, dial_line
+from atoll.runtime.provision import Kit
+
+from .dialling import dialler
+from .requests import REQUEST
+
+__all__ = ["Admin"]
+
+_LOG = logging.getLogger("atoll.runtime")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_ENDED = ("finished", "failed", "aborted")
+
+
+class Admin:
+    """A connection to the server, with the kit of an admin or auditor.
+
+    Requests that only look, and ``submit``, are asked again on a new line when the server began anew.
+
+    Args:
+        kit: the kit.
+        server: ``host:port`` in place of the kit's addresses.
+        patience: seconds to try to reach the server.
+
+    Raises:
+        ConfigError: the kit is a server's or a site's.
+    """
+
+    def __init__(self, kit: Kit, server: str | None = None, patience: float = 15.0) -> None:
+        if kit.role not in ("admin", "auditor"):
+            raise ConfigError(
+                f"the kit is that of {kit.role} {kit.name!r}, which asks for nothing",
+                where=str(kit.folder),
+                remedy="give the kit of an admin or auditor: --kit FOLDER, or ATOLL_KIT",
+            )
+        self.kit = kit
+        self._server = server
+        self._settings = Settings(patience=patience)
+        self._dial = dialler(kit, server)
+        self._line: Line | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._connected()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._line is not None:
+            await self._line.close(within=2.0)
+
+    async def _connected(self) -> Line:
+        if self._line is not None and not self._line.lost.is_set():
+            return self._line
+        try:
+            self._line = await dial_line(self._dial, settings=self._settings)
+        except IdentityError:
+            raise
+        except (OSError, TimeoutError) as error:
+            place = self._server or ", ".join(f"{host}:{port}" for host, port in self.kit.addresses)
+            raise JobError(
+                f"server {self.kit.server.name!r} cannot be reached at {place}: {error}",
+                where=f"{self.kit.role} {self.kit.name!r}, connection",
+                remedy=f"is `atoll server` running there? see what is in the way: atoll doctor {self.kit.folder}",
+            ) from error
+        return self._line
+
+    async def ask(self, op: str, **fields: Any) -> AsyncIterator[Any]:
+        """Every answer to a request.
+
+        Raises:
+            AtollError: the server's error, or it went away.
+            LineLost: the server began anew.
+        """
+        channel = (await self._connected()).open(REQUEST)
+        try:
+            await channel.send({"op": op, **fields})
+            while True:
+                try:
+                    answer = await channel.recv()
+                except LineLost:
+                    raise
+                except LinkClosed:
+                    return
+                if answer.get("error") is not None:
+                    raise _error(answer["error"])
+                yield answer
+        finally:
+            channel.close()
+
+    async def one(self, op: str, **fields: Any) -> Any:
+        """The one answer to a request, asked again when the server began anew meanwhile."""
+        while True:
+            try:
+                async for answer in self.ask(op, **fields):
+                    return answer
+            except LineLost as error:
+                _LOG.info("asking again: %s", error)
+                continue
+            raise MessageError(f"no answer to {op!r}", where="server", remedy="use the same version at both ends")
+
+    # ------------------------------------------------------------------ requests
+
+    async def submit(self, job: Path, settings: Iterable[str] = ()) -> dict[str, Any]:
+        """Sign a job and hand it in.
+
+        Args:
+            job: a file, or a folder with ``job.yaml``.
+            settings: ``a.b=value``.
+
+        Raises:
+            AtollError: it cannot be read, cannot travel, or is refused.
+        """
+        bundle = await asyncio.to_thread(lambda: pack_job(load_job(job, settings), self.kit.credentials()))
+        # The token makes it one job, however often the answer is lost.
+        return dict((await self.one("submit", bundle=bundle, token=secrets.token_hex(16)))["job"])
+
+    async def clone(self, job: str, settings: Iterable[str] = ()) -> dict[str, Any]:
+        """Hand in a job once more, with other settings; it is signed anew."""
+        answer = await self.one("bundle", job=job)
+        bundle = bytes(answer["bundle"])
+        verified = verify(bundle, ca=self.kit.bytes_of("ca.pem"), project=self.kit.project)
+        with tempfile.TemporaryDirectory() as place:
+            unpack(bundle, verified, Path(place) / "job")
+            return await self.submit(Path(place) / "job", settings)
+
+    async def jobs(self) -> list[dict[str, Any]]:
+        """All jobs, oldest first."""
+        return [dict(job) for job in (await self.one("jobs"))["jobs"]]
+
+    async def job(self, job: str) -> dict[str, Any]:
+        """One job."""
+        return dict((await self.one("jobs", job=job))["jobs"][0])
+
+    async def watch(self, job: str | None = None) -> AsyncIterator[list[dict[str, Any]]]:
+        """The jobs (or one job) now, and again whenever something has changed."""
+        while True:
+            # Asked first and read afterwards: what changes in between is not missed.
+            news = asyncio.create_task(self.one("jobs", job=job, wait=True))
+            try:
+                yield await self.jobs() if job is None else [await self.job(job)]
+                await news
+            finally:
+                news.cancel()
+                await asyncio.gather(news, return_exceptions=True)
+
+    async def wait(self, job: str, on_change: Callable[[dict[str, Any]], None] = lambda job: None) -> dict[str, Any]:
+        """A job at its end."""
+        async for found in self.watch(job):
+            on_change(found[0])
+            if found[0]["state"] in _ENDED:
+                return found[0]
+        raise LineLost("the watch has ended")
+
+    async def logs(self, job: str, follow: bool = False) -> AsyncIterator[tuple[float, str, str]]:
+        """(seconds since 1970, node, line), oldest first; with ``follow`` until the job has ended."""
+        after = 0
+        while True:
+            try:
+                async for answer in self.ask("logs", job=job, after=after, follow=follow):
+                    for number, when, node, line in answer["lines"]:
+                        after = number
+                        yield when, node, line
+                return
+            except LineLost as error:
+                _LOG.info("reading on: %s", error)
+
+    async def abort(self, job: str) -> dict[str, Any]:
+        """End a job; the answer comes when everything of it has stopped."""
+        return dict((await self.one("abort", job=job))["job"])
+
+    async def result(self, job: str, out: Path) -> list[Path]:
+        """Fetch what came out of a job into a folder.
+
+        Raises:
+            AtollError: there is nothing yet, or it did not arrive whole.
+        """
+        out.mkdir(parents=True, exist_ok=True)
+        answers = self.ask("result", job=job)
+        return [await _received(answers, str(answer["file"]), out) async for answer in answers if "file" in answer]
+
+
+async def _received(answers: AsyncIterator[Any], name: str, out: Path) -> Path:
+    if not _NAME.fullmatch(name):
+        raise MessageError(f"{name[:100]!r} is no name of a file", where="server", remedy="look at that server")
+    seen, part = hashlib.sha256(), out / f".{name}.part"
+    with part.open("wb") as file:
+        async for answer in answers:
+            if "piece" not in answer:
+                break
+            seen.update(answer["piece"])
+            file.write(answer["piece"])
+    if answer.get("sha256") != seen.hexdigest():
+        raise MessageError(f"{name} did not arrive whole", where=str(out), remedy="fetch it again")
+    return part.replace(out / name)
+
+
+def _error(packed: Any) -> AtollError:
+    try:
+        found = unpack_error(packed)
+    except (KeyError, TypeError, AttributeError):
+        found = None
+    if isinstance(found, AtollError):
+        return found
+    return JobError(str(found or "an error that cannot be read"), where="server", remedy="see the server's log")

@@ -1,0 +1,100 @@
+"""A site as the server's front sees it: one line, one channel about jobs, one name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from atoll.engines.link import LinkClosed
+from atoll.runtime.line import Channel, Line
+
+from .control import Control, job_channel, text, whole
+
+__all__ = ["Desk", "Gone"]
+
+Frame = Mapping[str, Any]
+
+
+class Gone(Exception):  # noqa: N818 - an event, not a fault
+    """A site's front began anew, closed its line, or was away for too long."""
+
+
+class Desk:
+    """One connected site.
+
+    Args:
+        line: its line.
+        control: its channel about jobs.
+        holding: the jobs for which it says that it holds something.
+        on_offered: called with each answer to an offer.
+        on_log: called with a job and lines of it.
+
+    Attributes:
+        name: the site's, from its certificate.
+        holding: see above.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        control: Channel,
+        holding: list[str],
+        on_offered: Callable[[Desk, Frame], None],
+        on_log: Callable[[str, str, list[str]], None],
+    ) -> None:
+        self.name = line.peer.name
+        self.line = line
+        self.holding = holding
+        self._on_offered = on_offered
+        self._on_log = on_log
+        self._control = Control(control, self._frame)
+        self._waiting: dict[tuple[str, int], asyncio.Queue[Frame]] = {}
+        self.tell = self._control.tell
+        self.send = self._control.send
+
+    async def run(self) -> str:
+        """Carry frames until the site has gone; why it went."""
+        why = await self._control.run()
+        # A front without its control channel can neither be asked nor told to stop: its line goes too.
+        await self.line.close(why or "the channel about jobs was closed", within=2.0)
+        return why
+
+    @property
+    def connected(self) -> bool:
+        """Whether it can be reached now."""
+        return self.line.connected and not self.line.lost.is_set()
+
+    def listen(self, job: str, attempt: int) -> asyncio.Queue[Frame]:
+        """What the site says of an attempt, from now on."""
+        return self._waiting.setdefault((job, attempt), asyncio.Queue())
+
+    def forget(self, job: str, attempt: int) -> None:
+        """Listen no more."""
+        self._waiting.pop((job, attempt), None)
+
+    def open(self, job: str, attempt: int) -> Channel:
+        """Open the channel of an attempt.
+
+        Raises:
+            Gone: the line is lost.
+        """
+        try:
+            return self.line.open(job_channel(job, attempt))
+        except LinkClosed as error:
+            raise Gone(str(error)) from error
+
+    def _frame(self, frame: Frame) -> None:
+        op = frame["op"]
+        if op == "offered":
+            self._on_offered(self, frame)
+        elif op == "log":
+            lines = frame.get("lines")
+            self._on_log(
+                text(frame, "job"), self.name, [str(line) for line in lines] if isinstance(lines, list) else []
+            )
+        elif op in ("deployed", "exited"):
+            # Of an attempt that nobody waits for any more nothing need be known.
+            waiting = self._waiting.get((text(frame, "job"), whole(frame, "attempt")))
+            if waiting is not None:
+                waiting.put_nowait(frame)

@@ -1,0 +1,227 @@
+"""Carries out what the scheduler decides: offers, attempts and their ends, and what the store keeps of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from atoll.core.errors import AtollError, JobError
+from atoll.core.wire import pack_error
+from atoll.runtime.jobs.records import JobRecord
+from atoll.runtime.jobs.resources import Answer
+from atoll.runtime.jobs.scheduler import Scheduler
+from atoll.runtime.jobs.states import JobState, after_crash
+from atoll.runtime.jobs.store import JobStore
+from atoll.runtime.jobs.terms import read_terms
+from atoll.runtime.jobs.wants import Action, Deploy, Offer, Refuse, Release, Wait
+
+from .attempt import Attempt
+from .control import text, whole
+from .desk import Desk
+from .news import News
+from .outcomes import Outcome, crashed, failed
+
+__all__ = ["Dispatcher"]
+
+_LOG = logging.getLogger("atoll.runtime")
+_END = {"finished": JobState.FINISHED, "failed": JobState.FAILED, "aborted": JobState.ABORTED}
+
+Begin = Callable[[JobRecord, list[Desk], Callable[[], None]], Attempt]
+
+
+class Dispatcher:
+    """The jobs of a server, from the queue to their end.
+
+    Args:
+        store: what is remembered.
+        scheduler: what is decided.
+        begin: makes an attempt of a job at sites; the third argument is to be called when it runs.
+        news: told of every change.
+
+    Attributes:
+        desks: connected sites by name.
+    """
+
+    def __init__(self, store: JobStore, scheduler: Scheduler, begin: Begin, news: News) -> None:
+        self.desks: dict[str, Desk] = {}
+        self._store = store
+        self._scheduler = scheduler
+        self._begin = begin
+        self._news = news
+        self._attempts: dict[str, Attempt] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reached: dict[str, bool] = {}
+        self._stirred = asyncio.Event()
+        self._closing = False
+
+    # ------------------------------------------------------------------ what happens
+
+    def resume(self) -> None:
+        """Queue what the store holds: a server that begins anew goes on with everything that had not ended."""
+        for record in self._store.restart(now=time.time()):
+            _LOG.info("job %s goes on", record.id)
+            self.submit(record)
+
+    def submit(self, record: JobRecord) -> None:
+        """A job joins the queue."""
+        try:
+            terms = read_terms(dict(record.spec))
+            self._do(self._scheduler.submit(terms.want(record.id, record.sites), time.monotonic()))
+        except AtollError as error:
+            self._finish(record.id, failed(error))
+
+    def abort(self, job: str, who: str) -> None:
+        """End a job, wherever it is.
+
+        Raises:
+            JobError: there is no such job, or it has ended.
+        """
+        record = self._store.get(job)
+        if record.state.terminal:
+            raise JobError(
+                f"the job has ended already: it is {record.state}", where=f"job {job}", remedy="see atoll jobs"
+            )
+        attempt = self._attempts.get(job)
+        if attempt is not None:
+            attempt.abort(who)
+            return
+        self._do(self._scheduler.ended(job, time.monotonic()))
+        self._move(job, JobState.ABORTED, who=who, reason=f"aborted by {who}")
+
+    def joined(self, desk: Desk) -> None:
+        """A site has a new line."""
+        self.desks[desk.name] = desk
+        self._reached[desk.name] = True
+        self._do(self._scheduler.arrived(desk.name, time.monotonic(), desk.holding))
+
+    def left(self, desk: Desk) -> None:
+        """The line of a site is lost."""
+        if self.desks.get(desk.name) is desk:
+            del self.desks[desk.name]
+            self._do(self._scheduler.left(desk.name, time.monotonic()))
+
+    def offered(self, desk: Desk, frame: Any) -> None:
+        """A site answers an offer."""
+        answer = Answer(frame.get("ok") is True, text(frame, "why"), frame.get("never") is True)
+        job, ticket = text(frame, "job"), whole(frame, "ticket")
+        self._do(self._scheduler.offered(job, desk.name, ticket, answer, time.monotonic()))
+
+    async def run(self) -> None:
+        """Let time pass."""
+        while True:
+            now = time.monotonic()
+            wake = self._scheduler.next_wake()
+            pause = 0.5 if wake is None else min(0.5, max(0.01, wake - now))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stirred.wait(), pause)
+            self._stirred.clear()
+            self._look()
+            self._do(self._scheduler.tick(time.monotonic()))
+
+    async def close(self) -> None:
+        """Stop the attempts; their jobs go on when the server is back."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _look(self) -> None:
+        """A line that is cut is not lost: its site cannot be asked meanwhile, and what runs there runs on."""
+        now = time.monotonic()
+        for name, desk in self.desks.items():
+            if desk.connected == self._reached.get(name):
+                continue
+            self._reached[name] = desk.connected
+            scheduler = self._scheduler
+            self._do(scheduler.arrived(name, now) if desk.connected else scheduler.left(name, now))
+
+    # ------------------------------------------------------------------ what is to be done
+
+    def _do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Offer(job, site, need, ticket):
+                    self._tell(site, "offer", job=job, resources=need.tree(), ticket=ticket)
+                case Release(job, site):
+                    self._tell(site, "release", job=job)
+                case Deploy(job, sites):
+                    task = asyncio.create_task(self._attempt(job, sites))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+                case Refuse(job, error):
+                    self._finish(job, failed(error))
+                case Wait(job, why):
+                    self._store.note(job, why)
+                    self._news.tell(job)
+
+    def _tell(self, site: str, op: str, **fields: Any) -> None:
+        desk = self.desks.get(site)
+        if desk is not None:
+            desk.tell(op, **fields)
+
+    async def _attempt(self, job: str, sites: tuple[str, ...]) -> None:
+        outcome = crashed("the server was stopped")
+        try:
+            if not self._store.get(job).state.terminal:  # somebody may have aborted it just now
+                outcome = await self._carried(job, sites)
+        except AtollError as error:
+            outcome = failed(error)
+        except Exception as error:  # a defect must not take the server down, nor leave the job without an end
+            _LOG.exception("job %s", job)
+            outcome = failed(
+                JobError(f"{type(error).__name__}: {error}", where="server", remedy="see the server's log")
+            )
+        finally:
+            self._attempts.pop(job, None)
+            if not self._closing:  # else the job goes on when the server is back, as after its death
+                self._ended(job, outcome)
+
+    async def _carried(self, job: str, sites: tuple[str, ...]) -> Outcome:
+        self._move(job, JobState.SCHEDULED, reason="sites hold what it asks for")
+        record = self._move(job, JobState.DEPLOYING, sites=sites, reason=f"attempt at {', '.join(sites)}")
+        desks = [self.desks[site] for site in sites if site in self.desks]
+        if len(desks) < len(sites):
+            gone = ", ".join(sorted(set(sites) - {desk.name for desk in desks}))
+            return crashed(f"site {gone} went away before the attempt began")
+        attempt = self._begin(record, desks, lambda: self._runs(job, record.attempts))
+        self._attempts[job] = attempt
+        return await attempt.run()
+
+    def _runs(self, job: str, attempt: int) -> None:
+        self._move(job, JobState.RUNNING, reason=f"attempt {attempt}")
+
+    def _ended(self, job: str, outcome: Outcome) -> None:
+        """Let go of everything; then the next attempt, or the end."""
+        actions = self._scheduler.ended(job, time.monotonic())
+        if not self._store.get(job).state.terminal:
+            self._finish(job, outcome)
+        self._do(actions)
+
+    def _finish(self, job: str, outcome: Outcome) -> None:
+        if outcome.kind != "crashed":
+            self._move(job, _END[outcome.kind], reason=outcome.reason, error=outcome.error)
+            return
+        record = self._store.get(job)
+        most = read_terms(dict(record.spec)).attempts
+        barren = 0 if outcome.progress else record.barren + 1
+        state = after_crash(barren, most)
+        if state is JobState.FAILED:
+            error = JobError(
+                f"{barren} attempts in a row ended without a checkpoint; the last one: {outcome.reason}",
+                where=f"job {job}",
+                remedy=f"see the log: atoll logs {job}",
+            )
+            self._move(job, state, reason=error.what, error=pack_error(error))
+            return
+        self.submit(self._move(job, state, reason=outcome.reason, progress=outcome.progress))
+
+    def _move(self, job: str, state: JobState, *, reason: str = "", who: str = "server", **more: Any) -> JobRecord:
+        record = self._store.move(job, state, now=time.time(), who=who, reason=reason, **more)
+        _LOG.info("job %s is %s%s", job, state, f": {reason}" if reason else "")
+        self._news.tell(job)
+        self._stirred.set()
+        return record

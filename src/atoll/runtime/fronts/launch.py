@@ -1,0 +1,177 @@
+"""How a front starts the process of a job: what it hands down, and what it gets back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import AtollError, TaskError
+from atoll.core.files import read_message, write_message
+from atoll.engines.link import LinkClosed
+from atoll.runtime.identity import Peer
+from atoll.runtime.jobs.bundle import verify
+from atoll.runtime.jobs.manifest import JOB_FILE
+from atoll.runtime.jobs.resources import Grant
+from atoll.runtime.jobs.unpack import unpack
+from atoll.runtime.line import Channel, Line, Settings, local_line
+from atoll.runtime.provision import Kit
+from atoll.runtime.transport import local_pipe
+
+from .processes import Process
+
+__all__ = ["JobProcess", "Place", "launch"]
+
+MODULE = "atoll.runtime.fronts.worker"
+_START = 120.0
+"""Seconds that a process has to begin."""
+_LEAVE, _KILL = 1.0, 3.0
+"""Seconds to end after its line was closed, and after it was told to."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the files of a job lie at one front.
+
+    Attributes:
+        folder: the job's own.
+    """
+
+    folder: Path
+
+    @property
+    def state(self) -> Path:
+        """What outlives an attempt: results and checkpoints at the server, private state at a site."""
+        return self.folder / "state"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The generations of the job at the server."""
+        return self.state / "checkpoints"
+
+    def code(self, attempt: int) -> Path:
+        """The unpacked bundle of an attempt."""
+        return self.folder / f"attempt-{attempt}"
+
+    def open(self, bundle: bytes, kit: Kit, attempt: int) -> Path:
+        """Verify a bundle with the kit's own authorities, and only then write anything; where its files are.
+
+        Raises:
+            BundleError: it was altered, or must not be opened.
+            IdentityError: nobody has signed it who may.
+        """
+        verified = verify(bundle, ca=kit.bytes_of("ca.pem"), project=kit.project)
+        code = self.code(attempt)
+        for old in self.folder.glob("attempt-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        unpack(bundle, verified, code)
+        return code
+
+
+class JobProcess:
+    """A job's process with its line.
+
+    Args:
+        process: the process.
+        line: the line to it.
+        told: the file in which it says what went wrong, if it can.
+    """
+
+    def __init__(self, process: Process, line: Line, told: Path) -> None:
+        self._process = process
+        self._line = line
+        self._told = told
+
+    async def wait(self) -> int:
+        """Its exit code, negative for a signal."""
+        return await self._process.wait()
+
+    def channel(self, name: str) -> Channel:
+        """Open a channel to it.
+
+        Raises:
+            LinkClosed: it has ended.
+        """
+        return self._line.open(name)
+
+    def error(self) -> Any:
+        """The error that it told, as ``pack_error`` gives it; None if it told none."""
+        with contextlib.suppress(AtollError, OSError):
+            return read_message(self._told) if self._told.exists() else None
+        return None
+
+    def cpu(self) -> float:
+        """Seconds of processor time that it and its children have used."""
+        return self._process.cpu()
+
+    async def stop(self) -> int:
+        """End it: by closing its line, then by asking, then by force; its exit code."""
+        self._line.lose(LinkClosed("the front has closed the line"))
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(self.wait(), _LEAVE)
+        return await self._process.stop(_KILL)
+
+
+async def launch(
+    place: Place,
+    code: Path,
+    *,
+    role: str,
+    name: str,
+    data: Mapping[str, Any] | None = None,
+    sites: Sequence[str] = (),
+    grant: Grant | None = None,
+    on_line: Callable[[str], None],
+) -> JobProcess:
+    """Start the process of a job at a front, and its line.
+
+    Args:
+        place: where the job's files lie.
+        code: the unpacked bundle.
+        role: ``server`` or ``site``.
+        name: of the front.
+        data: the site's data.
+        sites: at the server, the channels that it is to wait for.
+        grant: what it may use.
+        on_line: called with every line that it writes.
+
+    Raises:
+        TaskError: it ended before it could say anything.
+    """
+    place.state.mkdir(parents=True, exist_ok=True)
+    told, order, spool = code / "error.msg", code / "order.msg", place.folder / "spool"
+    source = code / "source"
+    write_message(
+        order,
+        {
+            "role": role, "name": name, "job": str(code / JOB_FILE), "source": str(source) if source.is_dir() else None,
+            "state": str(place.state), "error": str(told), "spool": str(spool), "data": dict(data or {}),
+            "sites": list(sites),
+        },
+    )  # fmt: skip
+    process = await Process.start(
+        MODULE, lambda fd: [str(fd), str(order)], folder=place.folder, on_line=on_line,
+        environment={} if grant is None else grant.environment(), memory=0 if grant is None else grant.need.memory,
+    )  # fmt: skip
+    return JobProcess(process, await _line(process, role, name, spool), told)
+
+
+async def _line(process: Process, role: str, name: str, spool: Path) -> Line:
+    settings = Settings(spool=spool, greeting=_START)
+    try:
+        pipe = await local_pipe(process.socket, Peer(f"{name}'s job process", role, "", 0, ""))
+        return await local_line(pipe, dialled=False, settings=settings)
+    except (LinkClosed, OSError) as error:
+        code = await process.stop(0.0)
+        raise TaskError(
+            f"a job process ended as it began (exit code {code})",
+            where=f"{role} {name!r}",
+            remedy="see the job's log; it may lack memory, or a package that Atoll needs",
+        ) from error
+    except BaseException:
+        await asyncio.shield(process.stop(0.0))
+        raise

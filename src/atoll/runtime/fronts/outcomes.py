@@ -1,0 +1,67 @@
+"""How an attempt can end, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from atoll.core.errors import AtollError, JobError, MessageError
+from atoll.core.wire import pack_error, unpack_error
+
+__all__ = ["Outcome", "aborted", "crashed", "failed", "failed_at", "finished"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended.
+
+    Attributes:
+        kind: finished: there is a result; failed: it would fail again; crashed: the next attempt goes on; aborted: a person stopped it.
+        reason: in words.
+        error: the error, as ``pack_error`` gives it.
+        progress: whether it has made a checkpoint that was not there before.
+    """
+
+    kind: Literal["finished", "failed", "crashed", "aborted"]
+    reason: str = ""
+    error: Mapping[str, Any] | None = None
+    progress: bool = False
+
+
+def finished() -> Outcome:
+    """There is a result."""
+    return Outcome("finished")
+
+
+def failed(error: AtollError) -> Outcome:
+    """It would fail again."""
+    return Outcome("failed", error.what, pack_error(error))
+
+
+def failed_at(node: str, packed: Any) -> Outcome:
+    """A process told an error of its own.
+
+    Args:
+        node: whose process: ``server`` or ``site 'a'``.
+        packed: the error as it travelled.
+    """
+    try:
+        found = unpack_error(packed)
+    except (KeyError, TypeError, AttributeError):
+        found = MessageError("it told an error that cannot be read", remedy="use the same version of Atoll everywhere")
+    if not isinstance(found, AtollError):
+        found = JobError(str(found), remedy="see the log: atoll logs JOB")
+    place = found.where or ""
+    named = place if node in place else f"{node}: {place}" if place else node
+    return failed(type(found)(found.what, where=named, remedy=found.remedy or "see the log: atoll logs JOB"))
+
+
+def crashed(why: str) -> Outcome:
+    """A process or a front died; the next attempt goes on from the last checkpoint."""
+    return Outcome("crashed", why, pack_error(JobError(why, where="job", remedy="see the log: atoll logs JOB")))
+
+
+def aborted(who: str) -> Outcome:
+    """A person stopped it."""
+    return Outcome("aborted", f"aborted by {who}")

@@ -1,0 +1,162 @@
+"""One attempt of a job at a site: its bundle verified here, its process, its way to the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import AtollError, IdentityError, JobError
+from atoll.core.wire import pack_error
+from atoll.engines.link import LinkClosed
+from atoll.runtime.jobs.resources import Grant
+from atoll.runtime.line import Channel
+from atoll.runtime.provision import Kit
+
+from .launch import JobProcess, Place, launch
+from .relay import carry
+
+__all__ = ["LEDGER", "Post", "Posting", "forget", "job_folder"]
+
+LEDGER = "ledger.jsonl"
+"""The file of a job's state that says what it has spent."""
+
+_LOG = logging.getLogger("atoll.runtime")
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+_GRACE = 10.0
+"""Seconds that a job's process has to end by itself once the server has closed its channel."""
+
+Tell = Callable[..., None]
+
+
+def job_folder(top: Path, job: str) -> Path:
+    """Where a job's files lie; the name came over the network.
+
+    Raises:
+        IdentityError: the name is no name of a folder.
+    """
+    if not _JOB.fullmatch(job) or ".." in job:
+        raise IdentityError(
+            f"{job[:100]!r} is no id of a job", where="the server's order", remedy="look at that server"
+        )
+    return top / "jobs" / job
+
+
+@dataclass(frozen=True)
+class Post:
+    """What is the same for all jobs of a site.
+
+    Attributes:
+        kit: the site's own; its authorities say whose bundles are run, whatever the server says.
+        data: the site's data, as `atoll.runtime.work.sitedata.site_spec` gives it.
+        folder: where the site keeps its jobs.
+        tell: sends a frame to the server.
+    """
+
+    kit: Kit
+    data: Mapping[str, Any]
+    folder: Path
+    tell: Tell
+
+
+class Posting:
+    """One attempt of a job at this site. It ends by itself, and then says ``exited`` exactly once.
+
+    Args:
+        post: the site.
+        job: its id.
+        attempt: its number.
+        grant: what it holds here.
+    """
+
+    def __init__(self, post: Post, job: str, attempt: int, grant: Grant) -> None:
+        self.job = job
+        self.attempt = attempt
+        self._post = post
+        self._grant = grant
+        self._place = Place(job_folder(post.folder, job))
+        self._channel: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
+        self._process: JobProcess | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, bundle: bytes) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._live(bundle))
+
+    def joined(self, channel: Channel) -> None:
+        """The server has opened the attempt's channel."""
+        if self._channel.done():
+            channel.close("this attempt has its channel already")
+        else:
+            self._channel.set_result(channel)
+
+    async def stop(self) -> None:
+        """End it, whatever it is at."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _live(self, bundle: bytes) -> None:
+        code, error = None, None
+        try:
+            kit = self._post.kit
+            source = await asyncio.to_thread(self._place.open, bundle, kit, self.attempt)
+            self._process = await launch(
+                self._place, source, role="site", name=kit.name, data=self._post.data, grant=self._grant,
+                on_line=self._log,
+            )  # fmt: skip
+            self._post.tell("deployed", job=self.job, attempt=self.attempt)
+            code, error = await self._serve(self._process)
+        except asyncio.CancelledError:
+            _LOG.info("job %s: attempt %d is stopped", self.job, self.attempt)
+        except (AtollError, LinkClosed, OSError) as found:
+            _LOG.warning("job %s: attempt %d: %s", self.job, self.attempt, found)
+            error = pack_error(found if isinstance(found, AtollError) else _wrapped(found))
+        finally:
+            if self._process is not None:
+                code = await asyncio.shield(self._process.stop())
+            self._post.tell("exited", job=self.job, attempt=self.attempt, code=code, error=error)
+            if self._channel.done() and not self._channel.cancelled():
+                self._channel.result().close("the job's process has ended")
+            await asyncio.to_thread(shutil.rmtree, self._place.code(self.attempt), ignore_errors=True)
+
+    async def _serve(self, process: JobProcess) -> tuple[int, Any]:
+        """Relay until one end closes; the exit code and error of the process."""
+        ended: asyncio.Future[Any] = asyncio.create_task(process.wait())
+        await asyncio.wait({ended, self._channel}, return_when=asyncio.FIRST_COMPLETED)
+        if self._channel.done():
+            local = process.channel("server")
+            ending = await carry(self._channel.result(), local)
+            local.close(str(ending.error))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(ended), _GRACE)
+        code = await process.stop()
+        await ended
+        return code, process.error()
+
+    def _log(self, line: str) -> None:
+        self._post.tell("log", job=self.job, lines=[line])
+
+
+def _wrapped(error: Exception) -> JobError:
+    return JobError(
+        f"the job could not be started: {error}", where="site", remedy="see the site's log, then submit the job again"
+    )
+
+
+def forget(folder: Path) -> None:
+    """Remove a job's code and private state; the ledger of what it has spent stays."""
+    for path in folder.rglob("*") if folder.is_dir() else ():
+        if path.is_file() and path.name != LEDGER:
+            path.unlink(missing_ok=True)
+    for path in sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True):
+        with contextlib.suppress(OSError):  # the ledger's folder is not empty
+            path.rmdir()
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -1,0 +1,191 @@
+"""The server's front: one port, the lines of sites and people, the jobs and their store. It computes nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import AtollError, ConfigError, MessageError
+from atoll.core.files import write_bytes
+from atoll.engines.link import LinkClosed
+from atoll.runtime.jobs.records import Event, JobRecord
+from atoll.runtime.jobs.scheduler import Scheduler
+from atoll.runtime.jobs.sqlite import SqliteStore
+from atoll.runtime.jobs.terms import read_terms
+from atoll.runtime.line import Channel, Line, Packed, Settings, Switchboard
+from atoll.runtime.provision import Kit, Revocations
+from atoll.runtime.transport import transport
+
+from .attempt import Attempt
+from .control import CONTROL
+from .desk import Desk
+from .dispatch import Dispatcher
+from .launch import JobProcess, Place, launch
+from .news import News
+from .requests import REQUEST, Desktop
+
+__all__ = ["Server"]
+
+_LOG = logging.getLogger("atoll.runtime")
+_AWAY = 3600.0
+"""Seconds without a connection after which a line is given up; the job's own patience is usually shorter."""
+
+
+class Server:
+    """Serves a project until it is stopped. What it must not forget is in its folder: kill it at any moment and start it again.
+
+    Args:
+        kit: a server's kit.
+        folder: its own, with the store, the jobs and their results.
+        address: ``host:port`` to listen at; by default what the kit says. Port 0 lets the system choose.
+        max_jobs: most jobs at once.
+
+    Raises:
+        ConfigError: the kit is not a server's.
+        JobError: another process serves from the folder.
+    """
+
+    def __init__(self, kit: Kit, folder: Path, *, address: str | None = None, max_jobs: int | None = None) -> None:
+        if kit.role != "server":
+            raise ConfigError(
+                f"the kit is that of {kit.role} {kit.name!r}", where=str(kit.folder), remedy="give a server's kit"
+            )
+        self.kit = kit
+        self.folder = folder
+        self._address = address or f"{kit.server.listen}:{kit.server.port}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._credentials = kit.credentials()
+        self._revoked = Revocations(kit.revoked_file, self._credentials.ca)
+        self._news = News()
+        self._store = SqliteStore(folder)
+        self._known = folder / "sites.txt"
+        scheduler = Scheduler(max_jobs=max_jobs, known=self._sites())
+        self._dispatcher = Dispatcher(self._store, scheduler, self._begin, self._news)
+        self._desktop = Desktop(
+            kit, self._store, self._dispatcher, self._news, lambda job: self._place(job).state, self._revoked
+        )
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def serve(self, on_listening: Callable[[str], None] = lambda address: None) -> None:
+        """Listen until cancelled.
+
+        Args:
+            on_listening: called with the address once others can connect.
+
+        Raises:
+            ConfigError: the address cannot be listened at.
+        """
+        board = Switchboard(self._line, Settings(patience=_AWAY, spool=self.folder / "spool"))
+        try:
+            carrier = transport(self.kit.transport)
+            listener = await carrier.listen(self._address, self._credentials, board.accept, self._revoked)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen at {self._address}: {error.strerror or error}",
+                where=f"server {self.kit.name!r}",
+                remedy="free the port, or give another one with --listen HOST:PORT",
+            ) from error
+        try:
+            write_bytes(self.folder / "address", listener.address.encode())
+            _LOG.info("server %r of project %r listens at %s", self.kit.name, self.kit.project, listener.address)
+            self._store.record(Event(when=time.time(), who="server", what="started"))
+            on_listening(listener.address)
+            self._dispatcher.resume()
+            await self._dispatcher.run()
+        finally:
+            await self._dispatcher.close()
+            await board.close("the server was stopped", within=1.0)
+            await listener.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._store.close()
+
+    # ------------------------------------------------------------------ who comes
+
+    def _line(self, line: Line) -> None:
+        peer = line.peer
+        _LOG.info("%s is connected", peer)
+        line.on_lost.append(lambda error: _LOG.info("%s has gone: %s", peer, error))
+        if peer.role == "site":
+            line.on_open = lambda channel: self._spawn(self._site(line, channel))
+        elif peer.role in ("admin", "auditor"):
+            line.on_open = lambda channel: self._spawn(self._person(channel))
+        else:
+            self._spawn(line.close(f"{peer} has no business here"))
+
+    async def _site(self, line: Line, channel: Channel) -> None:
+        """The first channel of a site is about jobs; it lasts as long as its line."""
+        if channel.name != CONTROL or line.peer.name in self._at(line):
+            channel.close("a site opens one channel, named control")
+            return
+        try:
+            hello = await channel.recv()
+            if not isinstance(hello, dict) or hello.get("op") != "hello" or not isinstance(hello.get("holding"), list):
+                raise MessageError(
+                    "no hello", where=str(line.peer), remedy="use the same version of Atoll at both ends"
+                )
+        except (LinkClosed, AtollError) as error:
+            _LOG.warning("%s is refused: %s", line.peer, error)
+            await line.close(f"refused: {error}")
+            return
+        desk = Desk(line, channel, [str(job) for job in hello["holding"]], self._dispatcher.offered, self._log)
+        write_bytes(self._known, "\n".join(sorted({*self._sites(), desk.name})).encode())
+        self._dispatcher.joined(desk)
+        try:
+            await desk.run()
+        finally:
+            self._dispatcher.left(desk)
+
+    def _at(self, line: Line) -> list[str]:
+        return [name for name, desk in self._dispatcher.desks.items() if desk.line is line]
+
+    async def _person(self, channel: Channel) -> None:
+        if channel.name == REQUEST:
+            await self._desktop.serve(channel)
+        else:
+            channel.close("no such channel")
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _LOG.error("a defect, which ends one connection's work and no other's", exc_info=task.exception())
+
+    # ------------------------------------------------------------------ jobs
+
+    def _place(self, job: str) -> Place:
+        return Place(self.folder / "jobs" / job)
+
+    def _begin(self, record: JobRecord, desks: list[Desk], running: Callable[[], None]) -> Attempt:
+        place, bundle = self._place(record.id), self._store.bundle(record.bundle)
+        frame = {"op": "deploy", "job": record.id, "attempt": record.attempts, "bundle": bundle}
+
+        async def start() -> JobProcess:
+            code = await asyncio.to_thread(place.open, bundle, self.kit, record.attempts)
+            return await launch(
+                place, code, role="server", name=self.kit.name, sites=[desk.name for desk in desks],
+                on_line=lambda line: self._log(record.id, "server", [line]),
+            )  # fmt: skip
+
+        return Attempt(
+            record.id, record.attempts, read_terms(dict(record.spec)), desks, place.checkpoints, Packed(frame), start,
+            running,
+        )  # fmt: skip
+
+    def _log(self, job: str, node: str, lines: list[str]) -> None:
+        with contextlib.suppress(AtollError):  # of a job that is not here nothing is kept
+            self._store.log(job, node, lines, now=time.time())
+            self._news.tell(job)
+
+    def _sites(self) -> list[str]:
+        return self._known.read_text(encoding="utf-8").split() if self._known.exists() else []

@@ -1,0 +1,182 @@
+"""A site's front: it dials the server, answers offers, runs the jobs' processes, and opens no port."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import AtollError, ConfigError, JobError
+from atoll.core.wire import pack_error
+from atoll.engines.link import LinkClosed
+from atoll.runtime.jobs.amounts import Resources
+from atoll.runtime.jobs.resources import ResourceManager
+from atoll.runtime.line import Backoff, Channel, Line, Settings, dial_line
+from atoll.runtime.provision import Kit
+
+from .control import CONTROL, Control, job_channel, text, whole
+from .dialling import dialler
+from .posting import Post, Posting, forget, job_folder
+
+__all__ = ["Site"]
+
+_LOG = logging.getLogger("atoll.runtime")
+
+
+class Site:
+    """A site until it is stopped. It is safe to kill at any moment: the jobs go on with their next attempt.
+
+    Args:
+        kit: the site's own.
+        data: what it brings, as `atoll.runtime.work.site_spec` gives it.
+        folder: its own: private states of jobs and, while they run, their code.
+        resources: what jobs may use here.
+        server: ``host:port`` in place of the kit's addresses.
+        gpus: names of the devices, as ``CUDA_VISIBLE_DEVICES`` takes them.
+
+    Raises:
+        ConfigError: the kit is not a site's.
+    """
+
+    def __init__(
+        self,
+        kit: Kit,
+        data: Mapping[str, Any],
+        folder: Path,
+        resources: Resources,
+        *,
+        server: str | None = None,
+        gpus: tuple[str, ...] | None = None,
+    ) -> None:
+        if kit.role != "site":
+            raise ConfigError(
+                f"the kit is that of {kit.role} {kit.name!r}", where=str(kit.folder), remedy="give a site's kit"
+            )
+        self.kit = kit
+        self.folder = folder
+        self._dial = dialler(kit, server)
+        self._manager = ResourceManager(resources, gpus=gpus, site=kit.name)
+        self._data = data
+        self._jobs: dict[str, Posting] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._control: Control | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    async def serve(self, on_connected: Callable[[str], None] = lambda server: None) -> None:
+        """Stay connected until cancelled.
+
+        Args:
+            on_connected: called with the server's name whenever a line begins.
+
+        Raises:
+            IdentityError: one end refuses the other: a person must act.
+        """
+        settings = Settings(patience=None, spool=self.folder / "spool")
+        # Sites that were cut off together must not come back together.
+        backoff = Backoff(seed=int.from_bytes(hashlib.sha256(self.kit.name.encode()).digest()[:4]))
+        while True:
+            line = await dial_line(self._dial, settings=settings, on_open=self._opened, backoff=backoff)
+            _LOG.info("site %r is connected to %s", self.kit.name, line.peer)
+            try:
+                await self._stay(line, on_connected)
+            finally:
+                await self._stop_all()
+                await line.close("the site was stopped", within=1.0)
+            await asyncio.sleep(backoff.pause())
+
+    async def _stay(self, line: Line, on_connected: Callable[[str], None]) -> None:
+        """From the greeting to the end of the line."""
+        try:
+            channel = line.open(CONTROL)
+            await channel.send({"op": "hello", "holding": [], "resources": self._manager.total.tree()})
+            self._control = Control(channel, self._frame)
+            on_connected(line.peer.name)
+            why = await self._control.run()
+        except LinkClosed as error:
+            why = str(error)
+        _LOG.warning("%s: the line has ended (%s); jobs stop here, and go on with their next attempt", line.peer, why)
+
+    async def _stop_all(self) -> None:
+        """The server begins a new attempt of everything: nothing of the old ones may stay."""
+        await asyncio.gather(*(posting.stop() for posting in self._jobs.values()))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for job in self._manager.held:
+            self._manager.release(job)
+        self._jobs.clear()
+
+    # ------------------------------------------------------------------ the server's orders
+
+    def _frame(self, frame: Mapping[str, Any]) -> None:
+        op, job = frame["op"], text(frame, "job")
+        if op not in ("offer", "release", "stop", "deploy"):
+            _LOG.warning("the server's order %r is not known here", op[:40])
+            return
+        # One after another for each job: what is to be stopped has begun, and what is offered finds nothing of the last attempt.
+        before = [task for task in self._tasks if task.get_name() == job]
+        task = asyncio.create_task(self._order(before, op, job, frame), name=job)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _LOG.error("an order of the server was not carried out", exc_info=task.exception())
+
+    def _offer(self, job: str, frame: Mapping[str, Any]) -> None:
+        try:
+            job_folder(self.folder, job)
+            told = self._manager.offer(job, Resources.of(frame.get("resources"))).tree()
+        except AtollError as error:
+            told = {"ok": False, "why": str(error), "never": True}
+        self._tell("offered", job=job, ticket=whole(frame, "ticket"), **told)
+
+    async def _order(self, before: list[asyncio.Task[Any]], op: str, job: str, frame: Mapping[str, Any]) -> None:
+        await asyncio.gather(*before, return_exceptions=True)
+        posting = self._jobs.get(job)
+        if op == "offer":
+            self._offer(job, frame)
+            return
+        if op == "deploy":
+            if posting is not None:
+                await posting.stop()
+            self._deploy(job, whole(frame, "attempt"), frame)
+            return
+        attempt = frame.get("attempt")
+        if posting is not None and attempt in (None, posting.attempt):
+            await posting.stop()
+            self._jobs.pop(job, None)
+        if op == "release":
+            self._manager.release(job)
+        elif frame.get("end") is True:
+            await self._forget(job)
+
+    def _deploy(self, job: str, attempt: int, frame: Mapping[str, Any]) -> None:
+        grant = self._manager.held.get(job)
+        if grant is None:
+            error = JobError("nothing is reserved for it here", where=f"job {job}", remedy="a defect of the server")
+            self._tell("exited", job=job, attempt=attempt, code=None, error=pack_error(error))
+            return
+        post = Post(self.kit, self._data, self.folder, self._tell)
+        posting = self._jobs[job] = Posting(post, job, attempt, grant)
+        posting.start(bytes(frame["bundle"]))
+
+    async def _forget(self, job: str) -> None:
+        """A job has ended for good: only what it has spent of the site's privacy stays on record."""
+        await asyncio.to_thread(forget, job_folder(self.folder, job))
+
+    def _opened(self, channel: Channel) -> None:
+        """The server opens the channel of an attempt."""
+        for job, posting in self._jobs.items():
+            if channel.name == job_channel(job, posting.attempt):
+                posting.joined(channel)
+                return
+        channel.close("no such attempt is here")
+
+    def _tell(self, op: str, **fields: Any) -> None:
+        if self._control is not None:
+            self._control.tell(op, **fields)
