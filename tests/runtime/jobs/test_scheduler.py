@@ -241,7 +241,7 @@ def test_a_job_is_scheduled_once_at_a_time() -> None:
         made.submit(want("1"), 0.0)
     made.ended("1", 0.0)
     made.submit(want("1"), 0.0)
-    with pytest.raises(JobError, match="scheduled already"):
+    with pytest.raises(JobError, match=r"scheduled already"):
         made.submit(want("1"), 0.0)
 
 
@@ -286,3 +286,15 @@ def test_small_jobs_fill_gaps_but_never_starve_a_big_one() -> None:
     assert "big" in started
     behind = started[: started.index("big")]
     assert 1 <= len([job for job in behind if job > "big"]) <= overtakes  # gaps were filled, and only so many
+
+
+def test_an_answer_to_an_earlier_offer_is_no_answer_to_a_later_one() -> None:
+    made = scheduler()
+    first = offers(made.submit(want("1"), 0.0))
+    answer(made, first, {"a": NO})
+    second = offers(made.tick(100.0))
+    answer(made, second, {"a": YES}, 100.0)
+    assert (
+        answer(made, first, {"b": YES}, 100.0) == []
+    )  # was on its way all the time; the release behind that offer undoes it
+    assert begun(answer(made, second, {"b": YES}, 100.0)) == [("1", "ab")]

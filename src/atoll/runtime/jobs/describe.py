@@ -85,7 +85,7 @@ def _part(kind: str, part: Any, where: str) -> dict[str, Any]:
 
 def _settings(part: Any, where: str) -> dict[str, Any]:
     """The settings of a dataclass that differ from their defaults."""
-    if not is_value(type(part)):
+    if not _is_plain(type(part)):
         raise ConfigError(f"a live {type(part).__name__} cannot travel", where=where, remedy=_LIVE)
     kind: Any = type(part)
     names = schema_of(kind).names
@@ -100,6 +100,16 @@ def _settings(part: Any, where: str) -> dict[str, Any]:
             )
         said[field.name] = _setting(value, f"{where}.{field.name}")
     return said
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether the fields are all there is: a frozen dataclass, or a subclass of one that adds nothing of its own to its objects."""
+    for base in kind.__mro__ if is_value(kind) else ():
+        if "__dataclass_params__" in vars(base):
+            return True
+        if "__init__" in vars(base) or "__new__" in vars(base):
+            return False
+    return False
 
 
 def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
@@ -129,7 +139,7 @@ def _model(model: Any) -> Any:
         return {"name": reference_of(model.func, "model"), **settings}
     if inspect.isfunction(model) or inspect.isclass(model):
         return {"name": reference_of(model, "model")}
-    if is_value(type(model)):
+    if _is_plain(type(model)):
         return {"name": reference_of(type(model), "model"), **_settings(model, "model")}
     raise ConfigError(
         f"a live {type(model).__name__} cannot travel",
