@@ -108,7 +108,7 @@ def train(config: RunConfig, folder: RunFolder, output: Output, resume: bool, re
         output.note(f"Resume with: atoll run {folder.path} --resume")
         raise
     result = result_of(folder)
-    output.give(result, _sentence(result))
+    output.give(result, sentence(result))
     if result["status"] == INTERRUPTED:
         output.note(
             f"[bold]Interrupted[/bold] after round {result['rounds']}. Resume with: atoll run {folder.path} --resume"
@@ -117,7 +117,8 @@ def train(config: RunConfig, folder: RunFolder, output: Output, resume: bool, re
     return 0
 
 
-def _sentence(result: dict[str, Any]) -> str:
+def sentence(result: dict[str, Any]) -> str:
+    """What a run reached, in a line or two."""
     accuracy = "" if result["accuracy"] is None else f"accuracy {100 * result['accuracy']:.1f} %, "
     up, down = human_bytes(result["bytes_up"]), human_bytes(result["bytes_down"])
     end = f"\nreport: {result['report']}" if result["report"] else ""

@@ -1,0 +1,129 @@
+"""``atoll poc``: a whole project on this machine, in one command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+
+from atoll.cli.app import app
+from atoll.cli.arguments import Json, output_of
+from atoll.cli.asking import error_of
+from atoll.cli.commands.run import sentence
+from atoll.cli.output import Output
+from atoll.cli.progress import Rounds
+from atoll.core.errors import CheckpointError
+from atoll.runs import RunFolder, result_of, yaml
+
+_ROUNDS = 20
+
+
+def poc_job(names: list[str], seed: int) -> dict[str, Any]:
+    """The job of a trial without a job of one's own: the demo's model and algorithm."""
+    return {
+        "name": "poc",
+        "sites": names,
+        "data": {"test": "digits"},
+        "model": {"name": "mlp", "features": 64, "outputs": 10},
+        "algorithm": {"name": "FedAvg", "lr": 0.5, "epochs": 2, "decay": 0.99},
+        "rounds": _ROUNDS,
+        "seed": seed,
+    }
+
+
+@app.command("poc")
+def command(
+    context: typer.Context,
+    job: Annotated[Path | None, typer.Argument(help="A job of your own.", metavar="[JOB]", show_default=False)] = None,
+    sites: Annotated[int, typer.Option("--sites", min=1, max=64, help="How many.")] = 3,
+    alpha: Annotated[float, typer.Option("--alpha", help="Label skew: small is skewed, large is even.")] = 0.3,
+    seed: Annotated[int, typer.Option("--seed", help="Of everything reproducible.")] = 0,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Keep kits, data and results here.", metavar="FOLDER")
+    ] = None,
+    transport: Annotated[str, typer.Option("--transport", help="grpc or tcp.")] = "grpc",
+    json: Json = False,
+) -> int:
+    """Provision a project, start its server and sites as real processes, run a job between them, and stop everything."""
+    output = output_of(context)
+    with _place(folder) as place:
+        found = asyncio.run(_trial(place, job, sites, alpha, seed, transport, output))
+        kept = folder is not None
+        result = {**found, **({} if kept else dict.fromkeys(("folder", "model", "report")))}
+        output.give(result, sentence(result))
+    return 0
+
+
+@contextlib.contextmanager
+def _place(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder.absolute()
+        return
+    with tempfile.TemporaryDirectory(prefix="atoll-poc-") as made:
+        yield Path(made)
+
+
+async def _trial(
+    place: Path, job: Path | None, sites: int, alpha: float, seed: int, transport: str, output: Output
+) -> dict[str, Any]:
+    from atoll.runtime.fronts.admin import Admin
+    from atoll.runtime.fronts.poc import Poc, digits_at, site_names, write_parts
+    from atoll.runtime.jobs.spec import load_job
+
+    names = site_names(sites)
+    files = write_parts(digits_at(names, alpha, seed), place / "data")
+    if job is None:
+        job = place / "job.yaml"
+        job.write_text(yaml.dump(poc_job(names, seed)), encoding="utf-8")
+    config = load_job(job)
+    output.note(f"{sites} sites share the digits, each in a folder of its own. Starting the server and the sites ...")
+    data = {name: [str(file)] for name, file in files.items()}
+    with (place / "fronts.log").open("a", encoding="utf-8") as log:
+        async with Poc(place, data, transport=transport, on_line=lambda node, line: _keep(log, node, line)) as poc:
+            output.note(f"The server listens at {poc.address}; sites and admin reach it with TLS 1.3 at both ends.")
+            async with Admin(poc.kit("admin"), poc.address) as admin:
+                found = await admin.submit(job)
+                folder = RunFolder(place / "run" / "server" / "jobs" / found["job"] / "state")
+                with Rounds(output.console, config.rounds, config.name) as rounds:
+                    ended = await _until(admin, found["job"], _looking(folder, rounds))
+                error = error_of(ended)
+                if error is not None:
+                    raise error
+                await admin.result(found["job"], place / "result")
+    return {**result_of(RunFolder(place / "result")), "run": found["job"], "sites": ended["sites"]}
+
+
+def _keep(log: IO[str], node: str, line: str) -> None:
+    log.write(f"{node}: {line}\n")
+
+
+async def _until(admin: Any, job: str, look: Callable[[], None]) -> dict[str, Any]:
+    """Wait for the end, looking at the records now and then."""
+    ending = asyncio.create_task(admin.wait(job))
+    try:
+        while not ending.done():
+            await asyncio.wait({ending}, timeout=0.2)
+            look()
+        return dict(ending.result())
+    finally:
+        ending.cancel()
+
+
+def _looking(folder: RunFolder, rounds: Rounds) -> Callable[[], None]:
+    """Shows the rounds that the server has written down so far; in a trial its folder lies on this machine."""
+    shown: set[int] = set()
+
+    def look() -> None:
+        with contextlib.suppress(CheckpointError):  # a line may be half written
+            for row in folder.metrics():
+                if row["round"] not in shown:
+                    shown.add(row["round"])
+                    rounds.record(row)
+
+    return look
