@@ -1,0 +1,199 @@
+"""Attempts that die, and those that follow: the final model is that of a job that nobody disturbed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from work_toys import held, joined, sites_of
+
+import atoll.data
+from atoll.core.clock import run
+from atoll.core.errors import AtollError, CheckpointError, DataError, JobError, MessageError, TaskError
+from atoll.data import Dataset
+from atoll.runs import RunFolder
+from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.work.at_server import run_job
+from atoll.runtime.work.at_site import serve_job
+
+JOB: dict[str, Any] = {
+    "model": {"name": "mlp", "features": 64, "outputs": 10, "hidden": [8]},
+    "algorithm": {"name": "Scaffold", "lr": 0.1, "epochs": 1, "batch_size": 16},
+    "selection": "Everyone",
+    "rounds": 5,
+    "seed": 3,
+    "patience": 20.0,
+}
+
+
+@pytest.fixture(scope="module")
+def parts() -> dict[str, Dataset]:
+    rows = atoll.data.digits()
+    return {name: rows.take(slice(60 * i, 60 * i + 60)) for i, name in enumerate(("a", "b", "c"))}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(parts: dict[str, Dataset], tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    held(JOB, sites_of(parts), folder)
+    return (folder / "server" / "model.safetensors").read_bytes()
+
+
+class Died(Exception):  # noqa: N818 - a crash of this test's making
+    """The server's process."""
+
+
+def dying(round_: int) -> Any:
+    def record(row: dict[str, Any]) -> None:
+        if row["round"] == round_:
+            raise Died
+
+    return record
+
+
+def test_a_server_that_dies_goes_on_from_its_checkpoint(
+    parts: dict[str, Dataset], undisturbed: bytes, tmp_path: Path
+) -> None:
+    rounds: list[int] = []
+    for round_ in (1, 3, 4):
+        with pytest.raises(Died):
+            held(JOB, sites_of(parts), tmp_path, resume=True, on_record=dying(round_), on_start=rounds.append)
+    result = held(JOB, sites_of(parts), tmp_path, resume=True, on_start=rounds.append)
+    assert rounds == [0, 0, 2, 3]
+    assert (tmp_path / "server" / "model.safetensors").read_bytes() == undisturbed
+    assert result["rounds"] == 5
+    assert [row["round"] for row in RunFolder(tmp_path / "server").metrics()] == [1, 2, 3, 4, 5]
+
+
+def test_a_site_that_dies_ends_the_attempt_and_the_next_one_is_none_the_worse(
+    parts: dict[str, Dataset], undisturbed: bytes, tmp_path: Path
+) -> None:
+    async def dead(job: Any) -> None:
+        async with joined(list(parts)) as (server, site):
+            serving = {
+                name: asyncio.create_task(serve_job(site[name], job, load, tmp_path / "at" / name))
+                for name, load in sites_of(parts).items()
+            }
+
+            def record(row: dict[str, Any]) -> None:
+                if row["round"] == 2:
+                    serving["b"].cancel()
+                    site["b"].close("killed")
+
+            try:
+                await run_job(server, job, tmp_path / "server", report=False, on_record=record)
+            finally:
+                await asyncio.gather(*serving.values(), return_exceptions=True)
+
+    with pytest.raises(TaskError, match=r"the site's job process went away \(in site b\)"):
+        run(dead(parse_job(JOB)), virtual=False)
+    held(JOB, sites_of(parts), tmp_path, resume=True)
+    assert (tmp_path / "server" / "model.safetensors").read_bytes() == undisturbed
+
+
+def test_a_site_may_not_come_back_with_other_data(parts: dict[str, Dataset], tmp_path: Path) -> None:
+    with pytest.raises(Died):
+        held(JOB, sites_of(parts), tmp_path, on_record=dying(1))
+    fewer = {**parts, "b": parts["b"].take(slice(0, 59))}
+    outcomes: dict[str, Any] = {}
+    with pytest.raises(CheckpointError, match=r"it came back with 59 rows, and it began with 60 \(in site 'b'\)"):
+        held(JOB, sites_of(fewer), tmp_path, resume=True, outcomes=outcomes)
+    assert all("it began with 60" in str(outcomes[name]) for name in "abc"), "every site is told"
+    with pytest.raises(CheckpointError, match=r"site 'c' is missing, and the job began with it"):
+        held(JOB, sites_of({k: parts[k] for k in "ab"}), tmp_path, resume=True)
+
+
+def test_a_site_that_came_later_is_let_go(parts: dict[str, Dataset], undisturbed: bytes, tmp_path: Path) -> None:
+    with pytest.raises(Died):
+        held(JOB, sites_of(parts), tmp_path, on_record=dying(2))
+    outcomes: dict[str, Any] = {}
+    held(JOB, sites_of({**parts, "d": parts["a"]}), tmp_path, resume=True, outcomes=outcomes)
+    assert "the job began without this site" in str(outcomes["d"])
+    assert (tmp_path / "server" / "model.safetensors").read_bytes() == undisturbed
+
+
+def test_a_job_may_go_on_without_a_site(parts: dict[str, Dataset], tmp_path: Path) -> None:
+    job = {**JOB, "algorithm": "FedAvg", "on_lost": "drop"}
+    with pytest.raises(Died):
+        held(job, sites_of(parts), tmp_path, on_record=dying(2))
+    result = held(job, sites_of({k: parts[k] for k in "ab"}), tmp_path, resume=True)
+    assert result["status"] == "finished"
+    replied = [row["replied"] for row in RunFolder(tmp_path / "server").metrics()]
+    assert replied == [3, 2, 2, 2, 2]
+
+
+def test_sites_that_disagree_are_told_so(parts: dict[str, Dataset], tmp_path: Path) -> None:
+    other = {**parts, "c": parts["c"].with_columns({"x": parts["c"].x[:, :10]})}
+    outcomes: dict[str, Any] = {}
+    said = r"at site 'b' column 'x' is float32 of shape \(64,\), and at site 'c' column 'x' is float32 of shape \(10,\)"
+    with pytest.raises(DataError, match=said):
+        held(JOB, sites_of(other), tmp_path, outcomes=outcomes)
+    assert {type(outcomes[name]) for name in "abc"} == {DataError}
+    assert RunFolder(tmp_path / "server").manifest()["error"]["kind"] == "DataError"
+
+
+def test_an_error_of_a_site_reaches_the_server_with_its_place(parts: dict[str, Dataset], tmp_path: Path) -> None:
+    def broken() -> Any:
+        raise DataError("no column 'dose'", where="data of site 'b', rows.csv", remedy="correct the table")
+
+    with pytest.raises(DataError, match=r"no column 'dose' \(in site 'b': data of site 'b', rows\.csv\)"):
+        held(JOB, {**sites_of(parts), "b": broken}, tmp_path)
+
+
+def test_a_model_that_does_not_fit_one_sites_rows_is_refused_there(parts: dict[str, Dataset], tmp_path: Path) -> None:
+    wrong = {**JOB, "model": {"name": "mlp", "features": 63, "outputs": 10}}
+    with pytest.raises(DataError, match=r"cannot take inputs of shape \(2, 64\)"):
+        held(wrong, sites_of(parts), tmp_path)
+
+
+def test_no_site_speaks_for_another(parts: dict[str, Dataset], tmp_path: Path) -> None:
+    async def false_hello(job: Any) -> None:
+        async with joined(["a", "b"]) as (server, site):
+            for name, says in (("a", "a"), ("b", "a")):
+                await site[name].send({"hello": {"parties": [says], "sizes": [1], "card": None}})
+            await run_job(server, job, tmp_path / "server", report=False)
+
+    with pytest.raises(
+        MessageError, match=r"it says that it holds party 'a', which is not one of its own \(in site 'b'"
+    ):
+        run(false_hello(parse_job(JOB)), virtual=False)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"hello": {"parties": ["a"], "sizes": [-1], "card": None}},
+        {"hello": {"parties": ["a"], "sizes": [1, 2], "card": None}},
+        {"hello": {"parties": [], "sizes": [], "card": None}},
+        {"hello": {"parties": ["a"], "sizes": [1], "card": {"task": "theft"}}},
+        {"hello": None},
+        [],
+        {"error": {"kind": "os.system"}},
+    ],
+)
+def test_a_malformed_hello_is_refused(frame: Any, tmp_path: Path) -> None:
+    async def spoken(job: Any) -> None:
+        async with joined(["a"]) as (server, site):
+            await site["a"].send(frame)
+            await run_job(server, job, tmp_path / "server", report=False)
+
+    with pytest.raises(MessageError, match=r"not? (a hello|data card|an error|a frame|.*site 'a')"):
+        run(spoken(parse_job(JOB)), virtual=False)
+
+
+def test_a_site_that_stays_silent_is_lost_by_the_one_rule(parts: dict[str, Dataset], tmp_path: Path) -> None:
+    async def silent(job: Any) -> None:
+        async with joined(["a"]) as (server, _):
+            await run_job(server, job, tmp_path / "server", report=False)
+
+    with pytest.raises(JobError, match=r"lost before it had loaded its data: no progress for 0\.05 s \(in site 'a'\)"):
+        run(silent(parse_job({**JOB, "patience": 0.05})), virtual=False)
+
+
+def test_a_folder_of_another_job_is_refused(parts: dict[str, Dataset], tmp_path: Path) -> None:
+    with pytest.raises(Died):
+        held(JOB, sites_of(parts), tmp_path, on_record=dying(1))
+    with pytest.raises(AtollError, match=r"algorithm\.name, .* differ from the run in the folder"):
+        held({**JOB, "algorithm": {**JOB["algorithm"], "name": "FedAvg"}}, sites_of(parts), tmp_path, resume=True)
