@@ -82,15 +82,16 @@ class Switchboard:
         line = self._lines.get(key)
         if theirs.other and (line is None or line.id != theirs.other):
             raise Violation("the line that is to go on is not known here: this end began anew or gave it up")
-        fresh = line is None
         if line is None:
             line = self._new(key, peer)
         async with self._joining.setdefault(key, asyncio.Lock()):
             await line.detach()
-            await write_hello(pipe, line.greeting())
-            if fresh:
-                self._on_line(line)
-            line.attach(pipe, theirs)
+            try:
+                await write_hello(pipe, line.greeting())
+                line.attach(pipe, theirs)
+            except BaseException:
+                line.begin_waiting()
+                raise
 
     def _new(self, key: tuple[str, str, bytes], peer: Peer) -> Line:
         if self._alone(peer):
@@ -99,6 +100,7 @@ class Switchboard:
         line = Line(peer, dialled=False, settings=self._settings)
         self._lines[key] = line
         line.on_lost.append(lambda _: self._forget(key))
+        self._on_line(line)
         return line
 
     def _forget(self, key: tuple[str, str, bytes]) -> None:

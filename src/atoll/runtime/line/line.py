@@ -160,10 +160,18 @@ class Line:
         if farewell is not None:
             here = self._leaving is not None
             self.lose(LineLost(_HERE if here else farewell or f"{self.peer} closed the line"))
-        elif self.settings.patience is not None and not self.lost.is_set():
-            wait = self.settings.patience
-            why = LineLost(f"{self.peer} was not connected for {wait:g} s")
-            self._deadline = asyncio.get_running_loop().call_later(wait, self.lose, why)
+        else:
+            self.begin_waiting()
+
+    def begin_waiting(self) -> None:
+        """There is no connection; without one in time, the line is lost."""
+        wait = self.settings.patience
+        if wait is None or self.lost.is_set():
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+        why = LineLost(f"{self.peer} was not connected for {wait:g} s")
+        self._deadline = asyncio.get_running_loop().call_later(wait, self.lose, why)
 
     def lose(self, error: Exception) -> None:
         """End the line; everybody who waits on one of its channels learns of it."""

@@ -134,6 +134,7 @@ class Table:
             known = theirs.channels.get(channel.number)
             if known is not None:
                 channel.resumed(*known)
+                self.tidy(channel)
             elif channel.number % 2 == self._next % 2 and channel.number > theirs.seen:
                 channel.resumed(0, 0)  # that it was opened has not arrived
             else:  # the other end is done with it, and knew that this end was
