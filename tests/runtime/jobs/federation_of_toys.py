@@ -62,7 +62,7 @@ class Server:
         self.late: set[str] = set()
 
     def submit(self, spec: dict[str, Any]) -> None:
-        token = str(len(self.store.jobs()))
+        token = f"{self.name}/{len(self.store.jobs())}"
         made = self.store.submit(
             Submission(name="j", submitter="ann", org="o", spec=spec, token=token), now=self.now, who="ann"
         )
