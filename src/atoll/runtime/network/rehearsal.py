@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from atoll.core.executor import Executor
     from atoll.core.world import World
 
-__all__ = ["Rehearsal"]
+__all__ = ["Rehearsal", "site_of"]
 
 
 class Rehearsal(Network):
@@ -50,9 +52,23 @@ class Rehearsal(Network):
         executor = world.executor(vectorised=False)
         for name in names:
             folder = None if world.folder is None else world.folder / "sites" / name
-            sockets = self._workers.start(1, serve_site, executor, world.registry, folder, world.resume, self._pulse)
-            self._links[name] = Link(sockets[-1])
+            make = partial(site_of, executor, world.registry, folder, world.resume, self._pulse)
+            with world.clock.busy():
+                self._links[name] = await self.link(name, make)
         await super().open(world)
+
+    async def link(self, name: str, make: Callable[[Any], Resident]) -> Any:
+        """Start one site's process, and the link to it.
+
+        Args:
+            name: of the site.
+            make: makes its half of the engine, given its end of the link.
+        """
+        return Link(self.start(_serve, make))
+
+    def start(self, body: Callable[..., None], *args: Any) -> socket.socket:
+        """Start a process with a socket; return this end of it."""
+        return self._workers.start(1, body, *args)[-1]
 
     @property
     def processes(self) -> list[Any]:
@@ -65,26 +81,25 @@ class Rehearsal(Network):
         self._workers.stop(1.0)
 
 
-def serve_site(
-    sock: socket.socket,
-    executor: Executor,
-    registry: Mapping[str, Any],
-    folder: Path | None,
-    resume: bool,
-    pulse: float = 1.0,
-) -> None:
-    """The body of a site's process."""
-    place = None if folder is None else folder
-    ledger = Ledger(None if place is None else place / "ledger.jsonl")
+def site_of(
+    executor: Executor, registry: Mapping[str, Any], folder: Path | None, resume: bool, pulse: float, link: Any
+) -> Resident:
+    """A site's half of the engine, on this machine."""
+    ledger = Ledger(None if folder is None else folder / "ledger.jsonl")
     if not resume:
         ledger.begin_run()
-    store = StateStore(place, executor.roster)
-    host = Host(executor, store, ledger, Journal(None if place is None else place / "journal.log"))
+    journal = Journal(None if folder is None else folder / "journal.log")
+    host = Host(executor, StateStore(folder, executor.roster), ledger, journal)
+    return Resident(link, host, registry, pulse=pulse)
+
+
+def _serve(sock: socket.socket, make: Callable[[Any], Resident]) -> None:
+    """The body of a site's process."""
 
     async def main() -> None:
         link = Link(sock)
         try:
-            await Resident(link, host, registry, pulse=pulse).serve()
+            await make(link).serve()
         finally:
             link.close()
 
