@@ -91,7 +91,7 @@ def test_what_was_sent_before_the_end_arrives() -> None:
 
 def test_a_slow_taker_stops_the_giver() -> None:
     async def body() -> int:
-        async with chain() as (first, a, b, last):
+        async with chain() as (first, a, b, _):
             running = asyncio.create_task(relay(a, b))
             sent = 0
             with contextlib.suppress(TimeoutError):

@@ -196,10 +196,10 @@ class Dispatcher:
 
     def _ended(self, job: str, outcome: Outcome) -> None:
         """Let go of everything; then the next attempt, or the end."""
-        actions = self._scheduler.ended(job, time.monotonic())
+        # Done before the job is submitted again: a release must not follow the offers of the next attempt.
+        self._do(self._scheduler.ended(job, time.monotonic()))
         if not self._store.get(job).state.terminal:
             self._finish(job, outcome)
-        self._do(actions)
 
     def _finish(self, job: str, outcome: Outcome) -> None:
         if outcome.kind != "crashed":

@@ -26,7 +26,7 @@ from .processes import Process
 
 __all__ = ["JobProcess", "Place", "launch"]
 
-MODULE = "atoll.runtime.fronts.worker"
+MODULE = "atoll.runtime.work"
 _START = 120.0
 """Seconds that a process has to begin."""
 _LEAVE, _KILL = 1.0, 3.0

@@ -100,9 +100,9 @@ class Looking:
     def _files(self, record: JobRecord) -> list[Path]:
         folder = self._result_folder(record.id)
         found = sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith("."))
-        if not found:
+        if not found or not record.state.terminal:
             raise JobError(
-                f"the job has no results yet: it is {record.state}" + (f" ({record.reason})" if record.reason else ""),
+                f"the job has no results: it is {record.state}" + (f" ({record.reason})" if record.reason else ""),
                 where=f"job {record.id}",
                 remedy=f"wait for its end, or see why: atoll logs {record.id}",
             )

@@ -113,6 +113,10 @@ class Process:
             self._signal(signal.SIGKILL)
         return await self.wait()
 
+    def kill(self) -> None:
+        """End it at once, with all that it started."""
+        self._signal(signal.SIGKILL)
+
     def cpu(self) -> float:
         """Seconds of processor time that its group has used, 0 where the system does not say."""
         return cpu_seconds(self.pid)

@@ -1,0 +1,114 @@
+"""Jobs between real processes: from submission to the result, and what happens to those that fail or are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+from front_toys import SITES, World, played, write_job
+
+from atoll.core.errors import ConfigError, JobError, PolicyError, TaskError
+from atoll.core.wire import unpack_error
+from atoll.runtime.fronts.admin import Admin
+
+
+def test_a_day_of_a_project(tmp_path: Path) -> None:
+    """One project for many questions: starting its processes takes most of the time."""
+    gate = tmp_path / "gate"
+
+    async def body(world: World) -> None:
+        admin = world.admin
+        # Two at once: the first waits at the gate, the second passes it by.
+        gate.touch()
+        first = (await admin.submit(write_job(tmp_path / "a", arguments={"gate": str(gate)})))["job"]
+        await world.until(first, "server", "done 2")
+        second = (await admin.submit(write_job(tmp_path / "b", name="other")))["job"]
+        assert (await world.end(second))["state"] == "finished"
+        assert (await admin.job(first))["state"] == "running"
+        with pytest.raises(JobError, match="the job has no results: it is running"):
+            await world.result(first, tmp_path / "early")
+        gate.unlink()
+        assert (await world.end(first))["state"] == "finished"
+        x = await world.result(first, tmp_path / "one")
+        np.testing.assert_array_equal(x, await world.result(second, tmp_path / "two"))
+        assert {"manifest.json", "metrics.jsonl", "config.yaml"} <= {p.name for p in (tmp_path / "one").iterdir()}
+
+        # A clone with another seed is another walk; with the same it is the same.
+        same = await admin.clone(second)
+        other = await admin.clone(second, ["seed=1"])
+        assert (await world.end(same["job"]))["state"] == (await world.end(other["job"]))["state"] == "finished"
+        np.testing.assert_array_equal(x, await world.result(same["job"], tmp_path / "same"))
+        assert not np.array_equal(x, await world.result(other["job"], tmp_path / "other"))
+
+        # The log holds what every node has said, in order.
+        lines = [(node, text) async for _, node, text in admin.logs(second)]
+        for node in SITES:
+            said = [text for who, text in lines if who == node and text.startswith("round")]
+            assert said == [f"round {i}" for i in range(1, 7)]
+        assert [job["name"] for job in await admin.jobs()] == ["walk", "other", "other", "other"]
+
+        await _failing(world, tmp_path)
+        await _aborted(world, tmp_path)
+        await _refused(world, second, tmp_path)
+
+    played(tmp_path / "project", body)
+
+
+async def _failing(world: World, tmp_path: Path) -> None:
+    """The error of a task reaches whoever submitted the job, with its place."""
+    job = (await world.admin.submit(write_job(tmp_path / "f", arguments={"fail": True})))["job"]
+    ended = await world.end(job)
+    assert ended["state"] == "failed"
+    error = unpack_error(ended["error"])
+    assert isinstance(error, TaskError)
+    assert "the columns are of another kind" in str(error)
+    assert ended["attempts"] == 1  # it would fail again
+    with pytest.raises(ConfigError, match="sights"):
+        await world.admin.submit(write_job(tmp_path / "g", sights="all"))
+    never = (await world.admin.submit(write_job(tmp_path / "h", resources={"gpus": 8})))["job"]
+    ended = await world.end(never)
+    assert (ended["state"], ended["attempts"]) == ("failed", 0)
+    assert "has 0 GPUs" in ended["error"]["what"]
+
+
+async def _aborted(world: World, tmp_path: Path) -> None:
+    """Aborting stops the processes and frees what they held."""
+    gate = tmp_path / "shut"
+    gate.touch()
+    whole = {"arguments": {"gate": str(gate), "at": 2}, "resources": {"cpus": 64.0}}
+    holds = (await world.admin.submit(write_job(tmp_path / "i", **whole)))["job"]
+    await world.until(holds, "server", "done 1")
+    waits = (await world.admin.submit(write_job(tmp_path / "j", resources={"cpus": 64.0})))["job"]
+    async with asyncio.timeout(30):
+        async for found in world.admin.watch(waits):
+            if "has 0 CPUs free" in found[0]["reason"]:
+                break
+    ended = await world.admin.abort(holds)
+    assert (ended["state"], ended["reason"]) == ("aborted", "aborted by admin 'admin' of 'poc'")
+    assert (await world.end(waits))["state"] == "finished"
+    with pytest.raises(JobError, match="has ended already"):
+        await world.admin.abort(holds)
+    with pytest.raises(JobError, match="nobody"):
+        await world.admin.abort("nobody")
+
+
+async def _refused(world: World, job: str, tmp_path: Path) -> None:
+    """An auditor looks and does nothing else; what was tried is on record."""
+    async with Admin(world.poc.kit("auditor"), world.poc.address) as auditor:
+        assert len(await auditor.jobs()) == len(await world.admin.jobs())
+        assert [line async for line in auditor.logs(job)]
+        await auditor.result(job, tmp_path / "audit")
+        with pytest.raises(PolicyError, match="auditor 'auditor' of 'poc' may not ask for 'abort'"):
+            await auditor.abort(job)
+        with pytest.raises(PolicyError, match="may not ask for 'bundle'"):
+            await auditor.clone(job)
+        with pytest.raises(PolicyError, match="may not ask for 'submit'"):
+            await auditor.submit(write_job(tmp_path / "k"))
+        events = (await auditor.one("events"))["events"]
+    refused = [(event["who"], event["details"]["request"]) for event in events if event["what"] == "refused"]
+    who = "auditor 'auditor' of 'poc'"
+    assert refused == [(who, "abort"), (who, "bundle"), (who, "submit")]
+    with pytest.raises(ConfigError, match="is that of site 'site-1'"):
+        Admin(world.poc.kit("site-1"))
