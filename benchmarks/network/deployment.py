@@ -127,7 +127,7 @@ class Deployment:
     """
 
     def __init__(self, peer: str, extra: Mapping[str, str], keep: bool) -> None:
-        self.python = envs.ensure(peer)
+        self.python = Path(sys.executable) if peer == "atoll" else envs.ensure(peer)
         self.folder = Path(tempfile.mkdtemp(prefix=f"{peer}-"))
         self.keep = keep
         self.token = f"{MARK}={uuid.uuid4().hex}"
