@@ -24,6 +24,8 @@ __all__ = ["Scheduler"]
 class Scheduler(Decisions):
     """Decides. Every method takes the time in seconds on any clock that never goes back, and returns what is to be done, in order.
 
+    All of it is to be done before the next method is called: what one call releases, the next may offer again.
+
     Args:
         max_jobs: most jobs at once, those included that ask sites; no limit by default.
         overtakes: how many later jobs may begin on the sites of an earlier one.
