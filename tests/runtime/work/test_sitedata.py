@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atoll.core.errors import ConfigError, DataError
-from atoll.runtime.work.sitedata import SiteData, load_site_data, site_spec
+from atoll.runtime.work import SiteData, load_site_data, site_spec
 
 CSV = "age,dose,outcome\n50,0.5,ill\n60,1.5,well\n70,2.5,well\n"
 

@@ -19,6 +19,7 @@ from atoll.data import Dataset
 from atoll.engines.link import LinkClosed
 from atoll.runs import Kept, keeping, result_of
 from atoll.runs.records import as_json
+from atoll.runtime.jobs.manifest import SOURCE
 from atoll.runtime.network import Network
 from atoll.simulation import result_of_training
 
@@ -85,6 +86,8 @@ async def run_job(
         AtollError: the sites disagree, one of them failed or was lost, or the folder holds another job; the sites were told.
     """
     place = JobFolder(folder, source)
+    if job.source is not None:  # the same in every attempt, wherever the bundle was unpacked
+        job = job.model_copy(update={"source": SOURCE})
     try:
         with keeping(job, place, resume=resume, on_record=on_record, on_start=on_start) as kept:
             gathered = await gather(channels, place.sites_file, patience=job.patience, on_lost=job.on_lost)
