@@ -41,7 +41,7 @@ def undisturbed(parts: dict[str, Dataset], tmp_path_factory: pytest.TempPathFact
     return (folder / "server" / "model.safetensors").read_bytes()
 
 
-class Died(Exception):  # noqa: N818 - a crash of this test's making
+class Died(Exception):
     """The server's process."""
 
 

@@ -12,7 +12,6 @@ import pytest
 from atoll.core.clock import run
 from atoll.core.files import read_message, write_message
 from atoll.core.wire import unpack_error
-from atoll.engines.link import LinkClosed
 from atoll.runs import result_of, yaml
 from atoll.runtime.fronts.processes import Process
 from atoll.runtime.fronts.relay import relay
@@ -44,6 +43,7 @@ class Front:
     def __init__(self, folder: Path, job: dict[str, Any], modules: str = "") -> None:
         self.folder = folder
         self.lines: list[str] = []
+        self.pipes: dict[str, Any] = {}
         self.code = folder / "code"
         (self.code / "source").mkdir(parents=True)
         (self.code / "job.yaml").write_text(yaml.dump({"source": "source", **job}), encoding="utf-8")
@@ -63,7 +63,7 @@ class Front:
             "atoll.runtime.work", lambda fd: [str(fd), str(self.folder / f"{name}.order")],
             folder=self.folder, on_line=self.lines.append,
         )  # fmt: skip
-        pipe = await local_pipe(process.socket, Peer(name, role, "", 0, ""))
+        self.pipes[name] = pipe = await local_pipe(process.socket, Peer(name, role, "", 0, ""))
         return process, await local_line(pipe, dialled=False, settings=Settings(greeting=60.0))
 
     async def job(self, data: dict[str, dict[str, Any]]) -> dict[str, int]:
@@ -127,8 +127,9 @@ def test_a_process_whose_front_goes_away_ends_without_an_error(tmp_path: Path, d
 
     async def gone() -> int:
         process, line = await front.start("server", "server", sites=["north"])
-        line.lose(LinkClosed("the front is gone"))
-        return await asyncio.wait_for(process.wait(), 60)
+        await front.pipes["server"].close()
+        await line.lost.wait()
+        return await asyncio.wait_for(process.wait(), 30)
 
     assert run(gone(), virtual=False) == FRONT_GONE, front.lines
     assert not (tmp_path / "front" / "server.error").exists()
