@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from atoll.core.errors import ConfigError, JobError
 
-from .waiting import Asking, Waiting, listed
+from .waiting import Asking, View, Waiting, listed
 from .wants import Action, Deploy, Offer, Refuse, Release, Wait
 
 __all__ = ["Decisions"]
@@ -34,6 +34,7 @@ class Decisions:
         self._within = answer_within
         self._known = set(known)
         self._connected: set[str] = set()
+        self._views: dict[tuple[tuple[str, ...] | None, frozenset[str]], View] = {}
         self._queue: dict[str, Waiting] = {}
         self._asking: dict[str, Asking] = {}
         self._deployed: dict[str, tuple[str, ...]] = {}
@@ -54,30 +55,37 @@ class Decisions:
             if job in self._queue and waiting.why != before:
                 actions.append(Wait(job, waiting.why))
             if waiting.overtaken >= self._overtakes and waiting.absent is None and job in self._queue:
-                closed.update((site, job) for site in waiting.named(self._known) if site not in waiting.barred)
+                closed.update((site, job) for site in self._view(waiting).allowed)
         return actions
 
+    def _view(self, waiting: Waiting) -> View:
+        """The sites of a job; most jobs share one view."""
+        key = (waiting.want.sites, frozenset(waiting.barred))
+        if key not in self._views:
+            self._views[key] = waiting.view(self._known, self._connected)
+        return self._views[key]
+
     def _consider(self, job: str, waiting: Waiting, closed: dict[str, str], now: float) -> Iterator[Action]:
-        allowed = [site for site in waiting.named(self._known) if site not in waiting.barred]
-        quorum, least = waiting.quorum(self._known), waiting.least(self._known)
-        if len(allowed) < least and waiting.barred:
+        view = self._view(waiting)
+        quorum = waiting.want.quorum or view.all
+        least = waiting.want.floor or quorum
+        if len(view.allowed) < least and waiting.barred:
             yield self._refuse(job, waiting.impossible(least))
             return
         if waiting.want.floor is not None:  # one that can never take it need not be waited for
-            quorum = max(least, min(quorum, len(allowed)))
-        present = [site for site in allowed if site in self._connected]
-        if len(present) < quorum:
+            quorum = max(least, min(quorum, len(view.allowed)))
+        if len(view.present) < quorum:
             waiting.absent = now if waiting.absent is None else waiting.absent
-            waiting.why = f"waits for {listed(set(allowed) - set(present))} to connect"
+            waiting.why = f"waits for {view.absent} to connect"
             if now < waiting.absent + waiting.want.patience:
                 return
-            if len(present) < least:
-                yield self._refuse(job, waiting.lonely(set(allowed) - set(present), least))
+            if len(view.present) < least:
+                yield self._refuse(job, waiting.lonely(view.absent, least))
                 return
             quorum = least
         else:
             waiting.absent = None
-        yield from self._ask(job, waiting, [site for site in present if site not in closed], quorum, now)
+        yield from self._ask(job, waiting, [site for site in view.present if site not in closed], quorum, now)
 
     def _ask(self, job: str, waiting: Waiting, sites: list[str], quorum: int, now: float) -> Iterator[Action]:
         if len(sites) < quorum:
@@ -105,9 +113,9 @@ class Decisions:
         if asking.pending:
             return []
         del self._asking[job], self._queue[job]
-        self._deployed[job] = tuple(site for site in waiting.named(self._known) if site in asking.held)
+        self._deployed[job] = tuple(site for site in waiting.want.sites or sorted(asking.held) if site in asking.held)
         for earlier, other in self._queue.items():
-            if earlier < job and other.absent is None and asking.held & set(other.named(self._known)):
+            if earlier < job and other.absent is None and any(map(other.may_use, asking.held)):
                 other.overtaken += 1
         return [Deploy(job, self._deployed[job]), *self._pump(now)]
 
@@ -127,5 +135,5 @@ class Decisions:
         """Let jobs ask again that may use these sites."""
         there = set(sites)
         for waiting in self._queue.values():
-            if there.intersection(waiting.named(self._known)):
+            if any(map(waiting.may_use, there)):
                 waiting.woken(now)

@@ -73,6 +73,7 @@ class Scheduler(Decisions):
             actions += [Release(job, site) for job in sorted(holding) if site not in self._deployed.get(job, ())]
             actions += self._forget(site, now, "has begun anew")
         self._known.add(site)
+        self._views.clear()
         if site not in self._connected or holding is not None:
             self._connected.add(site)
             self._wake([site], now)
@@ -81,6 +82,7 @@ class Scheduler(Decisions):
     def left(self, site: str, now: float) -> list[Action]:
         """A site cannot be asked for now. What runs there is left alone: whoever carries the attempts out knows when they end."""
         self._connected.discard(site)
+        self._views.clear()
         return self._forget(site, now, "is not connected") + self._pump(now)
 
     def offered(self, job: str, site: str, ticket: int, answer: Answer, now: float) -> list[Action]:

@@ -10,10 +10,27 @@ from atoll.core.errors import JobError
 
 from .wants import Want
 
-__all__ = ["Asking", "Waiting", "listed"]
+__all__ = ["Asking", "View", "Waiting", "listed"]
 
 _FIRST, _LONGEST = 1.0, 60.0
 """Seconds until a refused job asks again: doubled with every refusal, up to a minute."""
+
+
+@dataclass(frozen=True)
+class View:
+    """The sites of a job.
+
+    Attributes:
+        all: how many there are.
+        allowed: those that may take it, in the order of its attempts.
+        present: those of them that can be asked.
+        absent: the others, in words.
+    """
+
+    all: int
+    allowed: list[str]
+    present: list[str]
+    absent: str
 
 
 @dataclass
@@ -38,17 +55,16 @@ class Waiting:
     absent: float | None = None
     why: str = ""
 
-    def named(self, known: Set[str]) -> list[str]:
-        """All sites that it may name, in the order of its attempts."""
-        return sorted(known) if self.want.sites is None else list(self.want.sites)
+    def may_use(self, site: str) -> bool:
+        """Whether the job has not excluded a site."""
+        return self.want.sites is None or site in self.want.sites
 
-    def quorum(self, known: Set[str]) -> int:
-        """How many it needs."""
-        return self.want.quorum or max(1, len(self.named(known)))
-
-    def least(self, known: Set[str]) -> int:
-        """How many suffice once patience is over."""
-        return self.want.floor or self.quorum(known)
+    def view(self, known: Set[str], connected: Set[str]) -> View:
+        """The sites that it may use as things are."""
+        named = sorted(known) if self.want.sites is None else list(self.want.sites)
+        allowed = [site for site in named if site not in self.barred]
+        present = [site for site in allowed if site in connected]
+        return View(max(1, len(named)), allowed, present, listed(set(allowed) - set(present)))
 
     def refused(self, now: float, why: str) -> None:
         """Wait before asking again: longer every time, and for no two jobs equally long, so that two servers do not meet for ever."""
@@ -69,10 +85,10 @@ class Waiting:
             remedy="ask for less under resources:, or for fewer sites with min_sites:",
         )
 
-    def lonely(self, absent: Iterable[str], quorum: int) -> JobError:
+    def lonely(self, absent: str, quorum: int) -> JobError:
         """Why it was given up."""
         return JobError(
-            f"for {self.want.patience:g} s fewer than {quorum} of its sites were connected; {listed(absent)} did not come",
+            f"for {self.want.patience:g} s fewer than {quorum} of its sites were connected; {absent} did not come",
             where=f"job {self.want.job}, reservation",
             remedy="start `atoll site` there and submit again, or let fewer suffice with min_sites:",
         )
