@@ -14,6 +14,7 @@ import pytest
 
 from atoll.core import message as M
 from atoll.core.errors import ConfigError, MessageError
+from atoll.core.records import Allowance
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import Peer
 from atoll.runtime.line import Channel, Line, LineLost, Packed, Settings, local_line
@@ -144,9 +145,30 @@ def test_a_process_that_dies_ends_the_line() -> None:
     run(play())
 
 
+def test_long_messages_share_some_memory_and_get_it_back(tmp_path: Path) -> None:
+    async def play() -> None:
+        held = Allowance(20 << 20)
+        async with two(Settings(spool=tmp_path, spool_over=1 << 16, held=held)) as lines:
+            here, there = await joined(*lines)
+            tree = {"w": np.arange(1_000_003.0)}
+            came = []
+            for _ in range(3):
+                sending = asyncio.create_task(here.send(tree))
+                came.append(await there.recv())
+                await sending
+                assert came[-1]["w"].ctypes.data % 64 == 0
+                assert not came[-1]["w"].flags.writeable
+            assert held.used == 2 * M.nbytes(tree)  # the third found no room
+            assert all(M.equal(one, tree) for one in came)
+            came.clear()
+            assert held.used == 0
+
+    run(play())
+
+
 def test_long_messages_go_through_a_file_that_has_no_name(tmp_path: Path) -> None:
     async def play() -> None:
-        async with two(Settings(spool=tmp_path, spool_over=1 << 16)) as lines:
+        async with two(Settings(spool=tmp_path, spool_over=1 << 16, held=Allowance(0))) as lines:
             here, there = await joined(*lines)
             tree = {"w": np.arange(1_000_003.0), "s": "x"}
             sending = asyncio.create_task(here.send(Packed(tree, spool=tmp_path, spool_over=1 << 16)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from .frames import OVERHEAD, Frame, Kind, Violation
+from .frames import HEADER, OVERHEAD, Frame, Kind, Violation
 
 __all__ = ["Inbox", "Outbox"]
 
@@ -38,8 +38,11 @@ class Outbox:
         return self.held + size + OVERHEAD <= self._window
 
     def put(self, kind: Kind, flags: int, content: bytes | bytearray | memoryview) -> None:
-        """Number a frame and keep it; the content must not change any more."""
+        """Number a frame and keep it; what may change later is copied, once, to where it is sent from."""
         frame = Frame(kind, flags, self._channel, self.next, content)
+        if not isinstance(content, bytes):
+            whole = b"".join(frame.parts)
+            frame = frame._replace(content=memoryview(whole)[HEADER.size :], whole=whole)
         self._frames.append(frame)
         self.held += frame.cost
         self.next += 1

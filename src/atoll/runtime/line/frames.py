@@ -49,13 +49,19 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 
 class Frame(NamedTuple):
-    """One frame; ``content`` may be a view of the block it came in."""
+    """One frame; ``content`` may be a view of the block it came in, or of ``whole``, the block it leaves in."""
 
     kind: Kind
     flags: int
     channel: int
     seq: int
     content: Buffer
+    whole: bytes = b""
+
+    @property
+    def parts(self) -> tuple[Buffer, ...]:
+        """What is written: the whole block where it is at hand, else header and content."""
+        return (self.whole,) if self.whole else (HEADER.pack(*self[:4]), self.content)
 
     @property
     def cost(self) -> int:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from atoll.core import message as M
 from atoll.core.errors import MessageError
@@ -16,6 +19,9 @@ from atoll.core.message.wire import PROLOGUE
 from atoll.runtime.transport.base import BLOCK, Buffer
 
 from .settings import Settings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["Assembly", "Packed", "blocks_of"]
 
@@ -75,18 +81,18 @@ class Packed:
 
 
 def blocks_of(tree: Any, size: int, limits: M.Limits) -> Iterator[tuple[Buffer, bool]]:
-    """The bytes of a message in blocks that share no memory with it, each with whether it is the last."""
+    """The bytes of a message in blocks, each with whether it is the last; views of its arrays are no ``bytes``."""
     if isinstance(tree, Packed):
         yield from tree.blocks(size)
         return
     left = M.nbytes(tree, limits=limits)
     for chunk in M.encode_chunks(tree, size, limits=limits):
         left -= len(chunk)
-        yield bytes(chunk), left == 0
+        yield chunk, left == 0
 
 
 class Assembly:
-    """A message as its blocks come: in memory, or in a file without a name that is then mapped.
+    """A message as its blocks come: in memory, or, where long messages hold enough of that, in a file without a name that is then mapped.
 
     Args:
         settings: its limits and where long messages go.
@@ -96,6 +102,7 @@ class Assembly:
         self._settings = settings
         self._decoder: M.Decoder | None = None
         self._file: int | None = None
+        self._memory: NDArray[np.uint8] | None = None
         self._total = 0
         self._done = 0
 
@@ -105,7 +112,7 @@ class Assembly:
         Raises:
             MessageError: it is no message, over the limits, or longer than it said.
         """
-        if self._decoder is None and self._file is None:
+        if self._decoder is None and self._file is None and self._memory is None:
             self._begin(block)
         if self._decoder is not None:
             self._decoder.feed(block)
@@ -113,7 +120,9 @@ class Assembly:
         self._done += len(block)
         if self._done > self._total:
             raise _damaged(f"{self._done} bytes came of a message of {self._total}")
-        if self._file is not None:
+        if self._memory is not None:
+            self._memory[self._done - len(block) : self._done] = np.frombuffer(block, dtype=np.uint8)
+        elif self._file is not None:
             _write(self._file, block)
 
     def _begin(self, block: Buffer) -> None:
@@ -124,8 +133,12 @@ class Assembly:
         if settings.spool is None or not settings.spool_over < self._total <= settings.limits.max_bytes:
             self._decoder = M.Decoder(settings.limits)
             return
-        M.Decoder(settings.limits).feed(block[: PROLOGUE.size])  # refuses what is no message before a file is made
-        self._file = _unnamed(settings.spool)
+        M.Decoder(settings.limits).feed(block[: PROLOGUE.size])  # refuses what is no message before room is made for it
+        if settings.held.take(self._total):
+            self._memory = _room(self._total)
+            weakref.finalize(self._memory, settings.held.give, self._total)
+        else:
+            self._file = _unnamed(settings.spool)
 
     def result(self) -> Any:
         """The message; its arrays are read-only views.
@@ -135,17 +148,28 @@ class Assembly:
         """
         if self._decoder is not None:
             return self._decoder.result()
-        if self._file is None or self._done != self._total:
+        if self._done != self._total:
             raise _damaged(f"the message ends after {self._done} of {self._total} bytes")
+        if self._memory is not None:
+            return M.decode(memoryview(self._memory.data).toreadonly(), limits=self._settings.limits)
+        if self._file is None:
+            raise _damaged("no block of it came")
         mapped = mmap.mmap(self._file, self._total, prot=mmap.PROT_READ)  # lives as long as arrays look at it
         return M.decode(memoryview(mapped), limits=self._settings.limits)
 
     def close(self) -> None:
         """Forget what came; a mapping that somebody uses stays."""
-        self._decoder = None
+        self._decoder = self._memory = None
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def _room(nbytes: int) -> NDArray[np.uint8]:
+    """Memory for a message, placed as its arrays want it."""
+    raw = np.empty(nbytes + 63, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + nbytes]
 
 
 def _damaged(what: str) -> MessageError:

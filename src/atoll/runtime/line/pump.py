@@ -136,7 +136,7 @@ class Pump:
 
     def _next(self) -> tuple[Buffer, ...] | None:
         frame = self.pulse.due() or self._acknowledgement() or self._data() or self._parting()
-        return None if frame is None else (frame.header(), frame.content)
+        return None if frame is None else frame.parts
 
     def _acknowledgement(self) -> Frame | None:
         if not self._untold:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll.core import message as M
 from atoll.core.errors import ConfigError
+from atoll.core.records import Allowance
 from atoll.engines.link import LinkClosed
 from atoll.runtime.transport.base import BLOCK
 
@@ -32,8 +33,10 @@ class Settings:
         greeting: seconds that the other end has to say who it is.
         channels: how many channels the other end may have open.
         limits: bounds on messages.
-        spool: the folder for messages longer than ``spool_over``; None keeps all in memory.
+        spool: the folder for messages longer than ``spool_over``, where those that somebody still looks at hold their share of memory; None keeps
+            all in memory.
         spool_over: bytes.
+        held: the memory that such messages share, on all lines with these settings.
 
     Raises:
         ConfigError: a window of fewer than four blocks, a block longer than pipes take, or a time that is not positive.
@@ -49,6 +52,7 @@ class Settings:
     limits: M.Limits = M.DEFAULT_LIMITS
     spool: Path | None = None
     spool_over: int = 4 << 20
+    held: Allowance = field(default_factory=lambda: Allowance(256 << 20), compare=False)
 
     def __post_init__(self) -> None:
         if not 64 <= self.block <= BLOCK:
