@@ -33,6 +33,7 @@ __all__ = [
     "asked",
     "ending",
     "error_of",
+    "id_of",
     "logging_on",
     "moment",
     "open_kit",
@@ -54,7 +55,8 @@ PassphraseFile = Annotated[
 ]
 
 JobName = Annotated[
-    str, typer.Argument(help="The job's id, as `atoll jobs` shows it.", metavar="JOB", show_default=False)
+    str,
+    typer.Argument(help="The job's id, as `atoll jobs` shows it, or its number.", metavar="JOB", show_default=False),
 ]
 
 COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "aborted": "yellow"}
@@ -84,6 +86,14 @@ def asked(kit: Kit, server: str | None, body: Callable[[Admin], Awaitable[T]]) -
             return await body(admin)
 
     return asyncio.run(main())
+
+
+async def id_of(admin: Admin, job: str) -> str:
+    """The id of a job that a person names by its id, or by the number that the id begins with: 3 for 00000003-…."""
+    if not job.isdecimal():
+        return job
+    ids = [str(row["job"]) for row in await admin.jobs()]
+    return next((found for found in ids if found.partition("-")[0].lstrip("0") == job.lstrip("0")), job)
 
 
 def serving(work: Coroutine[Any, Any, None]) -> int:

@@ -8,7 +8,7 @@ import typer
 
 from atoll.cli.app import app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, open_kit, told
+from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, id_of, open_kit, told
 
 if TYPE_CHECKING:
     from atoll.runtime.fronts.admin import Admin
@@ -26,7 +26,7 @@ def command(
     """End a job, wherever it is; returns when all of it has stopped."""
 
     async def body(admin: Admin) -> dict[str, Any]:
-        return await admin.abort(job)
+        return await admin.abort(await id_of(admin, job))
 
     found = asked(open_kit(kit, passphrase_file), server, body)
     output_of(context).give(found, told(found))

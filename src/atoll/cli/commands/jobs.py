@@ -46,7 +46,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("job", "name", "state", "attempts", "submitter", "handed in", "sites", "why"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=name in ("job", "name", "state"))
     for row in rows:
         colour = COLOURS.get(row["state"], "white")
         why = "" if row["state"] in ("finished", "running") else escape(row["reason"])

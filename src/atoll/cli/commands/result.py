@@ -9,7 +9,7 @@ import typer
 
 from atoll.cli.app import app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, open_kit
+from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, id_of, open_kit
 
 if TYPE_CHECKING:
     from atoll.runtime.fronts.admin import Admin
@@ -29,7 +29,7 @@ def command(
     place = out or Path(job)
 
     async def body(admin: Admin) -> list[Path]:
-        return await admin.result(job, place)
+        return await admin.result(await id_of(admin, job), place)
 
     found = asked(open_kit(kit, passphrase_file), server, body)
     shown = {"job": job, "folder": str(place), "files": [path.name for path in found]}
