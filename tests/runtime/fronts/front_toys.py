@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -111,6 +114,17 @@ class World:
         """What a job's program returned."""
         await self.admin.result(job, folder)
         return read_message(folder / "result.msg")["x"]
+
+
+async def typed(world: World, command: str, *words: str, code: int = 0) -> Any:
+    """What a command answers with --json, typed by the admin."""
+    kit = str(world.poc.folder / "kits" / "admin")
+    full = [sys.executable, "-m", "atoll.cli", command, *words, "--kit", kit, "--server", world.poc.address, "--json"]
+    running = await asyncio.create_subprocess_exec(*full, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    async with asyncio.timeout(DEADLINE):
+        out, err = await running.communicate()
+    assert running.returncode == code, err.decode()
+    return json.loads(out)
 
 
 @contextlib.asynccontextmanager

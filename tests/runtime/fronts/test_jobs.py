@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from front_toys import SITES, World, played, write_job
+from front_toys import SITES, World, played, typed, write_job
 
-from atoll.core.errors import ConfigError, JobError, PolicyError, TaskError
-from atoll.core.wire import unpack_error
+from atoll.core.errors import ConfigError, JobError, PolicyError
 from atoll.runtime.fronts.admin import Admin
 
 
@@ -35,19 +34,24 @@ def test_a_day_of_a_project(tmp_path: Path) -> None:
         np.testing.assert_array_equal(x, await world.result(second, tmp_path / "two"))
         assert {"manifest.json", "metrics.jsonl", "config.yaml"} <= {p.name for p in (tmp_path / "one").iterdir()}
 
-        # A clone with another seed is another walk; with the same it is the same.
-        same = await admin.clone(second)
-        other = await admin.clone(second, ["seed=1"])
-        assert (await world.end(same["job"]))["state"] == (await world.end(other["job"]))["state"] == "finished"
-        np.testing.assert_array_equal(x, await world.result(same["job"], tmp_path / "same"))
-        assert not np.array_equal(x, await world.result(other["job"], tmp_path / "other"))
+        # A clone with another seed is another walk.
+        clone = await typed(world, "clone", second, "--set", "seed=1", "--wait")
+        assert (clone["state"], clone["error"]) == ("finished", None)
+        assert not np.array_equal(x, await world.result(clone["job"], tmp_path / "other"))
 
         # The log holds what every node has said, in order.
         lines = [(node, text) async for _, node, text in admin.logs(second)]
         for node in SITES:
             said = [text for who, text in lines if who == node and text.startswith("round")]
             assert said == [f"round {i}" for i in range(1, 7)]
-        assert [job["name"] for job in await admin.jobs()] == ["walk", "other", "other", "other"]
+        shown = await typed(world, "logs", second)
+        assert [(line["node"], line["text"]) for line in shown["lines"]] == lines
+        shown = await typed(world, "jobs")
+        assert [(job["name"], job["state"]) for job in shown["jobs"]] == [
+            (n, "finished") for n in ("walk", "other", "other")
+        ]
+        fetched = await typed(world, "result", second, "--out", str(tmp_path / "three"))
+        assert {"manifest.json", "result.msg"} <= set(fetched["files"])
 
         await _failing(world, tmp_path)
         await _aborted(world, tmp_path)
@@ -58,13 +62,12 @@ def test_a_day_of_a_project(tmp_path: Path) -> None:
 
 async def _failing(world: World, tmp_path: Path) -> None:
     """The error of a task reaches whoever submitted the job, with its place."""
-    job = (await world.admin.submit(write_job(tmp_path / "f", arguments={"fail": True})))["job"]
-    ended = await world.end(job)
-    assert ended["state"] == "failed"
-    error = unpack_error(ended["error"])
-    assert isinstance(error, TaskError)
-    assert "the columns are of another kind" in str(error)
-    assert ended["attempts"] == 1  # it would fail again
+    told = await typed(world, "submit", str(write_job(tmp_path / "f", arguments={"fail": True})), "--wait", code=6)
+    assert told["error"]["kind"] == "TaskError"
+    assert "the columns are of another kind" in told["error"]["what"]
+    assert "site-" in told["error"]["where"]
+    ended = (await world.admin.jobs())[-1]
+    assert (ended["state"], ended["attempts"]) == ("failed", 1)  # it would fail again
     with pytest.raises(ConfigError, match="sights"):
         await world.admin.submit(write_job(tmp_path / "g", sights="all"))
     never = (await world.admin.submit(write_job(tmp_path / "h", resources={"gpus": 8})))["job"]
@@ -85,13 +88,13 @@ async def _aborted(world: World, tmp_path: Path) -> None:
         async for found in world.admin.watch(waits):
             if "has 0 CPUs free" in found[0]["reason"]:
                 break
-    ended = await world.admin.abort(holds)
+    ended = await typed(world, "abort", holds)
     assert (ended["state"], ended["reason"]) == ("aborted", "aborted by admin 'admin' of 'poc'")
     assert (await world.end(waits))["state"] == "finished"
     with pytest.raises(JobError, match="has ended already"):
         await world.admin.abort(holds)
-    with pytest.raises(JobError, match="nobody"):
-        await world.admin.abort("nobody")
+    told = await typed(world, "abort", "nobody", code=JobError.exit_code)
+    assert "nobody" in told["error"]["what"]
 
 
 async def _refused(world: World, job: str, tmp_path: Path) -> None:

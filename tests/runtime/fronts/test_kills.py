@@ -1,35 +1,54 @@
-"""Fronts that are killed in the middle of a job: the next attempt ends where an undisturbed one would have."""
+"""Processes that are killed in the middle of a job: the next attempt ends where an undisturbed one would have."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
-import pytest
 from front_toys import World, played, write_job
 
 
-@pytest.mark.parametrize("killed", ["site-1", "server"])
-def test_a_front_that_is_killed_and_started_again_changes_nothing(killed: str, tmp_path: Path) -> None:
+def children(pid: int) -> list[int]:
+    """Processes that another one has started."""
+    found = [path.read_text(encoding="ascii").split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for part in found for child in part]
+
+
+async def kill(world: World, what: str) -> None:
+    """kill -9, and start it again if it is a front."""
+    if what == "job":  # a site's process of the job alone
+        (pid,) = children(world.poc.process("site-2").pid)
+        os.kill(pid, signal.SIGKILL)
+        return
+    process = world.poc.process(what)
+    process.kill()
+    await process.wait()
+    await world.poc.start(what)
+
+
+def test_whatever_is_killed_the_result_is_the_same(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 
     async def body(world: World) -> None:
-        gate.touch()
-        job = (await world.admin.submit(write_job(tmp_path / "a", arguments={"gate": str(gate)})))["job"]
-        await world.until(job, "server", "done 2")
-        world.poc.process(killed).kill()
-        await world.poc.process(killed).wait()
-        await world.poc.start(killed)
-        gate.unlink()
-        ended = await world.end(job)
-        assert (ended["state"], ended["attempts"]) == ("finished", 2)
         plain = (await world.admin.submit(write_job(tmp_path / "b")))["job"]
         assert (await world.end(plain))["attempts"] == 1
-        np.testing.assert_array_equal(
-            await world.result(job, tmp_path / "killed"), await world.result(plain, tmp_path / "plain")
-        )
-        # No round was done twice at the server: it went on from its checkpoint.
-        lines = [text async for _, node, text in world.admin.logs(job) if node == "server"]
-        assert [line for line in lines if line.startswith("done")] == [f"done {i}" for i in range(1, 7)]
+        wanted = await world.result(plain, tmp_path / "plain")
+        for number, what in enumerate(("job", "site-1", "server")):
+            gate.touch()
+            arguments = {"gate": str(gate), "at": 2 + number}
+            job = (await world.admin.submit(write_job(tmp_path / what, arguments=arguments)))["job"]
+            await world.until(job, "server", f"done {1 + number}")
+            await kill(world, what)
+            gate.unlink()
+            ended = await world.end(job)
+            assert (ended["state"], ended["attempts"]) == ("finished", 2)
+            np.testing.assert_array_equal(wanted, await world.result(job, tmp_path / f"after-{what}"))
+            # No round was done twice at the server: it went on from its checkpoint.
+            lines = [text async for _, node, text in world.admin.logs(job) if node == "server"]
+            assert [line for line in lines if line.startswith("done")] == [f"done {i}" for i in range(1, 7)]
+        for name in ("site-1", "site-2"):  # nothing of a job that has ended stays at a site
+            assert not list((world.poc.folder / "run" / name / "jobs").rglob("*.py"))
 
     played(tmp_path / "project", body)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import re
 import secrets
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -24,12 +22,12 @@ from atoll.runtime.line import Line, LineLost, Settings, dial_line
 from atoll.runtime.provision import Kit
 
 from .dialling import dialler
+from .receiving import received
 from .requests import REQUEST
 
 __all__ = ["Admin"]
 
 _LOG = logging.getLogger("atoll.runtime")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _ENDED = ("finished", "failed", "aborted")
 
 
@@ -198,22 +196,7 @@ class Admin:
         """
         out.mkdir(parents=True, exist_ok=True)
         answers = self.ask("result", job=job)
-        return [await _received(answers, str(answer["file"]), out) async for answer in answers if "file" in answer]
-
-
-async def _received(answers: AsyncIterator[Any], name: str, out: Path) -> Path:
-    if not _NAME.fullmatch(name):
-        raise MessageError(f"{name[:100]!r} is no name of a file", where="server", remedy="look at that server")
-    seen, part = hashlib.sha256(), out / f".{name}.part"
-    with part.open("wb") as file:
-        async for answer in answers:
-            if "piece" not in answer:
-                break
-            seen.update(answer["piece"])
-            file.write(answer["piece"])
-    if answer.get("sha256") != seen.hexdigest():
-        raise MessageError(f"{name} did not arrive whole", where=str(out), remedy="fetch it again")
-    return part.replace(out / name)
+        return [await received(answers, str(answer["file"]), out) async for answer in answers if "file" in answer]
 
 
 def _error(packed: Any) -> AtollError:

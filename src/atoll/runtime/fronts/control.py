@@ -16,6 +16,8 @@ __all__ = ["CONTROL", "Control", "job_channel", "text", "whole"]
 CONTROL = "control"
 """Name of the channel; the site opens it, and its first frame is ``hello``."""
 
+_BACKLOG = 1000
+"""Frames that may wait before lines of logs are left out."""
 _LOG = logging.getLogger("atoll.runtime")
 
 Frame = Mapping[str, Any]
@@ -40,7 +42,9 @@ class Control:
         self._out: asyncio.Queue[Any] = asyncio.Queue()
 
     def tell(self, op: str, **fields: Any) -> None:
-        """Send a frame, behind all that were sent before."""
+        """Send a frame, behind all that were sent before. Lines of logs are left out while too many frames wait for the network."""
+        if op == "log" and self._out.qsize() > _BACKLOG:
+            return
         self._out.put_nowait({"op": op, **fields})
 
     def send(self, frame: Packed) -> None:

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from atoll.core.errors import AtollError, JobError
-from atoll.core.wire import pack_error
 from atoll.runtime.jobs.records import JobRecord
 from atoll.runtime.jobs.resources import Answer
 from atoll.runtime.jobs.scheduler import Scheduler
-from atoll.runtime.jobs.states import JobState, after_crash
+from atoll.runtime.jobs.states import JobState
 from atoll.runtime.jobs.store import JobStore
 from atoll.runtime.jobs.terms import read_terms
 from atoll.runtime.jobs.wants import Action, Deploy, Offer, Refuse, Release, Wait
@@ -23,12 +22,11 @@ from .attempt import Attempt
 from .control import text, whole
 from .desk import Desk
 from .news import News
-from .outcomes import Outcome, crashed, failed
+from .outcomes import Outcome, crashed, failed, state_after
 
 __all__ = ["Dispatcher"]
 
 _LOG = logging.getLogger("atoll.runtime")
-_END = {"finished": JobState.FINISHED, "failed": JobState.FAILED, "aborted": JobState.ABORTED}
 
 Begin = Callable[[JobRecord, list[Desk], Callable[[], None]], Attempt]
 
@@ -202,22 +200,13 @@ class Dispatcher:
             self._finish(job, outcome)
 
     def _finish(self, job: str, outcome: Outcome) -> None:
-        if outcome.kind != "crashed":
-            self._move(job, _END[outcome.kind], reason=outcome.reason, error=outcome.error)
-            return
+        """The end of a job, or its next attempt."""
         record = self._store.get(job)
-        most = read_terms(dict(record.spec)).attempts
-        barren = 0 if outcome.progress else record.barren + 1
-        state = after_crash(barren, most)
-        if state is JobState.FAILED:
-            error = JobError(
-                f"{barren} attempts in a row ended without a checkpoint; the last one: {outcome.reason}",
-                where=f"job {job}",
-                remedy=f"see the log: atoll logs {job}",
-            )
-            self._move(job, state, reason=error.what, error=pack_error(error))
-            return
-        self.submit(self._move(job, state, reason=outcome.reason, progress=outcome.progress))
+        most = 1 if outcome.kind != "crashed" else read_terms(dict(record.spec)).attempts
+        state, why = state_after(record, outcome, most)
+        moved = self._move(job, state, reason=why.reason, error=why.error, progress=why.progress)
+        if not moved.state.terminal:
+            self.submit(moved)
 
     def _move(self, job: str, state: JobState, *, reason: str = "", who: str = "server", **more: Any) -> JobRecord:
         record = self._store.move(job, state, now=time.time(), who=who, reason=reason, **more)

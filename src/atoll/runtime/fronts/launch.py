@@ -22,6 +22,7 @@ from atoll.runtime.line import Channel, Line, Settings, local_line
 from atoll.runtime.provision import Kit
 from atoll.runtime.transport import local_pipe
 
+from .lines import Lines
 from .processes import Process
 
 __all__ = ["JobProcess", "Place", "launch"]
@@ -79,16 +80,20 @@ class JobProcess:
         process: the process.
         line: the line to it.
         told: the file in which it says what went wrong, if it can.
+        lines: what it says to the log.
     """
 
-    def __init__(self, process: Process, line: Line, told: Path) -> None:
+    def __init__(self, process: Process, line: Line, told: Path, lines: Lines) -> None:
         self._process = process
+        self._lines = lines
         self._line = line
         self._told = told
 
     async def wait(self) -> int:
-        """Its exit code, negative for a signal."""
-        return await self._process.wait()
+        """Its exit code, negative for a signal; all that it has said is in the log by then."""
+        code = await self._process.wait()
+        self._lines.flush()
+        return code
 
     def channel(self, name: str) -> Channel:
         """Open a channel to it.
@@ -113,7 +118,8 @@ class JobProcess:
         self._line.lose(LinkClosed("the front has closed the line"))
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(self.wait(), _LEAVE)
-        return await self._process.stop(_KILL)
+        await self._process.stop(_KILL)
+        return await self.wait()
 
 
 async def launch(
@@ -125,7 +131,7 @@ async def launch(
     data: Mapping[str, Any] | None = None,
     sites: Sequence[str] = (),
     grant: Grant | None = None,
-    on_line: Callable[[str], None],
+    on_lines: Callable[[list[str]], None],
 ) -> JobProcess:
     """Start the process of a job at a front, and its line.
 
@@ -137,7 +143,7 @@ async def launch(
         data: the site's data.
         sites: at the server, the channels that it is to wait for.
         grant: what it may use.
-        on_line: called with every line that it writes.
+        on_lines: called with lines that it has written.
 
     Raises:
         TaskError: it ended before it could say anything.
@@ -153,11 +159,16 @@ async def launch(
             "sites": list(sites),
         },
     )  # fmt: skip
+    lines = Lines(on_lines)
     process = await Process.start(
-        MODULE, lambda fd: [str(fd), str(order)], folder=place.folder, on_line=on_line,
+        MODULE, lambda fd: [str(fd), str(order)], folder=place.folder, on_line=lines.add,
         environment={} if grant is None else grant.environment(), memory=0 if grant is None else grant.need.memory,
     )  # fmt: skip
-    return JobProcess(process, await _line(process, role, name, spool), told)
+    try:
+        return JobProcess(process, await _line(process, role, name, spool), told, lines)
+    except BaseException:
+        lines.flush()
+        raise
 
 
 async def _line(process: Process, role: str, name: str, spool: Path) -> Line:

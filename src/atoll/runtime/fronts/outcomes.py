@@ -8,8 +8,12 @@ from typing import Any, Literal
 
 from atoll.core.errors import AtollError, JobError, MessageError
 from atoll.core.wire import pack_error, unpack_error
+from atoll.runtime.jobs.records import JobRecord
+from atoll.runtime.jobs.states import JobState, after_crash
 
-__all__ = ["Outcome", "aborted", "crashed", "failed", "failed_at", "finished"]
+__all__ = ["Outcome", "aborted", "crashed", "failed", "failed_at", "finished", "state_after"]
+
+_END = {"finished": JobState.FINISHED, "failed": JobState.FAILED, "aborted": JobState.ABORTED}
 
 
 @dataclass(frozen=True)
@@ -65,3 +69,26 @@ def crashed(why: str) -> Outcome:
 def aborted(who: str) -> Outcome:
     """A person stopped it."""
     return Outcome("aborted", f"aborted by {who}")
+
+
+def state_after(record: JobRecord, outcome: Outcome, most: int) -> tuple[JobState, Outcome]:
+    """What becomes of a job, and why.
+
+    Args:
+        record: the job before.
+        outcome: of its attempt.
+        most: attempts in a row that may end without a checkpoint.
+    """
+    if outcome.kind != "crashed":
+        return _END[outcome.kind], outcome
+    barren = 0 if outcome.progress else record.barren + 1
+    state = after_crash(barren, most)
+    if state is not JobState.FAILED:
+        return state, Outcome("crashed", outcome.reason, None, outcome.progress)
+    return state, failed(
+        JobError(
+            f"{barren} attempts in a row ended without a checkpoint; the last one: {outcome.reason}",
+            where=f"job {record.id}",
+            remedy=f"see the log: atoll logs {record.id}",
+        )
+    )

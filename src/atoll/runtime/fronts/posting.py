@@ -83,6 +83,7 @@ class Posting:
         self._place = Place(job_folder(post.folder, job))
         self._channel: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
         self._process: JobProcess | None = None
+        self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self, bundle: bytes) -> None:
@@ -97,22 +98,20 @@ class Posting:
             self._channel.set_result(channel)
 
     async def stop(self) -> None:
-        """End it, whatever it is at."""
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
+        """End it, whatever it is at, and wait until it has ended."""
+        self._stopping.set()
+        if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _live(self, bundle: bytes) -> None:
+        work: asyncio.Future[Any] = asyncio.create_task(self._work(bundle))
+        stopped: asyncio.Future[Any] = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
         code, error = None, None
         try:
-            kit = self._post.kit
-            source = await asyncio.to_thread(self._place.open, bundle, kit, self.attempt)
-            self._process = await launch(
-                self._place, source, role="site", name=kit.name, data=self._post.data, grant=self._grant,
-                on_line=self._log,
-            )  # fmt: skip
-            self._post.tell("deployed", job=self.job, attempt=self.attempt)
-            code, error = await self._serve(self._process)
+            stopped.cancel()
+            work.cancel()
+            code, error = await work
         except asyncio.CancelledError:
             _LOG.info("job %s: attempt %d is stopped", self.job, self.attempt)
         except (AtollError, LinkClosed, OSError) as found:
@@ -120,11 +119,20 @@ class Posting:
             error = pack_error(found if isinstance(found, AtollError) else _wrapped(found))
         finally:
             if self._process is not None:
-                code = await asyncio.shield(self._process.stop())
+                code = await self._process.stop()
             self._post.tell("exited", job=self.job, attempt=self.attempt, code=code, error=error)
-            if self._channel.done() and not self._channel.cancelled():
+            if self._channel.done():
                 self._channel.result().close("the job's process has ended")
             await asyncio.to_thread(shutil.rmtree, self._place.code(self.attempt), ignore_errors=True)
+
+    async def _work(self, bundle: bytes) -> tuple[int, Any]:
+        kit = self._post.kit
+        code = await asyncio.to_thread(self._place.open, bundle, kit, self.attempt)
+        self._process = await launch(
+            self._place, code, role="site", name=kit.name, data=self._post.data, grant=self._grant, on_lines=self._log
+        )
+        self._post.tell("deployed", job=self.job, attempt=self.attempt)
+        return await self._serve(self._process)
 
     async def _serve(self, process: JobProcess) -> tuple[int, Any]:
         """Relay until one end closes; the exit code and error of the process."""
@@ -140,8 +148,8 @@ class Posting:
         await ended
         return code, process.error()
 
-    def _log(self, line: str) -> None:
-        self._post.tell("log", job=self.job, lines=[line])
+    def _log(self, lines: list[str]) -> None:
+        self._post.tell("log", job=self.job, lines=lines)
 
 
 def _wrapped(error: Exception) -> JobError:

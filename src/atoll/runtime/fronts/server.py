@@ -136,11 +136,19 @@ class Server:
             return
         desk = Desk(line, channel, [str(job) for job in hello["holding"]], self._dispatcher.offered, self._log)
         write_bytes(self._known, "\n".join(sorted({*self._sites(), desk.name})).encode())
+        for job in hello.get("kept") or ():
+            self._remind(desk, str(job))
         self._dispatcher.joined(desk)
         try:
             await desk.run()
         finally:
             self._dispatcher.left(desk)
+
+    def _remind(self, desk: Desk, job: str) -> None:
+        """A site that was away when a job ended still has its files."""
+        with contextlib.suppress(AtollError):
+            if self._store.get(job).state.terminal:
+                desk.tell("stop", job=job, attempt=0, end=True)
 
     def _at(self, line: Line) -> list[str]:
         return [name for name, desk in self._dispatcher.desks.items() if desk.line is line]
@@ -174,7 +182,7 @@ class Server:
             code = await asyncio.to_thread(place.open, bundle, self.kit, record.attempts)
             return await launch(
                 place, code, role="server", name=self.kit.name, sites=[desk.name for desk in desks],
-                on_line=lambda line: self._log(record.id, "server", [line]),
+                on_lines=lambda lines: self._log(record.id, "server", lines),
             )  # fmt: skip
 
         return Attempt(
@@ -184,8 +192,9 @@ class Server:
 
     def _log(self, job: str, node: str, lines: list[str]) -> None:
         with contextlib.suppress(AtollError):  # of a job that is not here nothing is kept
-            self._store.log(job, node, lines, now=time.time())
-            self._news.tell(job)
+            if node == "server" or node in self._store.get(job).sites:
+                self._store.log(job, node, lines, now=time.time())
+                self._news.tell(job)
 
     def _sites(self) -> list[str]:
         return self._known.read_text(encoding="utf-8").split() if self._known.exists() else []

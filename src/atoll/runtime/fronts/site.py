@@ -91,7 +91,9 @@ class Site:
         """From the greeting to the end of the line."""
         try:
             channel = line.open(CONTROL)
-            await channel.send({"op": "hello", "holding": [], "resources": self._manager.total.tree()})
+            # A new line means that nothing runs here; of jobs whose files are still here the server says whether they have ended.
+            kept = sorted(path.name for path in (self.folder / "jobs").glob("*"))
+            await channel.send({"op": "hello", "holding": [], "kept": kept})
             self._control = Control(channel, self._frame)
             on_connected(line.peer.name)
             why = await self._control.run()

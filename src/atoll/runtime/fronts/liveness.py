@@ -1,0 +1,40 @@
+"""The one rule of liveness, for a job as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from atoll.core.errors import JobError
+
+__all__ = ["stalled"]
+
+_WORKS = 0.01
+"""Share of a core below which a process does not work, but waits."""
+
+
+async def stalled(job: str, patience: float, moved: Callable[[], int], cpu: Callable[[], float | None]) -> JobError:
+    """Return once a job has shown no progress for too long: no byte of a site has come, and its own process did not work.
+
+    The engine applies the rule to each site that owes a reply, and can say more; so this one waits half as long again.
+
+    Args:
+        job: its id.
+        patience: seconds without progress.
+        moved: bytes that have come from sites so far.
+        cpu: seconds of processor time of the job's process so far; None as long as there is none.
+    """
+    limit = 1.5 * patience + 5.0
+    bytes_, spent, since = -1, 0.0, time.monotonic()
+    while True:
+        await asyncio.sleep(min(5.0, patience / 4))
+        now, used, come = time.monotonic(), cpu(), moved()
+        if used is None or come != bytes_ or used - spent > _WORKS * (now - since):
+            bytes_, spent, since = come, used or 0.0, now
+        elif now - since > limit:
+            return JobError(
+                f"for {now - since:.0f} s nothing came from any site, and the server's own process did not work",
+                where=f"job {job}, running",
+                remedy="see the job's log (atoll logs); raise `patience` if such pauses are meant",
+            )

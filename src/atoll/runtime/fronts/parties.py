@@ -1,0 +1,110 @@
+"""The sites of one attempt: what they say of it, and whether that ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .desk import Desk
+from .outcomes import Outcome, crashed, failed_at
+
+__all__ = ["Parties"]
+
+
+class Parties:
+    """Listens to the sites of an attempt until each has said its last word, or is lost.
+
+    Args:
+        job: its id.
+        attempt: its number.
+        desks: the sites.
+
+    Attributes:
+        desks: by name.
+        ending: the first outcome that a site has brought about.
+        dismissed: sites that the server's process has let go: their end is no news.
+    """
+
+    def __init__(self, job: str, attempt: int, desks: Sequence[Desk]) -> None:
+        self.desks = {desk.name: desk for desk in desks}
+        self.ending: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.dismissed: set[str] = set()
+        self._job = job
+        self._attempt = attempt
+        self._deployed = {name: asyncio.Event() for name in self.desks}
+        self._exited = {name: asyncio.Event() for name in self.desks}
+        self._tasks = [asyncio.create_task(self._listen(desk)) for desk in desks]
+
+    async def deployed(self, within: float) -> list[str]:
+        """Wait until every site has started its process; those that have not in time."""
+        await _all(self._deployed.values(), within)
+        return sorted(name for name, event in self._deployed.items() if not event.is_set())
+
+    async def stopped(self, final: bool, within: float) -> None:
+        """Have every process stopped, and wait until sites have said so; one that is away is told when it is back.
+
+        Args:
+            final: the job has ended for good.
+            within: seconds.
+        """
+        for name, desk in self.desks.items():
+            # A site whose process has ended must still know whether the job has.
+            desk.tell("stop", job=self._job, attempt=self._attempt, end=final)
+            if not desk.connected:
+                self._exited[name].set()
+        await _all(self._exited.values(), within)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _listen(self, desk: Desk) -> None:
+        frames = desk.listen(self._job, self._attempt)
+        lost = asyncio.create_task(desk.line.lost.wait())
+        try:
+            while True:
+                getting = asyncio.create_task(frames.get())
+                await asyncio.wait({getting, lost}, return_when=asyncio.FIRST_COMPLETED)
+                if not getting.done():
+                    getting.cancel()
+                    self._end(crashed(f"site {desk.name!r} is gone: {desk.line.error}"))
+                    return
+                frame = getting.result()
+                if frame["op"] == "exited":
+                    self._exit(desk.name, frame)
+                    return
+                self._deployed[desk.name].set()
+        finally:
+            lost.cancel()
+            self._exited[desk.name].set()
+            desk.forget(self._job, self._attempt)
+
+    def _exit(self, site: str, frame: Mapping[str, Any]) -> None:
+        place, code = f"site {site!r}", frame.get("code")
+        if frame.get("error") is not None:
+            self._end(failed_at(place, frame["error"]))
+        elif code != 0:
+            self._end(crashed(f"the job's process at {place} ended with {code_in_words(code)}"))
+        elif site not in self.dismissed:
+            self._end(crashed(f"the job's process at {place} ended before the job"))
+
+    def _end(self, outcome: Outcome) -> None:
+        if not self.ending.done():
+            self.ending.set_result(outcome)
+
+
+def code_in_words(code: Any) -> str:
+    """An exit code as `subprocess` has it: negative for a signal."""
+    if isinstance(code, int) and code < 0:
+        return f"signal {-code}"
+    return "no exit code" if code is None else f"exit code {code}"
+
+
+async def _all(events: Iterable[asyncio.Event], within: float) -> None:
+    """Wait for all of them, but no longer."""
+    try:
+        async with asyncio.timeout(within):
+            for event in events:
+                await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,71 @@
+"""``atoll poc``: what real processes reach is what the simulator reaches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import atoll
+from atoll.cli.commands.poc import poc_job
+from atoll.core import tree as T
+from atoll.runs import RunFolder, read_model, yaml
+from atoll.runtime.fronts.poc import Poc, digits_at, site_names, write_parts
+from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.provision import Kit
+
+
+def test_poc_equals_the_simulator(tmp_path: Path) -> None:
+    names = site_names(2)
+    settings = {**poc_job(names, seed=5), "rounds": 3}
+    job = tmp_path / "job.yaml"
+    job.write_text(yaml.dump(settings), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "atoll.cli", "poc", str(job), "--sites", "2", "--seed", "5", "--folder", "all", "--json"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+
+    config = parse_job(settings)
+    training = config.training(config.model.build("model"))
+    islands = digits_at(names, seed=5).with_test(config.test_set())
+    simulated = atoll.simulate(training, islands, engine="inline", seed=5)
+    assert said["accuracy"] == simulated.metrics[-1]["test/accuracy"]
+    assert (said["status"], said["rounds"], said["sites"]) == ("finished", 3, names)
+    found = read_model(tmp_path / "all" / "result" / "model.safetensors")
+    for leaf, value in T.items(simulated.params):
+        np.testing.assert_array_equal(found[leaf], np.asarray(value))
+    assert (tmp_path / "all" / "result" / "report.html").exists()
+    assert RunFolder(tmp_path / "all" / "result").metrics()[-1]["test/accuracy"] == said["accuracy"]
+    assert Kit.read(tmp_path / "all" / "kits" / "site-2").role == "site"
+
+
+def test_parts_are_the_rows_of_the_simulated_clients(tmp_path: Path) -> None:
+    islands = digits_at(site_names(3), alpha=0.1, seed=2)
+    files = write_parts(islands, tmp_path)
+    assert list(files) == ["site-1", "site-2", "site-3"]
+    sizes = []
+    for shard in islands:
+        with np.load(files[str(shard.name)], allow_pickle=False) as rows:
+            np.testing.assert_array_equal(rows["x"], shard.dataset()["x"])
+            np.testing.assert_array_equal(rows["y"], shard.dataset()["y"])
+            sizes.append(len(rows["y"]))
+    assert sum(sizes) + len(islands.test or ()) == 1797
+
+
+def test_a_front_that_does_not_begin_says_why(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with Poc(tmp_path, {"site-1": [str(tmp_path / "absent.npz")]}, transport="tcp"):
+            pass
+
+    with pytest.raises(
+        atoll.errors.AtollError, match="`atoll site` did not begin: it ended with exit code 3; .*absent"
+    ):
+        asyncio.run(body())
