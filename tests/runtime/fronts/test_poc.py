@@ -15,6 +15,7 @@ import pytest
 import atoll
 from atoll.cli.commands.poc import poc_job
 from atoll.core import tree as T
+from atoll.core.errors import AtollError
 from atoll.runs import RunFolder, read_model, yaml
 from atoll.runtime.fronts.poc import Poc, digits_at, site_names, write_parts
 from atoll.runtime.jobs.spec import parse_job
@@ -65,7 +66,5 @@ def test_a_front_that_does_not_begin_says_why(tmp_path: Path) -> None:
         async with Poc(tmp_path, {"site-1": [str(tmp_path / "absent.npz")]}, transport="tcp"):
             pass
 
-    with pytest.raises(
-        atoll.errors.AtollError, match="`atoll site` did not begin: it ended with exit code 3; .*absent"
-    ):
+    with pytest.raises(AtollError, match=r"`atoll site` did not begin: it ended with exit code 3; .*absent"):
         asyncio.run(body())
