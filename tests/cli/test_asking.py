@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
 
-from atoll.cli.asking import id_of
+from atoll.cli.asking import id_of, telling
+from atoll.cli.output import Output
 
 
 class Jobs:
@@ -29,3 +31,12 @@ class Jobs:
 )
 def test_a_job_is_named_by_its_id_or_its_number(said: str, meant: str) -> None:
     assert asyncio.run(id_of(Jobs(), said)) == meant  # type: ignore[arg-type]
+
+
+def test_what_has_not_changed_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
+    tell = telling(Output(json=False, answer=sys.stdout))
+    states = ["queued", "running", "running", "running", "queued", "running", "finished", "finished"]
+    for state in states:
+        tell({"job": "00000001-aaaaaa", "name": "a", "state": state, "reason": ""})
+    said = [line.split()[-1] for line in capsys.readouterr().err.splitlines()]
+    assert said == ["queued", "running", "queued", "running", "finished"]

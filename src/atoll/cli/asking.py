@@ -38,6 +38,7 @@ __all__ = [
     "moment",
     "open_kit",
     "serving",
+    "telling",
     "told",
 ]
 
@@ -151,6 +152,19 @@ def told(job: dict[str, Any]) -> str:
     colour = COLOURS.get(job["state"], "white")
     why = f"  {job['reason']}" if job["reason"] and job["state"] != "finished" else ""
     return f"{job['job']}  {escape(job['name'])}  [{colour}]{job['state']}[/{colour}]{escape(why)}"
+
+
+def telling(output: Output) -> Callable[[dict[str, Any]], None]:
+    """Shows a job whenever its line is another one; news of a job are also its log's, which change nothing here."""
+    last = ""
+
+    def tell(job: dict[str, Any]) -> None:
+        nonlocal last
+        before, last = last, told(job)
+        if last != before:
+            output.note(last)
+
+    return tell
 
 
 def moment(seconds: float) -> str:
