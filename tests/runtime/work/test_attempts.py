@@ -48,7 +48,7 @@ class Died(Exception):
 def dying(round_: int) -> Any:
     def record(row: dict[str, Any]) -> None:
         if row["round"] == round_:
-            raise Died
+            raise Died(f"after round {round_}")
 
     return record
 
@@ -58,7 +58,7 @@ def test_a_server_that_dies_goes_on_from_its_checkpoint(
 ) -> None:
     rounds: list[int] = []
     for round_ in (1, 3, 4):
-        with pytest.raises(Died):
+        with pytest.raises(Died, match="after round"):
             held(JOB, sites_of(parts), tmp_path, resume=True, on_record=dying(round_), on_start=rounds.append)
     result = held(JOB, sites_of(parts), tmp_path, resume=True, on_start=rounds.append)
     assert rounds == [0, 0, 2, 3]
@@ -94,7 +94,7 @@ def test_a_site_that_dies_ends_the_attempt_and_the_next_one_is_none_the_worse(
 
 
 def test_a_site_may_not_come_back_with_other_data(parts: dict[str, Dataset], tmp_path: Path) -> None:
-    with pytest.raises(Died):
+    with pytest.raises(Died, match="after round"):
         held(JOB, sites_of(parts), tmp_path, on_record=dying(1))
     fewer = {**parts, "b": parts["b"].take(slice(0, 59))}
     outcomes: dict[str, Any] = {}
@@ -106,7 +106,7 @@ def test_a_site_may_not_come_back_with_other_data(parts: dict[str, Dataset], tmp
 
 
 def test_a_site_that_came_later_is_let_go(parts: dict[str, Dataset], undisturbed: bytes, tmp_path: Path) -> None:
-    with pytest.raises(Died):
+    with pytest.raises(Died, match="after round"):
         held(JOB, sites_of(parts), tmp_path, on_record=dying(2))
     outcomes: dict[str, Any] = {}
     held(JOB, sites_of({**parts, "d": parts["a"]}), tmp_path, resume=True, outcomes=outcomes)
@@ -116,7 +116,7 @@ def test_a_site_that_came_later_is_let_go(parts: dict[str, Dataset], undisturbed
 
 def test_a_job_may_go_on_without_a_site(parts: dict[str, Dataset], tmp_path: Path) -> None:
     job = {**JOB, "algorithm": "FedAvg", "on_lost": "drop"}
-    with pytest.raises(Died):
+    with pytest.raises(Died, match="after round"):
         held(job, sites_of(parts), tmp_path, on_record=dying(2))
     result = held(job, sites_of({k: parts[k] for k in "ab"}), tmp_path, resume=True)
     assert result["status"] == "finished"
@@ -193,7 +193,7 @@ def test_a_site_that_stays_silent_is_lost_by_the_one_rule(parts: dict[str, Datas
 
 
 def test_a_folder_of_another_job_is_refused(parts: dict[str, Dataset], tmp_path: Path) -> None:
-    with pytest.raises(Died):
+    with pytest.raises(Died, match="after round"):
         held(JOB, sites_of(parts), tmp_path, on_record=dying(1))
     with pytest.raises(AtollError, match=r"algorithm\.name, .* differ from the run in the folder"):
         held({**JOB, "algorithm": {**JOB["algorithm"], "name": "FedAvg"}}, sites_of(parts), tmp_path, resume=True)

@@ -12,7 +12,7 @@ from work_toys import held, islands_of, sites_of
 import atoll
 import atoll.data
 from atoll.core import tree as T
-from atoll.data import Dataset
+from atoll.data import Dataset, Islands
 from atoll.runs import RunFolder, read_model
 from atoll.runtime.jobs.spec import parse_job
 from atoll.runtime.work.programs import training_of
@@ -66,3 +66,17 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     from atoll.runs.records import as_json
 
     return json.loads(as_json(row))
+
+
+def test_sites_with_several_clients_equal_the_simulation_of_all_of_them(
+    parts: dict[str, Dataset], tmp_path: Path
+) -> None:
+    job = {"rounds": 2, "seed": 1, **JOBS["mlp"], "selection": {"name": "Uniform", "count": 3}}
+    halves = {
+        name: Islands.from_datasets([rows.take(slice(0, 25)), rows.take(slice(25, 60))]) for name, rows in parts.items()
+    }
+    held(job, sites_of(halves), tmp_path)
+    named = {f"{site}/{shard.name}": shard.dataset() for site, islands in halves.items() for shard in islands}
+    simulated = atoll.simulate(training_of(parse_job(job)), Islands.from_datasets(named), engine="inline", seed=1)
+    found = read_model(tmp_path / "server" / "model.safetensors")
+    assert all(np.array_equal(found[leaf], np.asarray(value)) for leaf, value in T.items(simulated.params))

@@ -1,0 +1,84 @@
+"""Programs between sites, data of other kinds, and labels that only some sites have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from work_toys import held, sites_of
+
+from atoll.core.errors import ConfigError, JobError, PolicyError
+from atoll.data import Dataset, Islands
+from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.work.folder import JobFolder
+from atoll.runtime.work.population import SitePopulation
+from atoll.runtime.work.programs import program_of
+
+
+class Records(list[int]):
+    """Data of a program's own kind."""
+
+
+def test_a_program_over_data_of_its_own_kind_with_a_further_party(tmp_path: Path) -> None:
+    job = {"program": "work_models:Tally", "arguments": {"times": 2}}
+    sites = sites_of({"a": Records([1, 2]), "b": Records([3])})
+    result = held(job, sites, tmp_path)
+    assert result["result"] == {"sum": 12, "parties": ["a", "b"], "others": ["judge"]}
+    assert [row["sum"] for row in JobFolder(tmp_path / "server").metrics()] == [12]
+
+
+def test_a_training_needs_a_data_set_at_every_site(tmp_path: Path) -> None:
+    job = {"model": {"name": "linear", "features": 2, "outputs": 2}}
+    rows = Dataset({"x": np.ones((3, 2)), "y": [0, 1, 1]})
+    with pytest.raises(JobError, match=r"its data are of its own kind.*\(in site 'b'\)"):
+        held(job, sites_of({"a": rows, "b": Records([3])}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("job", "match"),
+    [
+        ({"program": "work_models:nothing"}, r"'work_models:nothing' cannot be imported"),
+        (
+            {"program": "work_models:Tally", "arguments": {"times": 1, "tims": 2}},
+            r"does not take these arguments: .*'tims'",
+        ),
+        ({"program": "work_models:logistic"}, r"made a SGDClassifier, which is no program"),
+        ({"program": "work_models:tally", "arguments": {"fed": 1}}, r"does not take these arguments"),
+    ],
+)
+def test_a_program_that_is_none_is_refused(job: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        program_of(parse_job(job))
+
+
+def test_sites_with_other_labels_learn_one_model(tmp_path: Path) -> None:
+    rng = np.random.Generator(np.random.PCG64(0))
+    centres = {"ill": (4.0, 0.0), "well": (0.0, 4.0), "dead": (-4.0, -4.0)}
+
+    def site(*names: str) -> Dataset:
+        x = np.concatenate([rng.normal(size=(40, 2)) + centres[n] for n in names])
+        return Dataset({"x": x, "y": np.repeat([0, 1], 40)}, task="classification", labels=names)
+
+    job = {
+        "model": {"name": "linear", "features": 2, "outputs": 3},
+        "algorithm": {"name": "FedAvg", "lr": 0.5, "epochs": 2},
+        "rounds": 8,
+        "evaluation": {"clients": -1},
+    }
+    held(job, sites_of({"a": site("ill", "well"), "b": site("dead", "ill"), "c": site("well", "dead")}), tmp_path)
+    # Were the codes each site's own, every second row would have another's label.
+    assert JobFolder(tmp_path / "server").metrics()[-1]["clients/accuracy"] > 0.95
+
+
+def test_a_site_shows_its_own_clients_only() -> None:
+    rows = Dataset({"x": np.arange(6.0).reshape(6, 1), "y": np.zeros(6)})
+    own = Islands.from_datasets({"p": rows.take([0, 1]), "q": rows.take([2])})
+    population = SitePopulation(["a", "b/p", "b/q"], [3, 2, 1], [1, 2], own)
+    assert len(population) == 3
+    assert population.shard(2)["x"].tolist() == [[2.0]]
+    x, offsets = population.gather([2, 1], "x")
+    assert (x.ravel().tolist(), offsets.tolist()) == ([2.0, 0.0, 1.0], [0, 1, 3])
+    with pytest.raises(PolicyError, match="the data of 'a' are not at this site"):
+        population.shard(0)
