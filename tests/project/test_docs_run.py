@@ -1,15 +1,19 @@
 """Every Python block of the documentation runs: the blocks of a page, in order, are one script in an empty folder.
 
 A block that cannot run says why in a comment above it: ``<!-- no-run: needs a cluster -->``. A ```sh block runs if ``<!-- run -->``
-stands above it; a ```yaml block that begins with ``# name.yaml`` is written to that file first.
+stands above it; a ```yaml block that begins with ``# name.yaml`` is written to that file first, and so is a ```python block that begins with
+``# name.py`` (which is then no part of the page's script). A command that runs until it is stopped is a ```sh block of its own below ``<!-- shell until: text -->``: it gets a shell of its own, and
+the page goes on once it has said that. On a page with such shells the port 8443 is replaced by a free one, and nothing else.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,6 +26,8 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTU
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PATIENCE = 300  # seconds for one page
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^\n`]*)$")
+_FILE = re.compile(r"# ((?:[\w-]+/)*[\w-]+\.(yaml|py))\n")
+_SHELL = re.compile(r"<!-- shell until: (?P<text>.+) -->")
 _SKIP = re.compile(r"<!-- *no-run: *(?P<why>.*?) *-->")
 
 
@@ -34,6 +40,8 @@ class Block:
         line: of the first line of text, 1-based.
         text: without the page's indentation.
         skip: why it is not run, or nothing.
+        run: whether its commands are run.
+        until: its command gets a shell of its own; the page goes on once it has said this.
     """
 
     info: str
@@ -41,6 +49,13 @@ class Block:
     text: str
     skip: str | None
     run: bool = False
+    until: str | None = None
+
+    @property
+    def file(self) -> str | None:
+        """The name of the file that it is, if it is one."""
+        found = _FILE.match(self.text)
+        return found[1] if found and self.info == {"py": "python"}.get(found[2], found[2]) and not self.skip else None
 
 
 def blocks(page: str) -> list[Block]:
@@ -61,7 +76,9 @@ def blocks(page: str) -> list[Block]:
         text = "\n".join(line.removeprefix(indent) for line in lines[first:number])
         reason = _SKIP.search(above)
         wanted = above.strip() == "<!-- run -->"
-        found.append(Block(opening["info"].strip(), first + 1, text, reason["why"] if reason else None, wanted))
+        shell = _SHELL.fullmatch(above.strip())
+        until = shell["text"] if shell else None
+        found.append(Block(opening["info"].strip(), first + 1, text, reason["why"] if reason else None, wanted, until))
         above = ""
         number += 1
     return found
@@ -71,7 +88,7 @@ def script(page: str) -> str:
     """The Python blocks as one script whose line numbers are the page's."""
     lines: list[str] = []
     for block in blocks(page):
-        if block.info.split(" ")[0] == "python" and block.skip is None:
+        if block.info.split(" ")[0] == "python" and block.skip is None and block.file is None:
             lines += [""] * (block.line - 1 - len(lines))
             lines += block.text.split("\n")
     return "\n".join(lines)
@@ -124,13 +141,38 @@ def test_a_block_that_does_not_run_says_why(page: Path) -> None:
 def commands(page: str) -> str:
     """The files and commands of a page as one shell script."""
     lines = ["set -eu"]
+    shells = 0
     for block in blocks(page):
-        file = re.match(r"# ([\w-]+\.yaml)\n", block.text)
-        if block.info == "yaml" and file:
-            lines.append(f"cat > {file[1]} <<'END OF FILE'\n{block.text}\nEND OF FILE")
+        if block.file:
+            lines.append(
+                f"mkdir -p $(dirname {block.file})\ncat > {block.file} <<'END OF FILE'\n{block.text}\nEND OF FILE"
+            )
+        if block.info == "sh" and block.until is not None:
+            lines += [] if shells else [_STOP]
+            shells += 1
+            lines.append(_in_a_shell(block.text, block.until, f"shell-{shells}.log"))
         if block.info == "sh" and block.run:
             lines.append(block.text)
     return "\n".join(lines)
+
+
+_STOP = """shells=""
+trap 'code=$?; for shell in $shells; do kill "$shell" || code=1; done; wait; test $code = 0 || cat shell-*.log; exit $code' EXIT"""
+"""At the end every shell is stopped, as by closing its window; one that has ended before that was not meant to, and the page fails."""
+
+
+def _in_a_shell(command: str, until: str, log: str) -> str:
+    """Begin a command in a shell of its own, and wait until it says something."""
+    return f"""(exec {command}
+) > {log} 2>&1 &
+shells="$shells $!"
+until grep -q {shlex.quote(until)} {log}; do kill -0 $! || {{ cat {log}; exit 1; }}; sleep 0.05; done"""
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 WITH_COMMANDS = [page for page in PAGES if any(block.run for block in blocks(page.read_text(encoding="utf-8")))]
@@ -141,8 +183,16 @@ WITH_COMMANDS = [page for page in PAGES if any(block.run for block in blocks(pag
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     script_of_page = commands(page.read_text(encoding="utf-8"))
+    if _SHELL.search(page.read_text(encoding="utf-8")):
+        script_of_page = script_of_page.replace("8443", str(_free_port()))
     done = _finish(["sh", "-c", script_of_page], tmp_path, {**os.environ, "PATH": path})
     assert done.returncode == 0, f"{page.relative_to(ROOT)}:\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_file_of_a_page_is_used_by_its_commands(page: Path) -> None:
+    found = blocks(page.read_text(encoding="utf-8"))
+    assert page in WITH_COMMANDS or not any(block.file and block.info == "python" for block in found)
 
 
 def test_the_documentation_has_code() -> None:
@@ -202,6 +252,48 @@ false
 def test_commands_are_collected_with_their_files(tmp_path: Path) -> None:
     done = subprocess.run(["sh", "-c", commands(COMMANDS)], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "# tiny.yaml\nrounds: 3\n"
+
+
+SHELLS = """
+```python
+# parts/speak.py
+import signal
+
+print("ready at 8443", flush=True)
+signal.pause()
+```
+
+<!-- shell until: ready at -->
+
+```sh
+{python} parts/speak.py
+```
+
+<!-- run -->
+
+```sh
+test "$(cat shell-1.log)" = "ready at 8443"
+{last}
+```
+"""
+
+
+@pytest.mark.parametrize(("last", "code"), [("true", 0), ("false", 1), ("kill $shells; wait $shells || true", 1)])
+def test_shells_run_beside_the_page_and_are_stopped(tmp_path: Path, last: str, code: int) -> None:
+    page = SHELLS.format(python=sys.executable, last=last)
+    assert not script(page)
+    done = _finish(["sh", "-c", commands(page) + "\necho shells $shells"], tmp_path, dict(os.environ))
+    assert done.returncode == code, done.stderr
+    for pid in map(int, re.findall(r"^shells (\d+)$", done.stdout, re.MULTILINE)):
+        with pytest.raises(ProcessLookupError, match="No such process"):
+            os.kill(pid, 0)
+
+
+def test_a_shell_that_ends_before_it_says_its_word_fails_the_page(tmp_path: Path) -> None:
+    page = SHELLS.format(python="echo sorry;", last="true")
+    done = _finish(["sh", "-c", commands(page)], tmp_path, dict(os.environ))
+    assert done.returncode != 0
+    assert "sorry" in done.stdout
 
 
 def test_a_wrong_page_fails(tmp_path: Path) -> None:
