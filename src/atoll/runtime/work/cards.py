@@ -146,7 +146,6 @@ def card_of(data: Any, categories: Mapping[str, Sequence[str]] | None = None) ->
     if about.task == "binary":
         low = int(min((int(y.min()) for y in _targets(data) if len(y)), default=1))
         negative = low if low < 1 else None
-    # The names of what several labels of one row mean are not in the order of any code.
     return Card(
         about.task, columns, about.classes, about.labels, about.features, negative,
         {name: tuple(map(str, values)) for name, values in (categories or {}).items()},
