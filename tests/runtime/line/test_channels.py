@@ -125,6 +125,7 @@ def test_a_lost_line_ends_its_channels() -> None:
                 await waiting
             with pytest.raises(LinkClosed, match="closed"):
                 await here.recv()
+            await lines[1].lost.wait()
             with pytest.raises(LineLost, match="the server goes down"):
                 lines[1].open("another")
             with pytest.raises(LineLost, match="closed at this end"):

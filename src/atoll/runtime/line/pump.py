@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.runtime.transport.base import Buffer, Pipe, PipeClosed
 
@@ -73,13 +72,15 @@ class Pump:
         self._wake.set()
 
     async def _run(self) -> str:
-        jobs: list[Coroutine[Any, Any, None]] = [self._read(), self._write()]
+        talk = {asyncio.create_task(self._read()), asyncio.create_task(self._write())}
+        tasks = set(talk)
         if self.line.settings.heartbeat is not None:
-            jobs.append(self._beat(self.line.settings.heartbeat))
-        tasks = [asyncio.create_task(job) for job in jobs]
+            tasks.add(asyncio.create_task(self._beat(self.line.settings.heartbeat)))
         why = "the connection was ended here"
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            pending = set(tasks)
+            while pending & talk and all(task in pending or task.exception() is None for task in tasks):
+                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             pass  # ended here, and said so
         finally:
@@ -102,7 +103,7 @@ class Pump:
 
     async def _read(self) -> None:
         statistics = self.line.statistics
-        while not (self._left and self._farewell is not None):
+        while self._farewell is None:
             block = await self.pipe.recv()
             statistics.received_blocks += 1
             statistics.received_bytes += len(block)

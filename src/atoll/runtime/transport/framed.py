@@ -15,6 +15,7 @@ __all__ = ["FramedPipe"]
 
 _LENGTH = struct.Struct("<I")
 _WAITING = 4  # blocks held before reading pauses
+_SLICE = 1 << 16  # written at a time: what TLS makes of it stays in the processor's cache
 _SMALL = 1 << 14  # parts shorter than this are joined before they are written
 
 
@@ -77,7 +78,9 @@ class FramedPipe(asyncio.BufferedProtocol):
             self._transport.write(b"".join((_LENGTH.pack(size), *parts)))
         else:
             self._transport.write(b"".join((_LENGTH.pack(size), *parts[:-1])))
-            self._transport.write(parts[-1])
+            last = memoryview(parts[-1])
+            for start in range(0, len(last), _SLICE):
+                self._transport.write(last[start : start + _SLICE])
         if not self._writable.is_set():
             await self._writable.wait()
         if self._ended is not None:

@@ -28,6 +28,7 @@ _LOG = logging.getLogger("atoll.runtime")
 _METHOD = "/atoll.Pipe/Run"
 _SHOWN = "atoll-certificate-bin"
 _WAIT = 15.0  # seconds
+_PARTING = 0.5  # seconds
 _CLIENTS = tuple(role for role in ROLES if role != "server")
 
 OPTIONS: list[tuple[str, int | str]] = [
@@ -61,7 +62,7 @@ class GrpcPipe:
 
     async def send(self, *parts: Buffer) -> None:
         """Send one block."""
-        block = b"".join(parts)
+        block = parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
         if len(block) > LARGEST:
             raise PipeClosed(f"a block of {len(block)} bytes, {LARGEST} are allowed")
         if self.gone.is_set():
@@ -100,8 +101,16 @@ class _Dialled(GrpcPipe):
         self._channel = channel
 
     async def close(self) -> None:
-        if not self.gone.is_set():
-            self.gone.set()
+        if self.gone.is_set():
+            return
+        self.gone.set()
+        try:
+            async with asyncio.timeout(_PARTING):  # a call that is cancelled loses what is on its way
+                await self._call.done_writing()
+                await self._call.code()
+        except (TimeoutError, *_FAILURES):
+            _LOG.debug("%s did not end the call in time", self.peer)
+        finally:
             self._call.cancel()
             await self._channel.close()
 
