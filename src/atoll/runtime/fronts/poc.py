@@ -81,11 +81,15 @@ class _Front:
         self.process.socket.close()
         ended: asyncio.Future[Any] = asyncio.create_task(self.process.wait())
         await asyncio.wait({self._said, ended}, timeout=_START, return_when=asyncio.FIRST_COMPLETED)
-        if self._said.done():
-            return self._said.result()
+        said = self._said.result() if self._said.done() else {}
+        if "error" not in said and said:
+            return said
+        if said:
+            await ended
+            self._last = [str(said["error"]["what"])]
         why = f"it ended with exit code {ended.result()}" if ended.done() else f"it took more than {_START:g} s"
         raise JobError(
-            f"`atoll {self.arguments[0]}` did not begin: {why}; {' / '.join(self._last[-5:])}",
+            f"`atoll {self.arguments[0]}` did not begin: {why}; {' / '.join(self._last[-3:])}",
             where=self.name,
             remedy="see its log in the folder of --folder",
         )
