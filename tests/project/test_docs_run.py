@@ -3,7 +3,7 @@
 A block that cannot run says why in a comment above it: ``<!-- no-run: needs a cluster -->``. A ```sh block runs if ``<!-- run -->``
 stands above it; a ```yaml block that begins with ``# name.yaml`` is written to that file first, and so is a ```python block that begins with
 ``# name.py`` (which is then no part of the page's script). A command that runs until it is stopped is a ```sh block of its own below ``<!-- shell until: text -->``: it gets a shell of its own, and
-the page goes on once it has said that. On a page with such shells the port 8443 is replaced by a free one, and nothing else.
+what is run next waits until it has said that. On a page with such shells the port 8443 is replaced by a free one, and nothing else.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Block:
         text: without the page's indentation.
         skip: why it is not run, or nothing.
         run: whether its commands are run.
-        until: its command gets a shell of its own; the page goes on once it has said this.
+        until: its command gets a shell of its own; what is run next waits until it has said this.
     """
 
     info: str
@@ -141,7 +141,7 @@ def test_a_block_that_does_not_run_says_why(page: Path) -> None:
 def commands(page: str) -> str:
     """The files and commands of a page as one shell script."""
     lines = ["set -eu"]
-    shells = 0
+    shells, waits = 0, []
     for block in blocks(page):
         if block.file:
             lines.append(
@@ -150,9 +150,12 @@ def commands(page: str) -> str:
         if block.info == "sh" and block.until is not None:
             lines += [] if shells else [_STOP]
             shells += 1
-            lines.append(_in_a_shell(block.text, block.until, f"shell-{shells}.log"))
+            begin, wait = _in_a_shell(shells, block.text, block.until)
+            lines.append(begin)
+            waits.append(wait)
         if block.info == "sh" and block.run:
-            lines.append(block.text)
+            lines += [*waits, block.text]
+            waits = []
     return "\n".join(lines)
 
 
@@ -161,12 +164,12 @@ trap 'code=$?; for shell in $shells; do kill "$shell" || code=1; done; wait; tes
 """At the end every shell is stopped, as by closing its window; one that has ended before that was not meant to, and the page fails."""
 
 
-def _in_a_shell(command: str, until: str, log: str) -> str:
-    """Begin a command in a shell of its own, and wait until it says something."""
-    return f"""(exec {command}
-) > {log} 2>&1 &
-shells="$shells $!"
-until grep -q {shlex.quote(until)} {log}; do kill -0 $! || {{ cat {log}; exit 1; }}; sleep 0.05; done"""
+def _in_a_shell(number: int, command: str, until: str) -> tuple[str, str]:
+    """Begin a command in a shell of its own; and wait until it says something."""
+    log, pid = f"shell-{number}.log", f"$shell_{number}"
+    begin = f'(exec {command}\n) > {log} 2>&1 &\nshell_{number}=$!\nshells="$shells {pid}"'
+    gone = f"kill -0 {pid} || {{ cat {log}; exit 1; }}"
+    return begin, f"until grep -q {shlex.quote(until)} {log}; do {gone}; sleep 0.05; done"
 
 
 def _free_port() -> int:
