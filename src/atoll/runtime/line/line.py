@@ -158,8 +158,7 @@ class Line:
             return
         self.pump = None
         if farewell is not None:
-            here = self._leaving is not None
-            self.lose(LineLost(_HERE if here else farewell or f"{self.peer} closed the line"))
+            self.lose(LineLost(farewell or f"{self.peer} closed the line"))
         else:
             self.begin_waiting()
 
@@ -177,7 +176,7 @@ class Line:
         """End the line; everybody who waits on one of its channels learns of it."""
         if self.lost.is_set():
             return
-        self.error = error
+        self.error = error = error if self._leaving is None else LineLost(_HERE)
         self.lost.set()
         if self._deadline is not None:
             self._deadline.cancel()

@@ -136,6 +136,8 @@ class Pump:
             await self.pipe.send(*parts)
 
     def _next(self) -> tuple[Buffer, ...] | None:
+        if self._left:  # nothing follows the farewell: the other end may be gone once it has heard it
+            return None
         frame = self.pulse.due() or self._acknowledgement() or self._data() or self._parting()
         return None if frame is None else frame.parts
 
@@ -160,7 +162,7 @@ class Pump:
         return frame
 
     def _parting(self) -> Frame | None:
-        if self._leave is None or self._left:
+        if self._leave is None:
             return None
         self._left = True
         return Frame(Kind.CLOSE, 0, 0, 0, self._leave.encode())
