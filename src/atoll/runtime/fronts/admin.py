@@ -57,6 +57,7 @@ class Admin:
         self._settings = Settings(patience=patience)
         self._dial = dialler(kit, server)
         self._line: Line | None = None
+        self._connecting = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         await self._connected()
@@ -69,10 +70,14 @@ class Admin:
             await self._line.close(within=2.0)
 
     async def _connected(self) -> Line:
-        if self._line is not None and not self._line.lost.is_set():
+        async with self._connecting:
+            if self._line is None or self._line.lost.is_set():
+                self._line = await self._dialled()
             return self._line
+
+    async def _dialled(self) -> Line:
         try:
-            self._line = await dial_line(self._dial, settings=self._settings)
+            return await dial_line(self._dial, settings=self._settings)
         except IdentityError:
             raise
         except (OSError, TimeoutError) as error:
@@ -82,7 +87,6 @@ class Admin:
                 where=f"{self.kit.role} {self.kit.name!r}, connection",
                 remedy=f"is `atoll server` running there? see what is in the way: atoll doctor {self.kit.folder}",
             ) from error
-        return self._line
 
     async def ask(self, op: str, **fields: Any) -> AsyncIterator[Any]:
         """Every answer to a request.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atoll.core.errors import AtollError, TaskError
+from atoll.core.errors import AtollError
 from atoll.core.files import read_message, write_message
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import Peer
@@ -25,7 +25,7 @@ from atoll.runtime.transport import local_pipe
 from .lines import Lines
 from .processes import Process
 
-__all__ = ["JobProcess", "Place", "launch"]
+__all__ = ["JobProcess", "Place", "Stillborn", "launch"]
 
 MODULE = "atoll.runtime.work"
 _START = 120.0
@@ -71,6 +71,19 @@ class Place:
             shutil.rmtree(old, ignore_errors=True)
         unpack(bundle, verified, code)
         return code
+
+
+class Stillborn(LinkClosed):
+    """A process ended before it had said anything: somebody killed it, or it cannot run here.
+
+    Args:
+        code: its exit code.
+        what: in words.
+    """
+
+    def __init__(self, code: int, what: str) -> None:
+        super().__init__(what)
+        self.code = code
 
 
 class JobProcess:
@@ -146,7 +159,8 @@ async def launch(
         on_lines: called with lines that it has written.
 
     Raises:
-        TaskError: it ended before it could say anything.
+        TaskError: the system would not start it.
+        Stillborn: it ended before it could say anything.
     """
     place.state.mkdir(parents=True, exist_ok=True)
     told, order, spool = code / "error.msg", code / "order.msg", place.folder / "spool"
@@ -178,10 +192,8 @@ async def _line(process: Process, role: str, name: str, spool: Path) -> Line:
         return await local_line(pipe, dialled=False, settings=settings)
     except (LinkClosed, OSError) as error:
         code = await process.stop(0.0)
-        raise TaskError(
-            f"a job process ended as it began (exit code {code})",
-            where=f"{role} {name!r}",
-            remedy="see the job's log; it may lack memory, or a package that Atoll needs",
+        raise Stillborn(
+            code, f"the job's process at {role} {name!r} ended as it began, with exit code {code}"
         ) from error
     except BaseException:
         await asyncio.shield(process.stop(0.0))

@@ -19,7 +19,7 @@ from atoll.runtime.jobs.resources import Grant
 from atoll.runtime.line import Channel
 from atoll.runtime.provision import Kit
 
-from .launch import JobProcess, Place, launch
+from .launch import JobProcess, Place, Stillborn, launch
 from .relay import carry
 
 __all__ = ["LEDGER", "Post", "Posting", "forget", "job_folder"]
@@ -114,6 +114,9 @@ class Posting:
             code, error = await work
         except asyncio.CancelledError:
             _LOG.info("job %s: attempt %d is stopped", self.job, self.attempt)
+        except Stillborn as found:
+            _LOG.warning("job %s: attempt %d: %s", self.job, self.attempt, found)
+            code = found.code or None  # no error of the job's: the next attempt may do better
         except (AtollError, LinkClosed, OSError) as found:
             _LOG.warning("job %s: attempt %d: %s", self.job, self.attempt, found)
             error = pack_error(found if isinstance(found, AtollError) else _wrapped(found))
