@@ -18,7 +18,6 @@ import functools
 import json
 import multiprocessing as mp
 import os
-import resource
 import ssl
 import statistics
 import sys
@@ -342,8 +341,12 @@ def sites(quick: bool) -> dict[str, Any]:
     return {kind: asyncio.run(sites_over(kind, count, 2, rounds)) for kind in ("grpc", "tcp")}
 
 
-def peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def peak(reset: bool = False) -> int:
+    """Bytes resident at most since the last reset (a new process inherits its parent's peak); mapped files count."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def memory_client(kind: str, address: str, me: Credentials, folder: str, said: Any) -> None:
@@ -352,7 +355,7 @@ def memory_client(kind: str, address: str, me: Credentials, folder: str, said: A
             functools.partial(transport(kind).dial, address, me), settings=Settings(spool=Path(folder), window=8 << 20)
         )
         channel = await asyncio.wait_for(opened(line), 60)
-        before = peak()
+        before = peak(reset=True)
         tree = await channel.recv()
         said.put(peak() - before)
         await channel.send({"n": int(tree["weights"].nbytes)})
@@ -378,7 +381,7 @@ async def memory_over(kind: str, size: int) -> dict[str, Any]:
         process.start()
         channel = (await lines.get()).open("job")
         tree = {"weights": np.ones(size // 8)}
-        before = peak()
+        before = peak(reset=True)
         began = time.perf_counter()
         await channel.send(tree)
         assert (await channel.recv())["n"] == size
