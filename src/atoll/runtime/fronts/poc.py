@@ -169,7 +169,7 @@ class Poc:
             arguments = ["server", kit, "--folder", place, "--listen", self.address]
         else:
             # Jobs of a trial share the machine with each other: no site keeps another from running by asking for all cores.
-            resources = ["--cpus", "64", "--memory", "0", "--gpus", "0"]
+            resources = ["--cpus", "64", "--memory", "1TiB", "--gpus", "0"]
             arguments = [
                 "site",
                 kit,
