@@ -55,7 +55,7 @@ def test_a_site_unpacks_what_an_admin_has_signed_and_nothing_else(kits: dict[str
     assert (place.open(good, site, 1) / "job.yaml").read_bytes() == b"name: job\n"
     altered = bytearray(good)
     altered[good.rindex(b"job.yaml", 0, good.index(b"PK\x01\x02")) + len("job.yaml") + 2] ^= 1
-    with pytest.raises(BundleError, match="'job.yaml' is not what its header says"):
+    with pytest.raises(BundleError, match=r"'job\.yaml' is not what its header says"):
         place.open(bytes(altered), site, 2)
     with pytest.raises(IdentityError, match="auditor"):
         place.open(bundled(kits["one/bob"]), site, 3)
