@@ -97,7 +97,7 @@ def test_channels_that_both_ends_closed_are_forgotten_wherever_connections_are_c
         there = await channels.get()
         assert await there.recv() == int(there.name)
         there.close()
-        with pytest.raises(LinkClosed):
+        with pytest.raises(LinkClosed, match="closed"):
             await here.recv()
         here.close()
 

@@ -101,12 +101,12 @@ def test_who_was_in_is_decided_once(tmp_path):
             await fed.restore(None)
             got = await fed.sum(fed.parties, counted, {"gate": gate.path}, accept=2)
             if dies:
-                raise Died
+                raise Died("here")
             return got.senders.names
 
         return rounds
 
-    with pytest.raises(Died):
+    with pytest.raises(Died, match="here"):
         live(world(folder=tmp_path / "run"), program(True))
     gate.open("client-0")
     again = world(folder=tmp_path / "run", resume=True)

@@ -122,7 +122,7 @@ def test_a_closed_pipe_ends_both_ends(kind: str, closer: int) -> None:
             await pipes[closer].close()
             await pipes[closer].close()
             for task in (waiting, own):
-                with pytest.raises(PipeClosed):
+                with pytest.raises(PipeClosed, match=r"\w"):
                     await task
             with pytest.raises(PipeClosed, match=r"\w"):
                 await pipes[closer].send(b"x")

@@ -49,7 +49,7 @@ async def refused(
 
     way = transport(kind)
     listener = await way.listen("127.0.0.1:0", server, accept, revoked)
-    with pytest.raises((IdentityError, OSError)) as found:
+    with pytest.raises((IdentityError, OSError), match=r"\w") as found:
         await way.dial(listener.address, guest, **how)
     assert came.empty()
     if server is SERVER and not how:
@@ -193,7 +193,7 @@ def test_a_listener_speaks_tls_1_3_only(kind: str) -> None:
         old.minimum_version = ssl.TLSVersion.TLSv1_2
         old.maximum_version = ssl.TLSVersion.TLSv1_2
         assert await asyncio.to_thread(_handshake, modern, listener.address) == "TLSv1.3"
-        with pytest.raises((ssl.SSLError, ConnectionResetError)):
+        with pytest.raises((ssl.SSLError, ConnectionResetError), match=r"\w"):
             await asyncio.to_thread(_handshake, old, listener.address)
         await listener.close()
 
@@ -223,7 +223,7 @@ def test_a_dialler_speaks_tls_1_3_only(kind: str, old: bool) -> None:
         with socket.create_server(("127.0.0.1", 0)) as place:
             serving = asyncio.create_task(asyncio.to_thread(serve, place))
             address = f"127.0.0.1:{place.getsockname()[1]}"
-            with pytest.raises((IdentityError, OSError)):
+            with pytest.raises((IdentityError, OSError), match=r"\w"):
                 await transport(kind).dial(address, SITE)
             await serving
         assert spoken == ([None] if old else ["TLSv1.3"])

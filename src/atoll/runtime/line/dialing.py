@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeAlias
+
+import numpy as np
 
 from atoll.core.errors import IdentityError
 from atoll.runtime.transport.base import Pipe, PipeClosed
@@ -38,7 +39,7 @@ class Backoff:
     def __init__(self, first: float = 0.1, longest: float = 20.0, seed: int = 0) -> None:
         self._first = first
         self._longest = longest
-        self._random = random.Random(seed)  # noqa: S311 - spreads load, guards no secret
+        self._random = np.random.default_rng(seed)
         self._failures = 0
 
     def reset(self) -> None:

@@ -1,0 +1,41 @@
+"""A large model goes round; its server keeps one, and the sum."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from atoll.core.task import task
+
+
+@task
+def stub(island, message):
+    """Done by sites that only pretend; see stub_sites.py."""
+    raise RuntimeError("this benchmark needs stub sites")
+
+
+def peak() -> dict[str, int]:
+    """Bytes of memory that this process had at most, and of those in files now."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return {k: int(v.split()[0]) * 1024 for k, v in (line.split(":") for line in lines) if k in ("VmHWM", "RssFile")}
+
+
+async def program(fed, rounds, layers, numbers, record):
+    """Average ``rounds`` times, and say what that took."""
+    before = peak()
+    model = {f"layer-{i:03d}": np.zeros(numbers // layers, dtype=np.float32) for i in range(layers)}
+    for leaf in model.values():
+        leaf += 1.0  # so that its memory is really there
+    averaged_at = []
+    for _ in range(rounds):
+        got = await fed.sum(fed.parties, stub, model)
+        model = got.value.pop("model")
+        averaged_at.append(time.perf_counter())
+    mean = (len(fed.parties) + 1) / 2
+    error = float(max(np.abs(leaf - mean).max() for leaf in model.values()))
+    found = {"averaged_at": averaged_at, "worst_error": error, "before": before, **peak()}
+    aside = Path(f"{record}.part")
+    aside.write_text(json.dumps(found))
+    aside.replace(record)
