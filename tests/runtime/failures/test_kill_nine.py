@@ -1,0 +1,213 @@
+"""Twenty kills with ``kill -9``, seeded: whoever is killed and whenever, the job ends where an undisturbed one would have."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from failing_world import DEADLINE, ENDED, SITES, Follower, World, ended, outcome, until, worked, world, write_job
+
+from atoll.runtime.fronts.admin import Admin
+
+ROUNDS = 24
+
+# SCAFFOLD keeps a control variate at each site: what a kill loses or does twice there shows in the model.
+SCAFFOLD = {
+    "rounds": ROUNDS, "seed": 5, "model": {"name": "linear", "features": 6, "outputs": 3},
+    "algorithm": {"name": "Scaffold", "lr": 0.1, "epochs": 1, "batch_size": 10}, "selection": "Everyone",
+}  # fmt: skip
+
+# Each round every island draws entropy that nobody can repeat, spends budget, and keeps memory. What left an island once must never leave it as
+# something else: the server writes down what it saw in each round, and rounds that are done again must show it again.
+SECRETS = f"""
+import numpy as np
+
+import atoll
+from atoll.core.event import Gaussian
+
+
+@atoll.task
+def step(island, message):
+    island.spend(Gaussian(noise_multiplier=1.0, scope=island.name))
+    drawn = island.secret.integer(1 << 40)
+    state = island.state if island.state is not None else {{"speed": np.zeros(4)}}
+    speed = 0.9 * state["speed"] + island.rng.generator().normal(size=4)
+    island.state = {{"speed": speed}}
+    return {{"sum": atoll.Sum(message["x"] * 0.5 + speed), "drawn": atoll.Sum(np.array([float(drawn)]))}}
+
+
+async def walk(fed):
+    state = await fed.restore({{"x": np.zeros(4), "round": 0}})
+    while state["round"] < {ROUNDS}:
+        number = state["round"] + 1
+        total = await fed.sum(fed.parties, step, {{"x": state["x"]}}, at=number)
+        print("saw", number, int(total["drawn"][0]), flush=True)
+        state = {{"x": total["sum"], "round": number}}
+        fed.record({{"round": number}})
+        await fed.checkpoint(state)
+    return {{"x": state["x"]}}
+"""
+
+KILLS = 20
+VICTIMS = ("server", "job at server", "site", "job at site")
+
+
+class Kill(NamedTuple):
+    """One kill.
+
+    Attributes:
+        front: at which front.
+        job: whether its job process dies, or the front itself (and with it the job process).
+        rounds: how many further rounds are recorded before; 0: the attempt has only begun.
+        work: milliseconds that the victim still works after that, unless two more rounds are recorded before.
+    """
+
+    front: str
+    job: bool
+    rounds: int
+    work: float
+
+
+def drawn(seed: int) -> list[Kill]:
+    """Twenty kills, each kind of victim five times; a quarter of them fall into the beginning of an attempt."""
+    rng = random.Random(seed)
+    kinds = [VICTIMS[i % len(VICTIMS)] for i in range(KILLS)]
+    rng.shuffle(kinds)
+    made = []
+    for kind in kinds:
+        front = "server" if "server" in kind else rng.choice(SITES)
+        rounds = rng.choice((0, 1, 1, 2))
+        made.append(Kill(front, "job" in kind, rounds, rng.uniform(0, 400 if rounds == 0 else 15)))
+    return made
+
+
+class Killing:
+    """Kills while one job after another runs, until all kills are done.
+
+    Args:
+        here: the project.
+        admin: who asks.
+        job: the folder of a job.
+        kills: what is to be done.
+    """
+
+    def __init__(self, here: World, admin: Admin, job: Path, kills: list[Kill]) -> None:
+        self.here = here
+        self.admin = admin
+        self.job = job
+        self.left = list(reversed(kills))
+        self.done: list[str] = []
+
+    async def run(self) -> list[dict[str, Any]]:
+        """The jobs at their end, with the lines of their logs."""
+        jobs = []
+        while self.left:
+            job = (await self.admin.submit(self.job))["job"]
+            follower, attempt = Follower(self.admin, job), 0
+            while self.left and (attempt := await self._attempt_after(job, attempt)):
+                if await self._killed(follower, self.left[-1]):
+                    self.left.pop()
+            found = await ended(self.admin, job)
+            jobs.append({**found, "lines": await follower.end()})
+        return jobs
+
+    async def _attempt_after(self, job: str, number: int) -> int:
+        """The next attempt, once it is there; 0 if the job ends before. Each kill has an attempt of its own to end."""
+        async with asyncio.timeout(DEADLINE):
+            async for found in self.admin.watch(job):
+                if found[0]["state"] in ENDED:
+                    return 0
+                if found[0]["attempts"] > number:
+                    return int(found[0]["attempts"])
+        raise AssertionError("the watch has ended")
+
+    async def _killed(self, follower: Follower, kill: Kill) -> bool:
+        """Whether the kill came before the end of the job."""
+        front = self.here.fronts[kill.front]
+        mark = len(follower.of("server", "round")) + kill.rounds
+        await until(
+            f"job process at {kill.front}, or {mark} rounds",
+            lambda: follower.ended or (front.jobs() and len(follower.of("server", "round")) >= mark),
+        )
+        victim = (self.here.job_process(kill.front) if kill.job else front.pid) if not follower.ended else None
+        if victim is None:
+            return False
+        due = worked(victim) + kill.work
+        await until(
+            f"work at {kill.front}",
+            lambda: follower.ended or worked(victim) >= due or len(follower.of("server", "round")) >= mark + 2,
+        )
+        if follower.ended or victim not in (*front.jobs(), front.pid):
+            return False
+        if kill.job:
+            os.kill(victim, signal.SIGKILL)
+            self.done.append(f"job at {kill.front}")
+            return True
+        await front.end()
+        await self.here.start(kill.front)
+        self.done.append(kill.front)
+        return True
+
+
+def spent(here: World) -> dict[str, list[str]]:
+    """What each site's ledgers hold, a job's in one list; jobs in order."""
+    return {
+        site: [path.read_text() for path in sorted((here.place(site) / "jobs").glob("*/state/ledger.jsonl"))]
+        for site in SITES
+    }
+
+
+def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with world(tmp_path / "project") as here:
+            admin = await here.admin()
+            jobs = {
+                "scaffold": write_job(tmp_path / "scaffold", **SCAFFOLD),
+                "secrets": write_job(tmp_path / "secrets", SECRETS),
+            }
+            plain = {}
+            for name, job in jobs.items():
+                found = await ended(admin, (await admin.submit(job))["job"])
+                assert (found["state"], found["attempts"]) == ("finished", 1), found
+                plain[name] = await outcome(admin, found["job"], tmp_path / "plain" / name)
+            kills, done = drawn(seed=20), []
+            for name, part in (("scaffold", kills[:10]), ("secrets", kills[10:])):
+                killing = Killing(here, admin, jobs[name], part)
+                for number, found in enumerate(await killing.run()):
+                    assert found["state"] == "finished", found
+                    model = await outcome(admin, found["job"], tmp_path / "killed" / name / str(number))
+                    assert model == plain[name], (name, killing.done)
+                    if name == "secrets":
+                        _released_once(found["lines"])
+                done += killing.done
+            assert len(done) == KILLS
+            assert {kind.split()[0] for kind in done} == {"server", "job", *SITES}
+            _budget(here)
+
+    asyncio.run(play())
+
+
+def _released_once(lines: list[tuple[str, str]]) -> None:
+    """A round that was done again showed the server what it had shown before."""
+    saw: dict[str, set[str]] = {}
+    for node, text in lines:
+        if node == "server" and text.startswith("saw"):
+            _, number, value = text.split()
+            saw.setdefault(number, set()).add(value)
+    assert len(saw) == ROUNDS
+    assert all(len(values) == 1 for values in saw.values()), saw
+
+
+def _budget(here: World) -> None:
+    """Each site has spent exactly one release a round, whatever was killed."""
+    for site in SITES:
+        ledgers = [text for text in spent(here)[site] if text]
+        assert ledgers
+        for text in ledgers:
+            entries = [json.loads(line) for line in text.splitlines()]
+            assert len({entry["request"] for entry in entries}) == len(entries) == ROUNDS, (site, entries)
