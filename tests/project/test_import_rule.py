@@ -66,6 +66,12 @@ def test_a_room_imports_only_the_rooms_it_may(room: str) -> None:
     assert not wrong, f"{room} may import {sorted({room, *allowed})} only"
 
 
+def test_only_people_and_tests_reach_the_runtime() -> None:
+    """What is not about networks must run without them."""
+    users = {item.module.room for item in EVERY_IMPORT if _library(item) == "atoll" and _room(item) == "runtime"}
+    assert users <= {"runtime", "cli", "testing"}
+
+
 def test_libraries_wait_until_they_are_used() -> None:
     ready = {"numpy", "atoll", *sys.stdlib_module_names}
     wrong = [
