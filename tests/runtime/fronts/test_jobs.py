@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from front_toys import SITES, World, played, typed, write_job
 
+import atoll
 from atoll.core.errors import ConfigError, JobError, PolicyError
 from atoll.runtime.fronts.admin import Admin
 
@@ -100,6 +101,7 @@ async def _aborted(world: World, tmp_path: Path) -> None:
 async def _refused(world: World, job: str, tmp_path: Path) -> None:
     """An auditor looks and does nothing else; what was tried is on record."""
     async with Admin(world.poc.kit("auditor"), world.poc.address) as auditor:
+        assert (await auditor.one("about"))["atoll"] == atoll.__version__
         assert len(await auditor.jobs()) == len(await world.admin.jobs())
         assert [line async for line in auditor.logs(job)]
         await auditor.result(job, tmp_path / "audit")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import JobError
+from atoll.runs.versions import versions
 from atoll.runtime.identity import Peer
 from atoll.runtime.jobs.records import JobRecord
 from atoll.runtime.jobs.store import JobStore
@@ -48,15 +50,24 @@ class Looking:
         self._news = news
         self._result_folder = result
 
+    async def _about(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
+        """What runs here."""
+        del peer, frame
+        yield {"atoll": versions()["atoll"]}
+
     async def _jobs(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """Jobs, all or one; with ``after``, once something has changed since that answer."""
+        """Jobs, all or one; with ``seen`` of an earlier answer, once they are others than it showed."""
         del peer
-        job, wait = frame.get("job"), frame.get("wait") is True
-        news = self._news.of(job or "")
-        if wait:
+        job = frame.get("job")
+        while True:
+            news = self._news.of(job or "")
+            records = self._store.jobs(limit=frame.get("limit")) if job is None else [self._store.get(job)]
+            told = [shown(record) for record in records]
+            mark = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+            if frame.get("seen") != mark:
+                yield {"jobs": told, "seen": mark}
+                return
             await news.wait()
-        records = self._store.jobs(limit=frame.get("limit")) if job is None else [self._store.get(job)]
-        yield {"jobs": [shown(record) for record in records]}
 
     async def _sites(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """The sites that have a line, and how it is."""

@@ -29,12 +29,12 @@ __all__ = ["MAY", "REQUEST", "Desktop"]
 REQUEST = "request"
 """Name of the channel of one request."""
 
-_LOOK = frozenset({"jobs", "sites", "events", "logs", "result"})
+_LOOK = frozenset({"about", "jobs", "sites", "events", "logs", "result"})
 MAY = {"admin": _LOOK | {"submit", "abort", "bundle"}, "auditor": _LOOK}
 """Role -> what it may ask for."""
 
 _LOG = logging.getLogger("atoll.runtime")
-_QUIET = ("jobs", "sites", "events")
+_QUIET = ("about", "jobs", "sites", "events")
 """Requests that leave no trace in the events: they only look, and some look again and again."""
 
 
