@@ -9,11 +9,14 @@ from learn_toys import Fixed
 import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError, QuorumError
 from atoll.core.task import task
+from atoll.core.world import World
 from atoll.data import Dataset, Islands
+from atoll.engines import Inline
 from atoll.learn.admm.asynchronous import AsyncADMM
 from atoll.learn.admm.graph_admm import DADMM, DLM
 from atoll.learn.quadratic import minimiser
 from atoll.learn.topology.graphs import Complete, EdgeList, Ring, TimeVarying
+from atoll.testing import Timetable, killed_and_resumed
 
 
 def problem():
@@ -153,3 +156,24 @@ def test_workers_that_never_answer_and_bad_settings_are_refused():
     ):
         with pytest.raises(ConfigError, match=match):
             kind(dim=5, **settings)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [DADMM(dim=5, rounds=6), DLM(dim=5, rounds=5), AsyncADMM(dim=5, min_arrivals=2, max_age=3, updates=7)],
+    ids=lambda job: type(job).__name__,
+)
+def test_killed_and_resumed_it_gives_the_same(job, tmp_path):
+    """At every step of the engine and of the disk; what is under way goes on."""
+    speeds = {f"client-{k}": 1.0 + k % 3 for k in range(8)}
+
+    async def program(fed):
+        found = await job.program(fed)
+        return found if isinstance(found, np.ndarray) else found.models
+
+    def make(folder, resume):
+        return World(DATA, Inline(), cost=Timetable(speeds), folder=folder, resume=resume)
+
+    whole = killed_and_resumed(make, program, tmp_path, points=25)
+    assert np.isfinite(whole.result).all()
+    assert any(step == "before commit" for step in whole.steps)

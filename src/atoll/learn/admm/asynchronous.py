@@ -55,7 +55,7 @@ class AsyncADMM:
     ``PartialBarrier`` is the same pace for trainings: with ``CEADMM(solver="exact")`` on quadratics it gives the same ``z``.
 
     A program in the clock's time: ``atoll.simulate(AsyncADMM(dim=15).program, islands)`` returns ``z``. With ``min_arrivals`` = all it is synchronous.
-    Work under way is not checkpointed: a run begins again.
+    A checkpoint after every update when the run has a folder; work under way goes on from there.
 
     Attributes:
         dim: length of the model.
@@ -95,9 +95,11 @@ class AsyncADMM:
                 f"min_arrivals={self.min_arrivals} of {n} workers", where="AsyncADMM", remedy=f"use at most {n}"
             )
         place = {int(position): i for i, position in enumerate(fed.parties.positions)}
-        total, z, age = np.zeros(self.dim), np.zeros(self.dim), np.zeros(n, dtype=np.int64)
-        free = np.arange(n)
-        for number in range(1, self.updates + 1):
+        nobody = np.zeros(n, dtype=np.int64)
+        state = await fed.restore({"update": 0, "total": np.zeros(self.dim), "age": nobody, "free": np.arange(n)})
+        total, age, free = (np.array(state[name]) for name in ("total", "age", "free"))
+        z = total / n
+        for number in range(state["update"] + 1, self.updates + 1):
             message = {"z": z, "rho": self.rho, "loss": self.loss}
             await fed.send(fed.parties[free], worker_step, message, version=number, at=number)
             handles = await self._reports(fed, age, place)
@@ -107,6 +109,8 @@ class AsyncADMM:
             age += 1
             age[free] = 0
             fed.record({"update": number, "time": fed.clock.now(), "reports": len(free), "oldest": int(age.max())})
+            if fed.durable:
+                await fed.checkpoint({"update": number, "total": total, "age": age, "free": free})
         return z
 
     async def _reports(self, fed: Federation, age: Array, place: dict[int, int]) -> list[Handle]:

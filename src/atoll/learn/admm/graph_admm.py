@@ -76,7 +76,7 @@ class DADMM:
     """``min sum_i f_i(x)`` over a connected graph: ``x_i = argmin f_i(x) + <a_i, x> + c sum_j ||x - (x_i + x_j)/2||^2``, ``a_i += c sum_j (x_i - x_j)``.
 
     ``sum_i a_i = 0`` always. A program: ``atoll.simulate(DADMM(dim=15).program, islands)``; models go from neighbour to neighbour in sealed envelopes,
-    one a round and edge each way. Everyone takes part in every round. Nothing is checkpointed: a run begins again.
+    one a round and edge each way. Everyone takes part in every round. A checkpoint after every round when the run has a folder.
 
     Attributes:
         dim: length of the model.
@@ -110,17 +110,21 @@ class DADMM:
         Raises:
             ConfigError: the graph changes over time, or does not connect everyone.
         """
-        for party, names in zip(fed.parties, self._neighbours(fed), strict=True):
-            await fed.ask(party, meet, {"neighbours": names, "dim": self.dim}, at=party.name)
-        mail, n = Mail(), len(fed.parties)
-        fixed = {"c": self.c, "loss": self.loss, **self._step()}
-        for number in range(self.rounds + 1):
+        neighbours, n = self._neighbours(fed), len(fed.parties)
+        state = await fed.restore({"round": 0, "mail": {}})
+        if state["round"] == 0:
+            for party, names in zip(fed.parties, neighbours, strict=True):
+                await fed.ask(party, meet, {"neighbours": names, "dim": self.dim}, at=party.name)
+        mail, fixed = Mail(state["mail"]), {"c": self.c, "loss": self.loss, **self._step()}
+        for number in range(state["round"], self.rounds + 1):
             last = number == self.rounds
             message = {**fixed, "began": number > 0, "last": last}
             found = await fed.exchange(fed.parties, node_step, message, mail=mail, quorum=n, at=number)
             mail = found.mail
             if not last:
                 fed.record({"round": number + 1})
+                if fed.durable:
+                    await fed.checkpoint({"round": number + 1, "mail": mail.sealed()})
         models = np.array([reply["x"] for reply in found.values])
         spread = float(np.linalg.norm(models - models.mean(axis=0), axis=1).max())
         return Agreed(models, spread)
