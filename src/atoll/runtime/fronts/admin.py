@@ -156,16 +156,12 @@ class Admin:
         return dict((await self.one("jobs", job=job))["jobs"][0])
 
     async def watch(self, job: str | None = None) -> AsyncIterator[list[dict[str, Any]]]:
-        """The jobs (or one job) now, and again whenever something has changed."""
+        """The jobs (or one job) now, and again whenever something has changed, on whichever line: the server is told what was seen."""
+        seen = None
         while True:
-            # Asked first and read afterwards: what changes in between is not missed.
-            news = asyncio.create_task(self.one("jobs", job=job, wait=True))
-            try:
-                yield await self.jobs() if job is None else [await self.job(job)]
-                await news
-            finally:
-                news.cancel()
-                await asyncio.gather(news, return_exceptions=True)
+            answer = await self.one("jobs", job=job, seen=seen)
+            seen = answer["seen"]
+            yield [dict(found) for found in answer["jobs"]]
 
     async def wait(self, job: str, on_change: Callable[[dict[str, Any]], None] = lambda job: None) -> dict[str, Any]:
         """A job at its end."""

@@ -148,7 +148,8 @@ class Attempt:
     async def _stop(self, tasks: Sequence[asyncio.Task[object]], final: bool) -> None:
         if self._process is not None:
             await self._process.stop()
-        await self._parties.stopped(final, _STOPPING)
+        # A machine that stands still will not say it: the job need not wait longer for that than it waits for anything.
+        await self._parties.stopped(final, min(_STOPPING, self._terms.patience))
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _generations(self) -> set[str]:

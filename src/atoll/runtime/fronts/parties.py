@@ -61,12 +61,11 @@ class Parties:
     async def _listen(self, desk: Desk) -> None:
         frames = desk.listen(self._job, self._attempt)
         lost = asyncio.create_task(desk.line.lost.wait())
+        getting = asyncio.create_task(frames.get())
         try:
             while True:
-                getting = asyncio.create_task(frames.get())
                 await asyncio.wait({getting, lost}, return_when=asyncio.FIRST_COMPLETED)
                 if not getting.done():
-                    getting.cancel()
                     self._end(crashed(f"site {desk.name!r} is gone: {desk.line.error}"))
                     return
                 frame = getting.result()
@@ -74,18 +73,22 @@ class Parties:
                     self._exit(desk.name, frame)
                     return
                 self._deployed[desk.name].set()
+                getting = asyncio.create_task(frames.get())
         finally:
             lost.cancel()
+            getting.cancel()
             self._exited[desk.name].set()
             desk.forget(self._job, self._attempt)
 
     def _exit(self, site: str, frame: Mapping[str, Any]) -> None:
         place, code = f"site {site!r}", frame.get("code")
+        if site in self.dismissed:
+            return  # the server's process let it go, and knows why
         if frame.get("error") is not None:
             self._end(failed_at(place, frame["error"]))
         elif code != 0:
             self._end(crashed(f"the job's process at {place} ended with {code_in_words(code)}"))
-        elif site not in self.dismissed:
+        else:
             self._end(crashed(f"the job's process at {place} ended before the job"))
 
     def _end(self, outcome: Outcome) -> None:

@@ -1,0 +1,41 @@
+"""Whoever waits for a job learns of its end, also when it came between two questions."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from atoll.runtime.fronts.looking import Looking
+from atoll.runtime.fronts.news import News
+from atoll.runtime.jobs.memory import MemoryStore
+from atoll.runtime.jobs.records import Submission
+from atoll.runtime.jobs.states import JobState
+
+
+def test_a_change_between_two_questions_is_told() -> None:
+    store, news = MemoryStore(), News()
+    looking = Looking(store, None, news, lambda job: Path(job))  # type: ignore[arg-type]
+    job = store.submit(Submission(name="a", submitter="admin", org="lab", spec={}, token="t"), now=0.0, who="admin").id
+
+    async def ask(seen: str | None = None) -> Any:
+        async with asyncio.timeout(5):
+            return await anext(looking._jobs(None, {"op": "jobs", "job": job, "seen": seen}))  # type: ignore[arg-type, type-var]
+
+    async def play() -> None:
+        first = await ask()
+        store.move(job, JobState.ABORTED, now=1.0)
+        news.tell(job)  # before anybody waits
+        second = await ask(first["seen"])
+        assert second["jobs"][0]["state"] == "aborted"
+        # Lines of a log are no change of the job: nobody is woken for them, and the next change is still told.
+        waiting = asyncio.create_task(ask(second["seen"]))
+        await asyncio.sleep(0)
+        news.tell(job)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    asyncio.run(play())
