@@ -14,7 +14,7 @@ from atoll.core.world import World
 from atoll.testing import Life, killed_and_resumed
 
 # Engines that start processes are killed at fewer steps: the journal, the store and the checkpoints are the same code for all.
-POINTS = {"inline": 40, "batched": 6}
+POINTS = {"inline": 40, "batched": 6, "network over TLS": 1}
 
 
 @pytest.fixture(params=sorted(WORLDS))
