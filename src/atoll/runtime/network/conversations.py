@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from atoll.core.errors import TaskError
+from atoll.core.errors import MessageError, TaskError
 from atoll.core.request import Ran, Request
-from atoll.core.wire import pack_request, unpack_ran
+from atoll.core.wire import pack_request
+
+from .checks import ran_of, text_in, whole_in
 
 if TYPE_CHECKING:
     from atoll.core.session import Switch
 
     from .engine import Network
+    from .station import Station
 
 __all__ = ["Conversations"]
 
 Cast = dict[str, tuple[Request, int]]
+T = TypeVar("T")
 
 
 class Conversations:
@@ -28,17 +34,33 @@ class Conversations:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._switches: dict[int, Switch] = {}
+        self._sessions: dict[int, tuple[Switch, Cast]] = {}
 
-    def heard(self, frame: Any) -> None:
-        """A role says something, or that it waits."""
-        switch = self._switches.get(frame["session"])
+    def heard(self, station: Station, frame: Any) -> None:
+        """A role says something, or that it waits.
+
+        Raises:
+            AtollError: the role lives elsewhere, or what it says is of another form.
+        """
+        switch, roles = self._sessions.get(whole_in(frame, "session"), (None, {}))
         if switch is None:
             return
+        speaker = text_in(frame, "role" if frame["op"] == "waits" else "source")
+        self._require_role(speaker, roles)
+        self._network.require_home(station, roles[speaker][1])
         if frame["op"] == "waits":
-            switch.waiting(frame["role"], dict(frame["for"]))
-        else:
-            switch.carry(frame["source"], frame["target"], frame["message"], frame["time"])
+            waits = {text_in({"for": role}, "for"): whole_in({"had": had}, "had") for role, had in frame["for"]}
+            switch.waiting(speaker, waits)
+            return
+        self._require_role(text_in(frame, "target"), roles)
+        if type(frame["time"]) not in (int, float) or not 0 <= frame["time"] < math.inf:
+            raise MessageError(f"a message sent at {frame['time']!r:.80}")
+        switch.carry(speaker, frame["target"], frame["message"], frame["time"])
+
+    @staticmethod
+    def _require_role(role: str, roles: Cast) -> None:
+        if role not in roles:
+            raise MessageError(f"the session has no role {role[:80]!r}")
 
     async def hold(self, roles: Cast, switch: Switch, start: float) -> dict[str, tuple[Any, float]]:
         """Run each role at its party; for each its result and the time at which it ended."""
@@ -49,11 +71,11 @@ class Conversations:
             await self._keep(roles, known, {role: ran.said for role, ran in known.items()}, sealed=False)
             return {role: (ran.reply.value, ran.time) for role, ran in known.items()}
         session = self._network.number()
-        self._switches[session] = switch
+        self._sessions[session] = switch, roles
         try:
             rans = await self._run(session, roles, switch, start)
         finally:
-            del self._switches[session]
+            del self._sessions[session]
         await self._keep(roles, rans, switch.said, sealed=any(ran.sealed for ran in rans.values()))
         return {role: (ran.reply.value, ran.time) for role, ran in rans.items()}
 
@@ -61,17 +83,19 @@ class Conversations:
         """The results of a session whose every role is in its site's journal; a session is never repeated in part."""
         if not self._network.world.resume:
             return None
-        answers = await asyncio.gather(*(self._call(role, roles, {"op": "known"}) for role in roles))
-        found = {role: answer["ran"] for role, answer in zip(roles, answers, strict=True)}
-        if any(ran is None for ran in found.values()):
-            return None
-        return {role: unpack_ran(ran) for role, ran in found.items()}
 
-    async def _call(self, role: str, roles: Cast, frame: dict[str, Any]) -> Any:
+        def read(role: str) -> Callable[[Any], Ran | None]:
+            return lambda answer: None if answer["ran"] is None else ran_of(answer, roles[role][1])
+
+        answers = await asyncio.gather(*(self._call(role, roles, {"op": "known"}, read(role)) for role in roles))
+        found = {role: ran for role, ran in zip(roles, answers, strict=True) if ran is not None}
+        return found if len(found) == len(roles) else None
+
+    async def _call(self, role: str, roles: Cast, frame: dict[str, Any], read: Callable[[Any], T]) -> T:
         request, position = roles[role]
         packed: Any = pack_request(request, [])
         frame = {**frame, "request": {k: v for k, v in packed.items() if k != "message"}, "position": position}
-        return await self._network.station(position).call(self._network.number(), frame)
+        return await self._network.station(position).call(self._network.number(), frame, read)
 
     async def _run(self, session: int, roles: Cast, switch: Switch, start: float) -> dict[str, Ran]:
         for role in roles:
@@ -100,10 +124,15 @@ class Conversations:
     async def _role(self, session: int, role: str, roles: Cast, start: float, switch: Switch) -> Ran:
         others = [other for other in roles if other != role]
         frame = {"op": "role", "session": session, "role": role, "others": others, "start": start}
-        answer = await self._call(role, roles, frame)
-        self._network.note_events(answer["events"])
+
+        def read(answer: Any) -> Ran:
+            ran = ran_of(answer, roles[role][1])
+            self._network.note_events(answer["events"], roles[role][1])
+            return ran
+
+        ran = await self._call(role, roles, frame, read)
         switch.ended(role)
-        return unpack_ran(answer["ran"])
+        return ran
 
     async def _keep(self, roles: Cast, rans: dict[str, Ran], said: dict[str, int], *, sealed: bool) -> None:
         """All roles have ended: what each left behind is written down at its site before the results are released."""
@@ -112,5 +141,5 @@ class Conversations:
         calls = []
         for role, (request, position) in roles.items():
             frame = {"op": "kept", "id": request.id, "position": position, "said": said[role], "sealed": sealed}
-            calls.append(self._network.station(position).call(self._network.number(), frame))
+            calls.append(self._network.station(position).call(self._network.number(), frame, lambda answer: None))
         await asyncio.gather(*calls)

@@ -10,22 +10,23 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from atoll.core import message as M
-from atoll.core.errors import ConfigError, TaskError
+from atoll.core.errors import AtollError, ConfigError, MessageError, TaskError
 from atoll.core.event import unpack_event
 from atoll.core.live import News
 from atoll.core.request import Folded, Reply, Request
 from atoll.core.wire import pack_request, unpack_ran
 from atoll.runtime.line import Channel, Packed
 
+from .checks import names_in, require_events, text_in, whole_in
 from .conversations import Conversations
 from .replies import Replies, Started
-from .running import merged
+from .running import Running
 from .station import Station
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Network:
         self._links = dict(links)
         self._placement = list(placement)
         self._stations: dict[str, Station] = {}
-        self._replies = Replies(self.news)
+        self._replies = Replies(self.news, self._refuse)
         self._numbers = itertools.count()
         self._talks = Conversations(self)
         self._world: World | None = None
@@ -124,25 +125,42 @@ class Network:
 
     def _heard(self, station: Station, frame: Any) -> None:
         if frame["op"] in ("pass", "waits"):
-            self._talks.heard(frame)
+            self._talks.heard(station, frame)
             return
-        position = int(frame["party"])
-        if self._placement[position] != station.name:
-            self.news.fail(
-                TaskError(
-                    f"it answered for {self.world.roster.name(position)!r}, who lives at {self._placement[position]!r}",
-                    where=f"site {station.name}",
-                    remedy="look at what runs there: the reply was refused",
-                )
-            )
-            return
-        self.note_events(frame["events"])
-        self._replies.arrived(frame["id"], position, frame, self.world.clock.now())
+        position, request = whole_in(frame, "party"), text_in(frame, "id")
+        self.require_home(station, position)
+        self.note_events(frame.get("events"), position)
+        self._replies.arrived(request, position, frame, self.world.clock.now())
 
-    def note_events(self, events: Iterable[Any]) -> None:
-        """What sites have spent is in the server's ledger before the program sees what they released."""
+    def require_home(self, station: Station, position: int) -> None:
+        """Refuse a site that speaks for a party that does not live there.
+
+        Raises:
+            MessageError: there is no such party.
+            TaskError: it lives elsewhere.
+        """
+        if not 0 <= position < len(self._placement):
+            raise MessageError(f"there is no party number {position}")
+        if self._placement[position] != station.name:
+            raise TaskError(
+                f"it answered for {self.world.roster.name(position)!r}, who lives at {self._placement[position]!r}",
+                where=f"site {station.name}",
+                remedy="look at what runs there: the reply was refused",
+            )
+
+    def note_events(self, events: Any, position: int) -> None:
+        """What a party has spent is in the server's ledger before the program sees what it released.
+
+        Raises:
+            MessageError: they are no events, or of somebody else.
+        """
+        require_events(events, self.world.roster.name(position))
         for told in events:
             self.world.ledger.append(unpack_event(dict(told["event"])), told["party"], told["request"])
+
+    def _refuse(self, position: int, error: MessageError) -> BaseException:
+        """A party's reply cannot be added to the others': its site is given up."""
+        return self.station(position).refuse(error)
 
     def _ended(self, station: Station, error: BaseException) -> None:
         if self.on_lost == "fail" or not isinstance(error, TaskError):
@@ -159,25 +177,29 @@ class Network:
         while True:
             await asyncio.sleep(min(self.patience / 10, 5.0))
             owing = {self.station(position) for position in self._replies.owed()}
-            for station in owing:
-                silent = time.monotonic() - station.heard
-                if silent > self.patience:
-                    if self.on_lost == "drop":
-                        self._give_up(station)
-                        continue
-                    self.news.fail(
-                        TaskError(
-                            f"no progress for {silent:.0f} seconds",
-                            where=f"site {station.name}",
-                            remedy="see the site's log; raise `patience` if its work is that slow, or set on_lost: drop",
-                        )
-                    )
+            for station in {*owing, *(one for one in self._stations.values() if one.owes)}:
+                silent = station.silence()
+                if silent > self.patience and station.alive:
+                    self._silent(station, silent)
+
+    def _silent(self, station: Station, seconds: float) -> None:
+        error = TaskError(
+            f"no progress for {seconds:.0f} seconds",
+            where=f"site {station.name}",
+            remedy="see the site's log; raise `patience` if its work is that slow, or set on_lost: drop",
+        )
+        if station.owes:  # what its parties keep is not what the others' is any more: it cannot come back
+            station.refuse(error)
+        elif self.on_lost == "drop":
+            self._give_up(station)
+        else:
+            self.news.fail(error)
 
     # ------------------------------------------------------------------ work
 
     def launch(self, request: Request, positions: NDArray[np.int64], push: str) -> Started:
         """Start the task at each party; see `atoll.core.live.LiveEngine`."""
-        started = self._replies.begin(request, positions, self._drop, sums=push == "sum")
+        started = self._replies.begin(request, positions, self._drop, push)
         body = Shared({"message": request.message})
         wanted = "fold" if push == "sum" else push
         for station, here in self.by_site(positions.tolist()).items():
@@ -213,14 +235,14 @@ class Network:
         frame = {"op": "collect", "as": kind, "id": request.id, "positions": []}
         frame |= {name: words[name] for name in ("uplink", "place", "public", "apart")}
         for station, here in self.by_site(parked).items():
-            self._replies.reopen(request.id, here)
+            self._replies.reopen(request.id, here, kind)
             station.post({**frame, "positions": here})
         await self._replies.wait(request.id, parked)
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
         """The reply of each party, in the order given."""
         await self._ready(request, positions, "run")
-        frames = [self._replies.take(request.id, p) for p in positions.tolist()]
+        frames = [self._taken(request.id, p) for p in positions.tolist()]
         self._drop(request.id, positions.tolist(), undo=False)
         return [_reply(frame, p) for frame, p in zip(frames, positions.tolist(), strict=True)]
 
@@ -229,10 +251,33 @@ class Network:
         await self._ready(request, positions, "fold")
         running = self._replies.sum_of(request.id, positions.tolist())
         if running is None:
-            running = merged((self._replies.take(request.id, p) for p in positions.tolist()), positions)
+            running = self._summed(request, positions)
         folded = running.folded()
         self._drop(request.id, positions.tolist(), undo=len(folded.senders) < request.least)
         return folded
+
+    def _taken(self, request: str, position: int) -> Any:
+        """What a party said, once; its site's own error names the site."""
+        try:
+            return self._replies.take(request, position)
+        except AtollError as error:
+            place = f"site {self._placement[position]}"
+            where = place if error.where is None else f"{place}: {error.where}"
+            raise type(error)(error.what, where=where, remedy=error.remedy) from error
+
+    def _summed(self, request: Request, positions: NDArray[np.int64]) -> Running:
+        """Add up the replies of single parties, in cohort order; one that does not fit is left out, or fails the program."""
+        running = Running(positions)
+        for position in positions.tolist():
+            frame = self._taken(request.id, position)
+            try:
+                running.add(frame)
+            except MessageError as error:
+                named = self._refuse(position, error)
+                if self.on_lost == "fail":
+                    raise named from error
+                running.reject(position, error.what)
+        return running
 
     async def converse(
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
@@ -243,12 +288,14 @@ class Network:
 
     # ------------------------------------------------------------------ generations
 
-    async def _everywhere(self, frames: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    async def _everywhere(
+        self, frames: Mapping[str, dict[str, Any]], read: Callable[[Any], Any] = lambda answer: True
+    ) -> dict[str, Any]:
         """Give every site an order and wait for all answers; where the program goes on without a lost site, without its answer too."""
 
         async def told(station: Station) -> Any:
             try:
-                return await station.call(self.number(), frames[station.name])
+                return await station.call(self.number(), frames[station.name], read)
             except TaskError:
                 if station.alive or self.on_lost == "fail":
                     raise
@@ -265,8 +312,8 @@ class Network:
     async def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
         """Let every site write what changed; the segments' names say where they are: ``file@site``."""
         frame = {"op": "commit", "slot": slot, "generation": generation, "full": full}
-        answers = await self._everywhere(self._each(frame))
-        return [f"{name}@{site}" for site in sorted(answers) for name in answers[site]["names"]]
+        answers = await self._everywhere(self._each(frame), lambda answer: names_in(answer, "names"))
+        return [f"{name}@{site}" for site in sorted(answers) for name in answers[site]]
 
     async def settle(self, slot: str) -> None:
         """The generation is safe: sites may forget what came before."""

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.errors import MessageError
 from atoll.core.live import News
 from atoll.core.request import Request
 from atoll.core.wire import unpack_error
 
+from .checks import require_reply
 from .running import Running
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Replies", "Started"]
 
 Drop = Callable[[str, list[int], bool], None]
+_SAID = {"sum": "folded", "fold": "folded", "run": "ran", "": "done"}
+"""What was asked for -> what a party then says."""
 
 
 @dataclass(eq=False)
@@ -52,6 +56,7 @@ class Started:
 class _Entry:
     started: Started
     index: int
+    wanted: str
     frame: Any = None
 
 
@@ -70,27 +75,29 @@ class Replies:
 
     Args:
         news: rung at every arrival and loss.
+        refuse: told of a party whose reply cannot be added to the others'.
     """
 
     news: News
+    refuse: Callable[[int, MessageError], Any] = lambda position, error: None
     _entries: dict[tuple[str, int], _Entry] = field(default_factory=dict)
     _sums: dict[str, _Sum] = field(default_factory=dict)
 
-    def begin(self, request: Request, positions: NDArray[np.int64], tell: Drop, *, sums: bool = False) -> Started:
+    def begin(self, request: Request, positions: NDArray[np.int64], tell: Drop, push: str) -> Started:
         """Expect a reply of each party.
 
         Args:
             request: what was asked.
             positions: whom.
             tell: tells sites what becomes of replies.
-            sums: nobody will be left out, and only the sum of all is wanted.
+            push: in which form; ``"sum"``: nobody will be left out, and only the sum of all is wanted.
         """
-        if sums:
+        if push == "sum":
             self._sums[request.id] = _Sum(positions.tolist(), Running(positions))
         arrives, lost = np.full(len(positions), np.inf), np.full(len(positions), np.inf)
         started = Started(request.id, positions, arrives, lost, tell, self.forget)
         for index, position in enumerate(positions.tolist()):
-            self._entries[request.id, position] = _Entry(started, index)
+            self._entries[request.id, position] = _Entry(started, index, _SAID[push])
         return started
 
     def knows(self, request: str, position: int) -> bool:
@@ -102,10 +109,15 @@ class Replies:
         return {position for (_, position), entry in self._entries.items() if entry.frame is None}
 
     def arrived(self, request: str, position: int, frame: Any, now: float) -> None:
-        """A reply is here; one that nobody waits for is forgotten."""
+        """A reply is here; one that nobody waits for is forgotten.
+
+        Raises:
+            MessageError: it is none, or not what was asked for.
+        """
         entry = self._entries.get((request, position))
         if entry is None or entry.frame is not None:
             return
+        require_reply(frame, position, entry.wanted)
         entry.frame = frame
         if not np.isfinite(entry.started.arrives[entry.index]):
             entry.started.arrives[entry.index] = now
@@ -122,9 +134,20 @@ class Replies:
             if entry.frame["op"] == "lost":
                 del found.order[found.done]
                 continue
-            found.running.add(entry.frame)
+            try:
+                found.running.add(entry.frame)
+            except MessageError as error:
+                self._take_back(entry, found.order[found.done])
+                self.refuse(found.order[found.done], error)
+                continue
             entry.frame = {"op": "summed"}
             found.done += 1
+
+    def _take_back(self, entry: _Entry, position: int) -> None:
+        """A reply that had come counts as lost."""
+        started = entry.started
+        started.lost[entry.index], started.arrives[entry.index] = started.arrives[entry.index], np.inf
+        entry.frame = {"op": "lost", "id": started.request, "party": position}
 
     def sum_of(self, request: str, positions: list[int]) -> Running | None:
         """The sum of these parties' replies, if that is what was asked for and all are in."""
@@ -150,10 +173,11 @@ class Replies:
         said = self._entries[request, position].frame["op"]
         return bool(said == "done" or (said == "ran" and kind == "fold") or (said == "folded" and kind == "run"))
 
-    def reopen(self, request: str, positions: Iterable[int]) -> None:
+    def reopen(self, request: str, positions: Iterable[int], kind: str) -> None:
         """Expect these replies once more, in the form in which they are wanted."""
         for position in positions:
-            self._entries[request, position].frame = None
+            entry = self._entries[request, position]
+            entry.frame, entry.wanted = None, _SAID[kind]
 
     async def wait(self, request: str, positions: list[int]) -> None:
         """Wait until each of these parties has answered or is lost."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,13 @@ from atoll.core.aggregate import Total, Totals
 from atoll.core.request import Folded
 from atoll.core.wire import unpack_folded
 
+from .checks import require_fit
+from .pieces import pieces
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Running", "merged"]
-
-_PART = 1 << 22  # bytes that are added at once: pages of a mapped file need not stay longer
+__all__ = ["Running"]
 
 
 class Running:
@@ -38,30 +38,31 @@ class Running:
         self._sizes = [positions[:0]]
 
     def add(self, frame: Any) -> None:
-        """Add the next reply of the cohort, as its site sent it."""
+        """Add the next reply of the cohort, as its site sent it and `require_reply` let it pass.
+
+        Raises:
+            MessageError: it is of another form than those before it; the sum is as it was.
+        """
         whole = self._whole
         if frame["op"] == "lost":
-            whole.rejected[int(frame["party"])] = "the party was lost"
+            self.reject(int(frame["party"]), "the party was lost")
             return
         part = unpack_folded(frame["folded"])
+        require_fit(whole.totals, part.totals)
         whole.totals = _added(whole.totals, part.totals)
         whole.rejected.update(part.rejected)
         whole.errors.update(part.errors)
         self._senders.append(part.senders)
         self._sizes.append(part.nbytes)
 
+    def reject(self, position: int, why: str) -> None:
+        """Say that a party's reply is not in the sum."""
+        self._whole.rejected[position] = why
+
     def folded(self) -> Folded:
         """The sum and who is in it."""
         self._whole.senders, self._whole.nbytes = np.concatenate(self._senders), np.concatenate(self._sizes)
         return self._whole
-
-
-def merged(frames: Iterable[Any], positions: NDArray[np.int64]) -> Running:
-    """Add up the replies of single parties, in the order given."""
-    running = Running(positions)
-    for frame in frames:
-        running.add(frame)
-    return running
 
 
 def _added(sums: Totals, part: Mapping[str, Total]) -> Totals:
@@ -101,32 +102,11 @@ def _copied(leaf: Any) -> Any:
     if not isinstance(leaf, np.ndarray) or leaf.ndim == 0:
         return leaf
     copy = np.empty_like(leaf, order="C")
-    for into, of in _parts(copy, leaf):
+    for into, of in pieces(copy, leaf):
         into[...] = of
     return copy
 
 
 def _add_into(into: NDArray[Any], leaf: NDArray[Any]) -> None:
-    for ours, theirs in _parts(into, leaf):
+    for ours, theirs in pieces(into, leaf):
         np.add(ours, theirs, out=ours)
-
-
-def _parts(into: NDArray[Any], leaf: NDArray[Any]) -> Iterable[tuple[NDArray[Any], NDArray[Any]]]:
-    """Both arrays piece by piece; pages of a mapped file are let go after each."""
-    if leaf.nbytes <= _PART or not leaf.flags.c_contiguous:
-        yield into, leaf
-        return
-    mapped, ours, theirs = _mapping(leaf), into.reshape(-1), leaf.reshape(-1)
-    step = max(1, _PART // leaf.itemsize)
-    for start in range(0, len(theirs), step):
-        yield ours[start : start + step], theirs[start : start + step]
-        if mapped is not None:
-            mapped.madvise(mmap.MADV_DONTNEED)
-
-
-def _mapping(array: NDArray[Any]) -> mmap.mmap | None:
-    """The mapped file that an array looks at, if it does."""
-    base: Any = array
-    while isinstance(base, np.ndarray | memoryview):
-        base = base.base if isinstance(base, np.ndarray) else base.obj
-    return base if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") else None

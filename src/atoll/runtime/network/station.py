@@ -6,13 +6,17 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from atoll.core.errors import TaskError
+from atoll.core.errors import CheckpointError, TaskError
 from atoll.core.wire import unpack_error
 from atoll.engines.link import LinkClosed
 
 __all__ = ["Station"]
+
+T = TypeVar("T")
+_PLAIN = (TaskError, CheckpointError, MemoryError, OSError)
+"""What names the site already, and faults of this end while it works on what came."""
 
 
 class Station:
@@ -42,15 +46,26 @@ class Station:
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
-    def post(self, frame: dict[str, Any], body: Any = None) -> None:
-        """Put an order on its way, and what belongs to it."""
-        self._orders.put_nowait((frame,) if body is None else (frame, body))
+    @property
+    def owes(self) -> bool:
+        """Whether it has not answered a question."""
+        return bool(self._answers)
 
-    async def call(self, number: int, frame: dict[str, Any]) -> Any:
-        """Give an order and wait for its answer.
+    def post(self, frame: dict[str, Any], body: Any = None) -> None:
+        """Put an order on its way, and what belongs to it; to a site that is given up, nothing is said."""
+        if self.alive:
+            self._orders.put_nowait((frame,) if body is None else (frame, body))
+
+    async def call(self, number: int, frame: dict[str, Any], read: Callable[[Any], T]) -> T:
+        """Give an order, wait for its answer and read it.
+
+        Args:
+            number: of the question.
+            frame: the order.
+            read: makes of the answer what was asked for; what it raises ends the site.
 
         Raises:
-            AtollError: the site's own error, or the site went away.
+            AtollError: the site's own error, the site went away, or its answer is none.
         """
         if not self.alive:
             raise self.gone()
@@ -58,10 +73,38 @@ class Station:
         self._answers[number] = future
         self.post({**frame, "number": number})
         answer = await future
-        error = unpack_error(answer.get("error"))
-        if error is not None:
-            raise error
-        return answer
+        try:
+            told, found = unpack_error(answer.get("error")), None
+            if told is None:
+                found = read(answer)
+        except Exception as error:
+            raise self.refuse(error) from error
+        if told is not None:
+            raise told
+        return found  # type: ignore[return-value]  # it was read where nothing was told
+
+    def refuse(self, error: BaseException) -> BaseException:
+        """The site has said something that no job process of ours says: it is given up.
+
+        Args:
+            error: what is wrong with it.
+
+        Returns:
+            The error that names the site; a fault of this end's stays what it is.
+        """
+        named = error
+        if isinstance(error, Exception) and not isinstance(error, _PLAIN):
+            named = TaskError(
+                f"the site's job process sent what makes no sense: {type(error).__name__}: {_what(error)}",
+                where=f"site {self.name}",
+                remedy="nothing of it was used; look at what runs there, and use the same version of Atoll everywhere",
+            )
+        self._end(named)
+        return named
+
+    def silence(self) -> float:
+        """Seconds since anything of it came; a piece of a long message is something."""
+        return time.monotonic() - max(self.heard, getattr(self.link, "heard", 0.0))
 
     def gone(self) -> TaskError:
         """What to say when the site's process is not there any more."""
@@ -73,7 +116,7 @@ class Station:
 
     async def _read(self) -> None:
         try:
-            while True:
+            while self.alive:
                 frame = await self.link.recv()
                 self.heard = time.monotonic()
                 if frame["op"] == "answer":
@@ -82,12 +125,12 @@ class Station:
                         future.set_result(frame)
                 elif frame["op"] != "pulse":
                     self._on_frame(self, frame)
-        except (LinkClosed, OSError):
+        except LinkClosed:
             self._end(self.gone())
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # a frame that makes no sense, or a disk that is full: whoever waits must know
-            self._end(error)
+            self.refuse(error)
 
     async def _write(self) -> None:
         with contextlib.suppress(LinkClosed, OSError):
@@ -116,3 +159,7 @@ class Station:
         closing = self.link.close()
         if closing is not None:
             await closing
+
+
+def _what(error: BaseException) -> str:
+    return str(getattr(error, "what", error))[:1000]
