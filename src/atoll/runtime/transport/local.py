@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 
 from atoll.runtime.identity import Peer
 
+from .ends import PlainEnd
 from .framed import FramedPipe
 
 __all__ = ["local_pipe"]
+
+_BUFFER = 1 << 20  # bytes that the system holds in each direction
 
 
 async def local_pipe(sock: socket.socket, peer: Peer) -> FramedPipe:
@@ -19,9 +21,6 @@ async def local_pipe(sock: socket.socket, peer: Peer) -> FramedPipe:
         sock: connected, and owned by the pipe from now on.
         peer: who is at the other end; a front knows it, as it started the process.
     """
-    loop = asyncio.get_running_loop()
-    sock.setblocking(False)
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-        sock.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
-    _, pipe = await loop.create_unix_connection(lambda: FramedPipe(peer), sock=sock)
-    return pipe
+        sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
+    return FramedPipe(PlainEnd(sock), peer)

@@ -13,6 +13,7 @@ from atoll.runtime.identity import ROLES, Credentials, Peer, admit, peer_of
 
 from .addresses import joined, split
 from .base import LARGEST, Accept, Buffer, Listener, Pipe, PipeClosed, Revoked, nobody
+from .handshakes import Handshakes
 from .own import UNWELCOME, own
 
 __all__ = ["OPTIONS", "GrpcPipe", "GrpcTransport"]
@@ -43,6 +44,11 @@ OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.optimization_target", "throughput"),
 ]
 """Of both ends."""
+PATIENCE: list[tuple[str, int]] = [
+    ("grpc.server_handshake_timeout_ms", 15_000),
+    ("grpc.max_connection_idle_ms", 60_000),
+]
+"""Of the end that listens: how long one may take to show a certificate, and then to call."""
 
 
 class GrpcPipe:
@@ -132,6 +138,7 @@ class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
         self._accept = accept
         self._revoked = revoked
         self._pipes: set[GrpcPipe] = set()
+        self.handshakes = Handshakes()
 
     def service(self, details: Any) -> Any:
         """How gRPC asks who serves a method."""
@@ -139,6 +146,7 @@ class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
 
     async def _run(self, requests: Any, context: Any) -> None:
         del requests  # read from the context
+        self.handshakes.called(context.peer())
         shown = context.auth_context().get("x509_pem_cert", [b""])[0]
         try:
             peer = admit(shown, project=self._me.project, roles=_CLIENTS, revoked=self._revoked)
@@ -156,6 +164,7 @@ class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
             self._pipes.discard(pipe)
 
     async def close(self) -> None:
+        self.handshakes.close()
         for pipe in list(self._pipes):
             await pipe.close()
         await self.server.stop(0.5)
@@ -172,16 +181,21 @@ class GrpcTransport:
         """Accept connections of the project's parties at an address."""
         host, _ = split(address)
         listening = _Listening(peer_of(credentials.certificate), credentials.certificate, accept, revoked)
-        server = aio.server(handlers=(listening,), options=[*OPTIONS, ("grpc.so_reuseport", 0)])
+        server = aio.server(handlers=(listening,), options=[*OPTIONS, *PATIENCE, ("grpc.so_reuseport", 0)])
         listening.server = server
-        proof = grpc.ssl_server_credentials(
-            [(credentials.key, credentials.certificate)], root_certificates=credentials.ca, require_client_auth=True
+        mine = grpc.ssl_server_certificate_configuration(
+            [(credentials.key, credentials.certificate)], root_certificates=credentials.ca
+        )
+        # Asked anew at each connection, gRPC is told that nothing has changed: what counts is that it asks.
+        proof = grpc.dynamic_ssl_server_credentials(
+            mine, listening.handshakes.begun, require_client_authentication=True
         )
         try:
             port = server.add_secure_port(address, proof)
         except RuntimeError as error:
             await server.stop(None)
             raise OSError(f"cannot listen at {address}: {error}") from error
+        listening.handshakes.port = port
         await server.start()
         listening.address = joined(host, port)
         return listening

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
-from typing import Any, cast
+from collections.abc import Coroutine
+from typing import Any
 
 from atoll.core.errors import IdentityError
 from atoll.runtime.identity import ROLES, Credentials, admit, peer_of
 
 from .addresses import joined, split
 from .base import Accept, Listener, Pipe, PipeClosed, Revoked, nobody
+from .connecting import connected, listening, shake_hands
+from .ends import SecuredEnd
 from .framed import FramedPipe
 from .own import UNWELCOME, own
 from .tls import client_context, server_context
@@ -20,88 +24,98 @@ __all__ = ["TcpTransport"]
 
 _LOG = logging.getLogger("atoll.runtime")
 _HANDSHAKE = 15.0  # seconds
+_PAUSE = 0.1  # seconds until the next try to accept connections, where the system has no room for more
 _WELCOME = b"welcome"
 _CLIENTS = tuple(role for role in ROLES if role != "server")
 
 
-def _certificate(pipe: FramedPipe) -> bytes:
-    found = pipe.info("ssl_object")
-    certificate: bytes | None = None if found is None else found.getpeercert(binary_form=True)
+async def _secured(sock: ssl.SSLSocket) -> tuple[SecuredEnd, bytes]:
+    """Shake hands; the end, and the certificate that the other one showed."""
+    try:
+        async with asyncio.timeout(_HANDSHAKE):
+            end = await shake_hands(sock)
+    except TimeoutError:
+        raise PipeClosed(f"the handshake took more than {_HANDSHAKE:g} s") from None
+    certificate = sock.getpeercert(binary_form=True)
     if certificate is None:
-        raise PipeClosed("the connection ended before the other end showed a certificate")
-    return certificate
-
-
-class _Knocking(asyncio.Protocol):
-    """A connection that came in, before its handshake."""
-
-    def __init__(self, listener: _Listening) -> None:
-        self._listener = listener
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        plain = cast(asyncio.Transport, transport)
-        plain.pause_reading()
-        self._listener.start(plain, self)
+        raise PipeClosed("the other end showed no certificate")
+    return end, certificate
 
 
 class _Listening:
-    def __init__(self, credentials: Credentials, accept: Accept, revoked: Revoked) -> None:
-        self.address = ""
-        self.server: asyncio.Server | None = None
+    def __init__(
+        self, sockets: list[socket.socket], credentials: Credentials, accept: Accept, revoked: Revoked
+    ) -> None:
+        self.address = joined(*sockets[0].getsockname()[:2])
         self._context = server_context(credentials)
         self._me = peer_of(credentials.certificate)
         self._accept = accept
         self._revoked = revoked
+        self._sockets = sockets
         self._pipes: set[FramedPipe] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        for sock in sockets:
+            self._start(self._listen(sock))
 
-    def start(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
-        task = asyncio.ensure_future(self._admitted(transport, protocol))
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _admitted(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
-        where = transport.get_extra_info("peername")
-        pipe = FramedPipe()
+    async def _listen(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                plain, where = await loop.sock_accept(sock)
+            except OSError as error:  # such as too many open files
+                _LOG.warning("connections cannot be accepted: %s", error)
+                await asyncio.sleep(_PAUSE)
+                continue
+            self._start(self._admitted(plain, where))
+
+    async def _admitted(self, plain: socket.socket, where: Any) -> None:
         try:
-            await self._shake_hands(transport, pipe)
-            certificate = _certificate(pipe)
-            pipe.peer = admit(certificate, project=self._me.project, roles=_CLIENTS, revoked=self._revoked)
-            await pipe.send(_WELCOME)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock = self._context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+        except OSError as error:
+            plain.close()
+            _LOG.warning("a connection from %s is refused: %s", where, error)
+            return
+        try:
+            end, certificate = await _secured(sock)
+            pipe = await self._welcomed(end, certificate, where)
+        except OSError as error:
+            sock.close()
+            _LOG.warning("a connection from %s is refused: %s", where, error or "it ended during the handshake")
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            if pipe is not None:
+                self._pipes = {pipe} | {other for other in self._pipes if other.ended is None}
+                await self._accept(pipe)
+
+    async def _welcomed(self, end: SecuredEnd, certificate: bytes, where: Any) -> FramedPipe | None:
+        try:
+            peer = admit(certificate, project=self._me.project, roles=_CLIENTS, revoked=self._revoked)
         except IdentityError as error:
             _LOG.warning("a connection from %s is refused: %s", where, error)
-            await _tell(pipe, error.what)
-        except OSError as error:
-            _LOG.warning("a connection from %s is refused: %s", where, error or "it ended during the handshake")
-            transport.abort()
-        else:
-            self._pipes = {pipe} | {other for other in self._pipes if other.ended is None}
-            await self._accept(pipe)
-
-    async def _shake_hands(self, transport: asyncio.Transport, pipe: FramedPipe) -> None:
-        loop = asyncio.get_running_loop()
-        secured = await loop.start_tls(
-            transport, pipe, self._context, server_side=True, ssl_handshake_timeout=_HANDSHAKE
-        )
-        if secured is None:
-            raise PipeClosed("it ended during the handshake")
-        pipe.connection_made(secured)
+            pipe = FramedPipe(end, self._me)  # to say why, and nothing else
+            try:
+                await pipe.send(error.what.encode()[:1000])
+            finally:
+                await pipe.close()
+            return None
+        pipe = FramedPipe(end, peer)
+        await pipe.send(_WELCOME)
+        return pipe
 
     async def close(self) -> None:
-        if self.server is not None:
-            self.server.close()
-        await asyncio.gather(*(pipe.close() for pipe in self._pipes))
         for task in self._tasks:
             task.cancel()
-
-
-async def _tell(pipe: FramedPipe, why: str) -> None:
-    try:
-        await pipe.send(why.encode()[:1000])
-    except PipeClosed:
-        return
-    finally:
-        await pipe.close()
+        for sock in self._sockets:
+            sock.close()
+        await asyncio.gather(*self._tasks, *(pipe.close() for pipe in self._pipes), return_exceptions=True)
 
 
 class TcpTransport:
@@ -113,12 +127,7 @@ class TcpTransport:
         self, address: str, credentials: Credentials, accept: Accept, revoked: Revoked = nobody
     ) -> Listener:
         """Accept connections of the project's parties at an address."""
-        host, port = split(address)
-        listening = _Listening(credentials, accept, revoked)
-        loop = asyncio.get_running_loop()
-        listening.server = await loop.create_server(lambda: _Knocking(listening), host, port, backlog=1024)
-        listening.address = joined(host, listening.server.sockets[0].getsockname()[1])
-        return listening
+        return _Listening(await listening(*split(address)), credentials, accept, revoked)
 
     async def dial(
         self, address: str, credentials: Credentials, server_name: str | None = None, revoked: Revoked = nobody
@@ -126,26 +135,28 @@ class TcpTransport:
         """Connect to a server of the project."""
         host, port = split(address)
         me = own(credentials)
+        context = client_context(credentials)
+        plain = await connected(host, port)
+        sock: ssl.SSLSocket | None = None
         try:
-            _, pipe = await asyncio.get_running_loop().create_connection(
-                FramedPipe,
-                host,
-                port,
-                ssl=client_context(credentials),
-                server_hostname=server_name or host,
-                ssl_handshake_timeout=_HANDSHAKE,
-            )
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock = context.wrap_socket(plain, server_hostname=server_name or host, do_handshake_on_connect=False)
+            end, certificate = await _secured(sock)
+            peer = admit(certificate, project=me.project, roles=("server",), revoked=revoked)
         except ssl.SSLError as error:
+            (sock or plain).close()
             raise _refused(address, f"the handshake failed: {error}") from error
+        except BaseException:
+            (sock or plain).close()
+            raise
+        pipe = FramedPipe(end, peer)
         try:
-            pipe.peer = admit(_certificate(pipe), project=me.project, roles=("server",), revoked=revoked)
             async with asyncio.timeout(_HANDSHAKE):
                 said = bytes(await pipe.recv())
         except PipeClosed as error:
-            await pipe.close()
             raise PipeClosed(f"no connection to {address}: {error}; {UNWELCOME}") from error
         except BaseException:
-            await pipe.close()
+            pipe.abort("the other end did not let this one in")
             raise
         if said != _WELCOME:
             await pipe.close()
