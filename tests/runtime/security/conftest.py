@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,12 +12,18 @@ import pytest
 
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 PROJECT = {
     "project": "lungs",
     "servers": [{"name": "server", "hosts": ["127.0.0.1", "localhost"]}],
     # A site whose name is a server's address would be taken for it by whoever compares common names.
     "sites": [{"name": name, "org": name.title()} for name in ("north", "south", "localhost")],
-    "admins": [{"name": "anna", "org": "university"}],
+    "admins": [
+        {"name": "anna", "org": "university"},
+        {"name": "otto", "org": "university"},
+        {"name": "vera", "org": "ministry", "role": "auditor"},
+    ],
 }
 
 

@@ -1,0 +1,137 @@
+"""Connections that never became a call: gRPC refuses a wrong certificate by itself, and tells nobody who came.
+
+gRPC asks for the server's certificate whenever somebody connects, which is where this listens; the system's table of connections (proc(5),
+``net/tcp``) says from where. What then ends without a call is said in the log. Where there is no such table, the line has no address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+__all__ = ["Handshakes", "connections_to"]
+
+_LOG = logging.getLogger("atoll.runtime")
+_EVERY = 0.25  # seconds between two looks at those that have not called yet
+_LONG = 20.0  # seconds, where there is nothing to look at
+_MOST = 20  # lines of one look
+_ESTABLISHED = 1  # net/tcp_states.h
+_TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
+
+Remote = tuple[str, int]
+
+
+class Handshakes:
+    """Watches who connects to a port and who of them calls.
+
+    Attributes:
+        port: the port; set once it is known.
+    """
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._loop = asyncio.get_running_loop()
+        self._table = _TABLES[0].exists()
+        self._uncalled = 0  # where there is no table
+        self._pending: set[Remote] = set()
+        self._called: set[Remote] = set()
+        self._last: set[Remote] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def begun(self) -> None:
+        """Somebody has connected; called in a thread of gRPC's."""
+        rows = connections_to(self.port)  # now: the connection may be over in a moment
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._came, rows)
+
+    def called(self, peer: str) -> None:
+        """Somebody's handshake is done; the server says more about them.
+
+        Args:
+            peer: as gRPC writes an address: ``ipv4:127.0.0.1:4711``.
+        """
+        self._uncalled = max(0, self._uncalled - 1)
+        remote = _remote_of(peer)
+        if remote is not None:
+            self._called.add(remote)
+            self._pending.discard(remote)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _came(self, rows: dict[Remote, int]) -> None:
+        self._uncalled += not self._table
+        self._pending |= rows.keys() - self._called
+        self._again(_EVERY if self._table else _LONG)
+
+    def _again(self, after: float) -> None:
+        if self._timer is None and not self._closed and (self._pending or self._uncalled):
+            self._timer = self._loop.call_later(after, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self._table:
+            _refused(f"(there were {self._uncalled})")
+            self._uncalled = 0
+            return
+        rows = connections_to(self.port)
+        self._called &= rows.keys() | self._last  # what was read in another thread may be older than this
+        self._last = set(rows)
+        over = sorted(remote for remote in self._pending if rows.get(remote) != _ESTABLISHED)
+        for host, port in over[:_MOST]:
+            _refused(f"from {host}:{port}")
+        if len(over) > _MOST:
+            _refused(f"from {len(over) - _MOST} other places")
+        self._pending.difference_update(over)
+        self._called.update(over)  # they linger in the table, and are not said twice
+        self._again(_EVERY)
+
+
+def _refused(whence: str) -> None:
+    _LOG.warning(
+        "a connection %s is refused: it ended before its handshake was done or anything was asked; it showed no certificate, one that has "
+        "expired or is of another authority, or spoke no TLS 1.3",
+        whence,
+    )
+
+
+def connections_to(port: int) -> dict[Remote, int]:
+    """The far ends of the connections to a port of this machine, with the state of each as Linux numbers them; empty elsewhere."""
+    found: dict[Remote, int] = {}
+    for table in _TABLES:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for row in table.read_text(encoding="ascii").splitlines()[1:]:
+                fields = row.split(maxsplit=4)
+                if fields[3] != "0A" and int(fields[1].rpartition(":")[2], 16) == port:  # 0A: it listens
+                    host, _, far = fields[2].rpartition(":")
+                    found[_address(host), int(far, 16)] = int(fields[3], 16)
+    return found
+
+
+def _address(words: str) -> str:
+    """An address as the table has it: 32-bit words, each in the machine's own order."""
+    raw = b"".join(int(words[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(words), 8))
+    return _plain(ipaddress.ip_address(raw))
+
+
+def _plain(found: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(mapped or found)
+
+
+def _remote_of(peer: str) -> Remote | None:
+    kind, _, rest = unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    try:
+        return (_plain(ipaddress.ip_address(host.strip("[]").partition("%")[0])), int(port)) if kind else None
+    except ValueError:
+        return None
