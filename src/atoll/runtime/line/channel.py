@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atoll.core.errors import MessageError
@@ -62,6 +63,7 @@ class Channel:
         self._moved = asyncio.Event()  # something came, or the end
         self._freed = asyncio.Event()  # there is room in the window, or the end
         self._lost: Exception | None = None
+        self.heard = time.monotonic()
 
     @property
     def peer(self) -> Peer:
@@ -160,6 +162,7 @@ class Channel:
 
     def arrived(self, frame: Frame) -> None:
         """Take a numbered frame of the other end's."""
+        self.heard = time.monotonic()
         self.inbox.arrived(frame)
         self._moved.set()
         if self.inbox.discarding and self.inbox.worth_telling():

@@ -12,6 +12,7 @@ from .settings import Stats
 __all__ = ["Pulse"]
 
 _CLOCKS = struct.Struct("<dd")
+_MOST = 1000  # questions that may be without an answer
 
 
 class Pulse:
@@ -36,11 +37,11 @@ class Pulse:
         self._clock = clock
         self._wall = wall
         self._wanted = False
-        self._asked: tuple[float, float] | None = None
+        self._asked: dict[float, float] = {}  # questions without an answer: the clocks at each, oldest first
         self._owed: float | None = None
 
     def ask(self) -> None:
-        """Let the next frame be a question, unless one is unanswered."""
+        """Let the next frame be a question, though others may be unanswered: behind a long message an answer takes its time."""
         self._wanted = True
 
     def due(self) -> Frame | None:
@@ -48,10 +49,13 @@ class Pulse:
         if self._owed is not None:
             stamp, self._owed = self._owed, None
             return Frame(Kind.PONG, 0, 0, 0, _CLOCKS.pack(stamp, self._wall()))
-        if self._wanted and self._asked is None:
+        if self._wanted:
             self._wanted = False
-            self._asked = self._clock(), self._wall()
-            return Frame(Kind.PING, 0, 0, 0, _CLOCKS.pack(*self._asked))
+            stamp, wall = self._clock(), self._wall()
+            self._asked[stamp] = wall
+            if len(self._asked) > _MOST:
+                del self._asked[next(iter(self._asked))]
+            return Frame(Kind.PING, 0, 0, 0, _CLOCKS.pack(stamp, wall))
         return None
 
     def asked(self, frame: Frame) -> None:
@@ -63,17 +67,17 @@ class Pulse:
         self._owed = self._clocks(frame)[0]
 
     def answered(self, frame: Frame) -> None:
-        """The other end answers.
+        """The other end answers; questions before that one need no answer any more.
 
         Raises:
             Violation: not in the form of an answer, or nothing was asked.
         """
         stamp, theirs = self._clocks(frame)
-        if self._asked is None or stamp != self._asked[0]:
+        if stamp not in self._asked:
             raise Violation("PONG without a PING")
-        began, wall = self._asked
-        self._asked = None
-        trip = self._clock() - began
+        wall = self._asked[stamp]
+        self._asked = {later: at for later, at in self._asked.items() if later > stamp}
+        trip = self._clock() - stamp
         self._statistics.round_trip = trip
         self._statistics.skew = theirs - (wall + trip / 2)
 
