@@ -1,0 +1,78 @@
+"""Two hundred rounds: what the server holds does not grow with them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from failing_world import Follower, World, ended, handles, memory, until, world, write_job
+
+FIRST, LAST = 50, 200
+GROWTH = 3 << 20
+"""Bytes. A round moves some 130 kB: were each reply or message kept, it would be 20 MB."""
+
+LONG = """
+import asyncio
+from pathlib import Path
+
+import numpy as np
+
+import atoll
+
+
+@atoll.task
+def step(island, message):
+    island.state = {"x": message["x"] + 1}
+    return {"sum": atoll.Sum(message["x"] * 0.5)}
+
+
+async def walk(fed, rounds, stops):
+    state = await fed.restore({"x": np.ones(4000), "round": 0})
+    while state["round"] < rounds:
+        number = state["round"] + 1
+        total = await fed.sum(fed.parties, step, {"x": state["x"]}, at=number)
+        state = {"x": total["sum"], "round": number}
+        fed.record({"round": number})
+        await fed.checkpoint(state)
+        if str(number) in stops:
+            while Path(stops[str(number)]).exists():
+                await asyncio.sleep(0.02)
+    return {"x": state["x"]}
+"""
+
+
+def sizes(here: World) -> dict[str, tuple[int, int, int]]:
+    """Memory, open files and threads of every process of the deployment."""
+    found = {}
+    for name, front in here.fronts.items():
+        for what, pid in (("front", front.pid), ("job", here.job_process(name) or 0)):
+            found[f"{what} at {name}"] = (memory(pid), *handles(pid))
+    return found
+
+
+def test_two_hundred_rounds_take_the_memory_of_fifty(tmp_path: Path) -> None:
+    stops = {str(number): str(tmp_path / f"stop-{number}") for number in (FIRST, LAST)}
+    for stop in stops.values():
+        Path(stop).touch()
+
+    async def play() -> None:
+        async with world(tmp_path / "project", transport="grpc") as here:
+            admin = await here.admin()
+            job = write_job(tmp_path / "long", LONG, arguments={"rounds": LAST, "stops": stops})
+            made = (await admin.submit(job))["job"]
+            follower, seen = Follower(admin, made), []
+            for number, stop in stops.items():
+                await until(f"round {number}", lambda number=number: len(follower.of("server", "round")) >= int(number))
+                seen.append(sizes(here))
+                Path(stop).unlink()
+            assert (await ended(admin, made))["attempts"] == 1
+            await follower.end()
+            early, late = seen
+            grown = {name: late[name][0] - early[name][0] for name in early}
+            assert max(grown.values()) < GROWTH, grown
+            for name in early:
+                # A thread of a pool and its files may come with the work; nothing comes with every round.
+                assert late[name][1] <= early[name][1] + 4, (name, early[name], late[name])
+                assert late[name][2] <= early[name][2] + 4, (name, early[name], late[name])
+
+    asyncio.run(play())
