@@ -8,13 +8,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from atoll.core.errors import AtollError, MessageError
+from atoll.core.message import Limits
 from atoll.engines.link import LinkClosed
+from atoll.runtime.jobs.names import LIMITS
 from atoll.runtime.line import Channel, Packed
+from atoll.runtime.line.channel import plain
 
-__all__ = ["CONTROL", "Control", "job_channel", "text", "whole"]
+__all__ = ["CONTROL", "FROM_SERVER", "FROM_SITE", "Control", "content", "job_channel", "text", "whole"]
 
 CONTROL = "control"
 """Name of the channel; the site opens it, and its first frame is ``hello``."""
+
+FROM_SITE = Limits(
+    max_bytes=16 << 20, max_header_bytes=16 << 20, max_text_bytes=16 << 20, max_leaves=200_000, max_depth=16
+)
+"""What a site's frame may be at most: the longest are lines of logs."""
+FROM_SERVER = Limits(
+    max_bytes=LIMITS.bundle + (1 << 20), max_header_bytes=1 << 20, max_text_bytes=1 << 20, max_depth=16
+)
+"""What a server's frame may be at most: the longest holds a bundle."""
 
 _BACKLOG = 1000
 """Frames that may wait before lines of logs are left out."""
@@ -34,6 +46,8 @@ class Control:
     Args:
         channel: the channel named ``control``.
         on_frame: called with every frame that comes and is a mapping with an ``op``. What it raises ends the channel, not the front.
+
+    However fast frames come, others have their turn after each.
     """
 
     def __init__(self, channel: Channel, on_frame: Callable[[Frame], None]) -> None:
@@ -70,9 +84,15 @@ class Control:
             except LinkClosed as error:
                 return str(error)
             except AtollError as error:
-                _LOG.warning("%s: a frame about jobs is refused: %s", self.channel.peer, error)
-                self.channel.close(f"a frame was refused: {error}")
-                return str(error)
+                return self._refused(str(error))
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                return self._refused(f"{type(error).__name__}: {error!s:.200}")
+            await asyncio.sleep(0)
+
+    def _refused(self, why: str) -> str:
+        _LOG.warning("%s: a frame about jobs is refused: %s", self.channel.peer, plain(why))
+        self.channel.close(f"a frame was refused: {why}")
+        return why
 
     async def _write(self) -> str:
         while True:
@@ -103,6 +123,18 @@ def text(frame: Frame, name: str, most: int = 4000) -> str:
     return found
 
 
+def content(frame: Frame, name: str) -> bytes:
+    """Bytes of a frame.
+
+    Raises:
+        MessageError: they are not there, or no bytes.
+    """
+    found = frame.get(name)
+    if not isinstance(found, bytes | bytearray | memoryview):
+        raise _wrong(frame, name)
+    return bytes(found)
+
+
 def whole(frame: Frame, name: str) -> int:
     """A whole number of a frame.
 
@@ -110,7 +142,7 @@ def whole(frame: Frame, name: str) -> int:
         MessageError: it is not there, or no whole number.
     """
     found = frame.get(name)
-    if isinstance(found, bool) or not isinstance(found, int):
+    if isinstance(found, bool) or not isinstance(found, int) or found.bit_length() > 63:
         raise _wrong(frame, name)
     return found
 

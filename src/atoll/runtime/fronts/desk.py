@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from atoll.core.errors import MessageError
 from atoll.engines.link import LinkClosed
 from atoll.runtime.line import Channel, Line
 
@@ -14,6 +16,8 @@ from .control import Control, job_channel, text, whole
 __all__ = ["Desk", "Gone"]
 
 Frame = Mapping[str, Any]
+_BURST = 10_000
+"""Lines of logs that a site may send in a second, and at once."""
 
 
 class Gone(Exception):  # noqa: N818 - an event, not a fault
@@ -49,6 +53,7 @@ class Desk:
         self._on_offered = on_offered
         self._on_log = on_log
         self._control = Control(control, self._frame)
+        self._allowed, self._since, self._left_out = float(_BURST), time.monotonic(), 0
         self._waiting: dict[tuple[str, int], asyncio.Queue[Frame]] = {}
         self.tell = self._control.tell
         self.send = self._control.send
@@ -89,12 +94,23 @@ class Desk:
         if op == "offered":
             self._on_offered(self, frame)
         elif op == "log":
-            lines = frame.get("lines")
-            self._on_log(
-                text(frame, "job"), self.name, [str(line) for line in lines] if isinstance(lines, list) else []
-            )
+            self._on_log(text(frame, "job"), self.name, self._readable(frame.get("lines")))
         elif op in ("deployed", "exited"):
             # Of an attempt that nobody waits for any more nothing need be known.
             waiting = self._waiting.get((text(frame, "job"), whole(frame, "attempt")))
             if waiting is not None:
                 waiting.put_nowait(frame)
+
+    def _readable(self, lines: Any) -> list[str]:
+        """Lines of a log, no more than a site of ours would send: it leaves out what nobody could read."""
+        if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+            raise MessageError("lines that are none", where="control", remedy="look at what runs at that site")
+        now = time.monotonic()
+        self._allowed = min(_BURST, self._allowed + _BURST * (now - self._since))
+        self._since = now
+        kept = lines[: int(self._allowed)]
+        self._allowed -= len(kept)
+        self._left_out += len(lines) - len(kept)
+        if kept and self._left_out:
+            kept, self._left_out = [*kept, f"[{self._left_out} more lines, left out]"], 0
+        return kept

@@ -58,7 +58,7 @@ class Looking:
     async def _jobs(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """Jobs, all or one; with ``seen`` of an earlier answer, once they are others than it showed."""
         del peer
-        job = frame.get("job")
+        job = None if frame.get("job") is None else self._store.get(str(frame["job"])).id
         while True:
             news = self._news.of(job or "")
             records = self._store.jobs(limit=frame.get("limit")) if job is None else [self._store.get(job)]
@@ -83,7 +83,11 @@ class Looking:
     async def _logs(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """Lines of a job; with ``follow`` until it has ended."""
         del peer
-        job, after, follow = str(frame["job"]), int(frame.get("after", 0)), frame.get("follow") is True
+        job, after, follow = (
+            self._store.get(str(frame["job"])).id,
+            int(frame.get("after", 0)),
+            frame.get("follow") is True,
+        )
         while True:
             news = self._news.of(job)
             record = self._store.get(job)

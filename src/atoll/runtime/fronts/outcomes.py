@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 from atoll.core.errors import AtollError, JobError, MessageError
 from atoll.core.wire import pack_error, unpack_error
+from atoll.runtime.jobs.changes import visible
 from atoll.runtime.jobs.records import JobRecord
 from atoll.runtime.jobs.states import JobState, after_crash
 
 __all__ = ["Outcome", "aborted", "crashed", "failed", "failed_at", "finished", "state_after"]
 
+_LONGEST = 4000
 _END = {"finished": JobState.FINISHED, "failed": JobState.FAILED, "aborted": JobState.ABORTED}
 
 
@@ -50,15 +52,25 @@ def failed_at(node: str, packed: Any) -> Outcome:
         node: whose process: ``server`` or ``site 'a'``.
         packed: the error as it travelled.
     """
-    try:
-        found = unpack_error(packed)
-    except (KeyError, TypeError, AttributeError):
-        found = MessageError("it told an error that cannot be read", remedy="use the same version of Atoll everywhere")
-    if not isinstance(found, AtollError):
-        found = JobError(str(found), remedy="see the log: atoll logs JOB")
+    found = _readable(packed)
     place = found.where or ""
     named = place if node in place else f"{node}: {place}" if place else node
     return failed(type(found)(found.what, where=named, remedy=found.remedy or "see the log: atoll logs JOB"))
+
+
+def _readable(packed: Any) -> AtollError:
+    """An error as it travelled: words, and not too many. It ends in a store, a log and a terminal."""
+    try:
+        found = unpack_error(packed)
+        if not isinstance(found, AtollError) or not isinstance(found.what, str):
+            raise TypeError(packed)
+        return type(found)(
+            visible(found.what, _LONGEST),
+            where=None if found.where is None else visible(found.where, _LONGEST),
+            remedy=None if found.remedy is None else visible(found.remedy, _LONGEST),
+        )
+    except (KeyError, TypeError, AttributeError):
+        return MessageError("it told an error that cannot be read", remedy="use the same version of Atoll everywhere")
 
 
 def crashed(why: str) -> Outcome:

@@ -100,7 +100,7 @@ def code_in_words(code: Any) -> str:
     """An exit code as `subprocess` has it: negative for a signal."""
     if isinstance(code, int) and code < 0:
         return f"signal {-code}"
-    return "no exit code" if code is None else f"exit code {code}"
+    return f"exit code {code}" if type(code) is int else "no exit code"
 
 
 async def _all(events: Iterable[asyncio.Event], within: float) -> None:

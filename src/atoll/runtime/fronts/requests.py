@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -9,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import AtollError, JobError, PolicyError, nearest
+from atoll.core.message import Limits
 from atoll.core.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runs import yaml
 from atoll.runtime.identity import Peer
 from atoll.runtime.jobs.bundle import verify
+from atoll.runtime.jobs.names import LIMITS
 from atoll.runtime.jobs.records import Event, Submission
 from atoll.runtime.jobs.store import JobStore
 from atoll.runtime.jobs.terms import read_terms
 from atoll.runtime.line import Channel
 from atoll.runtime.provision import Kit
 
+from .control import content, text
 from .dispatch import Dispatcher
 from .looking import Looking, shown
 from .news import News
@@ -32,6 +36,12 @@ REQUEST = "request"
 _LOOK = frozenset({"about", "jobs", "sites", "events", "logs", "result"})
 MAY = {"admin": _LOOK | {"submit", "abort", "bundle"}, "auditor": _LOOK}
 """Role -> what it may ask for."""
+
+_SHORT = Limits(max_bytes=1 << 16, max_header_bytes=1 << 16, max_depth=8, max_leaves=1000)
+_LONGEST = {
+    "admin": Limits(max_bytes=LIMITS.bundle + (1 << 20), max_header_bytes=1 << 16, max_depth=8, max_leaves=1000)
+}
+"""What a request may be at most: only admins submit bundles."""
 
 _LOG = logging.getLogger("atoll.runtime")
 _QUIET = ("about", "jobs", "sites", "events")
@@ -66,6 +76,7 @@ class Desktop(Looking):
     async def serve(self, channel: Channel) -> None:
         """One request: its answers, or its error; then the channel is closed."""
         try:
+            channel.narrow(_LONGEST.get(channel.peer.role, _SHORT))
             frame = await channel.recv()
             await self._answer(channel, frame)
         except (LinkClosed, AtollError) as error:
@@ -117,8 +128,11 @@ class Desktop(Looking):
 
     async def _submit(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """Take a job, if this very administrator has signed it."""
-        content, token = bytes(frame["bundle"]), str(frame["token"])
-        verified = verify(content, ca=self._kit.bytes_of("ca.pem"), project=self._kit.project, revoked=self._revoked)
+        bundle, token = content(frame, "bundle"), text(frame, "token", 100)
+        authorities = self._kit.bytes_of("ca.pem")
+        verified = await asyncio.to_thread(
+            verify, bundle, ca=authorities, project=self._kit.project, revoked=self._revoked
+        )
         if verified.signer.name != peer.name:
             self._note(peer, "refused", "", "submit")
             raise PolicyError(
@@ -129,7 +143,7 @@ class Desktop(Looking):
         terms, spec = read_terms(verified.job), yaml.parse(verified.job.decode(), "job.yaml")
         made = Submission(
             name=terms.name, submitter=peer.name, org=peer.org, spec=spec, token=token,
-            bundle=self._store.put_bundle(content),
+            bundle=self._store.put_bundle(bundle),
         )  # fmt: skip
         known = {record.id for record in self._store.jobs(submitter=peer.name)}
         record = self._store.submit(made, now=time.time(), who=str(peer))

@@ -22,16 +22,18 @@ from atoll.runtime.provision import Kit, Revocations
 from atoll.runtime.transport import transport
 
 from .attempt import Attempt
-from .control import CONTROL
+from .control import CONTROL, FROM_SITE
 from .desk import Desk
 from .dispatch import Dispatcher
 from .launch import JobProcess, Place, launch
 from .news import News
-from .requests import REQUEST, Desktop
+from .requests import MAY, REQUEST, Desktop
 
 __all__ = ["Server"]
 
 _LOG = logging.getLogger("atoll.runtime")
+_REQUESTS = 64
+"""Most requests of a person at once."""
 _AWAY = 3600.0
 """Seconds without a connection after which a line is given up; the job's own patience is usually shorter."""
 
@@ -114,50 +116,51 @@ class Server:
         line.on_lost.append(lambda error: _LOG.info("%s has gone: %s", peer, error))
         if peer.role == "site":
             line.on_open = lambda channel: self._spawn(self._site(line, channel))
-        elif peer.role in ("admin", "auditor"):
-            line.on_open = lambda channel: self._spawn(self._person(channel))
+        elif peer.role in MAY:
+            line.on_open = lambda channel: self._spawn(self._person(line, channel))
         else:
             self._spawn(line.close(f"{peer} has no business here"))
 
     async def _site(self, line: Line, channel: Channel) -> None:
         """The first channel of a site is about jobs; it lasts as long as its line."""
-        if channel.name != CONTROL or line.peer.name in self._at(line):
+        if channel.name != CONTROL or channel.number != 1:
             channel.close("a site opens one channel, named control")
             return
+        channel.narrow(FROM_SITE)
         try:
-            hello = await channel.recv()
-            if not isinstance(hello, dict) or hello.get("op") != "hello" or not isinstance(hello.get("holding"), list):
-                raise MessageError(
-                    "no hello", where=str(line.peer), remedy="use the same version of Atoll at both ends"
-                )
+            holding, kept = _greeting(await channel.recv(), str(line.peer))
         except (LinkClosed, AtollError) as error:
             _LOG.warning("%s is refused: %s", line.peer, error)
             await line.close(f"refused: {error}")
             return
-        desk = Desk(line, channel, [str(job) for job in hello["holding"]], self._dispatcher.offered, self._log)
-        write_bytes(self._known, "\n".join(sorted({*self._sites(), desk.name})).encode())
-        for job in hello.get("kept") or ():
-            self._remind(desk, str(job))
+        desk = Desk(line, channel, holding, self._dispatcher.offered, self._log)
+        if desk.name not in self._sites():
+            write_bytes(self._known, "\n".join(sorted({*self._sites(), desk.name})).encode())
+        await self._remind(desk, kept)
+        if line.lost.is_set():
+            return
         self._dispatcher.joined(desk)
         try:
             await desk.run()
         finally:
             self._dispatcher.left(desk)
 
-    def _remind(self, desk: Desk, job: str) -> None:
+    async def _remind(self, desk: Desk, jobs: list[str]) -> None:
         """A site that was away when a job ended still has its files."""
-        with contextlib.suppress(AtollError):
-            if self._store.get(job).state.terminal:
-                desk.tell("stop", job=job, attempt=0, end=True)
+        for job in jobs:
+            with contextlib.suppress(AtollError):
+                if self._store.get(job).state.terminal:
+                    desk.tell("stop", job=job, attempt=0, end=True)
+            await asyncio.sleep(0)  # the list may be long, and others have their turn
 
-    def _at(self, line: Line) -> list[str]:
-        return [name for name, desk in self._dispatcher.desks.items() if desk.line is line]
-
-    async def _person(self, channel: Channel) -> None:
-        if channel.name == REQUEST:
-            await self._desktop.serve(channel)
-        else:
+    async def _person(self, line: Line, channel: Channel) -> None:
+        if channel.name != REQUEST:
             channel.close("no such channel")
+        elif len(line.table) > _REQUESTS:
+            _LOG.warning("%s asks for more than %d things at once", line.peer, _REQUESTS)
+            channel.close(f"more than {_REQUESTS} requests at once")
+        else:
+            await self._desktop.serve(channel)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
@@ -198,3 +201,16 @@ class Server:
 
     def _sites(self) -> list[str]:
         return self._known.read_text(encoding="utf-8").split() if self._known.exists() else []
+
+
+def _greeting(frame: object, where: str) -> tuple[list[str], list[str]]:
+    """What a site says first: the jobs of which something runs there, and those whose files it keeps.
+
+    Raises:
+        MessageError: it is no greeting.
+    """
+    said = frame if isinstance(frame, dict) and frame.get("op") == "hello" else {}
+    lists = said.get("holding"), said.get("kept", [])
+    if not all(isinstance(one, list) and all(isinstance(job, str) for job in one) for one in lists):
+        raise MessageError("no hello", where=where, remedy="use the same version of Atoll at both ends")
+    return list(said["holding"]), list(said.get("kept", []))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from atoll.core.errors import AtollError, ConfigError, JobError
+from atoll.core.errors import AtollError, ConfigError, JobError, MessageError
 from atoll.core.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.jobs.amounts import Resources
@@ -17,12 +17,14 @@ from atoll.runtime.jobs.resources import ResourceManager
 from atoll.runtime.line import Backoff, Channel, Line, Settings, dial_line
 from atoll.runtime.provision import Kit
 
-from .control import CONTROL, Control, job_channel, text, whole
+from .control import CONTROL, FROM_SERVER, Control, content, job_channel, text, whole
 from .dialling import dialler
 from .posting import Post, Posting, forget, job_folder
 
 __all__ = ["Site"]
 
+_ORDERS = 1000
+"""Most orders of the server that wait to be carried out."""
 _LOG = logging.getLogger("atoll.runtime")
 
 
@@ -91,6 +93,7 @@ class Site:
         """From the greeting to the end of the line."""
         try:
             channel = line.open(CONTROL)
+            channel.narrow(FROM_SERVER)
             # A new line means that nothing runs here; of jobs whose files are still here the server says whether they have ended.
             kept = sorted(path.name for path in (self.folder / "jobs").glob("*"))
             await channel.send({"op": "hello", "holding": [], "kept": kept})
@@ -118,6 +121,8 @@ class Site:
         if op not in ("offer", "release", "stop", "deploy"):
             _LOG.warning("the server's order %r is not known here", op[:40])
             return
+        if len(self._tasks) >= _ORDERS:
+            raise MessageError(f"more than {_ORDERS} orders wait here", where="control", remedy="look at that server")
         # One after another for each job: what is to be stopped has begun, and what is offered finds nothing of the last attempt.
         before = [task for task in self._tasks if task.get_name() == job]
         task = asyncio.create_task(self._order(before, op, job, frame), name=job)
@@ -130,12 +135,13 @@ class Site:
             _LOG.error("an order of the server was not carried out", exc_info=task.exception())
 
     def _offer(self, job: str, frame: Mapping[str, Any]) -> None:
+        ticket = whole(frame, "ticket")  # before anything is reserved
         try:
             job_folder(self.folder, job)
             told = self._manager.offer(job, Resources.of(frame.get("resources"))).tree()
         except AtollError as error:
             told = {"ok": False, "why": str(error), "never": True}
-        self._tell("offered", job=job, ticket=whole(frame, "ticket"), **told)
+        self._tell("offered", job=job, ticket=ticket, **told)
 
     async def _order(self, before: list[asyncio.Task[Any]], op: str, job: str, frame: Mapping[str, Any]) -> None:
         await asyncio.gather(*before, return_exceptions=True)
@@ -144,9 +150,10 @@ class Site:
             self._offer(job, frame)
             return
         if op == "deploy":
+            number, bundle = whole(frame, "attempt"), content(frame, "bundle")
             if posting is not None:
                 await posting.stop()
-            self._deploy(job, whole(frame, "attempt"), frame)
+            self._deploy(job, number, bundle)
             return
         attempt = frame.get("attempt")
         if posting is not None and attempt in (None, posting.attempt):
@@ -157,7 +164,7 @@ class Site:
         elif frame.get("end") is True:
             await self._forget(job)
 
-    def _deploy(self, job: str, attempt: int, frame: Mapping[str, Any]) -> None:
+    def _deploy(self, job: str, attempt: int, bundle: bytes) -> None:
         grant = self._manager.held.get(job)
         if grant is None:
             error = JobError("nothing is reserved for it here", where=f"job {job}", remedy="a defect of the server")
@@ -165,7 +172,7 @@ class Site:
             return
         post = Post(self.kit, self._data, self.folder, self._tell)
         posting = self._jobs[job] = Posting(post, job, attempt, grant)
-        posting.start(bytes(frame["bundle"]))
+        posting.start(bundle)
 
     async def _forget(self, job: str) -> None:
         """A job has ended for good: only what it has spent of the site's privacy stays on record."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,8 +27,12 @@ __all__ = [
     "plain",
     "restarted",
     "submit_event",
+    "visible",
     "without_bundle",
 ]
+
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters and those that turn the direction of writing, but for tabs and ends of lines."""
 
 LOG_LINES = 10_000
 """Lines of a job's log that are kept of each node."""
@@ -57,10 +62,22 @@ def clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\x00", "�")
 
 
+def visible(text: str, width: int) -> str:
+    """A text without what a terminal would obey, and no longer than ``width``; ends of lines and tabs stay.
+
+    Raises:
+        TypeError: it is no text.
+    """
+    if not isinstance(text, str):
+        raise TypeError(type(text).__name__)
+    shown = _OBEYED.sub("\ufffd", clean(text[: width + 1]))
+    return shown if len(shown) <= width else shown[: width - 1] + "…"
+
+
 def cut(lines: Iterable[str], keep: int, width: int) -> list[str]:
     """Lines as a log keeps them."""
-    found = [clean(line.rstrip("\r\n")) for line in lines]
-    return [line if len(line) <= width else line[: width - 1] + "…" for line in found[-keep:]]
+    found = [line.rstrip("\r\n").replace("\r", "\n").replace("\n", " ⏎ ") for line in lines]
+    return [visible(line, width) for line in found[-keep:]]
 
 
 def first_record(number: int, job: Submission, now: float) -> JobRecord:

@@ -17,6 +17,8 @@ from .settings import LineLost, Settings
 
 __all__ = ["Switchboard"]
 
+_MOST = 256
+"""Lines of one party that are kept; the oldest one that is cut goes first."""
 _LOG = logging.getLogger("atoll.runtime")
 
 
@@ -94,9 +96,15 @@ class Switchboard:
                 raise
 
     def _new(self, key: tuple[str, str, bytes], peer: Peer) -> Line:
+        before = [line for k, line in self._lines.items() if k[:2] == key[:2]]
         if self._alone(peer):
-            for old in [line for k, line in self._lines.items() if k[:2] == key[:2]]:
+            for old in before:
                 old.lose(LineLost(f"{peer} began anew"))
+        elif len(before) >= _MOST:
+            cut = next((line for line in before if not line.connected), None)
+            if cut is None:
+                raise Violation(f"{peer} has {_MOST} lines, and no more are kept for one party")
+            cut.lose(LineLost(f"{peer} began {_MOST} other lines"))
         line = Line(peer, dialled=False, settings=self._settings)
         self._lines[key] = line
         line.on_lost.append(lambda _: self._forget(key))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atoll.core.errors import MessageError
@@ -16,6 +17,7 @@ from .frames import DROP, END, Frame, Kind
 from .messages import Assembly, blocks_of
 
 if TYPE_CHECKING:
+    from atoll.core.message import Limits
     from atoll.runtime.identity import Peer
 
     from .line import Line
@@ -57,7 +59,7 @@ class Channel:
         self.line = line
         self.outbox = Outbox(number, settings.window)
         self.inbox = Inbox(number, settings.window)
-        self._settings = settings
+        self._settings = self._taking = settings
         self._sending = asyncio.Lock()
         self._assembly: Assembly | None = None
         self._moved = asyncio.Event()  # something came, or the end
@@ -74,6 +76,10 @@ class Channel:
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
         return self._lost is not None or self.outbox.closed or self.inbox.reason is not None
+
+    def narrow(self, limits: Limits) -> None:
+        """Take no message over these limits from now on; those of the line are for messages of any kind."""
+        self._taking = replace(self._taking, limits=limits)
 
     async def send(self, tree: Any) -> None:
         """Send one message, a tree or a ``Packed``; returns when the last block has room in the window.
@@ -111,7 +117,7 @@ class Channel:
                 self._forget()
                 continue
             if self._assembly is None:
-                self._assembly = Assembly(self._settings)
+                self._assembly = Assembly(self._taking)
             try:
                 self._assembly.add(frame.content)
                 if frame.flags & END:
@@ -125,7 +131,7 @@ class Channel:
                 raise
 
     async def send_block(self, block: Block) -> None:
-        """Pass on one block; a channel is used by messages or by blocks, not by both.
+        """Pass on one block, whose content does not change any more; a channel is used by messages or by blocks, not by both.
 
         Raises:
             LinkClosed: one of the ends closed the channel, or the line is lost.
@@ -136,7 +142,7 @@ class Channel:
                 self.outbox.put(Kind.DATA, block.flags, b"")
                 self.line.ready(self)
             else:
-                await self._put(block.flags, block.content)
+                await self._put(block.flags, block.content, settled=True)
 
     async def recv_block(self) -> Block:
         """Wait for the next block.
@@ -217,7 +223,7 @@ class Channel:
         if self.outbox.closed:
             raise LinkClosed(f"channel {self.name!r} is closed at this end")
 
-    async def _put(self, flags: int, content: Buffer) -> None:
+    async def _put(self, flags: int, content: Buffer, *, settled: bool = False) -> None:
         if len(content) > BLOCK:
             raise MessageError(f"a block of {len(content)} bytes", where="channel", remedy=f"at most {BLOCK} bytes")
         self._check()
@@ -225,7 +231,7 @@ class Channel:
             self._freed.clear()
             await self._freed.wait()
             self._check()
-        self.outbox.put(Kind.DATA, flags, content)
+        self.outbox.put(Kind.DATA, flags, content, settled=settled)
         self.line.ready(self)
 
     async def _next(self) -> Frame:

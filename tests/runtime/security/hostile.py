@@ -1,0 +1,123 @@
+"""A server's front on a real socket in this process, with one good admin and one good site, and hands to write to it with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atoll.runtime.fronts.admin import Admin
+from atoll.runtime.fronts.server import Server
+from atoll.runtime.fronts.site import Site
+from atoll.runtime.jobs.amounts import Resources
+from atoll.runtime.line import Backoff, Channel, Line, Settings, dial_line
+from atoll.runtime.provision import Kit
+from atoll.runtime.transport import Pipe, transport
+from atoll.runtime.work.sitedata import site_spec
+
+QUICK = Settings(heartbeat=None, patience=10.0)
+Kits = Callable[[str], Kit]
+
+
+class Besieged:
+    """A server under attack.
+
+    Attributes:
+        address: where it listens.
+        server: itself.
+        folder: its own.
+    """
+
+    def __init__(self, kits: Kits, server: Server, address: str) -> None:
+        self.kits, self.server, self.address = kits, server, address
+        self.folder = server.folder
+
+    def kit(self, name: str) -> Kit:
+        return self.kits(f"ours/{name}")
+
+    async def pipe(self, name: str) -> Pipe:
+        """A connection that has said nothing yet, with a good certificate."""
+        kit = self.kit(name)
+        return await transport(self.server.kit.transport).dial(self.address, kit.credentials(), kit.server.name)
+
+    async def line(self, name: str, on_open: Callable[[Channel], None] | None = None) -> Line:
+        """A line that has said nothing yet."""
+        return await dial_line(
+            partial(self.pipe, name), settings=QUICK, on_open=on_open, backoff=Backoff(first=0.01, longest=0.1)
+        )
+
+    @contextlib.asynccontextmanager
+    async def admin(self, name: str = "anna") -> AsyncIterator[Admin]:
+        """Somebody good."""
+        async with Admin(self.kit(name), self.address) as made:
+            yield made
+
+    async def serves(self) -> list[dict[str, Any]]:
+        """Ask as a good admin; the jobs."""
+        async with self.admin() as admin, asyncio.timeout(10):
+            return await admin.jobs()
+
+    async def ask(self, name: str, frame: Any) -> Any:
+        """Send one request as it is; what comes back, or None if the channel is closed."""
+        line = await self.line(name)
+        try:
+            channel = line.open("request")
+            await channel.send(frame)
+            async with asyncio.timeout(10):
+                return await channel.recv()
+        finally:
+            await line.close(within=0.2)
+
+
+@contextlib.asynccontextmanager
+async def besieged(kits: Kits, folder: Path, carrier: str = "tcp", **options: Any) -> AsyncIterator[Besieged]:
+    """A server's front that listens."""
+    kit = kits("ours/server")
+    made = Server(kit_over(kit, carrier), folder / "server", address="127.0.0.1:0", **options)
+    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(made.serve(listening.set_result))
+    await asyncio.wait({serving, listening}, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        yield Besieged(lambda path: kit_over(kits(path), carrier), made, await listening)
+        assert not serving.done(), serving
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+def kit_over(kit: Kit, carrier: str) -> Kit:
+    """The same kit over another transport."""
+    return Kit(kit.folder, kit.config.model_copy(update={"transport": carrier}))
+
+
+@contextlib.asynccontextmanager
+async def good_site(kit: Kit, address: str, folder: Path) -> AsyncIterator[Site]:
+    """A site's front."""
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "rows.npz", x=np.ones((5, 4)), y=np.arange(5) % 2)
+    spec = site_spec(str(folder / "rows.npz"))
+    made = Site(kit, spec, folder / "site", Resources(cpus=8.0, memory=1 << 40), server=address)
+    connected = asyncio.Event()
+    serving = asyncio.create_task(made.serve(lambda server: connected.set()))
+    try:
+        async with asyncio.timeout(20):
+            await connected.wait()
+        yield made
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+def played(body: Callable[[], Awaitable[None]], seconds: float = 40.0) -> None:
+    """Run a test's body; what hangs fails."""
+
+    async def main() -> None:
+        async with asyncio.timeout(seconds):
+            await body()
+
+    asyncio.run(main())
