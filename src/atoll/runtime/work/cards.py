@@ -91,7 +91,7 @@ class Card:
                 {str(name): _texts(values, MOST_CLASSES) for name, values in tree["categories"].items()},
             )  # fmt: skip
             _check(card)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise MessageError(
                 f"no data card: {type(error).__name__}: {error}",
                 where=where,

@@ -24,6 +24,8 @@ from .cards import Card
 __all__ = ["Hello", "Muster", "error_frame", "raise_if_error", "require_own_names"]
 
 MOST_PARTIES = 10_000_000
+MOST_ROWS = 1 << 40
+"""Rows of one party: their sum over all parties must not overflow."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,15 @@ class Hello:
         try:
             parties = tuple(_text(name) for name in tree["parties"])
             sizes = tuple(int(n) for n in np.asarray(tree["sizes"], dtype=np.int64))
-            if not parties or len(parties) > MOST_PARTIES or len(parties) != len(sizes) or min(sizes) < 0:
+            if (
+                not parties
+                or len(parties) > MOST_PARTIES
+                or len(parties) != len(sizes)
+                or not 0 <= min(sizes) <= max(sizes) <= MOST_ROWS
+            ):
                 raise ValueError(f"{len(parties)} parties and {len(sizes)} sizes")
             card = tree["card"]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise _refused("a hello", where, error) from error
         return Hello(parties, sizes, None if card is None else Card.unpack(card, where))
 
