@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from line_toys import QUICK, SITE, Life, hub, run
+from line_toys import QUICK, SERVER, SITE, Life, hub, run
 
+from atoll.core.errors import IdentityError
 from atoll.engines.link import LinkClosed
-from atoll.runtime.line import Channel, Line, LineLost, Switchboard
-from atoll.runtime.transport import transport
+from atoll.runtime.identity import peer_of
+from atoll.runtime.line import Backoff, Channel, Line, LineLost, LineRefused, Settings, Switchboard, dial_line
+from atoll.runtime.line.hello import Hello, read_hello, write_hello
+from atoll.runtime.transport import Pipe, transport
 
 LIVES = st.lists(st.builds(Life, st.integers(0, 40), st.integers(0, 40), st.booleans()), max_size=8)
 SIZES = st.lists(st.integers(0, 3000), min_size=1, max_size=8)  # bytes; blocks are of 256
@@ -168,8 +173,79 @@ def test_a_site_that_began_anew_ends_its_old_line() -> None:
                 await old.recv()
             assert (await server.lines.get()).lost.is_set()
             assert [other.other for other in server.board.lines] == [again.id]
-            with pytest.raises(LineLost, match="not known here"):
+            with pytest.raises(LineLost, match="another process uses this kit"):
                 await line.open("late").recv()
+            assert isinstance(line.error, LineRefused)
+            assert isinstance(line.error.error, IdentityError)
+            assert "a kit of its own" in str(line.error)
+            assert [other.other for other in server.board.lines] == [again.id]  # it has not come back
+
+
+def test_a_dead_predecessor_is_replaced_at_once_even_where_nobody_noticed_its_death() -> None:
+    """After kill -9 behind a firewall the old connection stays half open: nothing closes it."""
+
+    async def play() -> None:
+        async with hub(Settings(heartbeat=None, patience=None)) as server:
+            dead = await server.dial()()
+            await write_hello(dead, Hello(b"d" * 16))
+            await read_hello(dead)
+            begun = asyncio.get_running_loop().time()
+            again = await server.line()
+            await again.open("job").send(1)
+            assert asyncio.get_running_loop().time() - begun < 1.0
+            assert [other.other for other in server.board.lines] == [again.id]
+
+    run(play)
+
+
+@pytest.mark.parametrize("kind", ["memory", "tcp", "grpc"])
+def test_a_dialler_that_is_refused_on_its_way_back_gives_up_and_says_why(kind: str) -> None:
+    """Its certificate is revoked while it is connected, and the connection is cut."""
+
+    async def play() -> None:
+        way = transport(kind)
+        gone: set[int] = set()
+        came: asyncio.Queue[Channel] = asyncio.Queue()
+        board = Switchboard(lambda line: setattr(line, "on_open", came.put_nowait), QUICK)
+        listener = await way.listen("127.0.0.1:0", SERVER, board.accept, gone.__contains__)
+        dial = partial(way.dial, listener.address, SITE)
+        line = await dial_line(dial, settings=QUICK, backoff=Backoff(first=1e-4, longest=1e-3))
+        line.open("job")
+        await came.get()
+        gone.add(peer_of(SITE.certificate).serial)
+        await board.lines[0].detach()
+        await line.lost.wait()
+        assert isinstance(line.error, LineRefused)
+        assert re.search(
+            r"site 'north' of 'North' is refused: its certificate \(serial \w+\) was revoked", str(line.error)
+        )
+        assert line.error.error.remedy.endswith("atoll provision PROJECT --renew north")
+        await listener.close()
+
+    run(play)
+
+
+def test_a_dialler_that_refuses_what_it_finds_tries_again() -> None:
+    """The fault is the other end's, where somebody may repair it; what answers may also be somebody else for a moment."""
+
+    async def play() -> None:
+        async with hub() as server:
+            dial, wrong = server.dial(), iter([False, True, True])
+
+            async def sometimes() -> Pipe:
+                if next(wrong, False):
+                    raise IdentityError("a stranger", where="certificate", remedy="look")
+                return await dial()
+
+            line = await dial_line(sometimes, settings=QUICK, backoff=Backoff(first=1e-4, longest=1e-3))
+            here = line.open("job")
+            there = await server.channels.get()
+            await server.board.lines[0].detach()
+            await here.send(1)
+            assert await there.recv() == 1
+            assert line.stats().resumes == 1
+
+    run(play)
 
     run(play)
 

@@ -17,6 +17,7 @@ from atoll.core.errors import IdentityError
 from atoll.runtime.identity import Credentials, peer_of
 from atoll.runtime.transport import Pipe, transport
 from atoll.runtime.transport.own import own
+from atoll.runtime.transport.refusals import reason, refusal
 from atoll.runtime.transport.tls import client_context, server_context
 
 HERE = authority()
@@ -91,7 +92,8 @@ def test_a_revoked_certificate(kind: str) -> None:
     async def play() -> None:
         error = await refused(kind, SITE, revoked=lambda number: number == serial)
         assert isinstance(error, IdentityError)
-        assert "was revoked" in str(error)
+        assert "was revoked" in error.what
+        assert error.remedy == "ask the project's provisioner for a new kit: atoll provision PROJECT --renew north"
 
     run(play)
 
@@ -229,6 +231,16 @@ def test_a_dialler_speaks_tls_1_3_only(kind: str, old: bool) -> None:
         assert spoken == ([None] if old else ["TLSv1.3"])
 
     run(play)
+
+
+def test_what_a_listener_says_is_bounded_and_can_be_printed() -> None:
+    error = refusal("hub:1", "no\x1b[2J way\n. Remedy: go\u202e away" + "!" * 10_000)
+    assert error.what == "no connection to hub:1: no[2J way"
+    assert str(error.remedy).startswith("go away!")
+    assert str(error.remedy).isprintable()
+    assert len(str(error)) < 1200
+    assert "kits of the same project" in str(refusal("hub:1", "no").remedy)
+    assert len(reason(IdentityError("w" * 5000, remedy="r"))) == 1000
 
 
 def test_credentials_that_do_not_belong_together_are_refused() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from atoll.core.errors import AtollError, ConfigError, MessageError
 from atoll.core.files import write_bytes
 from atoll.engines.link import LinkClosed
+from atoll.runtime.identity import Peer
 from atoll.runtime.jobs.records import Event, JobRecord
 from atoll.runtime.jobs.scheduler import Scheduler
 from atoll.runtime.jobs.sqlite import SqliteStore
@@ -25,6 +26,7 @@ from .attempt import Attempt
 from .control import CONTROL, FROM_SITE
 from .desk import Desk
 from .dispatch import Dispatcher
+from .guard import guard
 from .launch import JobProcess, Place, launch
 from .news import News
 from .requests import MAY, REQUEST, Desktop
@@ -97,6 +99,7 @@ class Server:
             _LOG.info("server %r of project %r listens at %s", self.kit.name, self.kit.project, listener.address)
             self._store.record(Event(when=time.time(), who="server", what="started"))
             on_listening(listener.address)
+            self._spawn(guard(board, self._revoked, self._cut))
             self._dispatcher.resume()
             await self._dispatcher.run()
         finally:
@@ -120,6 +123,10 @@ class Server:
             line.on_open = lambda channel: self._spawn(self._person(line, channel))
         else:
             self._spawn(line.close(f"{peer} has no business here"))
+
+    def _cut(self, peer: Peer) -> None:
+        why = {"why": "its certificate was revoked", "serial": f"{peer.serial:x}"}
+        self._store.record(Event(when=time.time(), who=str(peer), what="cut", details=why))
 
     async def _site(self, line: Line, channel: Channel) -> None:
         """The first channel of a site is about jobs; it lasts as long as its line."""

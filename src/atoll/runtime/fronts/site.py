@@ -14,7 +14,7 @@ from atoll.core.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.jobs.amounts import Resources
 from atoll.runtime.jobs.resources import ResourceManager
-from atoll.runtime.line import Backoff, Channel, Line, Settings, dial_line
+from atoll.runtime.line import Backoff, Channel, Line, LineRefused, Settings, dial_line
 from atoll.runtime.provision import Kit
 
 from .control import CONTROL, FROM_SERVER, Control, content, job_channel, text, whole
@@ -74,8 +74,14 @@ class Site:
             on_connected: called with the server's name whenever a line begins.
 
         Raises:
-            IdentityError: one end refuses the other: a person must act.
+            IdentityError: one end refuses the other, or another process uses the kit: a person must act.
         """
+        try:
+            await self._serve(on_connected)
+        except LineRefused as refused:
+            raise refused.error from None
+
+    async def _serve(self, on_connected: Callable[[str], None]) -> None:
         settings = Settings(patience=None, spool=self.folder / "spool")
         # Sites that were cut off together must not come back together.
         backoff = Backoff(seed=int.from_bytes(hashlib.sha256(self.kit.name.encode()).digest()[:4]))
@@ -87,6 +93,8 @@ class Site:
             finally:
                 await self._stop_all()
                 await line.close("the site was stopped", within=1.0)
+            if isinstance(line.error, LineRefused):
+                raise line.error
             await asyncio.sleep(backoff.pause())
 
     async def _stay(self, line: Line, on_connected: Callable[[str], None]) -> None:

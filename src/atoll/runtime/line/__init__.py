@@ -8,7 +8,7 @@ from .channel import Block, Channel
 from .dialing import Backoff, dial_line, local_line
 from .line import Line
 from .messages import Packed
-from .settings import LineLost, Settings, Stats
+from .settings import LineLost, LineRefused, Settings, Stats
 
 __all__ = [
     "Backoff",
@@ -16,6 +16,7 @@ __all__ = [
     "Channel",
     "Line",
     "LineLost",
+    "LineRefused",
     "Packed",
     "Settings",
     "Stats",

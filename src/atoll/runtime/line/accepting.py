@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable
 
 from atoll.runtime.identity import Peer
@@ -13,13 +14,16 @@ from atoll.runtime.transport.base import Pipe, PipeClosed
 from .frames import Violation
 from .hello import Hello, read_hello, write_hello
 from .line import Line
-from .settings import LineLost, Settings
+from .settings import TAKEN, LineLost, Settings
 
 __all__ = ["Switchboard"]
 
 _MOST = 256
 """Lines of one party that are kept; the oldest one that is cut goes first."""
 _LOG = logging.getLogger("atoll.runtime")
+_UNKNOWN = "the line that is to go on is not known here: this end began anew or gave it up"
+_REMEMBERED = 64
+"""Lines of a party that are known to have lost their place to another one."""
 
 
 def _is_site(peer: Peer) -> bool:
@@ -32,7 +36,8 @@ class Switchboard:
     Args:
         on_line: called with each new line, before anything can come over it.
         settings: bounds and paces of the lines.
-        alone: whether a party has one process at most; a new one then ends the line of the one before.
+        alone: whether a party has one process at most; a new one then ends the line of the one before, which is told
+            so if it still lives and dials again.
 
     Attributes:
         lines: those that are not lost.
@@ -49,6 +54,7 @@ class Switchboard:
         self._alone = alone
         self._lines: dict[tuple[str, str, bytes], Line] = {}
         self._joining: dict[tuple[str, str, bytes], asyncio.Lock] = {}
+        self._displaced: dict[tuple[str, str], deque[bytes]] = {}
 
     @property
     def lines(self) -> list[Line]:
@@ -81,13 +87,17 @@ class Switchboard:
     async def _join(self, pipe: Pipe, theirs: Hello) -> None:
         peer = pipe.peer
         key = (peer.role, peer.name, theirs.line)
+        if theirs.line in self._displaced.get(key[:2], ()):
+            raise Violation(TAKEN)
         line = self._lines.get(key)
         if theirs.other and (line is None or line.id != theirs.other):
-            raise Violation("the line that is to go on is not known here: this end began anew or gave it up")
+            raise Violation(_UNKNOWN)
         if line is None:
             line = self._new(key, peer)
         async with self._joining.setdefault(key, asyncio.Lock()):
             await line.detach()
+            if line.lost.is_set():  # while this connection waited for its turn
+                raise Violation(TAKEN if theirs.line in self._displaced.get(key[:2], ()) else _UNKNOWN)
             try:
                 await write_hello(pipe, line.greeting())
                 line.attach(pipe, theirs)
@@ -98,6 +108,9 @@ class Switchboard:
     def _new(self, key: tuple[str, str, bytes], peer: Peer) -> Line:
         before = [line for k, line in self._lines.items() if k[:2] == key[:2]]
         if self._alone(peer):
+            # Killed, it never comes back; alive, it must not push out the one that has its place now.
+            displaced = self._displaced.setdefault(key[:2], deque(maxlen=_REMEMBERED))
+            displaced.extend(k[2] for k in self._lines if k[:2] == key[:2])
             for old in before:
                 old.lose(LineLost(f"{peer} began anew"))
         elif len(before) >= _MOST:

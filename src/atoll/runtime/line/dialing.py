@@ -12,12 +12,13 @@ import numpy as np
 
 from atoll.core.errors import IdentityError
 from atoll.runtime.transport.base import Pipe, PipeClosed
+from atoll.runtime.transport.refusals import OWN
 
 from .channel import Channel
 from .frames import Violation
 from .hello import Hello, read_hello, write_hello
 from .line import Line
-from .settings import LineLost, Settings
+from .settings import TAKEN, LineLost, LineRefused, Settings
 
 __all__ = ["Backoff", "dial_line", "local_line"]
 
@@ -70,8 +71,12 @@ async def dial_line(
         on_open: called with each channel that the other end opens.
         backoff: the pauses between attempts.
 
+    Later the line is lost with ``LineRefused`` once the other end refuses this one. What this end refuses is tried again, as the other end
+    may be repaired.
+
     Raises:
         IdentityError: one end refuses the other.
+        LineRefused: another process of this party has its place.
         LineLost: the other end speaks another version, or refuses for another reason it gives.
         OSError: nobody could be reached in time.
     """
@@ -138,6 +143,9 @@ class _Dialer:
                 line.lose(error)
                 return None
             except (OSError, TimeoutError, Violation) as error:
+                if isinstance(error, IdentityError) and error.where == OWN:
+                    line.lose(LineRefused(error))
+                    return None
                 pause = self._backoff.pause()
                 _LOG.warning("%s cannot be reached: %s; trying again in %.1f s", line.peer, error, pause)
                 await asyncio.sleep(pause)
@@ -145,6 +153,8 @@ class _Dialer:
     async def _greeted(self, line: Line, pipe: Pipe) -> asyncio.Task[str]:
         try:
             theirs = await _exchange(line, pipe)
+            if theirs.refused == TAKEN:
+                raise LineRefused(_taken(pipe))
             if theirs.refused:
                 raise LineLost(f"{pipe.peer}: {theirs.refused}")
             if line.other and theirs.line != line.other:
@@ -155,6 +165,11 @@ class _Dialer:
             raise
         self._backoff.reset()
         return running
+
+
+def _taken(pipe: Pipe) -> IdentityError:
+    remedy = "stop one of the two: every process of a project needs a kit of its own"
+    return IdentityError(TAKEN, where=f"line to {pipe.peer}", remedy=remedy)
 
 
 async def _exchange(line: Line, pipe: Pipe) -> Hello:

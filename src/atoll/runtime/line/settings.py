@@ -6,16 +6,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll.core import message as M
-from atoll.core.errors import ConfigError
+from atoll.core.errors import AtollError, ConfigError
 from atoll.core.records import Allowance
 from atoll.engines.link import LinkClosed
 from atoll.runtime.transport.base import BLOCK
 
-__all__ = ["LineLost", "Settings", "Stats"]
+__all__ = ["TAKEN", "LineLost", "LineRefused", "Settings", "Stats"]
+
+TAKEN = "another process uses this kit"
+"""Why a process is refused that another one of the same party has taken the place of."""
 
 
 class LineLost(LinkClosed):
     """The other end gave up, began anew in another process, or was away for longer than anybody waits."""
+
+
+class LineRefused(LineLost):
+    """The other end refuses this one: dialling again does not help, a person must act.
+
+    Args:
+        error: why, and what to do.
+
+    Attributes:
+        error: the same.
+    """
+
+    def __init__(self, error: AtollError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,11 @@ import asyncio
 from collections import deque
 from typing import Any
 
+from atoll.core.errors import IdentityError
 from atoll.runtime.identity import Credentials, Peer, admit, peer_of
 
 from .base import LARGEST, Accept, Buffer, Listener, Pipe, PipeClosed, Revoked, nobody
+from .refusals import reason, refusal
 
 __all__ = ["MemoryPipe", "MemoryTransport", "pair"]
 
@@ -136,7 +138,10 @@ class MemoryTransport:
         if place is None:
             raise ConnectionRefusedError(f"nobody listens at {address}")
         me = peer_of(credentials.certificate)
-        admit(credentials.certificate, project=place.peer.project, revoked=place.revoked)
+        try:
+            admit(credentials.certificate, project=place.peer.project, revoked=place.revoked)
+        except IdentityError as error:
+            raise refusal(address, reason(error)) from error
         if revoked(place.peer.serial):
             raise PipeClosed(f"the certificate of {place.peer} was revoked")
         held, other = pair(me, place.peer)

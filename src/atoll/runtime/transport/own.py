@@ -8,6 +8,8 @@ from atoll.core.errors import IdentityError
 from atoll.data._extra import need
 from atoll.runtime.identity import Credentials, Peer, peer_of
 
+from .refusals import OWN
+
 __all__ = ["UNWELCOME", "own"]
 
 UNWELCOME = "it may not take this end's certificate: see the log of the server"
@@ -34,6 +36,6 @@ def own(credentials: Credentials, now: datetime | None = None) -> Peer:
     words = f"expired on {end:%Y-%m-%d %H:%M}" if now > end else f"is valid from {begin:%Y-%m-%d %H:%M} only"
     raise IdentityError(
         f"the certificate of {me} {words} UTC; it is {now:%Y-%m-%d %H:%M} here",
-        where="this end's certificate",
+        where=OWN,
         remedy=f"if the clock is right, ask for a new kit: atoll provision PROJECT --renew {me.name}",
     )

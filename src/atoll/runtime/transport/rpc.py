@@ -15,6 +15,7 @@ from .addresses import joined, split
 from .base import LARGEST, Accept, Buffer, Listener, Pipe, PipeClosed, Revoked, nobody
 from .handshakes import Handshakes
 from .own import UNWELCOME, own
+from .refusals import reason, refusal
 
 __all__ = ["OPTIONS", "GrpcPipe", "GrpcTransport"]
 
@@ -152,7 +153,7 @@ class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
             peer = admit(shown, project=self._me.project, roles=_CLIENTS, revoked=self._revoked)
         except IdentityError as error:
             _LOG.warning("a connection from %s is refused: %s", context.peer(), error)
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, error.what)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason(error))
         await context.send_initial_metadata(self._shown)
         pipe = GrpcPipe(peer, context)
         self._pipes.add(pipe)
@@ -225,8 +226,9 @@ class GrpcTransport:
 async def _failure(address: str, call: Any) -> Exception:
     """Why a call came to nothing: a refusal, or nobody there."""
     code, details = await call.code(), await call.details()
-    refused = code is grpc.StatusCode.PERMISSION_DENIED or "SSL_ERROR" in details or "Verification" in details
-    if not refused:
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        return refusal(address, details)
+    if "SSL_ERROR" not in details and "Verification" not in details:
         more = f"; {UNWELCOME}" if "ocket closed" in details or "reset" in details else ""
         return PipeClosed(f"no connection to {address}: {details}{more}")
     return IdentityError(

@@ -18,6 +18,7 @@ from .connecting import connected, listening, shake_hands
 from .ends import SecuredEnd
 from .framed import FramedPipe
 from .own import UNWELCOME, own
+from .refusals import reason, refusal
 from .tls import client_context, server_context
 
 __all__ = ["TcpTransport"]
@@ -102,7 +103,7 @@ class _Listening:
             _LOG.warning("a connection from %s is refused: %s", where, error)
             pipe = FramedPipe(end, self._me)  # to say why, and nothing else
             try:
-                await pipe.send(error.what.encode()[:1000])
+                await pipe.send(reason(error).encode())
             finally:
                 await pipe.close()
             return None
@@ -160,7 +161,7 @@ class TcpTransport:
             raise
         if said != _WELCOME:
             await pipe.close()
-            raise _refused(address, said.decode(errors="replace"))
+            raise refusal(address, said.decode(errors="replace"))
         return pipe
 
 

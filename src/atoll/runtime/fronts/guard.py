@@ -1,0 +1,33 @@
+"""What the server looks at again and again: who of those that are connected may be."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from atoll.runtime.identity import Peer
+from atoll.runtime.line import LineLost, Switchboard
+
+__all__ = ["EVERY", "guard"]
+
+EVERY = 2.0
+"""Seconds between two looks."""
+_LOG = logging.getLogger("atoll.runtime")
+
+
+async def guard(board: Switchboard, revoked: Callable[[int], bool], on_cut: Callable[[Peer], None]) -> None:
+    """Cut those off whose certificate was revoked since they came; on their way back they are told why.
+
+    Args:
+        board: the lines of all that are connected.
+        revoked: whether a serial number was revoked; follows the list by itself.
+        on_cut: called with each party that is cut off.
+    """
+    while True:
+        await asyncio.sleep(EVERY)
+        for line in board.lines:
+            if revoked(line.peer.serial):
+                _LOG.warning("%s is cut off: its certificate (serial %x) was revoked", line.peer, line.peer.serial)
+                on_cut(line.peer)
+                line.lose(LineLost(f"the certificate of {line.peer} was revoked"))

@@ -1,0 +1,150 @@
+"""Fronts that the server does not want any more end, and say what is to be done; fronts in one process, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.core.errors import IdentityError
+from atoll.runtime.fronts import guard
+from atoll.runtime.fronts.admin import Admin
+from atoll.runtime.fronts.server import Server
+from atoll.runtime.fronts.site import Site
+from atoll.runtime.jobs.amounts import Resources
+from atoll.runtime.provision import Kit, ProjectConfig, provision
+
+TRANSPORTS = ["tcp", "grpc"]
+
+
+def project(transport: str) -> ProjectConfig:
+    """A server, a site and a person."""
+    server = {"name": "server", "hosts": ["127.0.0.1"], "listen": "127.0.0.1"}
+    site, admin = {"name": "north", "org": "North"}, {"name": "anna", "org": "Lab"}
+    return ProjectConfig.model_validate(
+        {"project": "p", "servers": [server], "sites": [site], "admins": [admin], "transport": transport}
+    )
+
+
+class Fronts:
+    """A server, and sites that are started with its kits."""
+
+    def __init__(self, folder: Path, transport: str) -> None:
+        self.folder, self.project = folder, project(transport)
+        provision(self.project, folder / "kits")
+        shutil.copytree(folder / "kits" / "server", folder / "running")  # where the operator has put it
+        self.address = ""
+
+    def kit(self, name: str) -> Kit:
+        return Kit.read(self.folder / "kits" / name)
+
+    async def site(self, place: str, kit: Kit) -> tuple[asyncio.Task[None], asyncio.Event]:
+        """Start one; it is connected when this returns."""
+        connected = asyncio.Event()
+        site = Site(kit, {}, self.folder / place, Resources(1.0, 0, 0), server=self.address)
+        task = asyncio.create_task(site.serve(lambda _: connected.set()))
+        waiting = asyncio.create_task(connected.wait())
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        assert not task.done()
+        return task, connected
+
+    async def __aenter__(self) -> Fronts:
+        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._server = Server(Kit.read(self.folder / "running"), self.folder / "server", address="127.0.0.1:0")
+        self._serving = asyncio.create_task(self._server.serve(listening.set_result))
+        self.address = await listening
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        self._serving.cancel()
+        await asyncio.wait({self._serving})
+
+
+@contextlib.asynccontextmanager
+async def fronts(folder: Path, transport: str) -> AsyncIterator[Fronts]:
+    async with asyncio.timeout(30), Fronts(folder, transport) as made:
+        yield made
+
+
+async def connected_sites(admin: Admin) -> list[str]:
+    return [site["site"] for site in (await admin.one("sites"))["sites"] if site["connected"]]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_of_two_processes_with_one_kit_the_newer_one_stays(transport: str, tmp_path: Path) -> None:
+    async def body() -> None:
+        async with fronts(tmp_path, transport) as here:
+            first, _ = await here.site("one", here.kit("north"))
+            second, _ = await here.site("two", here.kit("north"))
+            with pytest.raises(IdentityError, match="another process uses this kit") as found:
+                await first
+            assert found.value.exit_code == 11
+            assert "a kit of its own" in str(found.value.remedy)
+            async with Admin(here.kit("anna"), here.address) as admin:
+                assert await connected_sites(admin) == ["north"]
+            assert not second.done()
+            second.cancel()
+            await asyncio.wait({second})
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_revoked_party_is_cut_off_and_told_why(
+    transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "EVERY", 0.02)
+
+    async def body() -> None:
+        async with fronts(tmp_path, transport) as here:
+            site, _ = await here.site("one", here.kit("north"))
+            provision(here.project, here.folder / "kits", revoke=["north"])
+            shutil.copy(here.kit("server").revoked_file, here.folder / "running")
+            with pytest.raises(IdentityError, match=r"site 'north' of 'North' is refused: its .* was revoked") as found:
+                await site
+            assert str(found.value.remedy).endswith("atoll provision PROJECT --renew north")
+            async with Admin(here.kit("anna"), here.address) as admin:
+                events = (await admin.one("events"))["events"]
+                assert await connected_sites(admin) == []
+            cut = [event for event in events if event["what"] == "cut"]
+            assert [(event["who"], event["details"]["why"]) for event in cut] == [
+                ("site 'north' of 'North'", "its certificate was revoked")
+            ]
+
+            # A person too, in the middle of a question.
+            async with Admin(here.kit("anna"), here.address) as admin:
+                asking = asyncio.create_task(anext(admin.ask("jobs", seen=(await admin.one("jobs"))["seen"])))
+                provision(here.project, here.folder / "kits", revoke=["anna"])
+                shutil.copy(here.kit("server").revoked_file, here.folder / "running")
+                with pytest.raises(OSError, match="was revoked"):
+                    await asking
+                with pytest.raises(IdentityError, match="was revoked"):
+                    await admin.jobs()
+
+    asyncio.run(body())
+
+
+def test_a_site_whose_certificate_ends_while_it_is_connected_stops_at_its_next_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    from atoll.runtime.transport import tcp
+    from atoll.runtime.transport.own import own
+
+    async def body() -> None:
+        async with fronts(tmp_path, "tcp") as here:
+            site, _ = await here.site("one", here.kit("north"))
+            monkeypatch.setattr(tcp, "own", partial(own, now=datetime.now(UTC) + timedelta(days=400)))
+            await here.__aexit__()  # a server that is started again
+            with pytest.raises(IdentityError, match=r"site 'north' of 'North' expired on") as found:
+                await site
+            assert "atoll provision PROJECT --renew north" in str(found.value.remedy)
+
+    asyncio.run(body())
