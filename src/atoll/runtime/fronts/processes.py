@@ -21,8 +21,33 @@ LINE = 8192
 _CHUNK = 1 << 16
 _LAST_WORDS = 2.0
 """Seconds that output which is still on its way has after the end of the process."""
-_SECRETS = ("ATOLL_KIT", "ATOLL_PASSPHRASE")
-"""Variables that begin like this lead to keys: a job has none."""
+_NAMES = frozenset(
+    [
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "TEMP",
+        "TMP",
+        "VIRTUAL_ENV",
+        "SYSTEMROOT",
+        "XDG_CACHE_HOME",
+    ]
+)
+_BEGIN = (
+    "LC_", "PYTHON", "LD_LIBRARY_", "DYLD_", "ATOLL_JOB_",
+    # Where libraries look for devices and how many threads they use.
+    "OMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "KMP_", "MALLOC_", "CUDA_", "CUBLAS_", "NVIDIA_", "NCCL_", "TORCH", "HIP_", "ROCR_",
+)  # fmt: skip
+"""What a job's process is told of its front's environment, and nothing else: passphrases and tokens of all sorts live there.
+
+Whoever wants to hand a variable to jobs lets its name begin with ``ATOLL_JOB_``.
+"""
 
 
 class Process:
@@ -66,7 +91,7 @@ class Process:
             arguments: its arguments, given the number of its end of the socket.
             folder: its working folder.
             on_line: called with every line that it writes to stdout or stderr.
-            environment: added to this process's own.
+            environment: added to what it is told of this process's own.
             memory: bytes that it may allocate; 0 for no limit.
 
         Raises:
@@ -159,7 +184,7 @@ async def _read(output: IO[bytes], on_line: Callable[[str], None]) -> None:
 
 
 def _inherited() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(_SECRETS)}
+    return {name: value for name, value in os.environ.items() if name in _NAMES or name.startswith(_BEGIN)}
 
 
 def _text(line: bytes) -> str:
