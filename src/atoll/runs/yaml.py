@@ -57,14 +57,51 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
+_MOST = 1_000_000
+
+
+def _require_small(node: yaml.Node | None, known: dict[int, int], where: str) -> int:
+    """Count what a document comes to once every alias stands for what it names: a few lines can name each other to billions.
+
+    Args:
+        node: the document, or a part of it.
+        known: sizes of parts by identity; 0 for those that are being counted.
+        where: for errors.
+
+    Raises:
+        ConfigError: it is more than anybody writes, or holds itself.
+    """
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = 0
+        parts = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
+        known[id(node)] = 1 + sum(_require_small(part, known, where) for part in parts)
+    if not 0 < known[id(node)] <= _MOST:
+        raise ConfigError(
+            f"with its aliases written out it has more than {_MOST} values, or holds itself",
+            where=where,
+            remedy="write values out in place of aliases (*name)",
+        )
+    return known[id(node)]
+
+
 def parse(text: str, where: str) -> Any:
     """Read YAML.
 
     Raises:
-        ConfigError: it is not YAML, or a key stands twice.
+        ConfigError: it is not YAML, a key stands twice, or it is a bomb of aliases.
     """
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            _require_small(node, {}, where)
+            return None if node is None else loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except RecursionError as error:
+        raise ConfigError("its values lie too deep in each other", where=where, remedy="write it flatter") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
