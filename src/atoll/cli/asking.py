@@ -129,7 +129,7 @@ def logging_on(output: Output, folder: Path) -> Iterator[None]:
         def emit(self, record: logging.LogRecord) -> None:
             output.console.print(f"{record.levelname.lower()}: {record.getMessage()}", markup=False, soft_wrap=True)
 
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     shown, propagates = Shown(logging.INFO), logger.propagate
     with logging_to(folder / "log.jsonl"):
         logger.addHandler(shown)

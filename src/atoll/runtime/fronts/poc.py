@@ -182,7 +182,7 @@ class Poc:
                 self.address,
             ]
         front = self._fronts[name] = _Front(name, arguments, self._on_line)
-        Path(place).mkdir(parents=True, exist_ok=True)
+        Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
         said = await front.start(Path(place))
         if name == "server":
             self.address = str(said["listening"])

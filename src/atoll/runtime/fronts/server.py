@@ -62,7 +62,7 @@ class Server:
         self.kit = kit
         self.folder = folder
         self._address = address or f"{kit.server.listen}:{kit.server.port}"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # models and logs are nobody else's business
         self._credentials = kit.credentials()
         self._revoked = Revocations(kit.revoked_file, self._credentials.ca)
         self._news = News()

@@ -65,7 +65,7 @@ class Site:
         self._jobs: dict[str, Posting] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._control: Control | None = None
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private states are nobody else's business
 
     async def serve(self, on_connected: Callable[[str], None] = lambda server: None) -> None:
         """Stay connected until cancelled.
@@ -139,8 +139,11 @@ class Site:
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _LOG.error("an order of the server was not carried out", exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, AtollError):
+            _LOG.warning("an order of the server was not carried out: %s", error)
+        elif error is not None:
+            _LOG.error("an order of the server was not carried out", exc_info=error)
 
     def _offer(self, job: str, frame: Mapping[str, Any]) -> None:
         ticket = whole(frame, "ticket")  # before anything is reserved

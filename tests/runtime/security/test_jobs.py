@@ -1,0 +1,425 @@
+"""Jobs of ill will: bundles that nobody may have made, servers that send a site what no admin has signed, and sites that send an engine garbage."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import stat
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from forging import forged
+from forging import opened as members_of
+from hostile import Besieged, Kits, besieged, good_site, kit_over, played
+
+from atoll.core.message import encode
+from atoll.core.wire import unpack_error
+from atoll.engines.link import LinkClosed
+from atoll.runs import yaml
+from atoll.runtime.jobs.archive import write_archive
+from atoll.runtime.jobs.manifest import File, Manifest
+from atoll.runtime.line import Channel, Line, Settings, Switchboard
+from atoll.runtime.provision import Kit
+from atoll.runtime.transport import transport
+
+JOB = yaml.dump({"name": "evil", "program": "evil:run", "source": "source", "sites": ["north"]}).encode()
+CODE = b"open('OWNED', 'w').close()\nasync def run(fed): pass\n"
+GOOD = [("job.yaml", JOB), ("source/evil.py", CODE)]
+
+
+@pytest.fixture(autouse=True)
+def logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "atoll.runtime")
+
+
+# ---------------------------------------------------------------------- bundles
+
+
+def altered(bundle: bytes) -> bytes:
+    """Another program in the place of the signed one, with a manifest and sums that fit it."""
+    files = dict(members_of(bundle))
+    files["source/evil.py"] = CODE + b"# and more\n"
+    manifest = Manifest.of([(name, content) for name, content in files.items() if not name.startswith(".atoll")])
+    files[".atoll/manifest.json"] = manifest.text()
+    return write_archive(files.items())
+
+
+def swapped(bundle: bytes) -> bytes:
+    """The signed manifest, and another file."""
+    return write_archive(
+        [(n, CODE.replace(b"OWNED", b"owned") if n.endswith("evil.py") else c) for n, c in members_of(bundle)]
+    )
+
+
+def bomb(kit: Kit) -> bytes:
+    """Well signed: 300 MiB of nothing in five files."""
+    return forged([("job.yaml", JOB), *((f"source/{i}.bin", bytes(60 << 20)) for i in range(5))], kit.credentials())
+
+
+def large(kit: Kit) -> bytes:
+    """Well signed: a file of 65 MiB of nothing."""
+    return forged([("job.yaml", JOB), ("source/z.bin", bytes(65 << 20))], kit.credentials())
+
+
+def liar(kit: Kit) -> bytes:
+    """A header that says less than there is."""
+    made = forged([("job.yaml", JOB), ("source/z.bin", bytes(1 << 20))], kit.credentials())
+    return made.replace((1 << 20).to_bytes(4, "little"), (10).to_bytes(4, "little"))
+
+
+def by(kit: Kit) -> Callable[[str], bytes]:
+    return lambda path: forged(
+        [("job.yaml", JOB), (path, CODE)] if path > "job" else [(path, CODE), ("job.yaml", JOB)], kit.credentials()
+    )
+
+
+def bad_bundles(kit: Kits) -> dict[str, tuple[bytes, str]]:
+    anna = kit("ours/anna")
+    good = forged(GOOD, anna.credentials())
+    other = yaml.dump({"name": "evil", "model": "evil", "nonsense": 1}).encode()
+    mine = by(anna)
+    return {
+        "nothing": (b"", "is not the directory of its 0 files"),
+        "noise": (np.random.default_rng(0).bytes(5000), "is not the directory"),
+        "cut short": (good[:-40], "is not the directory|ends inside"),
+        "one bit": (good[:-900] + bytes([good[-900] ^ 1]) + good[-899:], r"\w"),
+        "altered, manifest and all": (altered(good), "the signature is not that of admin 'anna'"),
+        "altered below the manifest": (swapped(good), "is not the file that was signed"),
+        "signed by a site": (forged(GOOD, kit("ours/north").credentials()), "for role 'site' cannot act as admin"),
+        "signed by an auditor": (forged(GOOD, kit("ours/vera").credentials()), "for role 'auditor' cannot act as admin"),
+        "signed by the server": (forged(GOOD, kit("ours/server").credentials()), "for role 'server' cannot act as admin"),
+        "of another authority": (forged(GOOD, kit("foreign/anna").credentials()), "no authority of this project"),
+        "signed with an expired key": (forged(GOOD, kit("expired/anna").credentials()), "is valid from"),
+        "another admin's": (forged(GOOD, kit("ours/otto").credentials()), "that admin 'otto' of 'university' has signed"),
+        "up and away": (mine("source/../../evil.py"), "must lie inside its folder"),
+        "to the root": (mine("/tmp/evil.py"), "must lie inside its folder"),
+        "of another system": (mine("source\\..\\evil.py"), "is not allowed"),
+        "a device": (mine("source/aux.py"), "some systems take it for something else"),
+        "hidden": (mine("source/.ssh/authorized_keys"), "hidden files"),
+        "twice": (forged([*GOOD, ("source/evil.py", CODE)], anna.credentials()), "it is there already|out of order"),
+        "a bomb": (bomb(anna), "and 268435456 are allowed"),
+        "a large file": (large(anna), "and 67108864 are allowed"),
+        "a header that lies": (liar(anna), r"\w"),
+        "a job that is none": (forged([("job.yaml", b"\xff\xfe")], anna.credentials()), "not text in UTF-8"),
+        "a job without terms": (forged([("job.yaml", b"patience: [1]\n")], anna.credentials()), "patience"),
+        "laughter": (forged([("job.yaml", laughter())], anna.credentials()), "with its aliases written out"),
+        "a snake": (forged([("job.yaml", b"name: &a [*a]")], anna.credentials()), "or holds itself"),
+        "a tower": (forged([("job.yaml", b"name: " + b"[" * 20_000)], anna.credentials()), "too deep in each other"),
+        "what it says later": (forged([("job.yaml", other)], anna.credentials(), manifest=Manifest((File.of("job.yaml", JOB),))), "is not the file"),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bundles(folder: Path) -> dict[str, tuple[bytes, str]]:
+    """What is wrong with it -> a bundle, and words of the error."""
+    return bad_bundles(lambda path: Kit.read(folder / path))
+
+
+def laughter() -> bytes:
+    """A YAML of nine lines that would be a billion words."""
+    lines = ["a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
+    return ("\n".join(lines) + "\nname: *a8\n").encode()
+
+
+def test_a_bundle_that_must_not_be_opened_is_refused_at_the_door(
+    kit: Kits, bundles: dict[str, tuple[bytes, str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        async with besieged(kit, tmp_path) as siege, siege.admin() as admin:
+            for name, (bundle, words) in bundles.items():
+                caplog.clear()
+                told = await siege.ask("anna", {"op": "submit", "bundle": bundle, "token": name})
+                require(told["error"], name, words)
+                assert any(r.levelno == logging.WARNING and "admin 'anna'" in r.getMessage() for r in caplog.records), (
+                    name
+                )
+            assert await admin.jobs() == []
+            good = await siege.ask(
+                "anna", {"op": "submit", "bundle": forged(GOOD, kit("ours/anna").credentials()), "token": "t"}
+            )
+            assert good["job"]["state"] == "queued"
+            again = await siege.ask(
+                "anna", {"op": "submit", "bundle": forged(GOOD, kit("ours/anna").credentials()), "token": "t"}
+            )
+            assert again["job"]["job"] == good["job"]["job"]  # said twice is once
+            assert list((siege.folder / "bundles").iterdir())
+        assert not list(tmp_path.rglob("evil.py"))
+
+    played(body)
+
+
+def require(packed: Any, name: str, words: str) -> None:
+    """What was told is an error with these words."""
+    told = str(unpack_error(packed))
+    assert re.search(words, told), (name, told)
+
+
+# ---------------------------------------------------------------------- a server of ill will
+
+
+class Tyrant:
+    """Whoever has a server's kit, and writes frames to sites by hand."""
+
+    def __init__(self) -> None:
+        self.lines: asyncio.Queue[Line] = asyncio.Queue()
+        self.said: list[Any] = []
+        self.address = ""
+        self.channel: Channel | None = None
+        self.line: Line | None = None
+
+    async def greeted(self) -> None:
+        """Take the next line, and its greeting."""
+        self.line = await self.lines.get()
+        opened: asyncio.Queue[Channel] = asyncio.Queue()
+        self.line.on_open = opened.put_nowait
+        self.channel = await opened.get()
+        assert (await self.channel.recv())["op"] == "hello"
+        self.said.clear()
+
+    async def says(self, *frames: Any) -> None:
+        """Send frames."""
+        assert self.channel is not None
+        for frame in frames:
+            await self.channel.send(frame)
+
+    async def hears(self, op: str) -> Any:
+        """The next frame of a kind."""
+        assert self.channel is not None
+        while True:
+            frame = await self.channel.recv()
+            self.said.append(frame)
+            if frame["op"] == op:
+                return frame
+
+
+@contextlib.asynccontextmanager
+async def tyrant(kit: Kits) -> AsyncIterator[Tyrant]:
+    made = Tyrant()
+    board = Switchboard(made.lines.put_nowait, Settings(heartbeat=None))
+    listener = await transport("tcp").listen("127.0.0.1:0", kit("ours/server").credentials(), board.accept)
+    made.address = listener.address
+    try:
+        yield made
+    finally:
+        await board.close(within=0.1)
+        await listener.close()
+
+
+BAD_ORDERS: list[Any] = [
+    None, 7, [], {}, {"op": "offer"}, {"op": "stop", "job": 5}, {"op": "deploy", "job": ["1"], "attempt": 1, "bundle": b""},
+]  # fmt: skip
+"""They end the line: with such a server nothing can be agreed."""
+
+NO_ORDERS: list[Any] = [
+    {"op": "exec", "job": "1", "command": "true"}, {"op": "offer", "job": "1"},
+    {"op": "offer", "job": "1", "resources": {"cpus": 1.0}, "ticket": "x"},
+    {"op": "stop", "job": "../..", "attempt": 1, "end": True}, {"op": "stop", "job": "/etc", "attempt": None, "end": True},
+    {"op": "release", "job": "nobody"}, {"op": "deploy", "job": "1", "attempt": 1, "bundle": 10**11},
+    {"op": "deploy", "job": "1", "attempt": "../../x", "bundle": b"PK"}, {"op": "deploy", "job": "1"},
+]  # fmt: skip
+"""They are not carried out."""
+
+
+def test_a_site_runs_nothing_that_no_admin_has_signed(
+    kit: Kits, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server is the machine in the middle between admins and sites; sites look for themselves."""
+
+    async def body() -> None:
+        async with (
+            tyrant(kit) as server,
+            good_site(kit_over(kit("ours/north"), "tcp"), server.address, tmp_path) as site,
+        ):
+            await server.greeted()
+            for frame in BAD_ORDERS:
+                await server.says(frame)
+                await server.greeted()  # the line was ended, and there is a new one
+            await server.says(*NO_ORDERS)
+            offer = {"op": "offer", "job": "1", "resources": {"cpus": 1.0}, "ticket": 3}
+            await server.says({**offer, "job": "../../up"}, {**offer, "resources": {"cpus": float("nan")}})
+            for _ in range(2):
+                assert (await server.hears("offered"))["ok"] is False
+            attempts = 0
+            for name, (bundle, words) in bundles.items():
+                if name in (
+                    "another admin's",
+                    "a job that is none",
+                    "a job without terms",
+                    "laughter",
+                    "a snake",
+                    "a tower",
+                ):
+                    continue  # of an admin, and so theirs to answer for; what cannot be read fails in the job's own process
+                attempts += 1
+                await server.says(offer, {"op": "deploy", "job": "1", "attempt": attempts, "bundle": bundle})
+                assert (await server.hears("offered"))["ok"] is True, name
+                ended = await server.hears("exited")
+                assert ended["code"] is None
+                require(ended["error"], name, words)
+                await server.says({"op": "release", "job": "1"})
+            assert not any(frame["op"] == "deployed" for frame in server.said)
+            # What was not reserved is not begun, however well it is signed.
+            good = forged(GOOD, kit("ours/anna").credentials())
+            await server.says({"op": "deploy", "job": "2", "attempt": 1, "bundle": good})
+            assert "nothing is reserved" in (await server.hears("exited"))["error"]["what"]
+            # Channels that nobody has asked for are closed.
+            assert server.line is not None
+            stray = server.line.open("job/1/1")
+            with pytest.raises(LinkClosed, match="no such attempt is here"):
+                await stray.recv()
+            assert site._manager.held == {}
+        assert not list(tmp_path.rglob("OWNED"))
+        assert not list(tmp_path.rglob("evil.py"))
+
+    played(body)
+    assert "attempt 1: " in caplog.text
+
+
+# ---------------------------------------------------------------------- real processes
+
+PROGRAM = """
+import os, threading
+from pathlib import Path
+import numpy as np
+import atoll
+
+def inside():
+    links = [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{n}")]
+    found = [name for name, value in os.environ.items() if "canary" in value]
+    print("secrets", sorted(found), flush=True)
+    print("given", os.environ.get("ATOLL_JOB_REGION"), flush=True)
+    print("sockets", *sorted(link for link in links if link.startswith("socket:")), flush=True)
+    print("kits", [link for link in links if ".pem" in link or "kits" in link], flush=True)
+
+@atoll.task
+def step(island, message):
+    if message["inside"]:
+        inside()
+    while message["gate"] and Path(message["gate"]).exists():
+        threading.Event().wait(0.01)
+    return {"sum": atoll.Sum(np.ones(3))}
+
+async def run(fed, gate=""):
+    inside()
+    first = await fed.sum(fed.parties, step, {"inside": True, "gate": ""}, at=1)
+    second = await fed.sum(fed.parties, step, {"inside": False, "gate": gate}, at=2)
+    return {"x": first["sum"] + second["sum"]}
+"""
+
+
+def write(folder: Path, **settings: Any) -> Path:
+    (folder / "code").mkdir(parents=True)
+    (folder / "code" / "walking.py").write_text(PROGRAM, encoding="utf-8")
+    tree = {"source": "code", "program": "walking:run", "resources": {"cpus": 1.0}, **settings}
+    (folder / "job.yaml").write_text(yaml.dump(tree), encoding="utf-8")
+    return folder
+
+
+async def saboteur(siege: Besieged, say: Callable[[Any], list[Any]]) -> Line:
+    """A site whose front does as it should, and whose job process does not."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def job(channel: Channel) -> None:
+        with contextlib.suppress(LinkClosed):
+            hello = {"parties": ["south"], "sizes": np.array([5]), "card": None}
+            await channel.send({"hello": hello})
+            await channel.recv()
+            await channel.send({"ready": True})
+            while True:
+                order = await channel.recv()
+                for said in say(order):
+                    await channel.send(said)
+
+    def opened(channel: Channel) -> None:
+        tasks.add(asyncio.create_task(job(channel)))
+
+    line = await siege.line("south", opened)
+    control = line.open("control")
+    await control.send({"op": "hello", "holding": []})
+
+    async def front() -> None:
+        with contextlib.suppress(LinkClosed):
+            while True:
+                order = await control.recv()
+                if order["op"] == "offer":
+                    await control.send(
+                        {"op": "offered", "job": order["job"], "ticket": order["ticket"], "ok": True, "why": ""}
+                    )
+                elif order["op"] == "deploy":
+                    await control.send({"op": "deployed", "job": order["job"], "attempt": order["attempt"]})
+                elif order["op"] == "stop":
+                    end = {"code": "nothing", "error": {"kind": [], "what": 5}}
+                    await control.send({"op": "exited", "job": order["job"], "attempt": order["attempt"], **end})
+
+    tasks.add(asyncio.create_task(front()))
+    line.on_lost.append(lambda error: [task.cancel() for task in tasks] and None)
+    return line
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks at processes as Linux shows them")
+def test_garbage_from_one_site_ends_its_job_and_no_other_and_a_job_knows_no_secret(
+    kit: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("ATOLL_KIT", "ATOLL_PASSPHRASE", "ATOLL_CA_PASSPHRASE", "AWS_SECRET_ACCESS_KEY", "DATABASE_URL"):
+        monkeypatch.setenv(name, "canary")
+    monkeypatch.setenv("ATOLL_JOB_REGION", "west")
+    gate = tmp_path / "gate"
+    gate.touch()
+
+    def garbage(order: Any) -> list[Any]:
+        return [{"op": "folded", "id": "x", "party": float("nan")}] if order.get("op") == "launch" else []
+
+    async def body() -> None:
+        async with besieged(kit, tmp_path) as siege, good_site(siege.kit("north"), siege.address, tmp_path / "north"):
+            line = await saboteur(siege, garbage)
+            async with siege.admin() as admin:
+                long = await admin.submit(
+                    write(tmp_path / "a", name="long", sites=["north"], arguments={"gate": str(gate)})
+                )
+                bad = await admin.submit(write(tmp_path / "b", name="bad", sites=["north", "south"]))
+                ended = await admin.wait(bad["job"])
+                assert ended["state"] == "failed"
+                assert "sent what makes no sense" in ended["error"]["what"]
+                assert "site south" in ended["error"]["where"]
+                assert (await admin.job(long["job"]))["state"] == "running"
+                ours = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+                gate.unlink()
+                assert (await admin.wait(long["job"]))["state"] == "finished"
+                said = [(node, text) async for _, node, text in admin.logs(long["job"])]
+                _look(said, ours)
+                events = (await admin.one("events"))["events"]
+            await line.close(within=0.1)
+            _no_secrets(kit, tmp_path, [str(events), str(said), caplog.text])
+
+    played(body)
+    for node in ("server", "north"):
+        folder = tmp_path / ("server" if node == "server" else "north/site")
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def _look(said: list[tuple[str, str]], ours: set[str]) -> None:
+    """What both processes of the job have found around them."""
+    for node in ("server", "north"):
+        words = [text for who, text in said if who == node]
+        assert "secrets []" in words
+        assert "given west" in words
+        assert "kits []" in words
+        sockets = next(text for text in words if text.startswith("sockets")).split()[1:]
+        assert sockets
+        assert not ours & set(sockets)  # no connection of the front's, and not its port
+
+
+def _no_secrets(kit: Kits, folder: Path, texts: list[str]) -> None:
+    """Nothing that was written, kept or told holds a key or what opens one."""
+    keys = [kit(f"ours/{name}").bytes_of("key.pem").split(b"\n")[1] for name in ("server", "north", "south", "anna")]
+    written = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    assert len(written) > 10
+    for content in (*written, *(text.encode() for text in texts), encode(texts)):
+        assert not any(key in content for key in keys)
+        assert b"canary" not in content.replace(b'"canary" in value', b"")
