@@ -44,14 +44,16 @@ def _gathered(folders: Sequence[RunFolder]) -> list[tuple[RunFolder, Facts]]:
 
 def _settings(folders: Sequence[RunFolder]) -> list[str]:
     """Paths of the settings that are not the same in all runs."""
-    configs = [folder.config() for folder in folders]
-    found = {path: None for other in configs[1:] for path in configs[0].differences(other)}
+    from atoll.runs.config import differing
+
+    first, *others = (folder.settings() for folder in folders)
+    found = {path: None for other in others for path in differing(first, other)}
     return [path for path in found if path != "name"]
 
 
 def _row(folder: RunFolder, facts: Facts, settings: Sequence[str]) -> dict[str, Any]:
     best = facts.best("test/accuracy")
-    plain = folder.config().plain()
+    plain = folder.settings()
     return {
         "run": folder.name,
         "status": facts.status,

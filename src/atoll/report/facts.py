@@ -89,8 +89,10 @@ def facts_of(source: Any) -> Facts:
 
 
 def _of_folder(folder: RunFolder) -> Facts:
+    from atoll.runs import yaml
+
     manifest, rows = folder.manifest(), folder.metrics()
-    settings = folder.config().to_yaml()
+    settings = yaml.dump(folder.settings())
     return Facts(
         title=folder.name,
         status=folder.status(),

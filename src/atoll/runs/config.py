@@ -252,16 +252,17 @@ class RunConfig(Section):
 
     def differences(self, other: RunConfig) -> list[str]:
         """Paths of the settings that differ."""
-        return list(_differ(self.plain(), other.plain(), ""))
+        return list(differing(self.plain(), other.plain()))
 
 
 _SAME = ("rounds", "keep_best", "device", "compile", "buffers", "checkpoint_every")
 
 
-def _differ(a: Any, b: Any, path: str) -> Iterable[str]:
+def differing(a: Any, b: Any, path: str = "") -> Iterable[str]:
+    """Paths in which two trees of settings differ."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in dict.fromkeys((*a, *b)):
-            yield from _differ(a.get(key), b.get(key), f"{path}.{key}" if path else key)
+            yield from differing(a.get(key), b.get(key), f"{path}.{key}" if path else key)
     elif a != b:
         yield path
 

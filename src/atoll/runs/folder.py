@@ -86,14 +86,43 @@ class RunFolder:
         Raises:
             CheckpointError: they cannot be read.
         """
-        try:
-            return parse_config(read(self.require().config_file), str(self.config_file))
-        except ConfigError as error:
+        if self.of_job:
             raise CheckpointError(
-                f"the run's settings cannot be used: {error.what}",
-                where=error.where,
-                remedy="restore the file, or begin the run again in another folder",
-            ) from error
+                "the folder holds what came out of a job between sites, and no run that can go on here",
+                where=str(self.config_file),
+                remedy="submit the job, or clone it: atoll clone JOB",
+            )
+        try:
+            return parse_config(self.settings(), str(self.config_file))
+        except ConfigError as error:
+            raise self._unusable(error) from error
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as they are written down, of a run or of a job between sites; nothing that they name is imported.
+
+        Raises:
+            CheckpointError: they cannot be read.
+        """
+        try:
+            tree = read(self.require().config_file)
+            if not isinstance(tree, dict):
+                raise ConfigError(f"a mapping is wanted, not {type(tree).__name__}", where=str(self.config_file))
+        except ConfigError as error:
+            raise self._unusable(error) from error
+        return tree
+
+    @property
+    def of_job(self) -> bool:
+        """Whether it holds what came out of a job, fetched by ``atoll result``: only a job's settings name sites."""
+        return "sites" in self.settings()
+
+    @staticmethod
+    def _unusable(error: ConfigError) -> CheckpointError:
+        return CheckpointError(
+            f"the run's settings cannot be used: {error.what}",
+            where=error.where,
+            remedy="restore the file, or begin the run again in another folder",
+        )
 
     def manifest(self) -> dict[str, Any]:
         """Status, versions and times.

@@ -10,11 +10,16 @@ __all__ = ["result_of"]
 
 
 def result_of(folder: RunFolder) -> dict[str, Any]:
-    """What a run reached, from its folder."""
+    """What a run reached, from its folder; with ``"result"`` for a program of one's own whose result is short and plain."""
     manifest, rows = folder.manifest(), folder.metrics()
 
     def last(name: str) -> Any:
         return next((row[name] for row in reversed(rows) if row.get(name) is not None), None)
+
+    def total(way: str) -> int:
+        if rows and any(way in row for row in rows):
+            return sum(int(row.get(way) or 0) for row in rows)
+        return int((manifest.get("bytes") or {}).get(way) or 0)  # a program's own records need not say it
 
     return {
         "run": folder.name,
@@ -25,10 +30,11 @@ def result_of(folder: RunFolder) -> dict[str, Any]:
         "accuracy": last("test/accuracy"),
         "loss": last("test/loss"),
         "rejected": sum(int(row.get("rejected") or 0) for row in rows),
-        "bytes_up": sum(int(row.get("bytes_up") or 0) for row in rows),
-        "bytes_down": sum(int(row.get("bytes_down") or 0) for row in rows),
+        "bytes_up": total("bytes_up"),
+        "bytes_down": total("bytes_down"),
         "seconds": manifest.get("seconds"),
         "engine": manifest.get("engine"),
-        "model": str(folder.model_file),
+        "model": str(folder.model_file) if folder.model_file.exists() else None,
         "report": str(folder.report_file) if folder.report_file.exists() else None,
+        **({"result": manifest["result"]} if "result" in manifest else {}),
     }

@@ -21,6 +21,19 @@ from atoll.runtime.fronts.poc import Poc, digits_at, site_names, write_parts
 from atoll.runtime.jobs.spec import parse_job
 from atoll.runtime.provision import Kit
 
+COUNTING = """
+import atoll
+
+
+@atoll.task
+def count(island, message):
+    return {"rows": atoll.Sum(len(island.data))}
+
+
+async def census(fed):
+    return {"rows": (await fed.sum(fed.parties, count, {}))["rows"]}
+"""
+
 
 def test_poc_equals_the_simulator(tmp_path: Path) -> None:
     names = site_names(2)
@@ -46,6 +59,25 @@ def test_poc_equals_the_simulator(tmp_path: Path) -> None:
     assert (tmp_path / "all" / "result" / "report.html").exists()
     assert RunFolder(tmp_path / "all" / "result").metrics()[-1]["test/accuracy"] == said["accuracy"]
     assert Kit.read(tmp_path / "all" / "kits" / "site-2").role == "site"
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_program_prints_what_it_returned(more: list[str], tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "counting.py").write_text(COUNTING, encoding="utf-8")
+    job = {"name": "census", "source": "code", "program": "counting:census"}
+    (tmp_path / "job.yaml").write_text(yaml.dump(job), encoding="utf-8")
+    words = [sys.executable, "-m", "atoll.cli", "poc", "job.yaml", "--sites", "2", *more]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = sum(len(part.dataset()) for part in digits_at(site_names(2)))
+    if more:
+        said = json.loads(done.stdout)
+        assert said["result"] == {"rows": rows}
+        assert said["bytes_up"] > 100
+    else:
+        assert f'result: {{"rows": {rows}}}' in done.stdout
+        assert " 0 B" not in done.stdout
 
 
 def test_parts_are_the_rows_of_the_simulated_clients(tmp_path: Path) -> None:

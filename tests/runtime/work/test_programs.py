@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,11 @@ import numpy as np
 import pytest
 from work_toys import held, sites_of
 
-from atoll.core.errors import ConfigError, JobError, PolicyError
+from atoll.cli import run as command
+from atoll.cli.commands.run import sentence
+from atoll.core.errors import CheckpointError, ConfigError, JobError, PolicyError
 from atoll.data import Dataset, Islands
+from atoll.runs import RunFolder
 from atoll.runtime.jobs.spec import parse_job
 from atoll.runtime.work.folder import JobFolder
 from atoll.runtime.work.population import SitePopulation
@@ -27,6 +32,53 @@ def test_a_program_over_data_of_its_own_kind_with_a_further_party(tmp_path: Path
     result = held(job, sites, tmp_path)
     assert result["result"] == {"sum": 12, "parties": ["a", "b"], "others": ["judge"]}
     assert [row["sum"] for row in JobFolder(tmp_path / "server").metrics()] == [12]
+    assert result["bytes_up"] > 0
+    assert result["bytes_down"] > 0
+    assert result["model"] is None
+    said = sentence(result)
+    assert said.splitlines()[-1] == 'result: {"sum": 12, "parties": ["a", "b"], "others": ["judge"]}'
+    assert r"\[bold]" in sentence({**result, "result": "[bold]"})  # it is no markup
+    assert "0 B up" not in said
+
+
+def test_what_came_out_of_a_job_is_reported_listed_and_compared_like_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folders are as `atoll result` fetches them: the modules that the settings name are not there."""
+    rows = Dataset({"x": np.ones((3, 2)), "y": [0, 1, 1]})
+    tally = {"program": "work_models:Tally", "arguments": {"times": 2}, "sites": ["a", "b"]}
+    linear = {"model": {"name": "linear", "features": 2, "outputs": 2}, "rounds": 2, "evaluation": {"clients": -1}}
+    held(tally, sites_of({"a": Records([1, 2]), "b": Records([3])}), tmp_path / "tally")
+    held(linear, sites_of({"a": rows, "b": rows}), tmp_path / "linear")
+    held({**linear, "rounds": 1}, sites_of({"a": rows, "b": rows}), tmp_path / "short")
+    for name in ("tally", "linear", "short"):
+        fetched = tmp_path / "runs" / name
+        fetched.mkdir(parents=True)
+        for file in (tmp_path / name / "server").iterdir():
+            if file.is_file() and not file.name.startswith("."):
+                (fetched / file.name).write_bytes(file.read_bytes())
+    monkeypatch.setitem(sys.modules, "work_models", None)
+    root = ["--root", str(tmp_path / "runs"), "--json"]
+
+    for name in ("tally", "linear"):
+        assert command(["report", name, *root]) == 0
+        assert "work_models:Tally" in (tmp_path / "runs" / "tally" / "report.html").read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert command(["runs", *root]) == 0
+    listed = {row["run"]: row for row in json.loads(capsys.readouterr().out)["runs"]}
+    shown = {
+        name: [row[key] for key in ("status", "data", "algorithm", "rounds", "of")] for name, row in listed.items()
+    }
+    assert shown == {
+        "tally": ["finished", "a, b", "work_models:Tally", 1, None],
+        "linear": ["finished", "all sites", "FedAvg", 2, 2],
+        "short": ["finished", "all sites", "FedAvg", 1, 1],
+    }
+    assert command(["compare", "linear", "short", *root]) == 0
+    assert [row["settings"] for row in json.loads(capsys.readouterr().out)["runs"]] == [{"rounds": 2}, {"rounds": 1}]
+    with pytest.raises(CheckpointError, match="came out of a job between sites") as found:
+        RunFolder(tmp_path / "runs" / "tally").config()
+    assert "atoll clone" in str(found.value.remedy)
 
 
 def test_a_training_needs_a_data_set_at_every_site(tmp_path: Path) -> None:

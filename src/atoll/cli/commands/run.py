@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from atoll.cli.app import INTERRUPT_CODE, app
 from atoll.cli.arguments import Json, Root, output_of
@@ -26,7 +27,10 @@ from atoll.runs import (
     runs_in,
 )
 from atoll.runs.keeping import CHANGEABLE
+from atoll.runs.records import as_json
 from atoll.runs.yaml import override
+
+_SHOWN = 2000  # characters of what a program of one's own has returned
 
 
 @app.command("run")
@@ -117,9 +121,15 @@ def train(config: RunConfig, folder: RunFolder, output: Output, resume: bool, re
     return 0
 
 
+def _returned(value: Any) -> str:
+    text = as_json(value)
+    return escape(f"result: {text[:_SHOWN]}{' …' if len(text) > _SHOWN else ''}")
+
+
 def sentence(result: dict[str, Any]) -> str:
     """What a run reached, in a line or two."""
     accuracy = "" if result["accuracy"] is None else f"accuracy {100 * result['accuracy']:.1f} %, "
     up, down = human_bytes(result["bytes_up"]), human_bytes(result["bytes_down"])
-    end = f"\nreport: {result['report']}" if result["report"] else ""
+    end = f"\n{_returned(result['result'])}" if "result" in result else ""
+    end += f"\nreport: {result['report']}" if result["report"] else ""
     return f"{result['run']}: {accuracy}{result['rounds']} rounds, {up} up, {down} down, {result['seconds']} s{end}"

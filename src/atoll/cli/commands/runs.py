@@ -26,21 +26,30 @@ def command(context: typer.Context, root: Root = Path("runs"), json: Json = Fals
 
 def _row(folder: RunFolder) -> dict[str, Any]:
     try:
-        config, manifest, rows = folder.config(), folder.manifest(), folder.metrics()
+        manifest, rows = folder.manifest(), folder.metrics()
         accuracy = next((r["test/accuracy"] for r in reversed(rows) if r.get("test/accuracy") is not None), None)
         return {
             "run": folder.name,
             "status": folder.status(),
-            "data": config.data.source.name,
-            "algorithm": config.algorithm.name,
+            **_asked(folder),
             "rounds": len(rows),
-            "of": config.rounds,
             "accuracy": accuracy,
             "started": manifest.get("started"),
             "seconds": manifest.get("seconds"),
         }
     except CheckpointError as error:
         return {"run": folder.name, "status": "unreadable", "error": str(error)}
+
+
+def _asked(folder: RunFolder) -> dict[str, Any]:
+    """Where the data were, what was done with them, and for how many rounds."""
+    if not folder.of_job:
+        config = folder.config()
+        return {"data": config.data.source.name, "algorithm": config.algorithm.name, "of": config.rounds}
+    said = folder.settings()
+    data = "all sites" if said["sites"] == "all" else ", ".join(map(str, said["sites"]))
+    algorithm = (said.get("algorithm") or {}).get("name")
+    return {"data": data, "algorithm": said.get("program") or algorithm or "", "of": said.get("rounds")}
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
@@ -58,7 +67,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             f"[{colour}]{row['status']}[/{colour}]",
             row.get("data", row.get("error", "")),
             row.get("algorithm", ""),
-            f"{row['rounds']}/{row['of']}" if "rounds" in row else "",
+            "" if "rounds" not in row else f"{row['rounds']}" if row["of"] is None else f"{row['rounds']}/{row['of']}",
             "" if accuracy is None else f"{100 * accuracy:.1f} %",
             "" if row.get("seconds") is None else f"{row['seconds']:,.1f}",
             str(row.get("started") or "").replace("T", " ").replace("+00:00", ""),

@@ -105,7 +105,7 @@ async def run_job(
     finally:
         for channel in channels.values():
             channel.close()
-    return {**result_of(place), **_result_in(place)}
+    return result_of(place)
 
 
 async def _dismiss(channels: Mapping[str, Any]) -> None:
@@ -184,8 +184,3 @@ class _Absent:
 
     def close(self, reason: str = "") -> None:
         """Nothing to close."""
-
-
-def _result_in(folder: JobFolder) -> dict[str, Any]:
-    said = folder.manifest()
-    return {"result": said["result"]} if "result" in said else {}
