@@ -227,7 +227,7 @@ NO_ORDERS: list[Any] = [
 
 
 def test_a_site_runs_nothing_that_no_admin_has_signed(
-    kit: Kits, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kit: Kits, bundles: dict[str, tuple[bytes, str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server is the machine in the middle between admins and sites; sites look for themselves."""
 
