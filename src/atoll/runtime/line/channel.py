@@ -131,7 +131,7 @@ class Channel:
                 raise
 
     async def send_block(self, block: Block) -> None:
-        """Pass on one block; a channel is used by messages or by blocks, not by both.
+        """Pass on one block, whose content does not change any more; a channel is used by messages or by blocks, not by both.
 
         Raises:
             LinkClosed: one of the ends closed the channel, or the line is lost.
@@ -142,7 +142,7 @@ class Channel:
                 self.outbox.put(Kind.DATA, block.flags, b"")
                 self.line.ready(self)
             else:
-                await self._put(block.flags, block.content)
+                await self._put(block.flags, block.content, settled=True)
 
     async def recv_block(self) -> Block:
         """Wait for the next block.
@@ -223,7 +223,7 @@ class Channel:
         if self.outbox.closed:
             raise LinkClosed(f"channel {self.name!r} is closed at this end")
 
-    async def _put(self, flags: int, content: Buffer) -> None:
+    async def _put(self, flags: int, content: Buffer, *, settled: bool = False) -> None:
         if len(content) > BLOCK:
             raise MessageError(f"a block of {len(content)} bytes", where="channel", remedy=f"at most {BLOCK} bytes")
         self._check()
@@ -231,7 +231,7 @@ class Channel:
             self._freed.clear()
             await self._freed.wait()
             self._check()
-        self.outbox.put(Kind.DATA, flags, content)
+        self.outbox.put(Kind.DATA, flags, content, settled=settled)
         self.line.ready(self)
 
     async def _next(self) -> Frame:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from atoll.runtime.transport.base import Buffer
+
 from .frames import HEADER, OVERHEAD, Frame, Kind, Violation
 
 __all__ = ["Inbox", "Outbox"]
@@ -37,10 +39,17 @@ class Outbox:
         """Whether content of so many bytes may be put in now."""
         return self.held + size + OVERHEAD <= self._window
 
-    def put(self, kind: Kind, flags: int, content: bytes | bytearray | memoryview) -> None:
-        """Number a frame and keep it; what may change later is copied, once, to where it is sent from."""
+    def put(self, kind: Kind, flags: int, content: Buffer, *, settled: bool = False) -> None:
+        """Number a frame and keep it.
+
+        Args:
+            kind: of the frame.
+            flags: of the frame.
+            content: what may change later is copied, once, to where it is sent from.
+            settled: nobody will change it.
+        """
         frame = Frame(kind, flags, self._channel, self.next, content)
-        if not isinstance(content, bytes):
+        if not settled and not isinstance(content, bytes):
             whole = b"".join(frame.parts)
             frame = frame._replace(content=memoryview(whole)[HEADER.size :], whole=whole)
         self._frames.append(frame)
@@ -145,8 +154,8 @@ class Inbox:
         self.consumed = self.received - len(self._queue)
 
     def worth_telling(self) -> bool:
-        """Whether enough was consumed that the other end should know: a quarter of the window, or the end."""
-        return 4 * self._untold >= self._window or (self.reason is not None and not self._queue)
+        """Whether enough was consumed that the other end should know: a third of the window, or the end."""
+        return 3 * self._untold >= self._window or (self.reason is not None and not self._queue)
 
     def tell(self) -> int:
         """How many frames were consumed, for an acknowledgement that is sent now."""

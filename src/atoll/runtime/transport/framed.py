@@ -6,6 +6,8 @@ import asyncio
 import struct
 from collections import deque
 
+import numpy as np
+
 from atoll.runtime.identity import Peer
 
 from .base import LARGEST, Buffer, PipeClosed
@@ -42,14 +44,14 @@ class FramedPipe:
         self._end = end
         self._fd = end.fileno()
         self._largest = largest
-        self._blocks: deque[bytearray] = deque()
+        self._blocks: deque[memoryview] = deque()
         self._came: asyncio.Future[None] | None = None  # somebody waits for a block
         self._room: asyncio.Future[None] | None = None  # somebody waits to write
         self._gone = asyncio.Event()  # the socket is closed
         self._reading = False
         self._written = 0  # since others had their turn
         self._length = memoryview(bytearray(_LENGTH.size))
-        self._block = bytearray()
+        self._block = self._length[:0]
         self._rest, self._in_length = self._length, True
         self._read_on()
 
@@ -81,7 +83,7 @@ class FramedPipe:
             self._written = 0
             await asyncio.sleep(0)
 
-    async def recv(self) -> bytearray:
+    async def recv(self) -> memoryview:
         """Wait for the next block."""
         while not self._blocks:
             if self.ended is not None:
@@ -225,8 +227,8 @@ class FramedPipe:
         if not 0 < size <= self._largest:
             self.abort(f"a block of {size} bytes was announced, 1 to {self._largest} are allowed")
             return
-        self._block = bytearray(size)
-        self._rest, self._in_length = memoryview(self._block), False
+        self._block = np.empty(size, np.uint8).data  # nothing is written before what comes
+        self._rest, self._in_length = self._block, False
 
 
 def _after(parts: list[Buffer], count: int) -> list[Buffer]:
