@@ -33,6 +33,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "runtime"))
 
+from atoll.runtime.heap import keep_freed_memory  # noqa: E402
 from atoll.runtime.identity import Credentials  # noqa: E402
 from atoll.runtime.line import Channel, Line, Packed, Settings, Switchboard, dial_line  # noqa: E402
 from atoll.runtime.transport import transport  # noqa: E402
@@ -121,6 +122,8 @@ def send(sock: ssl.SSLSocket, data: bytearray) -> None:
 def clients(kind: str, address: str, parties: list[Credentials]) -> None:
     """A process of clients."""
     one = {"grpc raw": grpc_client, "tcp raw": tls_client}.get(kind) or functools.partial(line_client, kind.split()[0])
+
+    keep_freed_memory()
 
     async def run() -> None:
         await asyncio.gather(*(one(address, me) for me in parties))
@@ -412,6 +415,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "wire.json")
     asked = parser.parse_args()
+    keep_freed_memory()  # as Atoll's processes do; raw ones profit as well
     found = {name: PARTS[name](asked.quick) for name in asked.parts or PARTS}
     print(json.dumps(found, indent=2))
     if not asked.quick:

@@ -99,6 +99,9 @@ async def id_of(admin: Admin, job: str) -> str:
 
 def serving(work: Coroutine[Any, Any, None]) -> int:
     """Run a front until it ends by itself, or until Ctrl-C or SIGTERM stop it in order."""
+    from atoll.runtime.heap import keep_freed_memory
+
+    keep_freed_memory()
 
     async def main() -> int:
         loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)

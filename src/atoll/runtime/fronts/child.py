@@ -10,6 +10,8 @@ import runpy
 import signal
 import sys
 
+from atoll.runtime.heap import keep_freed_memory
+
 __all__ = ["die_with_parent", "limit_memory", "main"]
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -48,6 +50,7 @@ def main(argv: list[str]) -> None:
     """Tie this process to its parent, then become the module."""
     parent, memory, module, *rest = argv
     limit_memory(int(memory))
+    keep_freed_memory()
     # Ctrl-C at a terminal goes to everyone: the front decides what ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not die_with_parent(int(parent)):
