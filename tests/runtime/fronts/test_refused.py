@@ -1,4 +1,4 @@
-"""Fronts that the server does not want any more end, and say what is to be done; fronts in one process, over real connections."""
+"""What the server's operator changes while it runs, and fronts that are refused: in one process, over real connections."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from front_toys import write_job
 
 from atoll.core.errors import IdentityError
 from atoll.runtime.fronts import guard
@@ -19,6 +20,7 @@ from atoll.runtime.fronts.server import Server
 from atoll.runtime.fronts.site import Site
 from atoll.runtime.jobs.amounts import Resources
 from atoll.runtime.provision import Kit, ProjectConfig, provision
+from atoll.runtime.provision.project import PartyConfig
 
 TRANSPORTS = ["tcp", "grpc"]
 
@@ -70,6 +72,13 @@ class Fronts:
 async def fronts(folder: Path, transport: str) -> AsyncIterator[Fronts]:
     async with asyncio.timeout(30), Fronts(folder, transport) as made:
         yield made
+
+
+async def waits(admin: Admin, job: str, why: str) -> None:
+    """Until a job waits for that."""
+    async for found in admin.watch(job):
+        if found[0]["reason"] == why:
+            return
 
 
 async def connected_sites(admin: Admin) -> list[str]:
@@ -126,6 +135,27 @@ def test_a_revoked_party_is_cut_off_and_told_why(
                     await asking
                 with pytest.raises(IdentityError, match="was revoked"):
                     await admin.jobs()
+
+    asyncio.run(body())
+
+
+def test_all_sites_of_a_job_are_those_that_were_provisioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a server that has met nobody yet; one that joins the project is waited for as soon as the list is there."""
+    monkeypatch.setattr(guard, "EVERY", 0.02)
+    job = write_job(tmp_path / "job", sites="all", patience=60)
+
+    async def body() -> None:
+        async with fronts(tmp_path, "tcp") as here, Admin(here.kit("anna"), here.address) as admin:
+            submitted = (await admin.submit(job))["job"]
+            await waits(admin, submitted, "waits for site 'north' to connect")
+            here.project.sites.append(PartyConfig(name="south", org="South"))
+            provision(here.project, here.folder / "kits")
+            shutil.copy(here.kit("server").sites_file, here.folder / "running")
+            await waits(admin, submitted, "waits for sites 'north', 'south' to connect")
+            site, _ = await here.site("one", here.kit("north"))
+            await waits(admin, submitted, "waits for site 'south' to connect")
+            site.cancel()
+            await asyncio.wait({site})
 
     asyncio.run(body())
 

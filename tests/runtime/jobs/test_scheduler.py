@@ -60,6 +60,25 @@ def test_a_no_lets_everything_go() -> None:
     assert made.queued == {"1": "it is busy"}
 
 
+def test_all_sites_are_those_of_the_project_whether_they_have_come_or_not() -> None:
+    made = Scheduler(known="abc")
+    made.arrived("a", 0.0)
+    made.arrived("b", 0.0)
+    assert made.submit(want("1", patience=10.0), 0.0) == [Wait("1", "waits for site 'c' to connect")]
+    assert sorted(offers(made.arrived("c", 1.0))) == ["a", "b", "c"]
+    assert offers(made.submit(want("2", quorum=2), 1.0)) == {}  # its turn comes
+
+
+def test_a_new_list_of_sites_counts_at_once_for_jobs_that_wait() -> None:
+    made = Scheduler(known="abc")
+    made.arrived("a", 0.0)
+    made.submit(want("1"), 0.0)
+    made.submit(want("2", "b"), 0.0)
+    assert made.know("abd", 1.0) == [Wait("1", "waits for sites 'b', 'd' to connect")]
+    assert sorted(offers(made.know("", 2.0))) == ["a"]  # who is connected is one of them, whatever the list says
+    assert made.queued["2"] == "waits for site 'b' to connect"  # a job that names its sites knows better
+
+
 def test_a_refused_job_asks_again_later_and_later() -> None:
     made, now, waits = scheduler(), 0.0, []
     asked = offers(made.submit(want("1"), now))

@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID as Use
 
 from atoll.core.errors import ConfigError, IdentityError
 from atoll.runtime.identity import Credentials, peer_of
-from atoll.runtime.provision import Kit, ProjectConfig, Provisioned, Revocations, provision
+from atoll.runtime.provision import Kit, ProjectConfig, Provisioned, Revocations, SiteList, provision
 
 Load = Callable[[dict[str, Any]], ProjectConfig]
 Contents = Callable[[Path], dict[str, bytes]]
@@ -92,10 +92,46 @@ def test_a_site_added_later_touches_nobody_else(
     assert again.made == ["west"]
     changed = {path for path in after if after[path] != before.get(path)}
     new = [path for path in changed if not path.startswith("ca/")]
-    assert sorted(new) == [f"west/{f}" for f in ("README.txt", "ca.pem", "certificate.pem", "key.pem", "kit.yaml")]
+    own = [f"west/{f}" for f in ("README.txt", "ca.pem", "certificate.pem", "key.pem", "kit.yaml")]
+    assert sorted(new) == ["server/project-sites.txt", *own]  # the server alone learns of it
+    assert after["server/project-sites.txt"] == b"north\nsouth\nwest\n"
+    assert again.notes == ["copy project-sites.txt from the kit of server to the running server: it is read at once"]
     assert after["ca/issued.jsonl"].startswith(before["ca/issued.jsonl"])
     assert {path for path in changed - set(new) if path in before} == {"ca/issued.jsonl"}
-    assert all((made.folder / path).stat().st_mtime_ns == times[path] for path in before if path != "ca/issued.jsonl")
+    told = ("ca/issued.jsonl", "server/project-sites.txt")
+    assert all((made.folder / path).stat().st_mtime_ns == times[path] for path in before if path not in told)
+
+
+def test_the_server_is_told_who_has_gone(made: Provisioned, tree: dict[str, Any], loaded: Load) -> None:
+    listed = SiteList(Kit.read(made.folder / "server").sites_file)
+    assert listed.among(frozenset()) == {"north", "south"}
+    assert listed.among(frozenset({"new"})) == {"north", "south", "new"}  # the list may be older than a site
+    assert not listed.changed()
+    provision(loaded(tree), made.folder, revoke=["north"])
+    assert listed.changed()
+    assert listed.among(frozenset({"north", "new"})) == {"south", "new"}
+    provision(loaded(tree), made.folder, renew=["north"])
+    tree["sites"].pop()
+    provision(loaded(tree), made.folder)
+    assert listed.changed()
+    assert listed.among(frozenset({"south"})) == {"north"}
+
+
+def test_a_list_of_sites_that_is_missing_or_damaged_names_nobody_new(tmp_path: Path) -> None:
+    path = tmp_path / "project-sites.txt"
+    listed = SiteList(path)
+    assert listed.among(frozenset({"a"})) == {"a"}
+    path.write_text("a\n\nb gone\n", encoding="utf-8")
+    assert listed.changed()
+    assert listed.among(frozenset({"b"})) == {"a"}
+    path.write_text("a\nsome thing else entirely\n", encoding="utf-8")
+    assert not listed.changed()
+    path.write_bytes(b"\xff\xfe")
+    assert not listed.changed()
+    assert listed.among(frozenset({"b"})) == {"a"}
+    path.unlink()
+    assert listed.changed()
+    assert listed.among(frozenset({"b"})) == {"b"}
 
 
 def test_a_kit_that_was_handed_over_is_not_made_again(made: Provisioned, tree: dict[str, Any], loaded: Load) -> None:

@@ -108,6 +108,11 @@ class Dispatcher:
         job, ticket = text(frame, "job"), whole(frame, "ticket")
         self._do(self._scheduler.offered(job, desk.name, ticket, answer, time.monotonic()))
 
+    def know(self, sites: Iterable[str]) -> None:
+        """These are the project's sites now."""
+        self._do(self._scheduler.know(sites, time.monotonic()))
+        self._stirred.set()
+
     async def run(self) -> None:
         """Let time pass."""
         while True:

@@ -1,4 +1,4 @@
-"""What the server looks at again and again: who of those that are connected may be."""
+"""What the server looks at again and again: lists that its operator may replace at any moment."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 from atoll.runtime.identity import Peer
 from atoll.runtime.line import LineLost, Switchboard
+from atoll.runtime.provision import SiteList
 
-__all__ = ["EVERY", "guard"]
+__all__ = ["EVERY", "follow", "guard"]
 
 EVERY = 2.0
 """Seconds between two looks."""
@@ -31,3 +32,16 @@ async def guard(board: Switchboard, revoked: Callable[[int], bool], on_cut: Call
                 _LOG.warning("%s is cut off: its certificate (serial %x) was revoked", line.peer, line.peer.serial)
                 on_cut(line.peer)
                 line.lose(LineLost(f"the certificate of {line.peer} was revoked"))
+
+
+async def follow(sites: SiteList, on_change: Callable[[], None]) -> None:
+    """Follow the list of the project's sites.
+
+    Args:
+        sites: the list.
+        on_change: called when it names others than before.
+    """
+    while True:
+        await asyncio.sleep(EVERY)
+        if sites.changed():
+            on_change()

@@ -19,14 +19,14 @@ from atoll.runtime.jobs.scheduler import Scheduler
 from atoll.runtime.jobs.sqlite import SqliteStore
 from atoll.runtime.jobs.terms import read_terms
 from atoll.runtime.line import Channel, Line, Packed, Settings, Switchboard
-from atoll.runtime.provision import Kit, Revocations
+from atoll.runtime.provision import Kit, Revocations, SiteList
 from atoll.runtime.transport import transport
 
 from .attempt import Attempt
 from .control import CONTROL, FROM_SITE
 from .desk import Desk
 from .dispatch import Dispatcher
-from .guard import guard
+from .guard import follow, guard
 from .launch import JobProcess, Place, launch
 from .news import News
 from .requests import MAY, REQUEST, Desktop
@@ -67,6 +67,7 @@ class Server:
         self._revoked = Revocations(kit.revoked_file, self._credentials.ca)
         self._news = News()
         self._store = SqliteStore(folder)
+        self._listed = SiteList(kit.sites_file)
         self._known = folder / "sites.txt"
         scheduler = Scheduler(max_jobs=max_jobs, known=self._sites())
         self._dispatcher = Dispatcher(self._store, scheduler, self._begin, self._news)
@@ -100,6 +101,7 @@ class Server:
             self._store.record(Event(when=time.time(), who="server", what="started"))
             on_listening(listener.address)
             self._spawn(guard(board, self._revoked, self._cut))
+            self._spawn(follow(self._listed, lambda: self._dispatcher.know(self._sites())))
             self._dispatcher.resume()
             await self._dispatcher.run()
         finally:
@@ -207,7 +209,9 @@ class Server:
                 self._news.tell(job)
 
     def _sites(self) -> list[str]:
-        return self._known.read_text(encoding="utf-8").split() if self._known.exists() else []
+        """Those that the operator's list names, and those that have come; the list may be older, or not be there."""
+        met = self._known.read_text(encoding="utf-8").split() if self._known.exists() else []
+        return sorted(self._listed.among(frozenset(met)))
 
 
 def _greeting(frame: object, where: str) -> tuple[list[str], list[str]]:

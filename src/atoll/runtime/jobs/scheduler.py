@@ -10,7 +10,7 @@ take no later job until the earlier one has begun.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from atoll.core.errors import JobError
 
@@ -57,6 +57,12 @@ class Scheduler(Decisions):
         if want.job in self._queue or want.job in self._deployed:
             raise JobError("it is scheduled already", where=f"job {want.job}", remedy="end its attempt first")
         self._queue[want.job] = Waiting(want)
+        return self._pump(now)
+
+    def know(self, sites: Iterable[str], now: float) -> list[Action]:
+        """These are the sites of the project, and those that are connected: what ``all`` means from now on."""
+        self._known = {*sites, *self._connected}
+        self._views.clear()
         return self._pump(now)
 
     def arrived(self, site: str, now: float, holding: Collection[str] | None = None) -> list[Action]:

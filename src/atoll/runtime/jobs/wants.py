@@ -19,7 +19,7 @@ class Want:
     Attributes:
         job: its id; jobs are served in the order of their ids.
         need: what it asks of every site.
-        sites: the only sites that it may use; None for all of the project.
+        sites: the only sites that it may use; None for all of the project, absent ones included.
         quorum: how many sites it needs at least; None for all that it may use.
         floor: how many suffice once the absent ones have been waited for as long as ``patience``; None for the quorum.
         patience: seconds that absent sites are waited for.

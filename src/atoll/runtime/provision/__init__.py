@@ -5,6 +5,7 @@ from .make import Provisioned, provision
 from .passphrase import CA_VARIABLE, find_passphrase, new_passphrase
 from .project import ProjectConfig, ServerConfig, load_project
 from .revocations import Revocations
+from .sites import SiteList
 
 __all__ = [
     "CA_VARIABLE",
@@ -14,6 +15,7 @@ __all__ = [
     "Provisioned",
     "Revocations",
     "ServerConfig",
+    "SiteList",
     "find_passphrase",
     "load_project",
     "new_passphrase",

@@ -7,6 +7,7 @@ NAME/
 ├── certificate.pem   its own certificate
 ├── key.pem           its private key, readable by its owner only
 ├── revoked.crl       servers only: certificates that are refused, signed by the authority
+├── project-sites.txt servers only: the sites of the project
 └── README.txt        the one command that starts it
 ```
 """
@@ -127,6 +128,11 @@ class Kit:
     def revoked_file(self) -> Path:
         """The revocation list (servers)."""
         return self.folder / "revoked.crl"
+
+    @property
+    def sites_file(self) -> Path:
+        """The sites of the project (servers)."""
+        return self.folder / "project-sites.txt"
 
     def bytes_of(self, name: str) -> bytes:
         """A file of the kit.

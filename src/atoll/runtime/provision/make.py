@@ -15,6 +15,7 @@ from .authority import Authority
 from .files import make_folder, write
 from .kits import kit_files, newer, renew_kit
 from .project import ProjectConfig
+from .sites import site_list
 
 __all__ = ["Provisioned", "provision"]
 
@@ -88,6 +89,7 @@ def provision(
     work.revoke(revoke)
     work.renew(renew, same_key)
     work.make()
+    work.list_sites()
     return work.done
 
 
@@ -172,6 +174,19 @@ class _Work:
                     f"{name} is not in the project any more, and its certificate holds: --revoke {name}"
                 )
 
+    def list_sites(self) -> None:
+        """Tell the servers who is part of the project; nobody else needs to know."""
+        content = site_list(self.project, self.authority.ledger)
+        servers = [server.name for server in self.project.servers if (self.folder / server.name).is_dir()]
+        stale = [name for name in servers if _bytes_in(self.folder / name / "project-sites.txt") != content]
+        for name in stale:
+            write(self.folder / name / "project-sites.txt", content)
+        older = [name for name in stale if name not in (*self.done.made, *self.done.renewed)]
+        if older:
+            self.done.notes.append(
+                f"copy project-sites.txt from the kit of {', '.join(older)} to the running server: it is read at once"
+            )
+
     def _make(self, name: str) -> None:
         target, aside = self.folder / name, self._aside(name)
         if target.exists():
@@ -201,3 +216,7 @@ class _Work:
         for server in self.project.servers:
             if (self.folder / server.name).is_dir():
                 write(self.folder / server.name / "revoked.crl", self.authority.revocation_list)
+
+
+def _bytes_in(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
