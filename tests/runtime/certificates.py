@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from atoll.runtime.identity import Credentials
+from atoll.runtime.provision.revocations import make_list
 
 _NOW = dt.datetime.now(dt.UTC)
 _DAY = dt.timedelta(days=1)
@@ -61,15 +62,16 @@ class Authority:
         usage: str | None = None,
         key: str = "ec",
     ) -> Credentials:
-        """Credentials of a party; ``usage`` ("server" or "client") replaces what the role may do."""
+        """Credentials of a party; ``usage`` ("server", "client" or "both") replaces what the role may do."""
         private = ec.generate_private_key(ec.SECP256R1()) if key == "ec" else rsa.generate_private_key(65537, 2048)
-        serves = (usage or ("server" if role == "server" else "client")) == "server"
+        usage = usage or ("server" if role == "server" else "client")
+        serves = usage != "client"
         names: list[x509.GeneralName] = [
             x509.UniformResourceIdentifier(f"atoll://{project or self.project}/{role}/{name}")
         ]
         if serves:
             names += [x509.DNSName(n) for n in dns] + [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        use = ExtendedKeyUsageOID.SERVER_AUTH if serves else ExtendedKeyUsageOID.CLIENT_AUTH
+        uses = [ExtendedKeyUsageOID.SERVER_AUTH] * serves + [ExtendedKeyUsageOID.CLIENT_AUTH] * (usage != "server")
         begin, end = (_NOW - 20 * _DAY, _NOW - 10 * _DAY) if expired else (_NOW - _DAY, _NOW + 10 * _DAY)
         made = (
             x509.CertificateBuilder()
@@ -80,11 +82,15 @@ class Authority:
             .not_valid_before(begin)
             .not_valid_after(end)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .sign(self._key, hashes.SHA256())
         )
         return Credentials(self.pem, made.public_bytes(serialization.Encoding.PEM), _pem(private))
+
+    def revocation_list(self, *serials: int, number: int = 1) -> bytes:
+        """A signed list of what was revoked."""
+        return make_list([(serial, _NOW) for serial in serials], number, self._certificate, self._key, _NOW)
 
 
 @cache

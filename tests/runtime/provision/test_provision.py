@@ -48,6 +48,27 @@ def test_everybody_gets_a_kit_that_says_who_they_are(made: Provisioned) -> None:
         assert kit.addresses == [("localhost", 8443), ("127.0.0.1", 8443)]
 
 
+def test_a_site_that_may_be_dialled_has_both_usages_and_its_hosts(
+    tree: dict[str, Any], loaded: Load, made: Provisioned, tmp_path: Path
+) -> None:
+    """Nothing changes for the others, and its role stays what it is."""
+    tree["sites"][0]["direct"] = ["north.example", "10.0.0.7"]
+    found = provision(loaded(tree), tmp_path / "direct", now=NOW)
+    values = {type(e.value): e.value for e in certificate(found.folder / "north").extensions}
+    assert set(values[x509.ExtendedKeyUsage]) == {Use.CLIENT_AUTH, Use.SERVER_AUTH}
+    names = values[x509.SubjectAlternativeName]
+    assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["atoll://lungs/site/north"]
+    assert names.get_values_for_type(x509.DNSName) == ["north.example"]
+    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7"]
+    kit = Kit.read(found.folder / "north")
+    assert (kit.peer().role, kit.config.direct) == ("site", ["north.example", "10.0.0.7"])
+    for name in ("server", "south", "anna"):
+        assert (found.folder / name / "kit.yaml").read_bytes() == (made.folder / name / "kit.yaml").read_bytes()
+    # A kit from before says that it is behind, and is left alone.
+    again = provision(loaded(tree), made.folder, now=NOW)
+    assert again.notes == ["north's kit says other things than project.yaml now; renew it with --renew north"]
+
+
 def test_certificates_are_as_the_profile_says(made: Provisioned) -> None:
     authority = x509.load_pem_x509_certificate((made.folder / "ca" / "ca.pem").read_bytes())
     assert authority.extensions.get_extension_for_class(x509.BasicConstraints).value == x509.BasicConstraints(True, 0)

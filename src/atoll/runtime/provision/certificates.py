@@ -31,7 +31,7 @@ class Subject:
         role: server, site, admin or auditor.
         name: unique in the project.
         org: the organisation.
-        hosts: DNS names and IP addresses (servers).
+        hosts: DNS names and IP addresses at which it is dialled: a server's, and those of a site that takes direct links.
     """
 
     project: str
@@ -66,7 +66,8 @@ def make_certificate(
 ) -> Certificate:
     """A party's certificate: ``CN`` its name, ``O`` its organisation, its URI, and one extended key usage.
 
-    A server's also names its hosts, and its own name, so that it can be verified at whatever address it is dialled.
+    A server's also names its hosts, and its own name, so that it can be verified at whatever address it is dialled. A site with hosts may be dialled
+    at them, and so has both usages.
 
     Raises:
         IdentityError: the authority's own certificate has expired.
@@ -82,16 +83,17 @@ def make_certificate(
             where="ca/ca.pem",
             remedy="make a new authority with `atoll provision PROJECT --rotate-ca`",
         )
+    own = (subject.name,) if subject.role == "server" else ()
     names: list[GeneralName] = [
         x509.UniformResourceIdentifier(uri_of(subject.project, subject.role, subject.name)),
-        *(_general(host) for host in dict.fromkeys((subject.name, *subject.hosts)) if subject.role == "server"),
+        *(_general(host) for host in dict.fromkeys((*own, *subject.hosts))),
     ]
-    use = Use.SERVER_AUTH if subject.role == "server" else Use.CLIENT_AUTH
+    uses = [Use.SERVER_AUTH] if own else [Use.CLIENT_AUTH, *([Use.SERVER_AUTH] if subject.hosts else [])]
     return (
         _begun(_dn(subject.name, subject.org), issuer.subject, public, key.public_key(), now, until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(digital_signature=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(key, hashes.SHA256())
     )

@@ -43,6 +43,7 @@ class KitConfig(Section):
         org: the organisation.
         transport: how bytes travel.
         servers: where servers are found; in a server's kit only itself.
+        direct: where other sites may dial it (sites).
     """
 
     project: Name
@@ -51,6 +52,7 @@ class KitConfig(Section):
     org: Org
     transport: Literal["grpc", "tcp"]
     servers: Annotated[list[ServerConfig], Field(min_length=1)]
+    direct: list[str] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)

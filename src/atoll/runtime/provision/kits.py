@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import ConfigError
 from atoll.runs import yaml
@@ -106,16 +106,30 @@ def _public_files(project: ProjectConfig, name: str, authority: Authority, certi
 
 def _subject(project: ProjectConfig, name: str) -> Subject:
     role, org = project.parties()[name]
-    hosts = next((tuple(server.hosts) for server in project.servers if server.name == name), ())
+    hosts = next((tuple(server.hosts) for server in project.servers if server.name == name), _direct(project, name))
     return Subject(project.project, role, name, org, hosts)
+
+
+def _direct(project: ProjectConfig, name: str) -> tuple[str, ...]:
+    """Where other sites may dial a site."""
+    return next((tuple(site.direct) for site in project.sites if site.name == name), ())
 
 
 def _config(project: ProjectConfig, name: str) -> KitConfig:
     role, org = project.parties()[name]
     servers = [s for s in project.servers if role != "server" or s.name == name]
-    tree = {"project": project.project, "name": name, "role": role, "org": org, "transport": project.transport}
+    tree: dict[str, Any] = {
+        "project": project.project,
+        "name": name,
+        "role": role,
+        "org": org,
+        "transport": project.transport,
+    }
     # What a server binds is its own business: it stands in no other kit.
     hidden = set() if role == "server" else {"listen"}
+    direct = _direct(project, name)
+    if direct:
+        tree["direct"] = list(direct)
     return KitConfig.model_validate({**tree, "servers": [server.model_dump(exclude=hidden) for server in servers]})
 
 

@@ -75,22 +75,29 @@ class ServerConfig(Section):
     listen: Annotated[str, AfterValidator(_host)] = "0.0.0.0"  # noqa: S104 - a server is there to be reached
 
 
-class PartyConfig(Section):
+class _Named(Section):
+    name: Name
+    org: Org
+
+
+class PartyConfig(_Named):
     """A site.
 
     Attributes:
         name: unique in the project.
         org: whose it is.
+        direct: DNS names and IP addresses at which other sites may reach it, if it is to be reached at all; see ``atoll site --direct``.
     """
 
-    name: Name
-    org: Org
+    direct: list[Annotated[str, AfterValidator(_host)]] = Field(default_factory=list)
 
 
-class AdminConfig(PartyConfig):
+class AdminConfig(_Named):
     """A person.
 
     Attributes:
+        name: unique in the project.
+        org: whose it is.
         role: an admin submits and aborts, an auditor only looks.
     """
 

@@ -48,6 +48,10 @@ class Revocations:
         path: the list, ``revoked.crl`` of a server's kit.
         ca: certificates of the authorities (PEM) whose signature counts.
 
+    Attributes:
+        current: the list that counts.
+        signed: the same as the authority signed it, for those who verify it themselves.
+
     Raises:
         IdentityError: the file is missing, damaged, or not signed by the authority.
     """
@@ -56,7 +60,8 @@ class Revocations:
         self.path = Path(path)
         self._ca = ca
         self._seen = self._stamp()
-        self.current = read_list(self._bytes(), ca, str(self.path))
+        self.signed = self._bytes()
+        self.current = read_list(self.signed, ca, str(self.path))
 
     def __call__(self, serial: int) -> bool:
         """Whether the certificate of this serial number is refused."""
@@ -68,7 +73,8 @@ class Revocations:
 
     def _reload(self) -> None:
         try:
-            found = read_list(self._bytes(), self._ca, str(self.path))
+            signed = self._bytes()
+            found = read_list(signed, self._ca, str(self.path))
         except IdentityError as error:
             _LOG.error("revocation list ignored, the last good one (issue %d) counts: %s", self.current.number, error)
             return
@@ -80,7 +86,7 @@ class Revocations:
                 self.current.number,
             )
             return
-        self.current = found
+        self.current, self.signed = found, signed
         _LOG.info("revocation list, issue %d: %d certificates", found.number, len(found.serials))
 
     def _stamp(self) -> tuple[int, int, int] | None:

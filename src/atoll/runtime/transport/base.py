@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from atoll.runtime.identity import Credentials, Peer
+from atoll.runtime.identity import ROLES, Credentials, Peer
 
-__all__ = ["BLOCK", "LARGEST", "Accept", "Buffer", "Listener", "Pipe", "PipeClosed", "Revoked", "Transport", "nobody"]
+__all__ = [
+    "BLOCK", "CLIENTS", "LARGEST", "SERVERS", "Accept", "Buffer", "Listener", "Pipe", "PipeClosed", "Revoked", "Transport", "nobody",
+]  # fmt: skip
 
 BLOCK = 1 << 20
 """Bytes of content in one block, at most."""
 LARGEST = BLOCK + (1 << 12)
 """Bytes of one block with its header, at most: a pipe refuses more before it asks for memory."""
+
+SERVERS = ("server",)
+"""Who is dialled, if nothing else is said."""
+CLIENTS = tuple(role for role in ROLES if role not in SERVERS)
+"""Who dials, if nothing else is said."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -89,7 +96,12 @@ class Transport(Protocol):
     name: str
 
     async def listen(
-        self, address: str, credentials: Credentials, accept: Accept, revoked: Revoked = nobody
+        self,
+        address: str,
+        credentials: Credentials,
+        accept: Accept,
+        revoked: Revoked = nobody,
+        roles: Sequence[str] = CLIENTS,
     ) -> Listener:
         """Accept connections of the project's parties at an address.
 
@@ -98,21 +110,28 @@ class Transport(Protocol):
             credentials: of this end.
             accept: called with each new pipe.
             revoked: asked at each connection.
+            roles: whose certificates are let in.
 
         Raises:
             OSError: the address cannot be listened at.
         """
 
     async def dial(
-        self, address: str, credentials: Credentials, server_name: str | None = None, revoked: Revoked = nobody
+        self,
+        address: str,
+        credentials: Credentials,
+        server_name: str | None = None,
+        revoked: Revoked = nobody,
+        roles: Sequence[str] = SERVERS,
     ) -> Pipe:
-        """Connect to a server of the project.
+        """Connect to a server of the project, or to another party that listens.
 
         Args:
             address: ``host:port``.
-            credentials: of this end; the other must be a server of the same project.
-            server_name: a DNS name or IP address that the server's certificate must hold; the address's host if None.
-            revoked: asked of the server's certificate.
+            credentials: of this end; the other must be of the same project.
+            server_name: a DNS name or IP address that the other's certificate must hold; the address's host if None.
+            revoked: asked of the other's certificate.
+            roles: whose certificates are taken.
 
         Raises:
             IdentityError: one end refuses the other: dialling again does not help.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from atoll.core.errors import IdentityError
 from atoll.runtime.identity import Credentials, Peer, admit, peer_of
 
-from .base import LARGEST, Accept, Buffer, Listener, Pipe, PipeClosed, Revoked, nobody
+from .base import CLIENTS, LARGEST, SERVERS, Accept, Buffer, Listener, Pipe, PipeClosed, Revoked, nobody
 from .refusals import reason, refusal
 
 __all__ = ["MemoryPipe", "MemoryTransport", "pair"]
@@ -82,11 +83,20 @@ def pair(left: Peer, right: Peer) -> tuple[MemoryPipe, MemoryPipe]:
 
 
 class _Place:
-    def __init__(self, transport: MemoryTransport, address: str, peer: Peer, accept: Accept, revoked: Revoked) -> None:
+    def __init__(
+        self,
+        transport: MemoryTransport,
+        address: str,
+        peer: Peer,
+        accept: Accept,
+        revoked: Revoked,
+        roles: Sequence[str],
+    ) -> None:
         self.address = address
         self.peer = peer
         self.accept = accept
         self.revoked = revoked
+        self.roles = tuple(roles)
         self.tasks: set[asyncio.Task[Any]] = set()
         self.pipes: set[MemoryPipe] = set()
         self._transport = transport
@@ -117,7 +127,12 @@ class MemoryTransport:
         self.places: dict[str, _Place] = {}
 
     async def listen(
-        self, address: str, credentials: Credentials, accept: Accept, revoked: Revoked = nobody
+        self,
+        address: str,
+        credentials: Credentials,
+        accept: Accept,
+        revoked: Revoked = nobody,
+        roles: Sequence[str] = CLIENTS,
     ) -> Listener:
         """Accept connections at an address of this world."""
         host, _, port = address.rpartition(":")
@@ -125,12 +140,17 @@ class MemoryTransport:
             address = f"{host}:{1 + len(self.places)}"
         if address in self.places:
             raise OSError(f"somebody listens at {address} already")
-        place = _Place(self, address, peer_of(credentials.certificate), accept, revoked)
+        place = _Place(self, address, peer_of(credentials.certificate), accept, revoked, roles)
         self.places[address] = place
         return place
 
     async def dial(
-        self, address: str, credentials: Credentials, server_name: str | None = None, revoked: Revoked = nobody
+        self,
+        address: str,
+        credentials: Credentials,
+        server_name: str | None = None,
+        revoked: Revoked = nobody,
+        roles: Sequence[str] = SERVERS,
     ) -> Pipe:
         """Connect to an address of this world; names are not looked up here."""
         del server_name
@@ -139,9 +159,11 @@ class MemoryTransport:
             raise ConnectionRefusedError(f"nobody listens at {address}")
         me = peer_of(credentials.certificate)
         try:
-            admit(credentials.certificate, project=place.peer.project, revoked=place.revoked)
+            admit(credentials.certificate, project=place.peer.project, roles=place.roles, revoked=place.revoked)
         except IdentityError as error:
             raise refusal(address, reason(error)) from error
+        if place.peer.role not in roles:
+            raise refusal(address, f"{place.peer} cannot act as {' or '.join(roles)}")
         if revoked(place.peer.serial):
             raise PipeClosed(f"the certificate of {place.peer} was revoked")
         held, other = pair(me, place.peer)

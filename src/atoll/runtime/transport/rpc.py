@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from atoll.core.errors import IdentityError
 from atoll.data._extra import need
-from atoll.runtime.identity import ROLES, Credentials, Peer, admit, peer_of
+from atoll.runtime.identity import Credentials, Peer, admit, peer_of
 
 from .addresses import joined, split
-from .base import LARGEST, Accept, Buffer, Listener, Pipe, PipeClosed, Revoked, nobody
+from .base import CLIENTS, LARGEST, SERVERS, Accept, Buffer, Listener, Pipe, PipeClosed, Revoked, nobody
 from .handshakes import Handshakes
 from .own import UNWELCOME, own
 from .refusals import reason, refusal
@@ -31,7 +32,6 @@ _METHOD = "/atoll.Pipe/Run"
 _SHOWN = "atoll-certificate-bin"
 _WAIT = 15.0  # seconds
 _PARTING = 0.5  # seconds
-_CLIENTS = tuple(role for role in ROLES if role != "server")
 
 OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_receive_message_length", LARGEST),
@@ -131,13 +131,14 @@ def _why(error: BaseException) -> str:
 
 
 class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
-    def __init__(self, me: Peer, certificate: bytes, accept: Accept, revoked: Revoked) -> None:
+    def __init__(self, me: Peer, certificate: bytes, accept: Accept, revoked: Revoked, roles: Sequence[str]) -> None:
         self.address = ""
         self.server: Any = None
         self._me = me
         self._shown = ((_SHOWN, certificate),)
         self._accept = accept
         self._revoked = revoked
+        self._roles = tuple(roles)
         self._pipes: set[GrpcPipe] = set()
         self.handshakes = Handshakes()
 
@@ -150,7 +151,7 @@ class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
         self.handshakes.called(context.peer())
         shown = context.auth_context().get("x509_pem_cert", [b""])[0]
         try:
-            peer = admit(shown, project=self._me.project, roles=_CLIENTS, revoked=self._revoked)
+            peer = admit(shown, project=self._me.project, roles=self._roles, revoked=self._revoked)
         except IdentityError as error:
             _LOG.warning("a connection from %s is refused: %s", context.peer(), error)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason(error))
@@ -177,11 +178,16 @@ class GrpcTransport:
     name = "grpc"
 
     async def listen(
-        self, address: str, credentials: Credentials, accept: Accept, revoked: Revoked = nobody
+        self,
+        address: str,
+        credentials: Credentials,
+        accept: Accept,
+        revoked: Revoked = nobody,
+        roles: Sequence[str] = CLIENTS,
     ) -> Listener:
         """Accept connections of the project's parties at an address."""
         host, _ = split(address)
-        listening = _Listening(peer_of(credentials.certificate), credentials.certificate, accept, revoked)
+        listening = _Listening(peer_of(credentials.certificate), credentials.certificate, accept, revoked, roles)
         server = aio.server(handlers=(listening,), options=[*OPTIONS, *PATIENCE, ("grpc.so_reuseport", 0)])
         listening.server = server
         mine = grpc.ssl_server_certificate_configuration(
@@ -202,7 +208,12 @@ class GrpcTransport:
         return listening
 
     async def dial(
-        self, address: str, credentials: Credentials, server_name: str | None = None, revoked: Revoked = nobody
+        self,
+        address: str,
+        credentials: Credentials,
+        server_name: str | None = None,
+        revoked: Revoked = nobody,
+        roles: Sequence[str] = SERVERS,
     ) -> Pipe:
         """Connect to a server of the project."""
         me = own(credentials)
@@ -216,7 +227,7 @@ class GrpcTransport:
                 shown = dict(await call.initial_metadata() or ()).get(_SHOWN)
                 if shown is None:
                     raise await _failure(address, call)
-            return _Dialled(admit(shown, project=me.project, roles=("server",), revoked=revoked), call, channel)
+            return _Dialled(admit(shown, project=me.project, roles=roles, revoked=revoked), call, channel)
         except BaseException:
             call.cancel()
             await channel.close()

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from atoll.core.errors import IdentityError
-from atoll.runtime.identity import ROLES, Credentials, admit, peer_of
+from atoll.runtime.identity import Credentials, admit, peer_of
 
 from .addresses import joined, split
-from .base import Accept, Listener, Pipe, PipeClosed, Revoked, nobody
+from .base import CLIENTS, SERVERS, Accept, Listener, Pipe, PipeClosed, Revoked, nobody
 from .connecting import connected, listening, shake_hands
 from .ends import SecuredEnd
 from .framed import FramedPipe
@@ -27,7 +27,6 @@ _LOG = logging.getLogger("atoll.runtime")
 _HANDSHAKE = 15.0  # seconds
 _PAUSE = 0.1  # seconds until the next try to accept connections, where the system has no room for more
 _WELCOME = b"welcome"
-_CLIENTS = tuple(role for role in ROLES if role != "server")
 
 
 async def _secured(sock: ssl.SSLSocket) -> tuple[SecuredEnd, bytes]:
@@ -45,13 +44,19 @@ async def _secured(sock: ssl.SSLSocket) -> tuple[SecuredEnd, bytes]:
 
 class _Listening:
     def __init__(
-        self, sockets: list[socket.socket], credentials: Credentials, accept: Accept, revoked: Revoked
+        self,
+        sockets: list[socket.socket],
+        credentials: Credentials,
+        accept: Accept,
+        revoked: Revoked,
+        roles: Sequence[str],
     ) -> None:
         self.address = joined(*sockets[0].getsockname()[:2])
         self._context = server_context(credentials)
         self._me = peer_of(credentials.certificate)
         self._accept = accept
         self._revoked = revoked
+        self._roles = tuple(roles)
         self._sockets = sockets
         self._pipes: set[FramedPipe] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,7 +103,7 @@ class _Listening:
 
     async def _welcomed(self, end: SecuredEnd, certificate: bytes, where: Any) -> FramedPipe | None:
         try:
-            peer = admit(certificate, project=self._me.project, roles=_CLIENTS, revoked=self._revoked)
+            peer = admit(certificate, project=self._me.project, roles=self._roles, revoked=self._revoked)
         except IdentityError as error:
             _LOG.warning("a connection from %s is refused: %s", where, error)
             pipe = FramedPipe(end, self._me)  # to say why, and nothing else
@@ -125,13 +130,23 @@ class TcpTransport:
     name = "tcp"
 
     async def listen(
-        self, address: str, credentials: Credentials, accept: Accept, revoked: Revoked = nobody
+        self,
+        address: str,
+        credentials: Credentials,
+        accept: Accept,
+        revoked: Revoked = nobody,
+        roles: Sequence[str] = CLIENTS,
     ) -> Listener:
         """Accept connections of the project's parties at an address."""
-        return _Listening(await listening(*split(address)), credentials, accept, revoked)
+        return _Listening(await listening(*split(address)), credentials, accept, revoked, roles)
 
     async def dial(
-        self, address: str, credentials: Credentials, server_name: str | None = None, revoked: Revoked = nobody
+        self,
+        address: str,
+        credentials: Credentials,
+        server_name: str | None = None,
+        revoked: Revoked = nobody,
+        roles: Sequence[str] = SERVERS,
     ) -> Pipe:
         """Connect to a server of the project."""
         host, port = split(address)
@@ -143,7 +158,7 @@ class TcpTransport:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock = context.wrap_socket(plain, server_hostname=server_name or host, do_handshake_on_connect=False)
             end, certificate = await _secured(sock)
-            peer = admit(certificate, project=me.project, roles=("server",), revoked=revoked)
+            peer = admit(certificate, project=me.project, roles=roles, revoked=revoked)
         except ssl.SSLError as error:
             (sock or plain).close()
             raise _refused(address, f"the handshake failed: {error}") from error
