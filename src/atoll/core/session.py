@@ -48,13 +48,22 @@ class LocalPeers:
         others: the other roles.
         carry: takes ``(target role, message, time sent)`` to the switch.
         start: seconds at which the session began.
+        took: called with the role whose message was taken.
     """
 
-    def __init__(self, me: str, others: list[str], carry: Deliver, start: float = 0.0) -> None:
+    def __init__(
+        self,
+        me: str,
+        others: list[str],
+        carry: Deliver,
+        start: float = 0.0,
+        took: Callable[[str], None] = lambda role: None,
+    ) -> None:
         self.me = me
         self.names = others
         self.time = start
         self._carry = carry
+        self._took = took
         self._boxes: dict[str, asyncio.Queue[tuple[Tree, float]]] = {name: asyncio.Queue() for name in others}
         self._arrived: Counter[str] = Counter()
         self._awaited: Counter[str] = Counter()
@@ -84,6 +93,7 @@ class LocalPeers:
                 remedy="let the roles agree on the number of messages",
             )
         self.time = max(self.time, arrival)
+        self._took(role)
         return message
 
     def put(self, source: str, message: Tree, arrival: float) -> None:
@@ -224,14 +234,18 @@ class Switch:
         self.said[role] += nbytes
         self._meter(nbytes)
 
-    def carry(self, source: str, target: str, message: Tree, sent: float) -> None:
-        """Carry one message."""
-        nbytes = M.nbytes(message)
+    def count(self, source: str, target: str, nbytes: int) -> float:
+        """Count a message, whichever way it goes; the seconds that it takes."""
         self.said[source] += nbytes
         self._meter(nbytes)
-        seconds = self._transfer(self.parties[source], self.parties[target], nbytes)
         self._carried[source, target] += 1
+        return self._transfer(self.parties[source], self.parties[target], nbytes)
+
+    def carry(self, source: str, target: str, message: Tree, sent: float) -> float:
+        """Carry one message; the seconds that it takes."""
+        seconds = self.count(source, target, M.nbytes(message))
         self._targets[target](source, message, sent + seconds)
+        return seconds
 
     def peers(self, role: str, start: float) -> LocalPeers:
         """Peers for a role that runs in this process."""

@@ -1,7 +1,8 @@
 """Two processes that stay up while engines come and go: one dials the other over mutual TLS, and both pass on the blocks of local channels.
 
 ``python bridge.py server FOLDER TRANSPORT`` listens, prints its address and waits; ``python bridge.py sites FOLDER TRANSPORT ADDRESS`` dials once a
-site. Engines connect to the socket ``engines`` in the folder, residents to ``residents``; a channel's name says ``engine/site``.
+site. Engines connect to the socket ``engines`` in the folder, residents to ``residents``; a channel's name says ``engine/site``, or ``engine/site/other`` for
+what goes from one site to another directly.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import os
 import socket
 import subprocess
 import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
+from atoll.runtime.fronts.neighbours import Neighbours
 from atoll.runtime.fronts.relay import relay
 from atoll.runtime.identity import Credentials, Peer
 from atoll.runtime.line import Switchboard, dial_line, local_line
@@ -101,7 +104,22 @@ async def sites(folder, transport, address):
         relays.add(asyncio.ensure_future(pair(channel)))
 
     async def from_resident(channel):
-        arrival(channel.name).set_result(channel)
+        run, me, *other = channel.name.split("/")
+        if not other:
+            arrival(channel.name).set_result(channel)
+        elif me < other[0]:
+            await relay(channel, await neighbours[me].open(other[0], neighbours[other[0]].address, f"direct/{run}"))
+        else:
+            await relay(channel, await arrival((run, me, other[0])))
+
+    def between(me, channel):
+        arrival((channel.name.partition("/")[2], me, channel.peer.name)).set_result(channel)
+
+    neighbours = {site: Neighbours(kept(folder, site), transport, "127.0.0.1:0") for site in SITES}
+    for site, made in neighbours.items():
+        made.on_open = partial(between, site)
+        made.learn((folder / "revoked.crl").read_bytes())
+        await made.listen()
 
     made = TRANSPORTS[transport]()
     accepting = await locals_at(folder / "residents", from_resident)
@@ -120,9 +138,11 @@ class Bridge:
         self.folder, self.transport = folder, transport
         self._numbers = itertools.count()
         for name in ("server", *SITES):
-            made = authority.issue("server" if name == "server" else "site", name)
+            role, usage = ("server", None) if name == "server" else ("site", "both")
+            made = authority.issue(role, name, usage=usage)
             for part in ("ca", "certificate", "key"):
                 (folder / f"{name}.{part}").write_bytes(getattr(made, part))
+        (folder / "revoked.crl").write_bytes(authority.revocation_list())
         self._processes = []
         address = self._started("server")
         self._started("sites", address)
@@ -149,13 +169,21 @@ class Bridge:
 class Bridged(Rehearsal):
     """A rehearsal whose links cross the bridge."""
 
-    def __init__(self, bridge: Bridge, run: str, **terms) -> None:
-        super().__init__(len(SITES), **terms)
+    def __init__(self, bridge: Bridge, run: str, sites: int = len(SITES), neighbours=None, **terms) -> None:
+        super().__init__(sites, **terms)
         self._bridge, self._run = bridge, run
         self._lines = []
+        everyone = SITES[:sites] if self.direct else ()
+        self._neighbours = dict.fromkeys(SITES, everyone) if neighbours is None else neighbours
+        self.frames = Counter()
+
+    def _heard(self, station, frame):
+        self.frames[frame["op"]] += 1
+        super()._heard(station, frame)
 
     async def link(self, name, make):
-        self.start(serve_behind, self._bridge.folder / "residents", f"{self._run}/{name}", make)
+        others = [other for other in self._neighbours.get(name, ()) if other != name]
+        self.start(serve_behind, self._bridge.folder / "residents", f"{self._run}/{name}", others, make)
         line = await line_to(self._bridge.folder / "engines")
         self._lines.append(line)
         return line.open(f"{self._run}/{name}")
@@ -173,12 +201,13 @@ async def line_to(path):
     return await local_line(await local_pipe(sock, LOCAL), dialled=True)
 
 
-def serve_behind(sock, path, name, make):
+def serve_behind(sock, path, name, others, make):
     """The body of a site's process; its socket only tells it when the engine is gone."""
 
     async def main():
         line = await line_to(path)
-        serving = asyncio.ensure_future(make(line.open(name)).serve())
+        neighbours = {other: line.open(f"{name}/{other}") for other in others}
+        serving = asyncio.ensure_future(make(line.open(name), neighbours=neighbours).serve())
         sock.setblocking(False)
         gone = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(sock, 1))
         await asyncio.wait([serving, gone], return_when=asyncio.FIRST_COMPLETED)

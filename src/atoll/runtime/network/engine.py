@@ -47,6 +47,7 @@ class Network:
         placement: the site of each party, in the order of the roster.
         patience: seconds without progress after which a site that owes a reply is given up.
         on_lost: what then happens: the program fails, or goes on without the site's parties.
+        direct: let the roles of a session speak over links between their sites, where there are any; see `atoll.runtime.network.direct`.
     """
 
     name: ClassVar[str] = "network"
@@ -60,6 +61,7 @@ class Network:
         *,
         patience: float = 600.0,
         on_lost: Literal["fail", "drop"] = "fail",
+        direct: bool = False,
     ) -> None:
         if not patience > 0:
             raise ConfigError(f"patience={patience} seconds", remedy="use a positive number")
@@ -70,6 +72,7 @@ class Network:
         self.news = News()
         self.patience = patience
         self.on_lost = on_lost
+        self.direct = direct
         self._links = dict(links)
         self._placement = list(placement)
         self._stations: dict[str, Station] = {}
@@ -123,7 +126,7 @@ class Network:
     # ------------------------------------------------------------------ what sites say
 
     def _heard(self, station: Station, frame: Any) -> None:
-        if frame["op"] in ("pass", "waits"):
+        if frame["op"] in ("pass", "waits", "words"):
             self._talks.heard(station, frame)
             return
         position, request = whole_in(frame, "party"), text_in(frame, "id")

@@ -82,7 +82,13 @@ class Rehearsal(Network):
 
 
 def site_of(
-    executor: Executor, registry: Mapping[str, Any], folder: Path | None, resume: bool, pulse: float, link: Any
+    executor: Executor,
+    registry: Mapping[str, Any],
+    folder: Path | None,
+    resume: bool,
+    pulse: float,
+    link: Any,
+    neighbours: Mapping[str, Any] | None = None,
 ) -> Resident:
     """A site's half of the engine, on this machine."""
     ledger = Ledger(None if folder is None else folder / "ledger.jsonl")
@@ -90,7 +96,7 @@ def site_of(
         ledger.begin_run()
     journal = Journal(None if folder is None else folder / "journal.log")
     host = Host(executor, StateStore(folder, executor.roster), ledger, journal)
-    return Resident(link, host, registry, pulse=pulse)
+    return Resident(link, host, registry, pulse=pulse, neighbours=neighbours)
 
 
 def _serve(sock: socket.socket, make: Callable[[Any], Resident]) -> None:

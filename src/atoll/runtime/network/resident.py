@@ -24,6 +24,7 @@ from atoll.core.task import resolve
 from atoll.core.wire import pack_error, pack_folded, pack_ran, unpack_request
 from atoll.engines.link import LinkClosed
 
+from .direct import Neighbours
 from .parked import Parking
 from .roles import Roles
 from .segments import Segments
@@ -44,10 +45,21 @@ class Resident:
         host: runs tasks, keeps states, journal and ledger.
         registry: tasks and stages that the program registered by name.
         pulse: seconds between two looks at whether the work goes on; a small part of the server's patience.
+        neighbours: links to the job processes of other sites, over which roles of conversations may speak.
     """
 
-    def __init__(self, link: Any, host: Host, registry: Mapping[str, Any], *, pulse: float = 1.0) -> None:
+    def __init__(
+        self,
+        link: Any,
+        host: Host,
+        registry: Mapping[str, Any],
+        *,
+        pulse: float = 1.0,
+        neighbours: Mapping[str, Any] | None = None,
+    ) -> None:
         self.link = link
+        self.neighbours = Neighbours(neighbours or {})
+        self._broken: asyncio.Future[None] | None = None
         self._every = pulse
         self.host = host
         self.registry = registry
@@ -65,12 +77,22 @@ class Resident:
     # ------------------------------------------------------------------ the link
 
     async def serve(self) -> None:
-        """Answer until the server goes away."""
+        """Answer until the server goes away.
+
+        Raises:
+            NeighbourLost: another site's process went away in the middle of a session.
+            TaskError: another site spoke for a role that is not there.
+        """
+        self._broken = asyncio.get_running_loop().create_future()
         orders: asyncio.Queue[tuple[Any, Any]] = asyncio.Queue()
-        helpers = [asyncio.create_task(self._work(orders)), asyncio.create_task(self._pulse())]
+        works = (self._work(orders), self._pulse(), self.neighbours.listen(self._roles.heard, self._roles.lost))
+        helpers = [asyncio.create_task(work) for work in works]
         reader = asyncio.create_task(self._read(orders))
         try:
-            done, _ = await asyncio.wait([reader, *helpers], return_when=asyncio.FIRST_COMPLETED)
+            tasks: list[asyncio.Future[None]] = [reader, *helpers, self._broken]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._broken in done:
+                self._broken.result()
             for task in done:
                 with contextlib.suppress(LinkClosed):
                     task.result()
@@ -82,12 +104,21 @@ class Resident:
             self._thread.submit(self._close_runner)  # once the task that runs now has ended
             self._thread.shutdown(wait=False)
 
+    def broken(self, error: Exception) -> None:
+        """Something that other sites did ends this site's part."""
+        if self._broken is not None and not self._broken.done():
+            self._broken.set_exception(error)
+            self._broken.exception()  # the link to the server may have ended first
+
     async def _read(self, orders: asyncio.Queue[tuple[Any, Any]]) -> None:
         while True:
             frame = await self.link.recv()
             op = frame["op"]
             if op in ("hand", "gone", "stop"):
                 self._roles.handle(frame)
+                continue
+            if op == "meet":
+                self._roles.meet(frame)
                 continue
             if op == "role":
                 self._roles.expect(frame)

@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from atoll.core import message as M
 from atoll.core.errors import TaskError
 from atoll.core.idle import IdleSelector, WatchedLoop, watching
 from atoll.core.session import LocalPeers
 from atoll.core.wire import pack_error, pack_ran, unpack_request
 from atoll.engines.link import LinkClosed
+
+from .direct import WORDS, NeighbourLost, refused, require_at
 
 if TYPE_CHECKING:
     from .resident import Resident
@@ -39,8 +42,16 @@ class Roles:
         self._running: dict[int, set[asyncio.Task[None]]] = {}
         self._told: dict[Key, dict[str, int]] = {}
         self._early: dict[Key, list[Any]] = {}
+        self._ordered: set[Key] = set()
+        self._places: dict[int, dict[str, str]] = {}
+        self._direct: dict[Key, dict[str, str]] = {}
+        self._words: dict[Key, list[Any]] = {}
 
     # ------------------------------------------------------------------ called in the link's loop
+
+    def meet(self, frame: Any) -> None:
+        """A session will be held in which roles may speak directly; what is said to those here waits until they begin."""
+        self._inside(self._meet, {**frame, "neighbours": self._resident.neighbours.names})
 
     def expect(self, frame: Any) -> None:
         """A role will begin once the orders before it are done; what is said to it meanwhile waits."""
@@ -54,11 +65,19 @@ class Roles:
         """Hand over a message of another role, say that one has ended, or stop a session."""
         self._inside(self._stop if frame["op"] == "stop" else self._hand, frame)
 
+    def heard(self, site: str, frame: Any) -> None:
+        """Another site says something to a role here."""
+        self._inside(self._hear, (site, frame))
+
+    def lost(self, site: str, error: Exception) -> None:
+        """The link to another site has ended."""
+        self._inside(self._lose, (site, error))
+
     def keep(self, frame: Any) -> None:
         """The session is over and counts: what its roles left behind becomes the parties' state."""
         parking, host = self._resident.parking, self._resident.host
         parked = parking.get(frame["id"], int(frame["position"]))
-        parked.ran = replace(parked.ran, said=int(frame["said"]))
+        parked.ran = replace(parked.ran, said=int(frame["said"]), time=float(frame["time"]))
         if frame["sealed"] and host.replay(parked.request, parked.ran.reply.party) is None:
             host.journal.put([(parked.request, parked.ran)])
         parking.keep(frame["id"], [int(frame["position"])])
@@ -78,12 +97,15 @@ class Roles:
             self._thread.start()
         self._loop.call_soon_threadsafe(call, frame)
 
-    def _say(self, frame: Mapping[str, Any]) -> None:
-        """Send to the server, from the link's own loop."""
+    def _say(self, frame: Mapping[str, Any], site: str | None = None) -> None:
+        """Send to the server or to another site, from the link's own loop."""
 
         async def send() -> None:
             with contextlib.suppress(LinkClosed):
-                await self._resident.link.send(dict(frame))
+                if site is None:
+                    await self._resident.link.send(dict(frame))
+                else:
+                    await self._resident.neighbours.send(site, frame)
 
         if self._home is not None:
             asyncio.run_coroutine_threadsafe(send(), self._home)
@@ -109,12 +131,47 @@ class Roles:
         waits = {key: peers.waits() for key, peers in self._peers.items()}
         news = {key: found for key, found in waits.items() if found and found != self._told.get(key)}
         self._told = waits
+        for key in list(self._words):
+            self._tell(key)
         for (session, role), found in news.items():
             self._say({"op": "waits", "session": session, "role": role, "for": [[r, had] for r, had in found.items()]})
         return False
 
+    def _meet(self, frame: Any) -> None:
+        session = frame["session"]
+        self._places[session] = dict(frame["places"])
+        for role in frame["here"]:
+            self._early[session, role] = []
+        self._say({"op": "answer", "number": frame["number"], "neighbours": frame["neighbours"]})
+
     def _announce(self, frame: Any) -> None:
-        self._early[frame["session"], frame["role"]] = []
+        key = (frame["session"], frame["role"])
+        self._ordered.add(key)
+        self._early.setdefault(key, [])
+
+    def _hear(self, told: tuple[str, Any]) -> None:
+        site, frame = told
+        try:
+            places = self._places.get(frame["session"])
+            if places is not None:  # else the session is over
+                require_at(site, frame["source"], places)
+                self._hand(frame)
+        except TaskError as error:
+            self._break(error)
+        except (KeyError, TypeError) as error:
+            self._break(refused(site, error))
+
+    def _lose(self, told: tuple[str, Exception]) -> None:
+        site, error = told
+        if not isinstance(error, LinkClosed):
+            self._break(refused(site, error))
+        elif any(site in direct.values() for direct in self._direct.values()):
+            self._break(NeighbourLost(f"the link to site {site!r} ended in the middle of a session: {error}"))
+
+    def _break(self, error: Exception) -> None:
+        """End the site's part of the job."""
+        if self._home is not None:
+            self._home.call_soon_threadsafe(self._resident.broken, error)
 
     def _hand(self, frame: Any) -> None:
         key = (frame["session"], frame["role"])
@@ -132,20 +189,33 @@ class Roles:
     def _stop(self, frame: Any) -> None:
         for role in self._running.get(frame["session"], ()):
             role.cancel()
-        for (session, _), early in self._early.items():
-            if session == frame["session"]:
-                early.append(frame)
+        for key in [key for key in self._early if key[0] == frame["session"]]:
+            if key in self._ordered:
+                self._early[key].append(frame)
+            else:  # it was announced, and will not begin
+                del self._early[key]
+        self._tidy(frame["session"])
 
     def _begin(self, frame: Any) -> None:
-        session, role = frame["session"], frame["role"]
+        session, role = key = frame["session"], frame["role"]
+        if frame["direct"] is not None:
+            self._direct[key], self._words[key] = dict(frame["direct"]), []
+        reached = self._direct.get(key, {})
 
         async def carry(target: str, message: Any, sent: float) -> None:
-            self._say(
-                {"op": "pass", "session": session, "source": role, "target": target, "message": message, "time": sent}
-            )
+            said = {"session": session, "source": role, "message": message, "time": sent}
+            if target in reached:
+                self._note(key, "sent", target, M.nbytes(message))
+                self._say({**said, "op": "hand", "role": target}, reached[target])
+            else:
+                self._tell(key)
+                self._say({**said, "op": "pass", "target": target})
 
-        peers = LocalPeers(role, list(frame["others"]), carry, frame["start"])
-        self._peers[session, role] = peers
+        peers = LocalPeers(
+            role, list(frame["others"]), carry, frame["start"], lambda source: self._note(key, "took", source)
+        )
+        self._peers[key] = peers
+        self._ordered.discard(key)
         task = asyncio.get_running_loop().create_task(self._role(frame, peers))
         self._running.setdefault(session, set()).add(task)
         for said in self._early.pop((session, role), ()):
@@ -172,7 +242,39 @@ class Roles:
             answer = {"error": pack_error(TaskError("stopped because another role of the session failed"))}
         except Exception as error:
             answer = {"error": pack_error(error)}
-        self._peers.pop((frame["session"], frame["role"]), None)
-        if not any(session == frame["session"] for session, _ in self._peers):
-            self._running.pop(frame["session"], None)
+        self._end(frame["session"], frame["role"])
         self._say({"op": "answer", "number": frame["number"], "events": events, **answer})
+
+    def _end(self, session: int, role: str) -> None:
+        """Tell what the role has said, to the server and to those who may wait for more of it."""
+        key = (session, role)
+        self._tell(key)
+        self._words.pop(key, None)
+        for other, site in self._direct.pop(key, {}).items():
+            self._say({"op": "gone", "session": session, "role": other, "source": role}, site)
+        self._peers.pop(key, None)
+        if not any(other == session for other, _ in self._peers):
+            self._running.pop(session, None)
+        self._tidy(session)
+
+    def _tidy(self, session: int) -> None:
+        """Forget who is where, once no role of the session is here any more."""
+        if not any(other == session for other, _ in (*self._peers, *self._early)):
+            self._places.pop(session, None)
+
+    # ------------------------------------------------------------------ words for the server
+
+    def _note(self, key: Key, *word: Any) -> None:
+        """Keep a word of a role that speaks directly to somebody."""
+        words = self._words.get(key)
+        if words is not None:
+            words.append(list(word))
+            if len(words) >= WORDS:
+                self._tell(key)
+
+    def _tell(self, key: Key) -> None:
+        """Tell the server the words so far."""
+        words = self._words.get(key)
+        if words:
+            self._say({"op": "words", "session": key[0], "role": key[1], "words": words})
+            self._words[key] = []

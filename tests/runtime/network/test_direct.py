@@ -1,0 +1,216 @@
+"""Roles of conversations speak from site to site over mutual TLS: the same results, bytes and clock as through the server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from bridge import Bridge
+from certificates import authority
+from test_split_learning import SITTINGS, STEPS, split_learning
+
+from atoll.core.clock import run
+from atoll.core.cohort import Community
+from atoll.core.errors import TaskError
+from atoll.core.federation import run_program
+from atoll.core.task import task
+from atoll.core.world import World
+from atoll.engines.inline import Inline
+from atoll.engines.link import LinkClosed
+from atoll.runtime.network.direct import NeighbourLost
+from atoll.runtime.network.rehearsal import Rehearsal, site_of
+from atoll.testing import Timetable, killed_and_resumed
+from atoll.testing.conformance import ENGINE_CHECKS
+
+ROUNDS = 40
+
+
+@pytest.fixture(scope="module", params=["grpc", "tcp"])
+def bridge(request, tmp_path_factory):
+    made = Bridge(tmp_path_factory.mktemp("b"), request.param, authority())
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("law", ["sessions", "deadlocks", "large_messages", "states"])
+@pytest.mark.parametrize("sites", [2, 3])
+def test_the_laws_hold(bridge, law, sites):
+    ENGINE_CHECKS[law](lambda: bridge.engine(sites=sites, direct=True), 1e-12)
+
+
+# ---------------------------------------------------------------------- equality
+
+
+class Slow(Timetable):
+    """Every pair has a bandwidth of its own, so that the clock depends on who said how much to whom, and in which order."""
+
+    def transfer(self, source, target, nbytes):
+        return 0.1 + nbytes / (1e3 + 7.0 * ord(source[-1]) + 13.0 * ord(target[-1]))
+
+
+@task
+async def gossips(island, peers, me, names, rounds):
+    """Speaks to two others in an order of its own, sizes drawn at random; hears both, once in order and once whoever comes."""
+    draw, heard = np.random.default_rng(me), 0.0
+    for i in range(rounds):
+        for name in names[i % 2 :] + names[: i % 2]:
+            await peers.send(
+                name, {"x": np.full(draw.integers(1, 200), float(me)), "note": ("a", [i, "b"], None, True)}
+            )
+        if i % 3:
+            said = [await peers.recv(name) for name in sorted(names, reverse=bool(i % 2))]
+        else:
+            said = list(await asyncio.gather(*(peers.recv(name) for name in names)))
+        heard = 0.9 * heard + sum(m["x"].sum() for m in said)
+    island.state = heard
+    return heard, me
+
+
+async def gossip(fed):
+    """Four roles at two, three or four sites."""
+    cast = {role: (f"client-{i}", [r for r in "abcd" if r != role]) for i, role in enumerate("abcd")}
+    roles = {
+        role: (at, gossips.with_args(me=i, names=others, rounds=ROUNDS))
+        for i, (role, (at, others)) in enumerate(cast.items())
+    }
+    first = await fed.session(roles)
+    again = await fed.session(roles)
+    return first, again, fed.bytes()
+
+
+def lived(engine, program, population, cost):
+    async def main():
+        world = World(population, engine, cost=cost)
+        result, fed = await run_program(world, program)
+        return result, fed.clock.now(), fed.bytes()
+
+    return run(main())
+
+
+@pytest.mark.parametrize("sites", [2, 3])
+def test_it_equals_what_passes_through_the_server(bridge, sites):
+    population = Community([np.arange(3.0)] * 4)
+    whole = lived(Inline(), gossip, population, Slow())
+    relayed, direct = bridge.engine(sites=sites), bridge.engine(sites=sites, direct=True)
+    assert lived(relayed, gossip, population, Slow()) == whole
+    assert lived(direct, gossip, population, Slow()) == whole
+    said = 2 * 4 * 3 * ROUNDS
+    # Roles are dealt to sites in turn; roles at one site speak through the server.
+    together = {2: 4, 3: 2}[sites]
+    assert relayed.frames["pass"] == said
+    assert direct.frames["pass"] == said * together // 12
+    assert relayed.choices.get("direct") is None
+    assert direct.choices["direct"] == ["site-1 and site-2", "site-1 and site-3", "site-2 and site-3"][: 2 * sites - 3]
+
+
+@pytest.mark.parametrize("bridge", ["tcp"], indirect=True)
+def test_split_learning_survives_crashes(bridge, tmp_path):
+    """The clock and what was said are in the sites' journals, and come back with them."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 3))
+    population, cost = Community([x, np.tanh(x @ rng.normal(size=(3, 1)))]), Timetable(default=0.0, latency=0.25)
+    engines = []
+
+    def make_world(folder, resume):
+        engines.append(bridge.engine(sites=2, direct=True))
+        return World(population, engines[-1], cost=cost, folder=folder, resume=resume)
+
+    life = killed_and_resumed(make_world, split_learning, tmp_path, points=2)
+    assert life.clock == 0.5 * STEPS
+    assert sum(engine.frames["pass"] for engine in engines) == 0
+    # Both words of a thousand steps, and few frames of them.
+    assert engines[0].frames["words"] < 2 * SITTINGS * (STEPS // SITTINGS) / 10
+    through = lived(Rehearsal(2), split_learning, population, cost)
+    for role, weights in through[0].items():
+        np.testing.assert_array_equal(life.result[role], weights)
+    assert through[1] == life.clock
+
+
+@pytest.mark.parametrize(
+    "neighbours", [{}, {"site-1": ["site-2"]}, {"site-2": ["site-1"]}], ids=["nobody", "one end", "the other end"]
+)
+def test_without_a_link_at_both_ends_the_server_passes_it_on(bridge, neighbours):
+    population = Community([np.arange(3.0)] * 4)
+    engine = bridge.engine(sites=2, direct=True, neighbours=neighbours)
+    assert lived(engine, gossip, population, Slow()) == lived(Inline(), gossip, population, Slow())
+    assert engine.frames["pass"] == 2 * 4 * 3 * ROUNDS
+    assert engine.frames["words"] == 0
+    assert engine.choices["direct"] == []
+
+
+# ---------------------------------------------------------------------- neighbours that do wrong, or go
+
+
+class Wire:
+    """A link in memory whose other end is the test."""
+
+    def __init__(self):
+        self.came, self.sent = asyncio.Queue(), asyncio.Queue()
+
+    async def send(self, tree):
+        self.sent.put_nowait(tree)
+
+    async def recv(self):
+        found = await self.came.get()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+async def stage(*said):
+    """A site where role ``a`` of a session lives and has begun, whose neighbour says something."""
+    server, neighbour = Wire(), Wire()
+    world = World(Community([np.arange(3.0)] * 2), Inline(), registry={gossips.name: gossips})
+    resident = site_of(
+        world.executor(vectorised=False), world.registry, None, False, 1e3, server, {"site-2": neighbour}
+    )
+    serving = asyncio.create_task(resident.serve())
+    server.came.put_nowait(
+        {
+            "op": "meet",
+            "number": 1,
+            "session": 5,
+            "places": {"a": "site-1", "b": "site-2", "c": "site-3"},
+            "here": ["a"],
+        }
+    )
+    assert (await server.sent.get())["neighbours"] == ["site-2"]
+    server.came.put_nowait(
+        {
+            "op": "role", "number": 2, "session": 5, "role": "a", "others": ["b", "c"], "start": 0.0, "direct": {"b": "site-2"},
+            "position": 0, "request": packed(),
+        }
+    )  # fmt: skip
+    assert (await neighbour.sent.get())["role"] == "b"  # it has begun
+    for word in said:
+        neighbour.came.put_nowait(word)
+    async with asyncio.timeout(10):
+        await serving
+
+
+def packed():
+    from atoll.core.request import Request
+    from atoll.core.wire import pack_request
+
+    request = Request("r", gossips.with_args(me=0, names=["b", "c"], rounds=3), None, "main", 0)
+    return {key: value for key, value in pack_request(request, []).items() if key != "message"}
+
+
+HAND = {"op": "hand", "session": 5, "role": "a", "message": {"x": np.zeros(1)}, "time": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("word", "kind", "told"),
+    [
+        ({**HAND, "source": "c"}, TaskError, "it spoke for role 'c', who is at 'site-3'"),
+        ({**HAND, "source": "z"}, TaskError, "it spoke for role 'z', who is at 'no site'"),
+        ({"op": "hand", "session": 5, "source": "b"}, TaskError, "is no word of a role: KeyError"),
+        (["hand"], TaskError, "is no word of a role: TypeError"),
+        (LinkClosed("gone"), NeighbourLost, "'site-2' ended in the middle of a session: gone"),
+    ],
+    ids=["another's role", "nobody's role", "half a frame", "no frame", "it goes"],
+)
+def test_a_neighbour_that_does_wrong_ends_the_attempt(word, kind, told):
+    with pytest.raises(kind, match=told):
+        asyncio.run(stage(word))
