@@ -128,10 +128,12 @@ async def typed(world: World, command: str, *words: str, code: int = 0) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def project(folder: Path, transport: str = "tcp") -> AsyncIterator[World]:
+async def project(
+    folder: Path, transport: str = "tcp", data: dict[str, list[str]] | None = None
+) -> AsyncIterator[World]:
     """Start a project in a folder."""
     said: list[tuple[str, str]] = []
-    poc = Poc(folder, write_data(folder), transport=transport, on_line=lambda *line: said.append(line))
+    poc = Poc(folder, data or write_data(folder), transport=transport, on_line=lambda *line: said.append(line))
     try:
         async with poc, Admin(poc.kit("admin"), poc.address) as admin:
             yield World(poc, admin, said)

@@ -56,7 +56,7 @@ class Front:
         order = {
             "role": role, "name": name, "job": str(self.code / "job.yaml"), "source": str(self.code / "source"),
             "state": str(self.folder / name), "error": str(self.folder / f"{name}.error"),
-            "spool": str(self.folder / "spool"), "data": None, "sites": [], **more,
+            "spool": str(self.folder / "spool"), "data": None, "sites": [], "neighbours": [], **more,
         }  # fmt: skip
         write_message(self.folder / f"{name}.order", order)
         process = await Process.start(

@@ -85,7 +85,14 @@ async def _trial(
     output.note(f"{sites} sites share the digits, each in a folder of its own. Starting the server and the sites ...")
     data = {name: [str(file)] for name, file in files.items()}
     with (place / "fronts.log").open("a", encoding="utf-8") as log:
-        async with Poc(place, data, transport=transport, on_line=lambda node, line: _keep(log, node, line)) as poc:
+        project = Poc(
+            place,
+            data,
+            transport=transport,
+            on_line=lambda node, line: _keep(log, node, line),
+            direct=config.direct,
+        )
+        async with project as poc:
             output.note(f"The server listens at {poc.address}; sites and admin reach it with TLS 1.3 at both ends.")
             async with Admin(poc.kit("admin"), poc.address) as admin:
                 found = await admin.submit(job)

@@ -34,11 +34,17 @@ def command(
     gpus: Annotated[
         str | None, typer.Option("--gpus", help="How many, or their names: 0,1; by default all.", metavar="GPUS")
     ] = None,
+    direct: Annotated[
+        str | None,
+        typer.Option(
+            "--direct", help="Listen here for other sites; by default no port is opened.", metavar="HOST:PORT"
+        ),
+    ] = None,
     server: ServerOption = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
-    """Join a project with this organisation's data. Opens no port; runs until Ctrl-C; killed, its jobs go on where they were."""
+    """Join a project with this organisation's data. Opens no port, unless with --direct; runs until Ctrl-C; killed, its jobs go on where they were."""
     from atoll.runtime.fronts.site import Site
     from atoll.runtime.work import site_spec
 
@@ -47,7 +53,7 @@ def command(
     resources, names = _resources(cpus, memory, gpus)
     spec = site_spec(data, target=target, task=task, drop=drop or ())
     with logging_on(output, place):
-        made = Site(opened, spec, place, resources, server=server, gpus=names)
+        made = Site(opened, spec, place, resources, server=server, gpus=names, direct=direct)
         return serving(made.serve(lambda name: output.give({"connected": name, "folder": str(place)})))
 
 

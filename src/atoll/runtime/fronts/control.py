@@ -14,7 +14,17 @@ from atoll.runtime.jobs.names import LIMITS
 from atoll.runtime.line import Channel, Packed
 from atoll.runtime.line.channel import plain
 
-__all__ = ["CONTROL", "FROM_SERVER", "FROM_SITE", "Control", "content", "job_channel", "text", "whole"]
+__all__ = [
+    "CONTROL",
+    "FROM_SERVER",
+    "FROM_SITE",
+    "Control",
+    "content",
+    "direct_channel",
+    "job_channel",
+    "text",
+    "whole",
+]
 
 CONTROL = "control"
 """Name of the channel; the site opens it, and its first frame is ``hello``."""
@@ -38,6 +48,11 @@ Frame = Mapping[str, Any]
 def job_channel(job: str, attempt: int) -> str:
     """Name of the channel of an attempt; the server opens it."""
     return f"job/{job}/{attempt}"
+
+
+def direct_channel(job: str, attempt: int) -> str:
+    """Name of the channel of an attempt between two sites; the one that dialled opens it."""
+    return f"direct/{job}/{attempt}"
 
 
 class Control:

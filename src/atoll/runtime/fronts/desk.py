@@ -33,10 +33,12 @@ class Desk:
         holding: the jobs for which it says that it holds something.
         on_offered: called with each answer to an offer.
         on_log: called with a job and lines of it.
+        direct: where it listens for other sites, or nothing.
 
     Attributes:
         name: the site's, from its certificate.
         holding: see above.
+        direct: see above.
     """
 
     def __init__(
@@ -46,10 +48,12 @@ class Desk:
         holding: list[str],
         on_offered: Callable[[Desk, Frame], None],
         on_log: Callable[[str, str, list[str]], None],
+        direct: str = "",
     ) -> None:
         self.name = line.peer.name
         self.line = line
         self.holding = holding
+        self.direct = direct
         self._on_offered = on_offered
         self._on_log = on_log
         self._control = Control(control, self._frame)

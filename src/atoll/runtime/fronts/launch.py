@@ -143,6 +143,7 @@ async def launch(
     name: str,
     data: Mapping[str, Any] | None = None,
     sites: Sequence[str] = (),
+    neighbours: Sequence[str] = (),
     grant: Grant | None = None,
     on_lines: Callable[[list[str]], None],
 ) -> JobProcess:
@@ -155,6 +156,7 @@ async def launch(
         name: of the front.
         data: the site's data.
         sites: at the server, the channels that it is to wait for.
+        neighbours: at a site, the other sites to which it may get a channel.
         grant: what it may use.
         on_lines: called with lines that it has written.
 
@@ -170,7 +172,7 @@ async def launch(
         {
             "role": role, "name": name, "job": str(code / JOB_FILE), "source": str(source) if source.is_dir() else None,
             "state": str(place.state), "error": str(told), "spool": str(spool), "data": dict(data or {}),
-            "sites": list(sites),
+            "sites": list(sites), "neighbours": list(neighbours),
         },
     )  # fmt: skip
     lines = Lines(on_lines)

@@ -111,6 +111,7 @@ class Poc:
         data: site -> what follows ``--data``, with further options if there are any.
         transport: how bytes travel.
         on_line: called with (node, line) for all that the fronts say.
+        direct: let the sites listen for each other, for jobs that say ``direct: true``.
 
     Attributes:
         address: where the server listens.
@@ -123,17 +124,19 @@ class Poc:
         *,
         transport: str = "grpc",
         on_line: Callable[[str, str], None] = lambda node, line: None,
+        direct: bool = False,
     ) -> None:
         self.folder = folder.absolute()
         self.address = f"{_HOST}:0"
         self._data = dict(data)
         self._on_line = on_line
+        self._direct = ["--direct", f"{_HOST}:0"] if direct else []
         self._fronts: dict[str, _Front] = {}
         project = ProjectConfig.model_validate(
             {
                 "project": "poc",
                 "servers": [ServerConfig(name="server", hosts=[_HOST], listen=_HOST)],
-                "sites": [PartyConfig(name=name, org=name) for name in data],
+                "sites": [PartyConfig(name=name, org=name, direct=[_HOST]) for name in data],
                 "admins": [
                     AdminConfig(name="admin", org="poc"),
                     AdminConfig(name="auditor", org="poc", role="auditor"),
@@ -178,6 +181,7 @@ class Poc:
                 "--folder",
                 place,
                 *resources,
+                *self._direct,
                 "--server",
                 self.address,
             ]

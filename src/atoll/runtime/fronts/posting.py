@@ -7,7 +7,7 @@ import contextlib
 import logging
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from atoll.runtime.jobs.resources import Grant
 from atoll.runtime.line import Channel
 from atoll.runtime.provision import Kit
 
+from .control import direct_channel
 from .launch import JobProcess, Place, Stillborn, launch
-from .relay import carry
+from .neighbours import Neighbours, partners
+from .relay import carry, relay
 
 __all__ = ["LEDGER", "Post", "Posting", "forget", "job_folder"]
 
@@ -31,6 +33,8 @@ _LOG = logging.getLogger("atoll.runtime")
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _GRACE = 10.0
 """Seconds that a job's process has to end by itself once the server has closed its channel."""
+_REACH = 5.0
+"""Seconds in which another site must be reached directly."""
 
 Tell = Callable[..., None]
 
@@ -57,12 +61,14 @@ class Post:
         data: the site's data, as `atoll.runtime.work.sitedata.site_spec` gives it.
         folder: where the site keeps its jobs.
         tell: sends a frame to the server.
+        neighbours: its lines to other sites.
     """
 
     kit: Kit
     data: Mapping[str, Any]
     folder: Path
     tell: Tell
+    neighbours: Neighbours
 
 
 class Posting:
@@ -73,9 +79,12 @@ class Posting:
         job: its id.
         attempt: its number.
         grant: what it holds here.
+        addresses: every site of the attempt -> where it listens for others, or nothing; empty where the job does not want that.
     """
 
-    def __init__(self, post: Post, job: str, attempt: int, grant: Grant) -> None:
+    def __init__(
+        self, post: Post, job: str, attempt: int, grant: Grant, addresses: Mapping[str, str] | None = None
+    ) -> None:
         self.job = job
         self.attempt = attempt
         self._post = post
@@ -85,6 +94,8 @@ class Posting:
         self._process: JobProcess | None = None
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._dialled, self._awaited = partners(post.kit.name, addresses or {})
+        self._direct: set[asyncio.Task[Any]] = set()
 
     def start(self, bundle: bytes) -> None:
         """Begin."""
@@ -96,6 +107,19 @@ class Posting:
             channel.close("this attempt has its channel already")
         else:
             self._channel.set_result(channel)
+
+    def met(self, channel: Channel) -> None:
+        """Another site has opened the attempt's channel to this one."""
+        if channel.peer.name in self._awaited and self._process is not None:
+            self._awaited.discard(channel.peer.name)
+            self._spawn(self._pass_on(channel.peer.name, channel, self._process))
+        else:
+            channel.close("nobody waits for this channel")
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._direct.add(task)
+        task.add_done_callback(self._direct.discard)
 
     async def stop(self) -> None:
         """End it, whatever it is at, and wait until it has ended."""
@@ -121,6 +145,8 @@ class Posting:
             _LOG.warning("job %s: attempt %d: %s", self.job, self.attempt, found)
             error = pack_error(found if isinstance(found, AtollError) else _wrapped(found))
         finally:
+            for task in self._direct:
+                task.cancel()
             if self._process is not None:
                 code = await self._process.stop()
             self._post.tell("exited", job=self.job, attempt=self.attempt, code=code, error=error)
@@ -132,8 +158,9 @@ class Posting:
         kit = self._post.kit
         code = await asyncio.to_thread(self._place.open, bundle, kit, self.attempt)
         self._process = await launch(
-            self._place, code, role="site", name=kit.name, data=self._post.data, grant=self._grant, on_lines=self._log
-        )
+            self._place, code, role="site", name=kit.name, data=self._post.data, grant=self._grant, on_lines=self._log,
+            neighbours=sorted({*self._dialled, *self._awaited}),
+        )  # fmt: skip
         self._post.tell("deployed", job=self.job, attempt=self.attempt)
         return await self._serve(self._process)
 
@@ -143,6 +170,8 @@ class Posting:
         await asyncio.wait({ended, self._channel}, return_when=asyncio.FIRST_COMPLETED)
         if self._channel.done():
             local = process.channel("server")
+            for site, address in self._dialled.items():
+                self._spawn(self._reach(site, address, process))
             ending = await carry(self._channel.result(), local)
             local.close(str(ending.error))
         with contextlib.suppress(TimeoutError):
@@ -150,6 +179,27 @@ class Posting:
         code = await process.stop()
         await ended
         return code, process.error()
+
+    async def _reach(self, site: str, address: str, process: JobProcess) -> None:
+        """Open a channel to another site, if it can be reached; else the server passes on what is said."""
+        try:
+            async with asyncio.timeout(_REACH):
+                channel = await self._post.neighbours.open(site, address, direct_channel(self.job, self.attempt))
+        except (AtollError, OSError) as error:
+            why = str(error) or f"not within {_REACH:g} s"
+            _LOG.warning("job %s: site %r is not reached directly: %s", self.job, site, why)
+            self._log([f"site {site!r} is not reached directly, the server passes on what is said: {why}"])
+        else:
+            await self._pass_on(site, channel, process)
+
+    @staticmethod
+    async def _pass_on(site: str, channel: Channel, process: JobProcess) -> None:
+        try:
+            local = process.channel(f"direct/{site}")
+        except LinkClosed as error:
+            channel.close(str(error))
+        else:
+            await relay(channel, local)
 
     def _log(self, lines: list[str]) -> None:
         self._post.tell("log", job=self.job, lines=lines)

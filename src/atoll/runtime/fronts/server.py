@@ -137,12 +137,12 @@ class Server:
             return
         channel.narrow(FROM_SITE)
         try:
-            holding, kept = _greeting(await channel.recv(), str(line.peer))
+            holding, kept, direct = _greeting(await channel.recv(), str(line.peer))
         except (LinkClosed, AtollError) as error:
             _LOG.warning("%s is refused: %s", line.peer, error)
             await line.close(f"refused: {error}")
             return
-        desk = Desk(line, channel, holding, self._dispatcher.offered, self._log)
+        desk = Desk(line, channel, holding, self._dispatcher.offered, self._log, direct)
         if desk.name not in self._sites():
             write_bytes(self._known, "\n".join(sorted({*self._sites(), desk.name})).encode())
         await self._remind(desk, kept)
@@ -188,7 +188,10 @@ class Server:
 
     def _begin(self, record: JobRecord, desks: list[Desk], running: Callable[[], None]) -> Attempt:
         place, bundle = self._place(record.id), self._store.bundle(record.bundle)
+        terms = read_terms(dict(record.spec))
         frame = {"op": "deploy", "job": record.id, "attempt": record.attempts, "bundle": bundle}
+        if terms.direct:
+            frame |= {"direct": {desk.name: desk.direct for desk in desks}, "revoked": self._revoked.signed}
 
         async def start() -> JobProcess:
             code = await asyncio.to_thread(place.open, bundle, self.kit, record.attempts)
@@ -198,7 +201,7 @@ class Server:
             )  # fmt: skip
 
         return Attempt(
-            record.id, record.attempts, read_terms(dict(record.spec)), desks, place.checkpoints, Packed(frame), start,
+            record.id, record.attempts, terms, desks, place.checkpoints, Packed(frame), start,
             running,
         )  # fmt: skip
 
@@ -214,14 +217,16 @@ class Server:
         return sorted(self._listed.among(frozenset(met)))
 
 
-def _greeting(frame: object, where: str) -> tuple[list[str], list[str]]:
-    """What a site says first: the jobs of which something runs there, and those whose files it keeps.
+def _greeting(frame: object, where: str) -> tuple[list[str], list[str], str]:
+    """What a site says first: the jobs of which something runs there, those whose files it keeps, and where it listens for other sites.
 
     Raises:
         MessageError: it is no greeting.
     """
     said = frame if isinstance(frame, dict) and frame.get("op") == "hello" else {}
-    lists = said.get("holding"), said.get("kept", [])
+    lists, direct = (said.get("holding"), said.get("kept", [])), said.get("direct", "")
     if not all(isinstance(one, list) and all(isinstance(job, str) for job in one) for one in lists):
         raise MessageError("no hello", where=where, remedy="use the same version of Atoll at both ends")
-    return list(said["holding"]), list(said.get("kept", []))
+    if not isinstance(direct, str) or len(direct) > 300:
+        raise MessageError("no address for other sites", where=where, remedy="look at its --direct")
+    return list(said["holding"]), list(said.get("kept", [])), direct

@@ -1,4 +1,4 @@
-"""A site's front: it dials the server, answers offers, runs the jobs' processes, and opens no port."""
+"""A site's front: it dials the server, answers offers, runs the jobs' processes, and opens no port unless it is told to for other sites."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from atoll.runtime.jobs.amounts import Resources
 from atoll.runtime.jobs.resources import ResourceManager
 from atoll.runtime.line import Backoff, Channel, Line, LineRefused, Settings, dial_line
 from atoll.runtime.provision import Kit
+from atoll.runtime.transport.addresses import split
 
-from .control import CONTROL, FROM_SERVER, Control, content, job_channel, text, whole
+from .control import CONTROL, FROM_SERVER, Control, content, direct_channel, job_channel, text, whole
 from .dialling import dialler
+from .neighbours import Neighbours
 from .posting import Post, Posting, forget, job_folder
 
 __all__ = ["Site"]
@@ -26,6 +28,8 @@ __all__ = ["Site"]
 _ORDERS = 1000
 """Most orders of the server that wait to be carried out."""
 _LOG = logging.getLogger("atoll.runtime")
+_AWAY = 600.0
+"""Seconds without a connection after which a line to another site is given up; the attempts that use it end then."""
 
 
 class Site:
@@ -38,9 +42,10 @@ class Site:
         resources: what jobs may use here.
         server: ``host:port`` in place of the kit's addresses.
         gpus: names of the devices, as ``CUDA_VISIBLE_DEVICES`` takes them.
+        direct: ``host:port`` to listen at for other sites, and as they dial it; by default it opens no port.
 
     Raises:
-        ConfigError: the kit is not a site's.
+        ConfigError: the kit is not a site's, or its certificate does not name the host to listen at.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class Site:
         *,
         server: str | None = None,
         gpus: tuple[str, ...] | None = None,
+        direct: str | None = None,
     ) -> None:
         if kit.role != "site":
             raise ConfigError(
@@ -60,6 +66,12 @@ class Site:
         self.kit = kit
         self.folder = folder
         self._dial = dialler(kit, server)
+        if direct is not None:
+            _require_named(kit, direct)
+        self._neighbours = Neighbours(
+            kit.credentials(), kit.transport, direct, Settings(spool=folder / "spool", patience=_AWAY)
+        )
+        self._neighbours.on_open = self._met
         self._manager = ResourceManager(resources, gpus=gpus, site=kit.name)
         self._data = data
         self._jobs: dict[str, Posting] = {}
@@ -76,10 +88,13 @@ class Site:
         Raises:
             IdentityError: one end refuses the other, or another process uses the kit: a person must act.
         """
+        await self._neighbours.listen()
         try:
             await self._serve(on_connected)
         except LineRefused as refused:
             raise refused.error from None
+        finally:
+            await self._neighbours.close()
 
     async def _serve(self, on_connected: Callable[[str], None]) -> None:
         settings = Settings(patience=None, spool=self.folder / "spool")
@@ -104,7 +119,8 @@ class Site:
             channel.narrow(FROM_SERVER)
             # A new line means that nothing runs here; of jobs whose files are still here the server says whether they have ended.
             kept = sorted(path.name for path in (self.folder / "jobs").glob("*"))
-            await channel.send({"op": "hello", "holding": [], "kept": kept})
+            hello = {"op": "hello", "holding": [], "kept": kept}
+            await channel.send({**hello, "direct": self._neighbours.address} if self._neighbours.address else hello)
             self._control = Control(channel, self._frame)
             on_connected(line.peer.name)
             why = await self._control.run()
@@ -164,7 +180,7 @@ class Site:
             number, bundle = whole(frame, "attempt"), content(frame, "bundle")
             if posting is not None:
                 await posting.stop()
-            self._deploy(job, number, bundle)
+            self._deploy(job, number, bundle, self._addresses(frame))
             return
         attempt = frame.get("attempt")
         if posting is not None and attempt in (None, posting.attempt):
@@ -175,15 +191,27 @@ class Site:
         elif frame.get("end") is True:
             await self._forget(job)
 
-    def _deploy(self, job: str, attempt: int, bundle: bytes) -> None:
+    def _deploy(self, job: str, attempt: int, bundle: bytes, addresses: dict[str, str]) -> None:
         grant = self._manager.held.get(job)
         if grant is None:
             error = JobError("nothing is reserved for it here", where=f"job {job}", remedy="a defect of the server")
             self._tell("exited", job=job, attempt=attempt, code=None, error=pack_error(error))
             return
-        post = Post(self.kit, self._data, self.folder, self._tell)
-        posting = self._jobs[job] = Posting(post, job, attempt, grant)
+        post = Post(self.kit, self._data, self.folder, self._tell, self._neighbours)
+        posting = self._jobs[job] = Posting(post, job, attempt, grant, addresses)
         posting.start(bundle)
+
+    def _addresses(self, frame: Mapping[str, Any]) -> dict[str, str]:
+        """Where the other sites of an attempt listen, if its job speaks directly."""
+        found = frame.get("direct")
+        if not isinstance(found, dict):
+            return {}
+        try:
+            self._neighbours.learn(content(frame, "revoked"))
+        except AtollError as error:
+            _LOG.warning("no direct links: %s", error)
+            return {}
+        return {str(site): str(at) for site, at in found.items()}
 
     async def _forget(self, job: str) -> None:
         """A job has ended for good: only what it has spent of the site's privacy stays on record."""
@@ -197,6 +225,26 @@ class Site:
                 return
         channel.close("no such attempt is here")
 
+    def _met(self, channel: Channel) -> None:
+        """Another site opens the channel of an attempt."""
+        for job, posting in self._jobs.items():
+            if channel.name == direct_channel(job, posting.attempt):
+                posting.met(channel)
+                return
+        channel.close("no such attempt is here")
+
     def _tell(self, op: str, **fields: Any) -> None:
         if self._control is not None:
             self._control.tell(op, **fields)
+
+
+def _require_named(kit: Kit, address: str) -> None:
+    """Refuse to listen where no other site could verify who listens."""
+    host, _ = split(address)
+    if host not in kit.config.direct:
+        named = ", ".join(kit.config.direct) or "none"
+        raise ConfigError(
+            f"the kit of {kit.name!r} is not made to be dialled at {host!r} (direct: {named})",
+            where=f"--direct {address}",
+            remedy=f"add `direct: [{host}]` to the site in project.yaml, then atoll provision PROJECT --renew {kit.name}",
+        )

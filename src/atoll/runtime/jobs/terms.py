@@ -63,6 +63,7 @@ class JobTerms(Section):
         on_lost: what becomes of the job then: it fails, naming the party, or goes on without it.
         attempts: most attempts in a row that may die without a new checkpoint.
         resources: what it asks of every site.
+        direct: let the roles of conversations speak from site to site, where sites listen for each other; else the server passes everything on.
         source: a folder of modules that travels with the job, relative to the job's file.
         program: ``module:name`` of a program ``async def name(fed, **arguments)``, in place of a training.
         arguments: plain arguments of the program.
@@ -74,6 +75,7 @@ class JobTerms(Section):
     patience: float = 600.0
     on_lost: Literal["fail", "drop"] = "fail"
     attempts: int = 20
+    direct: bool = False
     resources: ResourcesConfig = Field(default_factory=ResourcesConfig)
     source: str | None = None
     program: str | None = None

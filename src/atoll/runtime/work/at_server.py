@@ -159,7 +159,8 @@ async def _world(run: _Run, remote: RemoteIslands, others: Mapping[str, str]) ->
     links = {site: channel for site, channel in run.channels.items() if site not in lost}
     absent = {site: _Absent(site) for site in run.gathered.hellos if site not in links}
     engine = Network(
-        {**links, **absent}, run.gathered.placement, patience=run.job.patience, on_lost=run.job.on_lost
+        {**links, **absent}, run.gathered.placement, patience=run.job.patience, on_lost=run.job.on_lost,
+        direct=run.job.direct,
     )  # fmt: skip
     return World(
         remote, engine, roster=Roster(list(names), others=dict(others)), seed=seed, clock=Clock(virtual=False),

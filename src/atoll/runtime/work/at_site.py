@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ async def serve_job(
     *,
     policy: Policy | None = None,
     state_memory: int | None = None,
+    links: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
 ) -> None:
     """Serve one job to its end: until the server closes the channel.
 
@@ -52,6 +53,7 @@ async def serve_job(
         folder: where private state, journal and privacy ledger go; it must outlive the attempt. ``None`` keeps them in memory.
         policy: this site's rule for what may leave it.
         state_memory: bytes of memory that private state may take; see `atoll.core.store.StateStore`.
+        links: waits, but not for long, for the links to other sites: site -> link.
 
     Raises:
         AtollError: the data cannot be used, the server refused, or the model cannot be built; the server was told.
@@ -61,7 +63,10 @@ async def serve_job(
         data = await _loaded(channel, load)
         await channel.send({"hello": Hello(data.names, data.sizes, data.card).packed()})
         muster = Muster.unpack(await channel.recv())
-        resident = await asyncio.to_thread(_resident, channel, job, data, muster, folder, policy, state_memory)
+        neighbours = {} if links is None else await links()
+        resident = await asyncio.to_thread(
+            _resident, channel, job, data, muster, folder, policy, state_memory, neighbours
+        )
         await channel.send({"ready": True})
     except LinkClosed as error:
         raise TaskError(
@@ -96,6 +101,7 @@ def _resident(
     folder: Path | None,
     policy: Policy | None,
     state_memory: int | None,
+    neighbours: Mapping[str, Any],
 ) -> Resident:
     roster = Roster(list(muster.names), others=muster.others)
     mine = [roster.position(name) for name in data.names]
@@ -112,7 +118,7 @@ def _resident(
         Ledger(None if folder is None else folder / "ledger.jsonl"),
         Journal(None if folder is None else folder / "journal.log"),
     )
-    return Resident(channel, host, registry)
+    return Resident(channel, host, registry, neighbours=neighbours)
 
 
 def named_objects(job: JobConfig, remote: RemoteIslands, data: SiteData | None = None) -> Mapping[str, Any]:

@@ -12,15 +12,17 @@ error    file that takes the error of an attempt that would fail again
 spool    folder for large messages that are under way
 data     at a site: its data, as ``site_spec`` gives them
 sites    at the server: the names of the channels that the front opens, one a site
+neighbours  at a site: the other sites to which there may be a channel
 ```
 
-At a site the front opens one channel, ``server``. What is written to stdout and stderr is the job's log. Exit codes: 0, the job (at a site: its
+At a site the front opens one channel, ``server``, and ``direct/NAME`` for each other site that is reached directly. What is written to stdout and stderr is the job's log. Exit codes: 0, the job (at a site: its
 part) has ended; 1, it failed, and the error is in the file; 75 (EX_TEMPFAIL of sysexits.h), the front went away.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -48,6 +50,8 @@ from .sitedata import load_site_data
 
 __all__ = ["FRONT_GONE", "main", "start"]
 
+_MEETING = 6.0
+"""Seconds that links to other sites have to come once all have loaded their data; fronts try for a little less."""
 FRONT_GONE = 75
 """Exit code of a process whose front went away: nothing is wrong with the job."""
 
@@ -143,17 +147,34 @@ def _explained(error: Exception) -> AtollError:
 
 
 async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> None:
-    channel, job = await opened.get(), await asyncio.to_thread(load_job, order["job"])
-    name = str(order["name"])
-    await serve_job(channel, job, lambda: load_site_data(order["data"], name), Path(order["state"]))
+    channels: dict[str, Channel] = {}
+    names = {f"direct/{site}": str(site) for site in order["neighbours"]}
+    await _until({"server"}, channels, opened)
+
+    async def links() -> dict[str, Channel]:
+        # Every site is there by now: what has not come in this time will not come.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_MEETING):
+                await _until(set(names), channels, opened)
+        return {site: channels[name] for name, site in names.items() if name in channels}
+
+    job, name = await asyncio.to_thread(load_job, order["job"]), str(order["name"])
+    await serve_job(
+        channels["server"], job, lambda: load_site_data(order["data"], name), Path(order["state"]), links=links
+    )
+
+
+async def _until(names: set[str], channels: dict[str, Channel], opened: asyncio.Queue[Channel]) -> None:
+    """Take the channels that the front opens until these are there."""
+    while not names <= set(channels):
+        channel = await opened.get()
+        channels[channel.name] = channel
 
 
 async def _server(order: Mapping[str, Any], source: Path | None, opened: asyncio.Queue[Channel]) -> None:
     job = await asyncio.to_thread(load_job, order["job"])
     channels: dict[str, Channel] = {}
-    while set(channels) != set(order["sites"]):
-        channel = await opened.get()
-        channels[channel.name] = channel
+    await _until(set(order["sites"]), channels, opened)
     await run_job(channels, job, Path(order["state"]), resume=True, source=source)
 
 
