@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from atoll.core.errors import AtollError, JobError
@@ -27,6 +28,9 @@ from .outcomes import Outcome, crashed, failed, state_after
 __all__ = ["Dispatcher"]
 
 _LOG = logging.getLogger("atoll.runtime")
+
+_AGAIN = 1.0
+"""Seconds between two attempts to write down how a job ended."""
 
 Begin = Callable[[JobRecord, list[Desk], Callable[[], None]], Attempt]
 
@@ -152,14 +156,18 @@ class Dispatcher:
                 case Release(job, site):
                     self._tell(site, "release", job=job)
                 case Deploy(job, sites):
-                    task = asyncio.create_task(self._attempt(job, sites))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                    self._spawn(self._attempt(job, sites))
                 case Refuse(job, error):
-                    self._finish(job, failed(error))
+                    self._spawn(self._written(job, failed(error)))
                 case Wait(job, why):
-                    self._store.note(job, why)
+                    with contextlib.suppress(AtollError):  # why a job waits is worth no more than a word
+                        self._store.note(job, why)
                     self._news.tell(job)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _tell(self, site: str, op: str, **fields: Any) -> None:
         desk = self.desks.get(site)
@@ -181,7 +189,9 @@ class Dispatcher:
         finally:
             self._attempts.pop(job, None)
             if not self._closing:  # else the job goes on when the server is back, as after its death
-                self._ended(job, outcome)
+                # Done before the job is submitted again: a release must not follow the offers of the next attempt.
+                self._do(self._scheduler.ended(job, time.monotonic()))
+                await self._written(job, outcome)
 
     async def _carried(self, job: str, sites: tuple[str, ...]) -> Outcome:
         self._move(job, JobState.SCHEDULED, reason="sites hold what it asks for")
@@ -197,12 +207,17 @@ class Dispatcher:
     def _runs(self, job: str, attempt: int) -> None:
         self._move(job, JobState.RUNNING, reason=f"attempt {attempt}")
 
-    def _ended(self, job: str, outcome: Outcome) -> None:
-        """Let go of everything; then the next attempt, or the end."""
-        # Done before the job is submitted again: a release must not follow the offers of the next attempt.
-        self._do(self._scheduler.ended(job, time.monotonic()))
-        if not self._store.get(job).state.terminal:
-            self._finish(job, outcome)
+    async def _written(self, job: str, outcome: Outcome) -> None:
+        """The next attempt, or the end; on a disk that is full it is tried until there is room, for every job must end."""
+        for pause in itertools.chain((0.0,), itertools.repeat(_AGAIN)):
+            try:
+                if not self._store.get(job).state.terminal:
+                    self._finish(job, outcome)
+                return
+            except AtollError as error:
+                if pause == 0.0:
+                    _LOG.warning("job %s ended (%s), which cannot be written down: %s", job, outcome.reason, error)
+            await asyncio.sleep(pause)
 
     def _finish(self, job: str, outcome: Outcome) -> None:
         """The end of a job, or its next attempt."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import AtollError
-from atoll.core.files import read_message, write_message
+from atoll.core.files import read_message, write_bytes, write_message
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import Peer
 from atoll.runtime.jobs.bundle import verify
@@ -30,6 +30,8 @@ __all__ = ["JobProcess", "Place", "Stillborn", "launch"]
 MODULE = "atoll.runtime.work"
 _START = 120.0
 """Seconds that a process has to begin."""
+_WORDS = 1 << 14
+"""Bytes that are kept for a process to say what went wrong: it may be that the disk is full."""
 _LEAVE, _KILL = 1.0, 3.0
 """Seconds to end after its line was closed, and after it was told to."""
 
@@ -176,6 +178,7 @@ async def launch(
         },
     )  # fmt: skip
     lines = Lines(on_lines)
+    write_bytes(told, bytes(_WORDS))
     process = await Process.start(
         MODULE, lambda fd: [str(fd), str(order)], folder=place.folder, on_line=lines.add,
         environment={} if grant is None else grant.environment(), memory=0 if grant is None else grant.need.memory,

@@ -54,7 +54,9 @@ def failed_at(node: str, packed: Any) -> Outcome:
     """
     found = _readable(packed)
     place = found.where or ""
-    named = place if node in place else f"{node}: {place}" if place else node
+    # The server's process may tell what happened at a site, and then names it.
+    said = place.removeprefix("the ").startswith(("server", "site ")) if node == "server" else node in place
+    named = place if said else f"{node}: {place}" if place else node
     return failed(type(found)(found.what, where=named, remedy=found.remedy or "see the log: atoll logs JOB"))
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from atoll.core.errors import JobError
+
+from .reserve import Reserve
 
 __all__ = ["SCHEMA_VERSION", "Database"]
 
@@ -54,12 +57,14 @@ class Database:
         self._guard = threading.RLock()
         self._lock: IO[str] | None = None
         self._connection: sqlite3.Connection | None = None
+        self._reserve = Reserve(path.with_name(f".{path.name}.reserve"))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(path)
             with self._explained():
                 self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.0)
                 self._prepare(self._connection)
+            self._reserve.fill()
         except OSError as error:
             self.close()
             raise self._refused(f"it cannot be opened: {error.strerror or error}", "correct its permissions") from error
@@ -75,7 +80,8 @@ class Database:
             durable: the disk has it before this returns. Otherwise a power cut, though never a crash of the process, may lose it.
 
         Raises:
-            JobError: the disk is full or damaged; what was there before is still there.
+            JobError: the disk is full or damaged; what was there before is still there. A durable transaction that finds the disk full makes room
+                for the next one from a reserve.
         """
         with self._guard, self._explained():
             connection = self._open()
@@ -87,7 +93,11 @@ class Database:
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
+                if durable and _full(sys.exception()):
+                    self._reserve.release()
                 raise
+            if durable:
+                self._reserve.fill()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -142,6 +152,10 @@ class Database:
 
     def _refused(self, what: str, remedy: str) -> JobError:
         return JobError(what, where=str(self.path), remedy=remedy)
+
+
+def _full(error: BaseException | None) -> bool:
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
 
 
 def _locked(path: Path) -> IO[str] | None:

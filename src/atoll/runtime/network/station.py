@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from atoll.core.errors import CheckpointError, TaskError
+from atoll.core.errors import AtollError, CheckpointError, TaskError
 from atoll.core.wire import unpack_error
 from atoll.engines.link import LinkClosed
 
@@ -80,8 +80,15 @@ class Station:
         except Exception as error:
             raise self.refuse(error) from error
         if told is not None:
-            raise told
+            raise self._named(told)
         return found  # type: ignore[return-value]  # it was read where nothing was told
+
+    def _named(self, error: Exception) -> Exception:
+        """The site's own error, with the site's name."""
+        if not isinstance(error, AtollError):
+            return error
+        place = "" if error.where is None else f", {error.where}"
+        return type(error)(error.what, where=f"site {self.name}{place}", remedy=error.remedy)
 
     def refuse(self, error: BaseException) -> BaseException:
         """The site has said something that no job process of ours says: it is given up.

@@ -32,6 +32,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
+from atoll.core import message
 from atoll.core.clock import run
 from atoll.core.errors import AtollError, JobError, TaskError
 from atoll.core.files import read_message, write_message
@@ -126,8 +127,19 @@ def _failed(error: Exception, line: Line, told: Path) -> int:
         return FRONT_GONE
     if not isinstance(error, AtollError):
         traceback.print_exception(error)
-    write_message(told, pack_error(_explained(error)))
+    _tell(told, pack_error(_explained(error)))
     return 1
+
+
+def _tell(told: Path, error: Any) -> None:
+    """Write the error; where there is no room any more, into the room that the front has kept for it."""
+    try:
+        write_message(told, error)
+    except AtollError:
+        content = message.encode(error)
+        with told.open("r+b", buffering=0) as file:
+            file.write(content)
+            file.truncate(len(content))
 
 
 def _explained(error: Exception) -> AtollError:
