@@ -7,7 +7,7 @@
 stream   a server sends 18 MB to 10 clients, each sends 18 MB back; Line over gRPC beside a raw gRPC stream with the same options and blocks, Line
          over TCP beside bare TLS sockets. Clients are in one process, the server in another. Variants take turns; medians of rounds.
 sites    1,000 sites, one TLS connection each, in a few processes: 100 rounds of small messages; medians, and whether a reply was lost.
-memory   1 GiB to one client and back through spool files: what either process holds beyond the tensors.
+memory   1 GiB to one client through a spool file: what either process holds beyond the tensor.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import ssl
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -344,12 +345,35 @@ def sites(quick: bool) -> dict[str, Any]:
     return {kind: asyncio.run(sites_over(kind, count, 2, rounds)) for kind in ("grpc", "tcp")}
 
 
-def peak(reset: bool = False) -> int:
-    """Bytes resident at most since the last reset (a new process inherits its parent's peak); mapped files count."""
-    if reset:
-        Path("/proc/self/clear_refs").write_text("5")
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+class Peak:
+    """The most memory that this process holds from now on beyond what it holds now, looked at every 5 ms.
+
+    Its own memory (RssAnon) and pages of mapped files (RssFile, RssShmem) are apart: the latter are the system's to take back at any time.
+    """
+
+    def __init__(self) -> None:
+        self._before = self._now()
+        self._most = self._before
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _now(self) -> tuple[int, int]:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        kib = {k: int(v.split()[0]) for k, v in (line.split(":", 1) for line in lines) if k.startswith("Rss")}
+        return kib["RssAnon"] << 10, (kib["RssFile"] + kib["RssShmem"]) << 10
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.005):
+            now = self._now()
+            self._most = max(self._most[0], now[0]), max(self._most[1], now[1])
+
+    def stop(self) -> tuple[float, float]:
+        """MiB of its own memory, and of mapped files."""
+        self._over.set()
+        self._thread.join()
+        own, mapped = (most - before for most, before in zip(self._most, self._before, strict=True))
+        return own / 2**20, mapped / 2**20
 
 
 def memory_client(kind: str, address: str, me: Credentials, folder: str, said: Any) -> None:
@@ -358,9 +382,9 @@ def memory_client(kind: str, address: str, me: Credentials, folder: str, said: A
             functools.partial(transport(kind).dial, address, me), settings=Settings(spool=Path(folder), window=8 << 20)
         )
         channel = await asyncio.wait_for(opened(line), 60)
-        before = peak(reset=True)
+        watched = Peak()
         tree = await channel.recv()
-        said.put(peak() - before)
+        said.put(watched.stop())
         await channel.send({"n": int(tree["weights"].nbytes)})
         await line.lost.wait()
 
@@ -384,16 +408,18 @@ async def memory_over(kind: str, size: int) -> dict[str, Any]:
         process.start()
         channel = (await lines.get()).open("job")
         tree = {"weights": np.ones(size // 8)}
-        before = peak(reset=True)
+        watched = Peak()
         began = time.perf_counter()
         await channel.send(tree)
         assert (await channel.recv())["n"] == size
         wall = time.perf_counter() - began
+        own, mapped = said.get()
         result = {
             "MiB sent": size >> 20,
             "seconds": wall,
-            "MiB beyond the tensor at the sender": (peak() - before) / 2**20,
-            "MiB beyond the spool file at the receiver": said.get() / 2**20,
+            "MiB beyond the tensor at the sender": watched.stop()[0],
+            "MiB of its own at the receiver": own,
+            "MiB of the mapped spool file in the receiver's memory": mapped,
         }
         await stop()
         process.join(10)
