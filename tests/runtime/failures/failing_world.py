@@ -180,6 +180,7 @@ class World:
         quick: settings of the lines, which makes fronts run from ``quick_front.py``; the ``atoll`` command otherwise.
         before: node -> a command that the node's own command is given to, such as one that enters a namespace.
         host: where the server listens.
+        port: which port; by default the system chooses, and kits do not know it.
     """
 
     def __init__(
@@ -191,11 +192,11 @@ class World:
         quick: Mapping[str, float] | None = None,
         before: Mapping[str, Sequence[str]] | None = None,
         host: str = "127.0.0.1",
-        data: Callable[[int], tuple[Any, Any]] | None = None,
+        port: int = 0,
     ) -> None:
         self.folder = folder.absolute()
         self.sites = tuple(sites)
-        self.address = f"{host}:0"
+        self.address = f"{host}:{port}"
         self.fronts: dict[str, Front] = {}
         self.ways: dict[str, str] = {}
         self.quick: dict[str, dict[str, float]] = {name: dict(quick) for name in ("server", *sites)} if quick else {}
@@ -205,7 +206,9 @@ class World:
             ProjectConfig.model_validate(
                 {
                     "project": "failures",
-                    "servers": [ServerConfig(name="server", hosts=[host], listen=host)],
+                    "servers": [
+                        ServerConfig(name="server", hosts=[host], listen=host, **({"port": port} if port else {}))
+                    ],
                     "sites": [PartyConfig(name=name, org=name) for name in sites],
                     "admins": [AdminConfig(name="admin", org="lab")],
                     "transport": transport,
@@ -213,12 +216,12 @@ class World:
             ),
             self.folder / "kits",
         )
-        self._data = {name: self._rows(number, name, data or blobs) for number, name in enumerate(sites)}
+        self._data = {name: self._rows(number, name) for number, name in enumerate(sites)}
 
-    def _rows(self, number: int, name: str, make: Callable[[int], tuple[Any, Any]]) -> Path:
+    def _rows(self, number: int, name: str) -> Path:
         file = self.folder / "data" / name / "rows.npz"
         file.parent.mkdir(parents=True)
-        x, y = make(number)
+        x, y = blobs(number)
         np.savez(file, x=x, y=y)
         return file
 
@@ -233,8 +236,8 @@ class World:
     async def start(self, *names: str, wait: bool = True) -> None:
         """Start fronts, for the first time or again."""
         if "server" in names:
-            await self._front("server").start()
-            self.address = str((self.fronts["server"].answer or {})["listening"])
+            await self._front("server").start(wait)
+            self.address = str((self.fronts["server"].answer or {}).get("listening", self.address))
         await asyncio.gather(*(self._front(name).start(wait) for name in names if name != "server"))
 
     def _front(self, name: str) -> Front:

@@ -21,6 +21,7 @@ from atoll.runtime.jobs.terms import read_terms
 from atoll.runtime.line import Channel, Line, Packed, Settings, Switchboard
 from atoll.runtime.provision import Kit, Revocations, SiteList
 from atoll.runtime.transport import transport
+from atoll.runtime.transport.own import own
 
 from .attempt import Attempt
 from .control import CONTROL, FROM_SITE
@@ -51,6 +52,7 @@ class Server:
 
     Raises:
         ConfigError: the kit is not a server's.
+        IdentityError: its certificate has expired or is not valid yet, as this machine's clock has it.
         JobError: another process serves from the folder.
     """
 
@@ -64,6 +66,7 @@ class Server:
         self._address = address or f"{kit.server.listen}:{kit.server.port}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # models and logs are nobody else's business
         self._credentials = kit.credentials()
+        own(self._credentials)  # else it would listen, and refuse everybody for a reason that only its clock knows
         self._revoked = Revocations(kit.revoked_file, self._credentials.ca)
         self._news = News()
         self._store = SqliteStore(folder)
