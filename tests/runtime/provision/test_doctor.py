@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import shutil
 import socket
 import ssl
@@ -119,6 +120,21 @@ def test_all_is_well(kits: Callable[..., Path], name: str, tmp_path: Path) -> No
     paper = ["files", "key", "certificate", "authority", "validity", "disk"]
     assert steps == [*paper, "name", "port", "TLS", "server", "clock", "admission"]
     assert asked == [*steps, "clock skew", "version"]
+
+
+@pytest.mark.parametrize("name", ["grpc", "tcp"])
+def test_a_visit_of_the_doctor_is_no_warning_in_the_servers_log(
+    kits: Callable[..., Path], name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = kits(free_port(), transport=name)
+    caplog.set_level(logging.INFO, "atoll.runtime")
+    with serving(folder):
+        for party in ("north", "anna"):
+            assert [f for f in examine(Kit.read(folder / party), tmp_path) if f.state == "problem"] == []
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [line for line in said if line[0] != "INFO"] == []
+    for party in ("site 'north'", "admin 'anna'"):
+        assert any(text.startswith(party) and "a visit of atoll doctor" in text for _, text in said), said
 
 
 def test_the_doctor_does_not_push_a_running_site_aside(kits: Callable[..., Path], tmp_path: Path) -> None:
@@ -247,10 +263,9 @@ def test_what_answers_speaks_no_tls(kits: Callable[..., Path]) -> None:
         folder = kits(listener.getsockname()[1])
 
         def speak() -> None:
-            for _ in range(2):
-                connection, _ = listener.accept()
-                with connection:
-                    connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
 
         thread = threading.Thread(target=speak)
         thread.start()
@@ -269,7 +284,6 @@ def test_an_old_tls_on_the_way(kits: Callable[..., Path]) -> None:
         context.load_cert_chain(folder / "server" / "certificate.pem", folder / "server" / "key.pem")
 
         def speak() -> None:
-            listener.accept()[0].close()
             connection, _ = listener.accept()
             with connection, pytest.raises(OSError, match=r"(?i)version|protocol"):
                 context.wrap_socket(connection, server_side=True)

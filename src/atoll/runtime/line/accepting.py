@@ -11,6 +11,7 @@ from collections.abc import Callable
 from atoll.runtime.identity import Peer
 from atoll.runtime.transport.base import Pipe, PipeClosed
 
+from .channel import plain
 from .frames import Violation
 from .hello import Hello, read_hello, write_hello
 from .line import Line
@@ -62,13 +63,15 @@ class Switchboard:
         return list(self._lines.values())
 
     async def accept(self, pipe: Pipe) -> None:
-        """Take a connection: it joins its line, begins one, or is refused and closed."""
+        """Take a connection: it joins its line, begins one, or is closed: it is refused, or says that it wants none."""
         peer = pipe.peer
         try:
             async with asyncio.timeout(self._settings.greeting):
                 theirs = await read_hello(pipe)
-                await self._join(pipe, theirs)
-                return
+                if not theirs.refused:
+                    await self._join(pipe, theirs)
+                    return
+                _LOG.info("%s wants no line: %s", peer, plain(theirs.refused))
         except (Violation, PipeClosed) as error:
             _LOG.warning("%s: the connection is refused: %s", peer, error)
             if isinstance(error, Violation):

@@ -13,7 +13,7 @@ from atoll.runtime.transport.base import Buffer, Pipe
 
 from .frames import HEADER, Frame, Kind, Violation, parse
 
-__all__ = ["VERSION", "Hello", "read_hello", "write_hello"]
+__all__ = ["VERSION", "Hello", "parts_of", "read_hello", "write_hello"]
 
 VERSION = 1
 """The version of the line's rules; both ends must be of the same."""
@@ -31,7 +31,7 @@ class Hello:
         other: that of the other end's line, if it knows it; else empty.
         seen: the highest number of a channel that the other end opened and that this end has seen.
         channels: number -> (how many frames it has received, how many of them it has consumed).
-        refused: why there is to be no line; empty: there is.
+        refused: why there is to be no line; empty: there is. Whoever dials says so when it only looks whether it is let in.
         version: of the rules.
     """
 
@@ -43,8 +43,8 @@ class Hello:
     version: int = VERSION
 
 
-async def write_hello(pipe: Pipe, hello: Hello) -> None:
-    """Send it."""
+def parts_of(hello: Hello) -> tuple[bytes, bytes]:
+    """The frame as a pipe sends it."""
     table = np.array([[k, *v] for k, v in hello.channels.items()], np.uint64).reshape(-1, 3)
     tree = {
         "version": hello.version,
@@ -54,7 +54,12 @@ async def write_hello(pipe: Pipe, hello: Hello) -> None:
         "channels": table,
         "refused": hello.refused,
     }
-    await pipe.send(Frame(Kind.HELLO, 0, 0, 0, b"").header(), M.encode(tree))
+    return Frame(Kind.HELLO, 0, 0, 0, b"").header(), M.encode(tree)
+
+
+async def write_hello(pipe: Pipe, hello: Hello) -> None:
+    """Send it."""
+    await pipe.send(*parts_of(hello))
 
 
 async def read_hello(pipe: Pipe) -> Hello:

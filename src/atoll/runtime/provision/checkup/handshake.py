@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from atoll.runtime.provision.kit import Kit
+
+from .visit import take_leave
 
 __all__ = ["Greeting", "advice", "client_context", "greet", "plain_words"]
 
@@ -41,23 +43,30 @@ def client_context(kit: Kit) -> ssl.SSLContext:
     return context
 
 
-def greet(kit: Kit, host: str, port: int, patience: float) -> Greeting:
+def greet(kit: Kit, host: str, plain: socket.socket, patience: float) -> Greeting:
     """One handshake; the server has seen and accepted the certificate, unless it is silent.
 
     In TLS 1.3 a client is done before the server has looked at its certificate: a refusal comes as an alert afterwards.
 
+    Args:
+        kit: whose certificate is shown.
+        host: the name that was dialled.
+        plain: connected, and closed afterwards.
+        patience: seconds for each step.
+
     Raises:
         OSError: it failed; ``ssl.SSLError`` says why.
     """
-    with (
-        socket.create_connection((host, port), timeout=patience) as plain,
-        client_context(kit).wrap_socket(plain, server_hostname=host) as wrapped,
-    ):
+    with plain, client_context(kit).wrap_socket(plain, server_hostname=host) as wrapped:
         made = Greeting(wrapped.version() or "?", wrapped.getpeercert(binary_form=True) or b"")
         wrapped.settimeout(min(patience, 1.0))
+        heard = b""
         with _silent():
-            if not wrapped.recv(1):
+            heard = wrapped.recv(1)
+            if not heard:
                 raise ConnectionResetError("the server ended the connection after the handshake")
+        with suppress(OSError):
+            take_leave(wrapped, kit.transport, host, heard)
         return made
 
 

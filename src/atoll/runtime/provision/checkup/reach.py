@@ -9,12 +9,14 @@ from datetime import UTC, datetime
 
 from atoll.core.errors import AtollError
 from atoll.runtime.identity import admit
+from atoll.runtime.line.hello import write_hello
 from atoll.runtime.provision.kit import Kit
 from atoll.runtime.transport import transport
 
 from .finding import Finding, Step
 from .handshake import advice, greet, plain_words
 from .talk import check_talk
+from .visit import visit
 
 __all__ = ["check_reach"]
 
@@ -45,9 +47,11 @@ def _way(kit: Kit, host: str, port: int, patience: float) -> Step:
     if resolved.state != "ok":
         return
     reached = _connect(kit, host, port, patience)
-    yield reached
-    if reached.state == "ok":
-        yield from _handshake(kit, host, port, node, patience)
+    if isinstance(reached, Finding):
+        yield reached
+        return
+    yield Finding.ok("port", f"{node}: answers")
+    yield from _handshake(kit, host, port, reached, patience)
 
 
 def _resolve(host: str, port: int, node: str) -> Finding:
@@ -64,11 +68,10 @@ def _resolve(host: str, port: int, node: str) -> Finding:
     return Finding.ok("name", f"{node}: {', '.join(sorted({str(row[4][0]) for row in found}))}")
 
 
-def _connect(kit: Kit, host: str, port: int, patience: float) -> Finding:
+def _connect(kit: Kit, host: str, port: int, patience: float) -> socket.socket | Finding:
     node = f"server {kit.server.name!r} at {host}:{port}"
     try:
-        with socket.create_connection((host, port), timeout=patience):
-            return Finding.ok("port", f"{node}: answers")
+        return socket.create_connection((host, port), timeout=patience)
     except ConnectionRefusedError:
         remedy = f"start it there with `atoll server {kit.server.name}`, or correct the port in project.yaml"
         return Finding.problem("port", f"{node}: nobody listens (connection refused)", remedy)
@@ -79,9 +82,10 @@ def _connect(kit: Kit, host: str, port: int, patience: float) -> Finding:
         return Finding.problem("port", f"{node}: {error.strerror or error}", f"repair this machine's way to {host}")
 
 
-def _handshake(kit: Kit, host: str, port: int, node: str, patience: float) -> Step:
+def _handshake(kit: Kit, host: str, port: int, plain: socket.socket, patience: float) -> Step:
+    node = f"server {kit.server.name!r} at {host}:{port}"
     try:
-        made = greet(kit, host, port, patience)
+        made = greet(kit, host, plain, patience)
     except AtollError as error:
         yield Finding.problem("TLS", error.what, error.remedy or "repair the kit")
         return
@@ -109,6 +113,7 @@ def _admission(kit: Kit, address: str, node: str, patience: float) -> Finding:
     async def knock() -> None:
         async with asyncio.timeout(patience):
             pipe = await transport(kit.transport).dial(address, kit.credentials())
+            await write_hello(pipe, visit())
             await pipe.close()
 
     try:
