@@ -113,7 +113,7 @@ def test_each_role_has_its_own_channels_and_no_other(kit: Kits, tmp_path: Path) 
         channel = line.open(name)
         with contextlib.suppress(LinkClosed):
             await channel.send(frame)
-        with pytest.raises(LinkClosed) as found:
+        with pytest.raises(LinkClosed, match=r"\w") as found:
             await channel.recv()
         await line.close(within=0.2)
         return str(found.value)
@@ -255,7 +255,7 @@ def test_frames_about_jobs_that_make_no_sense(kit: Kits, tmp_path: Path, caplog:
             cases = [[first] for first in NO_HELLO] + [[hello, frame] for frame in NO_FRAMES]
             for number, (first, *rest) in enumerate(cases, 1):
                 line, channel = await control(siege, first, *rest)
-                with pytest.raises(LinkClosed):
+                with pytest.raises(LinkClosed, match=r"\w"):
                     await channel.recv()
                 await until(lambda number=number: sum("refused" in line for line in warnings(caplog)) >= number)
                 await line.close(within=0.1)
