@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -427,9 +427,19 @@ async def memory_over(kind: str, size: int) -> dict[str, Any]:
     return result
 
 
+def memory_alone(kind: str, size: int) -> dict[str, Any]:
+    """In a process of its own: what another part has freed would hide what this one takes."""
+    keep_freed_memory()
+    return asyncio.run(memory_over(kind, size))
+
+
 def memory(quick: bool) -> dict[str, Any]:
-    size = 128 << 20 if quick else 1 << 30
-    return {kind: asyncio.run(memory_over(kind, size)) for kind in ("grpc", "tcp")}
+    size = 384 << 20 if quick else 1 << 30  # more than long messages may hold in memory
+    found = {}
+    for kind in ("grpc", "tcp"):
+        with ProcessPoolExecutor(1, mp.get_context("spawn")) as pool:
+            found[kind] = pool.submit(memory_alone, kind, size).result()
+    return found
 
 
 PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {"stream": stream, "sites": sites, "memory": memory}

@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import logging
 import sys
+import time
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -20,6 +21,8 @@ _LOG = logging.getLogger("atoll.runtime")
 _EVERY = 0.25  # seconds between two looks at those that have not called yet
 _LONG = 20.0  # seconds, where there is nothing to look at
 _MOST = 20  # lines of one look
+_SHARE = 0.05  # of the time may go into reading the table as connections come
+_BURST = 0.1  # seconds of it at once
 _ESTABLISHED = 1  # net/tcp_states.h
 _TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 
@@ -43,12 +46,25 @@ class Handshakes:
         self._last: set[Remote] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._unseen = False  # somebody came for whom the table was not read
+        self._allowed, self._since = _BURST, time.monotonic()  # seconds of reading, and when that was
 
     def begun(self) -> None:
         """Somebody has connected; called in a thread of gRPC's."""
-        rows = connections_to(self.port)  # now: the connection may be over in a moment
+        rows = self._rows()  # now: the connection may be over in a moment
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._came, rows)
+
+    def _rows(self) -> dict[Remote, int] | None:
+        """The table; None where so many come at once that reading it for each would keep them all waiting: the next look is for them."""
+        began = time.monotonic()
+        self._allowed = min(_BURST, self._allowed + _SHARE * (began - self._since))
+        self._since = began
+        if self._allowed <= 0:
+            return None
+        rows = connections_to(self.port)
+        self._allowed -= time.monotonic() - began
+        return rows
 
     def called(self, peer: str) -> None:
         """Somebody's handshake is done; the server says more about them.
@@ -68,13 +84,15 @@ class Handshakes:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _came(self, rows: dict[Remote, int]) -> None:
+    def _came(self, rows: dict[Remote, int] | None) -> None:
         self._uncalled += not self._table
-        self._pending |= rows.keys() - self._called
+        self._unseen |= rows is None
+        if rows is not None:
+            self._pending |= rows.keys() - self._called
         self._again(_EVERY if self._table else _LONG)
 
     def _again(self, after: float) -> None:
-        if self._timer is None and not self._closed and (self._pending or self._uncalled):
+        if self._timer is None and not self._closed and (self._pending or self._uncalled or self._unseen):
             self._timer = self._loop.call_later(after, self._look)
 
     def _look(self) -> None:
@@ -86,6 +104,9 @@ class Handshakes:
         rows = connections_to(self.port)
         self._called &= rows.keys() | self._last  # what was read in another thread may be older than this
         self._last = set(rows)
+        if self._unseen:
+            self._unseen = False
+            self._pending |= rows.keys() - self._called
         over = sorted(remote for remote in self._pending if rows.get(remote) != _ESTABLISHED)
         for host, port in over[:_MOST]:
             _refused(f"from {host}:{port}")
