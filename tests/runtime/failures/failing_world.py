@@ -65,9 +65,9 @@ def worked(pid: int) -> float:
 
 
 def memory(pid: int) -> int:
-    """Bytes of memory that are a process's own, its share of what it shares included (PSS)."""
+    """Bytes of memory that are no part of a file; a share of mapped libraries (PSS) would change with what else runs on the machine."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
 
 
 def handles(pid: int) -> tuple[int, int]:

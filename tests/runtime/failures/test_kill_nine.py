@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from failing_world import DEADLINE, ENDED, SITES, Follower, World, ended, outcome, until, worked, world, write_job
 
+from atoll.core.files import read_message
 from atoll.runtime.fronts.admin import Admin
 
 ROUNDS = 24
@@ -42,15 +43,16 @@ def step(island, message):
 
 
 async def walk(fed):
-    state = await fed.restore({{"x": np.zeros(4), "round": 0}})
+    state = await fed.restore({{"x": np.zeros(4), "round": 0, "saw": []}})
     while state["round"] < {ROUNDS}:
         number = state["round"] + 1
         total = await fed.sum(fed.parties, step, {{"x": state["x"]}}, at=number)
-        print("saw", number, int(total["drawn"][0]), flush=True)
-        state = {{"x": total["sum"], "round": number}}
+        saw = int(total["drawn"][0])
+        print("saw", number, saw, flush=True)
+        state = {{"x": total["sum"], "round": number, "saw": [*state["saw"], saw]}}
         fed.record({{"round": number}})
         await fed.checkpoint(state)
-    return {{"x": state["x"]}}
+    return {{"x": state["x"], "saw": state["saw"]}}
 """
 
 KILLS = 20
@@ -180,10 +182,11 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
                 killing = Killing(here, admin, jobs[name], part)
                 for number, found in enumerate(await killing.run()):
                     assert found["state"] == "finished", found
-                    model = await outcome(admin, found["job"], tmp_path / "killed" / name / str(number))
+                    out = tmp_path / "killed" / name / str(number)
+                    model = await outcome(admin, found["job"], out)
                     assert model == plain[name], (name, killing.done)
                     if name == "secrets":
-                        _released_once(found["lines"])
+                        _released_once(found["lines"], read_message(out / "result.msg")["saw"])
                 done += killing.done
             assert len(done) == KILLS
             assert {kind.split()[0] for kind in done} == {"server", "job", *SITES}
@@ -192,15 +195,13 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
-def _released_once(lines: list[tuple[str, str]]) -> None:
-    """A round that was done again showed the server what it had shown before."""
-    saw: dict[str, set[str]] = {}
-    for node, text in lines:
-        if node == "server" and text.startswith("saw"):
-            _, number, value = text.split()
-            saw.setdefault(number, set()).add(value)
-    assert len(saw) == ROUNDS
-    assert all(len(values) == 1 for values in saw.values()), saw
+def _released_once(lines: list[tuple[str, str]], counts: list[int]) -> None:
+    """Whatever the server ever saw of a round, in whichever attempt, is what counts in the end."""
+    assert len(counts) == len(set(counts)) == ROUNDS
+    shown = [text.split() for node, text in lines if node == "server" and text.startswith("saw")]
+    assert len(shown) >= ROUNDS // 2  # lines that were under way when a front was killed are lost
+    for _, number, value in shown:
+        assert int(value) == counts[int(number) - 1], number
 
 
 def _budget(here: World) -> None:
