@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from atoll.core.errors import IdentityError
-from atoll.data._extra import need
 from atoll.runtime.identity import Credentials, Peer, admit, peer_of
 
 from .addresses import joined, split
-from .base import CLIENTS, LARGEST, SERVERS, Accept, Buffer, Listener, Pipe, PipeClosed, Revoked, nobody
+from .base import CLIENTS, LARGEST, SERVERS, Accept, Listener, Pipe, PipeClosed, Revoked, nobody
+from .calls import DialledPipe, GrpcPipe, aio, grpc
 from .handshakes import Handshakes
 from .own import UNWELCOME, own
 from .refusals import reason, refusal
 
-__all__ = ["OPTIONS", "GrpcPipe", "GrpcTransport"]
-
-# TLS 1.3 only. gRPC has no setting for it in Python: the suites named here are those of TLS 1.2, and need an RSA key, which no
-# certificate of a project has; TLS 1.3 has suites of its own that this leaves alone. Read once, when gRPC makes its first connection.
-os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
-
-grpc: Any = need("grpc", "net", "a connection over gRPC")
-aio: Any = need("grpc.aio", "net", "a connection over gRPC")
+__all__ = ["OPTIONS", "GrpcTransport"]
 
 _LOG = logging.getLogger("atoll.runtime")
 _METHOD = "/atoll.Pipe/Run"
 _SHOWN = "atoll-certificate-bin"
 _WAIT = 15.0  # seconds
-_PARTING = 0.5  # seconds
 
 OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_receive_message_length", LARGEST),
@@ -50,84 +41,6 @@ PATIENCE: list[tuple[str, int]] = [
     ("grpc.max_connection_idle_ms", 60_000),
 ]
 """Of the end that listens: how long one may take to show a certificate, and then to call."""
-
-
-class GrpcPipe:
-    """A pipe over one call.
-
-    Args:
-        peer: who is at the other end.
-        call: what reads and writes: a call at the end that dialled, the call's context at the other.
-    """
-
-    def __init__(self, peer: Peer, call: Any) -> None:
-        self.peer = peer
-        self.heard = asyncio.get_running_loop().time()
-        self.gone = asyncio.Event()
-        self._call = call
-        self._loop = asyncio.get_running_loop()
-
-    async def send(self, *parts: Buffer) -> None:
-        """Send one block."""
-        block = parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
-        if len(block) > LARGEST:
-            raise PipeClosed(f"a block of {len(block)} bytes, {LARGEST} are allowed")
-        if self.gone.is_set():
-            raise PipeClosed("the pipe is closed")
-        try:
-            await self._call.write(block)
-        except _FAILURES as error:
-            raise PipeClosed(_why(error)) from error
-
-    async def recv(self) -> bytes:
-        """Wait for the next block."""
-        if self.gone.is_set():
-            raise PipeClosed("the pipe is closed")
-        try:
-            block = await self._call.read()
-        except asyncio.CancelledError:  # of the call or of the caller?
-            if self.gone.is_set() and not getattr(asyncio.current_task(), "cancelling", int)():
-                raise PipeClosed("the pipe was closed") from None
-            raise
-        except _FAILURES as error:
-            raise PipeClosed(_why(error)) from error
-        if block is aio.EOF:
-            raise PipeClosed("the other end closed the connection")
-        self.heard = self._loop.time()
-        found: bytes = block
-        return found
-
-    async def close(self) -> None:
-        """End the call."""
-        self.gone.set()
-
-
-class _Dialled(GrpcPipe):
-    def __init__(self, peer: Peer, call: Any, channel: Any) -> None:
-        super().__init__(peer, call)
-        self._channel = channel
-
-    async def close(self) -> None:
-        if self.gone.is_set():
-            return
-        self.gone.set()
-        try:
-            async with asyncio.timeout(_PARTING):  # a call that is cancelled loses what is on its way
-                await self._call.done_writing()
-                await self._call.code()
-        except (TimeoutError, *_FAILURES):
-            _LOG.debug("%s did not end the call in time", self.peer)
-        finally:
-            self._call.cancel()
-            await self._channel.close()
-
-
-_FAILURES = (grpc.RpcError, aio.UsageError, aio.InternalError, asyncio.InvalidStateError)
-
-
-def _why(error: BaseException) -> str:
-    details = getattr(error, "details", None)
-    return str(details()) if callable(details) else str(error)
 
 
 class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
@@ -227,7 +140,7 @@ class GrpcTransport:
                 shown = dict(await call.initial_metadata() or ()).get(_SHOWN)
                 if shown is None:
                     raise await _failure(address, call)
-            return _Dialled(admit(shown, project=me.project, roles=roles, revoked=revoked), call, channel)
+            return DialledPipe(admit(shown, project=me.project, roles=roles, revoked=revoked), call, channel)
         except BaseException:
             call.cancel()
             await channel.close()
