@@ -1,6 +1,6 @@
-"""``quick_front.py SETTINGS server|site KIT ...``: the ``atoll`` command with a line that notices silence sooner, and perhaps another clock.
+"""``quick_front.py SETTINGS server|site KIT ...``: the ``atoll`` command with a line that notices silence sooner.
 
-SETTINGS is JSON: any of the numbers of ``atoll.runtime.line.Settings``, and ``skew``, seconds that this process's clock is ahead.
+SETTINGS is JSON: any of the numbers of ``atoll.runtime.line.Settings``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import functools
 import json
 import os
 import sys
-import time
 
 from atoll.runtime.fronts.child import die_with_parent
 
@@ -17,11 +16,8 @@ from atoll.runtime.fronts.child import die_with_parent
 def main() -> None:
     """Become the front."""
     numbers = json.loads(sys.argv.pop(1))
-    if not die_with_parent(int(os.environ.get("TEST_PARENT", os.getppid()))):
+    if not die_with_parent(os.getppid()):
         sys.exit("the test has ended")
-    ahead, clock = numbers.pop("skew", 0.0), time.time
-    if ahead:
-        time.time = lambda: clock() + ahead
     from atoll.runtime.fronts import server, site
 
     for module in (server, site):

@@ -34,7 +34,7 @@ def built(folder: Path) -> Path | None:
 def test_wrong_clocks(tmp_path: Path) -> None:
     library = built(tmp_path)
     if library is None:
-        pytest.skip("no C compiler on Linux here, which would build a clock; test_paper.py asks at other times")
+        pytest.skip("no C compiler on Linux here, which would build a clock; test_doctor.py asks at other times")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
