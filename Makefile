@@ -17,7 +17,7 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL := install -qq $(INDEX) --constraint constraints.txt --group dev --group docs --editable '.[all]'
 
 .DEFAULT_GOAL := setup
-.PHONY: setup help demo test check format docs bench clean
+.PHONY: setup help demo test faults check format docs bench clean
 
 setup: $(READY) ## create .venv and install everything (once; later runs need no network)
 	@echo "Ready. Next: make demo. All targets: make help."
@@ -30,6 +30,9 @@ demo: $(READY) ## train on digits over 100 clients and write a report
 
 test: $(READY) ## run every test in parallel (WORKERS=n, ARGS="tests/core -k name")
 	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+
+faults: $(READY) ## cut networks, fill disks, turn clocks: the tests of failures that take minutes
+	@ATOLL_FAULTS=1 $(BIN)/pytest -q tests/runtime/failures
 
 check: $(READY) ## lint, format check and strict types
 	@$(BIN)/ruff check .

@@ -1,8 +1,26 @@
-"""What these tests share can be imported: ``failing_world``, ``proxy``."""
+"""What these tests share can be imported: ``failing_world``, ``proxy``.
+
+Kills and stuck processes are tried by ``make test``. Faults of networks, disks and clocks take minutes of processor time: ``make faults`` tries them too.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+ALWAYS = {"test_kill_nine.py", "test_stuck.py", "test_watching.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the long ones to ``make faults``."""
+    if os.environ.get("ATOLL_FAULTS"):
+        return
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.parent == here and item.path.name not in ALWAYS:
+            item.add_marker(pytest.mark.skip(reason="takes minutes of processor time: make faults"))
