@@ -24,7 +24,7 @@ from sources import ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-PATIENCE = 300  # seconds for one page
+PATIENCE = 200  # seconds for one page
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^\n`]*)$")
 _FILE = re.compile(r"# ((?:[\w-]+/)*[\w-]+\.(yaml|py))\n")
 _SHELL = re.compile(r"<!-- shell until: (?P<text>.+) -->")
@@ -109,7 +109,10 @@ def _finish(command: list[str], folder: Path, env: dict[str, str]) -> subprocess
         out, err = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGABRT)
-        out, err = process.communicate()
+        try:
+            out, err = process.communicate(timeout=10)
+        except subprocess.TimeoutExpired as held:  # by a process that has a group of its own
+            out, err = held.stdout, held.stderr
         pytest.fail(f"not done after {PATIENCE} s\n{out}\n{err}")
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
