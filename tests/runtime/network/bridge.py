@@ -17,6 +17,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+from atoll.runtime.fronts.child import ORPHANED, die_with_parent
 from atoll.runtime.fronts.neighbours import Neighbours
 from atoll.runtime.fronts.relay import relay
 from atoll.runtime.identity import Credentials, Peer
@@ -218,5 +219,7 @@ def serve_behind(sock, path, name, others, make):
 
 
 if __name__ == "__main__":
+    if not die_with_parent(os.getppid()):
+        sys.exit(ORPHANED)
     role, folder, *rest = sys.argv[1:]
     asyncio.run({"server": server, "sites": sites}[role](Path(folder), *rest))
