@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import zipfile
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import atoll
 from atoll.core.errors import ConfigError
 from atoll.core.party import Parties, Roster
 from atoll.devices import Fleet, Generated, Normal, Recorded, load_trace, mec, planned, safa
+from atoll.devices.draws import Population
+from atoll.learn.algorithms import Upcycled
+from atoll.learn.pacing import SAFA, FedBuff, PaceSteering
 
 N = 30
 
@@ -129,3 +133,66 @@ def test_other_files_are_refused(tmp_path):
 def test_arrays_that_are_no_trace(arguments, match):
     with pytest.raises(ConfigError, match=match):
         Recorded(*arguments)
+
+
+@dataclass(frozen=True, eq=False)
+class Untouched(Recorded):
+    """A trace that says whether anyone was asked under it."""
+
+    asked: list = field(default_factory=list)
+
+    def at(self, turn, population, positions):
+        self.asked.append(turn)
+        return super().at(turn, population, positions)
+
+
+def run(turns, rounds=6, clients=4, **parts):
+    """How many turns were asked for, and the error if there was one."""
+    drawn = Generated().at
+    population = Population(4)
+    crashed, point = (
+        np.stack(x) for x in zip(*(drawn(t, population, np.arange(4)) for t in range(turns)), strict=True)
+    )
+    trace = Untouched(crashed, point)
+    islands = atoll.data.iid(atoll.data.digits().take(slice(0, 40)), parties=clients)
+    job = atoll.Training(model=atoll.models.linear(64, 10), rounds=rounds, **parts)
+    try:
+        atoll.simulate(job, islands, devices=Fleet(trace=trace), engine="inline")
+    except ConfigError as error:
+        return max(trace.asked, default=None), str(error)
+    return max(trace.asked), None
+
+
+@pytest.mark.parametrize("pacing", [atoll.Synchronous(), SAFA(resume=False), PaceSteering(period=10.0)])
+def test_a_trace_shorter_than_the_rounds_is_refused_before_anyone_is_contacted(pacing):
+    asked, said = run(6, pacing=pacing)
+    assert asked is None
+    assert "the run goes on to turn 6, and the trace holds 6 (0 to 5)" in said
+    assert "wrap=True" in said
+    assert run(7, pacing=pacing) == (6, None)
+
+
+def test_a_trace_of_other_devices_is_refused_before_anyone_is_contacted():
+    asked, said = run(7, clients=5)
+    assert asked is None
+    assert "the trace has 4 devices and the run 5" in said
+
+
+def test_rounds_of_the_server_alone_need_no_turn():
+    """Of seven rounds, Upcycled holds every second one without clients: four turns."""
+    job = {"algorithm": Upcycled(base=atoll.FedAvg(), coefficient=0.1), "rounds": 7}
+    assert run(5, **job) == (4, None)
+    asked, said = run(4, **job)
+    assert asked is None
+    assert "the run goes on to turn 4, and the trace holds 4 (0 to 3)" in said
+
+
+def test_a_run_that_may_end_sooner_is_refused_at_the_turn_that_is_missing():
+    def stop(row):
+        if row["round"] == 5:
+            raise atoll.learn.StopTraining
+
+    assert run(6, callbacks=[stop]) == (5, None)
+    asked, said = run(6, pacing=FedBuff(buffer=2), selection=atoll.Uniform(2))
+    assert asked == 6
+    assert "turn 6 is asked for, and the trace holds 6 (0 to 5)" in said

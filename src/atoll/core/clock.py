@@ -79,7 +79,8 @@ class Cost(Protocol):
     """A model of devices and links. Pure: the same plan has the same outcome.
 
     It may offer ``forecast(parties, plan) -> seconds``, what each would take if nothing went wrong, and ``available(parties, now) -> mask``, who can be
-    asked at all at a moment; see ``Federation.forecast`` and ``Federation.available``.
+    asked at all at a moment; see ``Federation.forecast`` and ``Federation.available``. And ``require_turns(parties, last)``, which refuses a run up to a
+    turn that it could not plan, before anyone is contacted.
     """
 
     def plan(self, parties: Parties, plan: Plan) -> Outcomes:

@@ -124,6 +124,18 @@ class Fleet:
         there = self.availability.there(population, positions, now)
         return there if wired is None else there | wired
 
+    def require_turns(self, parties: Parties, last: int) -> None:
+        """Refuse a run whose last turn the trace does not hold.
+
+        Args:
+            parties: some of the population.
+            last: number of the last turn.
+
+        Raises:
+            ConfigError: the trace is shorter than the run, or has other devices.
+        """
+        self.trace.require_turns(last, len(parties.roster.names))
+
     def transfer(self, source: str, target: str, nbytes: int) -> float:
         """Seconds from one server, or role of a session, to another."""
         return 0.0 if self.backhaul is None else self.backhaul.seconds(source, target, float(self.charged(nbytes)))

@@ -37,6 +37,10 @@ class Trace:
         """Whether each of these devices crashes in a turn, and at which point, in [0, 1)."""
         raise NotImplementedError
 
+    def require_turns(self, last: int, devices: int) -> None:
+        """Refuse a run of so many devices whose last turn it does not hold."""
+        del last, devices
+
     def check_regions(self, names: tuple[str, ...]) -> None:
         """Refuse regions that there are not."""
         del names
@@ -148,21 +152,32 @@ class Recorded(Trace):
         Raises:
             ConfigError: the trace is shorter than the run, or has other devices.
         """
+        self._require(f"turn {turn} is asked for", turn, population.size)
+        row = turn % len(self)
+        return self.crashed[row, positions], self.point[row, positions]
+
+    def require_turns(self, last: int, devices: int) -> None:
+        """Refuse a run that is longer than the trace, or has other devices.
+
+        Raises:
+            ConfigError: it is.
+        """
+        self._require(f"the run goes on to turn {last}", last, devices)
+
+    def _require(self, what: str, turn: int, size: int) -> None:
         turns, devices = self.crashed.shape
-        if population.size != devices:
+        if size != devices:
             raise ConfigError(
-                f"the trace has {devices} devices and the run {population.size}",
+                f"the trace has {devices} devices and the run {size}",
                 where=self._where,
                 remedy="record one for this population",
             )
         if turn >= turns and not self.wrap:
             raise ConfigError(
-                f"turn {turn} is asked for, and the trace holds {turns} (0 to {turns - 1})",
+                f"{what}, and the trace holds {turns} (0 to {turns - 1})",
                 where=self._where,
                 remedy="record more turns, or begin again after the last with wrap=True",
             )
-        row = turn % turns
-        return self.crashed[row, positions], self.point[row, positions]
 
     def save(self, path: str | Path) -> Path:
         """Write one file: NumPy's zipped arrays with a checked header, never pickled."""

@@ -144,6 +144,10 @@ class Algorithm:
         del state
         return self.phases
 
+    def contacts(self, rounds: int) -> int | None:
+        """In how many of the first so many rounds clients are contacted; ``None`` where nobody can tell beforehand, as with a plan of one's own."""
+        return rounds if type(self).plan is Algorithm.plan else None
+
     def needs(self, state: Tree, phase: str) -> bool:
         """Whether a planned phase is still wanted, now that the folds before it are done; one that is not contacts nobody."""
         del state, phase

@@ -25,6 +25,11 @@ class Course:
         """The state before the first round."""
         raise NotImplementedError
 
+    def turns(self, rounds: int) -> int | None:
+        """The last turn that so many rounds reach, as devices number them; ``None`` where nobody can tell beforehand."""
+        del rounds
+        return None
+
     def barred(self, fed: Federation, state: Tree, number: int) -> str | None:
         """Why the coming round may not be held; training then ends before it."""
         del fed, state, number
@@ -45,6 +50,7 @@ async def run_course(fed: Federation, job: Training, learner: Learner, data: Any
     The global model is found in rounds that are evaluated only. That is an observer's work: its messages go through a scope of their own,
     ``observer``, and a round's ``bytes_up`` and ``bytes_down`` leave them out.
     """
+    _require_turns(fed, job, course)
     state = await fed.restore({"course": course.initial(fed), "best": None, "model": None})
     reason = stop_reason(job, History(fed.records))
     while reason is None:
@@ -62,6 +68,18 @@ async def run_course(fed: Federation, job: Training, learner: Learner, data: Any
     if state["model"] is None:
         state = {**state, "model": (await course.model(_watch(fed), state["course"], len(fed.records)))[0]}
     return trained(fed, job, state["best"], state["model"], str(reason))
+
+
+def _require_turns(fed: Federation, job: Training, course: Course) -> None:
+    """Refuse devices that know too few turns, before anyone is contacted; a run that may end sooner is refused when it comes to that.
+
+    Raises:
+        ConfigError: the trace is shorter than the run.
+    """
+    require = getattr(fed.world.cost, "require_turns", None)
+    last = None if job.stop or job.callbacks or job.budget is not None else course.turns(job.rounds)
+    if require is not None and last is not None:
+        require(fed.parties, last)
 
 
 def _watch(fed: Federation) -> Federation:

@@ -45,6 +45,10 @@ class ServerRounds(Course):
         """The server's state before the first round."""
         return initial(fed, self.job, self.learner)
 
+    def turns(self, rounds: int) -> int | None:
+        """A turn is a round with clients."""
+        return self.job.algorithm.contacts(rounds)
+
     def barred(self, fed: Federation, state: Tree, number: int) -> str | None:
         """Why the coming round may not be held, from what the ledger says and what its cohort would release.
 

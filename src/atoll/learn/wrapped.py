@@ -57,6 +57,10 @@ class Wrapped(Algorithm):
         """The base's."""
         return self.base.plan(state)
 
+    def contacts(self, rounds: int) -> int | None:
+        """The base's, unless a wrapper plans by itself."""
+        return self.base.contacts(rounds) if type(self).plan is Wrapped.plan else None
+
     def needs(self, state: Tree, phase: str) -> bool:
         """The base's."""
         return self.base.needs(state, phase)

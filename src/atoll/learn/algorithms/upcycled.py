@@ -108,6 +108,10 @@ class Upcycled(Wrapped):
         """The base's phases; none when the coming round is the server's."""
         return () if self._alone(state["turn"]) else self.base.plan(_inner(state))
 
+    def contacts(self, rounds: int) -> int | None:
+        """All but the server's own rounds."""
+        return self.base.contacts(rounds - rounds // self.period)
+
     def needs(self, state: Tree, phase: str) -> bool:
         """The base's."""
         return self.base.needs(_inner(state), phase)

@@ -99,6 +99,11 @@ class InFlight(ServerRounds):
         """Clients that shall work at the same time."""
         return self.job.selection.cohort_size(len(fed.parties))
 
+    def turns(self, rounds: int) -> int | None:
+        """A turn is a request, and how many a round takes depends on who answers."""
+        del rounds
+        return None
+
     def initial(self, fed: Federation) -> Tree:
         """Nobody is at work."""
         clients = len(fed.parties)

@@ -62,6 +62,10 @@ class RegionalRounds(Course):
         edge = {"log": fresh(self.seats.estimator), "model": global_model(state), "down": {}, "examples": None}
         return {**state, "edges": [edge] * len(self.groups)}
 
+    def turns(self, rounds: int) -> int | None:
+        """A turn is a round with clients."""
+        return self.job.algorithm.contacts(rounds)
+
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """One round of the cloud."""
         state = await self._weighed(fed, state)
