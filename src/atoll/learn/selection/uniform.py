@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,6 +84,10 @@ class Schedule(Selection):
     def cohort_size(self, population: int) -> int:
         """The largest round."""
         del population
+        return self._largest
+
+    @cached_property
+    def _largest(self) -> int:
         return max(len(row) for row in self.rounds)
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
