@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.core.rng import Rng, hash64, hash_names, mix64, mix_keys, shuffles
+from atoll.core.rng import Rng, hash64, hash_names, keyed, mix64, mix_key, mix_keys, shuffles
 
 paths = st.lists(st.one_of(st.text(max_size=8), st.integers(-(10**6), 10**6)), min_size=1, max_size=4)
 
@@ -111,6 +111,22 @@ def test_epochs_and_clients_are_independent():
     limit = 4 / np.sqrt(4000)
     assert abs(np.corrcoef(places[:, 0], places[:, 1])[0, 1]) < limit
     assert abs(np.corrcoef(places[:-1, 0], places[1:, 0])[0, 1]) < limit
+
+
+@given(key=st.integers(0, (1 << 64) - 1), base=st.integers(0, (1 << 64) - 1))
+def test_a_generator_is_numpys_philox_with_that_key(key, base):
+    reference = np.random.Generator(np.random.Philox(key=key))
+    assert (keyed(key).integers(1 << 60, size=5) == reference.integers(1 << 60, size=5)).all()
+    assert mix_key(base, key) == int(mix_keys(base, np.array([key], np.uint64))[0])
+
+
+def test_what_is_spawned_is_reproducible_and_new_each_time():
+    def spawned():
+        stream = Rng.of(3).generator()
+        return [float(child.random()) for child in (*stream.spawn(2), *stream.spawn(1))]
+
+    assert spawned() == spawned()
+    assert len({*spawned(), float(Rng.of(3).generator().random())}) == 4
 
 
 def test_generators_begin_anew():

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.random.bit_generator import ISpawnableSeedSequence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Rng", "hash64", "hash_names", "mix64", "mix_keys", "shuffles"]
+__all__ = ["Rng", "hash64", "hash_names", "keyed", "mix64", "mix_key", "mix_keys", "shuffles"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MUL_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -68,6 +69,11 @@ def _mix(value: int) -> int:
     return z ^ (z >> 31)
 
 
+def mix_key(base: int, key: int) -> int:
+    """``mix_keys`` of one key."""
+    return _mix(key ^ _mix(base & _MASK))
+
+
 def mix_keys(base: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Derive one key per entry of ``keys`` under the parent key ``base``."""
     return mix64(keys ^ np.uint64(_mix(base & _MASK)))
@@ -95,6 +101,29 @@ def shuffles(keys: NDArray[np.uint64], epochs: int, n: int) -> NDArray[np.int64]
     noise.sort(axis=2)
     noise &= number
     return noise.view(np.int64)
+
+
+class _Key(ISpawnableSeedSequence):
+    """A seed that is a key already: nothing is asked of the system, and what a user spawns from it is reproducible too."""
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.spawned = 0
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> NDArray[Any]:
+        """The key of Philox: two words of 64 bits."""
+        return np.array([self.key, *[0] * (n_words - 1)], dtype)
+
+    def spawn(self, n_children: int) -> list[_Key]:
+        """The seeds of further streams."""
+        first, self.spawned = self.spawned, self.spawned + n_children
+        return [_Key(Rng(self.key).child("spawn", first + i).key) for i in range(n_children)]
+
+
+def keyed(key: int) -> np.random.Generator:
+    """Return a fresh NumPy generator: Philox (Salmon et al. 2011) with a key of 64 bits, at its beginning."""
+    seed: Any = _Key(key & _MASK)
+    return np.random.Generator(np.random.Philox(seed))
 
 
 class Rng:
@@ -133,7 +162,7 @@ class Rng:
 
     def generator(self) -> np.random.Generator:
         """Return a fresh NumPy generator at the beginning of this stream."""
-        return np.random.Generator(np.random.Philox(key=self.key))
+        return keyed(self.key)
 
     def __eq__(self, other: Any) -> bool:
         return isinstance(other, Rng) and other.key == self.key

@@ -32,10 +32,11 @@ class ByteCache:
                 self._held.move_to_end(key)
                 return found
         made = make(key)
+        size = made.nbytes
         with self._lock:
-            if key not in self._held and made.nbytes <= self.limit:
+            if key not in self._held and size <= self.limit:
                 self._held[key] = made
-                self._bytes += made.nbytes
+                self._bytes += size
                 while self._bytes > self.limit:
                     self._bytes -= self._held.popitem(last=False)[1].nbytes
         return made

@@ -110,7 +110,7 @@ def resolve_task(y: Array | None, task: str | None, where: str) -> str:
             return "unlabelled"
         if y.dtype.kind == "f":
             return "regression"
-        return "binary" if y.ndim == 1 and len(y) and set(np.unique(y[:4096])) == {-1, 1} else "classification"
+        return "binary" if y.ndim == 1 and _signs(y[:4096]) else "classification"
     if task not in TASKS:
         raise DataError(
             f"unknown task {task!r}.{nearest(task, TASKS)}",
@@ -124,6 +124,13 @@ def resolve_task(y: Array | None, task: str | None, where: str) -> str:
             remedy="add the column, or set task='unlabelled'",
         )
     return task
+
+
+def _signs(y: Array) -> bool:
+    """Whether these are -1 and +1, both of them, and nothing else."""
+    if not len(y) or y.dtype.kind != "i" or y[0] not in (-1, 1):
+        return False
+    return bool((y == -y[0]).any() and ((y == 1) | (y == -1)).all())
 
 
 def check_labels(y: Array, task: str, classes: int | None, where: str) -> tuple[Array, int | None]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import DataError
-from atoll.core.rng import Rng, mix_keys
+from atoll.core.rng import Rng, keyed, mix_key
 
 from ._cache import ByteCache
 from ._supply import Supply
@@ -49,8 +49,7 @@ class Generated(Supply):
         return self._cache.get(client, self._build)
 
     def _build(self, client: int) -> Dataset:
-        key = int(mix_keys(self._key, np.array([client], np.uint64))[0])
-        made = self._make(client, np.random.Generator(np.random.Philox(key=key)))
+        made = self._make(client, keyed(mix_key(self._key, client)))
         where = f"client-{client} of {self._name!r}"
         if not isinstance(made, Dataset):
             if not isinstance(made, Mapping):

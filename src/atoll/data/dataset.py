@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -160,7 +161,7 @@ class Dataset:
     @property
     def row_bytes(self) -> int:
         """Size of one row in bytes."""
-        return sum(a.dtype.itemsize * int(np.prod(a.shape[1:])) for a in self._base.values())
+        return sum(a.dtype.itemsize * math.prod(a.shape[1:]) for a in self._base.values())
 
     def __len__(self) -> int:
         return self._length
