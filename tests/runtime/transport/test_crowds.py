@@ -1,14 +1,24 @@
-"""A crowd that connects at once is not kept waiting by the watch over who is refused."""
+"""Crowds: those that connect at once are not kept waiting, those that say nothing hold nobody up, and none of them fills the log."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
 
 import pytest
+from certificates import authority
 
-from atoll.runtime.transport import handshakes
+from atoll.runtime.identity import peer_of
+from atoll.runtime.transport import Pipe, handshakes, transport
+from atoll.runtime.transport import tcp as tcp_module
+from atoll.runtime.transport.doorway import Doorway, Visitor
 from atoll.runtime.transport.handshakes import Handshakes
+from atoll.runtime.transport.refused import RefusalLog
+
+SERVER = authority().issue("server", "hub")
+SITE = authority().issue("site", "north")
 
 
 class Table:
@@ -37,7 +47,7 @@ def test_the_table_is_read_for_some_of_a_crowd_and_the_next_look_finds_the_other
     monkeypatch.setattr(handshakes, "time", table)
 
     async def play() -> None:
-        watch = Handshakes()
+        watch = Handshakes(RefusalLog())
         watch._table = True
         watch.port = 4711
         for number in range(1000):
@@ -58,3 +68,84 @@ def test_the_table_is_read_for_some_of_a_crowd_and_the_next_look_finds_the_other
         asyncio.run(play())
     (line,) = caplog.messages
     assert line.startswith("a connection from 10.0.0.1:999 is refused")
+
+
+def test_a_crowd_that_says_nothing_is_turned_out_and_who_shows_a_certificate_is_let_in(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    most = 0
+
+    class Narrow(Doorway):
+        def enter(self, visitor: Visitor) -> None:
+            nonlocal most
+            super().enter(visitor)
+            most = max(most, len(self._inside))
+
+    monkeypatch.setattr(tcp_module, "Doorway", functools.partial(Narrow, most=4, quiet=0.001))
+
+    async def play() -> None:
+        came: asyncio.Queue[Pipe] = asyncio.Queue()
+        way = transport("tcp")
+        listener = await way.listen("127.0.0.1:0", SERVER, came.put)
+        host, _, port = listener.address.rpartition(":")
+        crowd = [await asyncio.open_connection(host, int(port)) for _ in range(30)]
+        dialled = await way.dial(listener.address, SITE)
+        assert (await came.get()).peer == peer_of(SITE.certificate)
+        await dialled.close()
+        await listener.close()
+        for _, writer in crowd:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    with caplog.at_level(logging.WARNING, "atoll.runtime"):
+        asyncio.run(asyncio.wait_for(play(), 20))
+    assert most == 4
+    words = "it said nothing, and there are too many such"
+    turned_out = [line for line in caplog.messages if line.endswith(f"is refused: {words}")]
+    assert len(turned_out) == 10  # at least 27 had to go before the site came: the first ten are told
+    (rest,) = [line for line in caplog.messages if "more connections" in line]
+    assert rest.endswith(f" more connections from 127.0.0.1 were refused: {words}")
+    assert 17 <= int(rest.split()[0]) <= 20
+
+
+def test_a_connection_whose_task_is_stopped_before_its_first_step_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        listener = await transport("tcp").listen("127.0.0.1:0", SERVER, Pipe.close)
+
+        def stop() -> None:
+            for task in listener._tasks:  # type: ignore[attr-defined]
+                task.cancel()
+
+        # Between the moment when the task is made and its first step, as where the listener is closed just then.
+        monkeypatch.setattr(Doorway, "enter", lambda *_: asyncio.get_running_loop().call_soon(stop))
+        host, _, port = listener.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+        await listener.close()
+
+    asyncio.run(asyncio.wait_for(play(), 20))
+
+
+def test_the_log_of_refusals_is_bounded_whatever_comes(caplog: pytest.LogCaptureFixture) -> None:
+    async def play() -> None:
+        refused = RefusalLog()
+        for number in range(1000):
+            refused.connection(f"10.0.{number // 250}.{number % 250}", 1, "no certificate")
+            refused.connection("192.0.2.1", number, "expired")
+        before = len(caplog.messages)
+        assert before == 10 + 63 + 10  # of one origin, of each of the first others once, of all the rest
+        refused.close()
+        assert sorted(caplog.messages[before:]) == [
+            "927 more connections from other places were refused: for whatever reason",
+            "990 more connections from 192.0.2.1 were refused: expired",
+        ]
+        refused.connection("192.0.2.1", 1, "expired")  # a new window
+        assert len(caplog.messages) == before + 3
+        refused.close()
+        assert len(caplog.messages) == before + 3
+
+    with caplog.at_level(logging.WARNING, "atoll.runtime"):
+        asyncio.run(play())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from atoll.runtime.identity import ROLES, Credentials, Peer
+from atoll.runtime.identity import ROLES, Credentials, Peer, admit
 
 __all__ = [
-    "BLOCK", "CLIENTS", "LARGEST", "SERVERS", "Accept", "Buffer", "Listener", "Pipe", "PipeClosed", "Revoked", "Transport", "nobody",
+    "BLOCK", "CLIENTS", "LARGEST", "SERVERS", "Accept", "Admission", "Buffer", "Listener", "Pipe", "PipeClosed", "Revoked", "Transport",
+    "nobody",
 ]  # fmt: skip
 
 BLOCK = 1 << 20
@@ -86,8 +89,35 @@ def nobody(serial: int) -> bool:
     return False
 
 
-class Transport(Protocol):
-    """A way to connect parties that prove who they are to each other.
+@dataclass(frozen=True)
+class Admission:
+    """What an end shows of itself, and whom it takes.
+
+    Attributes:
+        credentials: of this end; the other must be of the same project.
+        revoked: asked of the other's certificate, at each connection.
+        roles: whose certificates are taken.
+    """
+
+    credentials: Credentials
+    revoked: Revoked
+    roles: tuple[str, ...]
+
+    def judged(self, certificate: bytes, me: Peer) -> Peer:
+        """Whose certificate it is, if this end takes it.
+
+        Args:
+            certificate: PEM or DER, as TLS has verified it.
+            me: this end.
+
+        Raises:
+            IdentityError: it does not.
+        """
+        return admit(certificate, project=me.project, roles=self.roles, revoked=self.revoked)
+
+
+class Transport(ABC):
+    """A way to connect parties that prove who they are to each other. One of its own implements ``_listen`` and ``_dial``.
 
     Attributes:
         name: as kits and settings call it.
@@ -115,6 +145,7 @@ class Transport(Protocol):
         Raises:
             OSError: the address cannot be listened at.
         """
+        return await self._listen(address, Admission(credentials, revoked, tuple(roles)), accept)
 
     async def dial(
         self,
@@ -137,3 +168,10 @@ class Transport(Protocol):
             IdentityError: one end refuses the other: dialling again does not help.
             OSError: nobody could be reached (``PipeClosed`` is one).
         """
+        return await self._dial(address, Admission(credentials, revoked, tuple(roles)), server_name)
+
+    @abstractmethod
+    async def _listen(self, address: str, admission: Admission, accept: Accept) -> Listener: ...
+
+    @abstractmethod
+    async def _dial(self, address: str, admission: Admission, server_name: str | None) -> Pipe: ...

@@ -63,8 +63,12 @@ async def connected(host: str, port: int) -> socket.socket:
     raise last
 
 
-async def shake_hands(sock: ssl.SSLSocket) -> SecuredEnd:
+async def shake_hands(sock: ssl.SSLSocket, moves: Callable[[], None] = lambda: None) -> SecuredEnd:
     """Carry a TLS handshake out, without a bound on time.
+
+    Args:
+        sock: connected.
+        moves: called whenever the other end has done something.
 
     Raises:
         ssl.SSLError: one end refuses the other.
@@ -79,6 +83,7 @@ async def shake_hands(sock: ssl.SSLSocket) -> SecuredEnd:
             await _ready(loop.add_reader, loop.remove_reader, sock)
         except ssl.SSLWantWriteError:
             await _ready(loop.add_writer, loop.remove_writer, sock)
+        moves()
 
 
 async def _ready(begin: Callable[..., None], end: Callable[..., object], sock: socket.socket) -> None:

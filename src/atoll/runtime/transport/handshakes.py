@@ -9,18 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import logging
 import sys
 import time
 from pathlib import Path
 from urllib.parse import unquote
 
-__all__ = ["Handshakes", "connections_to"]
+from .refused import RefusalLog
 
-_LOG = logging.getLogger("atoll.runtime")
+__all__ = ["Handshakes", "connections_to", "remote_of"]
+
 _EVERY = 0.25  # seconds between two looks at those that have not called yet
 _LONG = 20.0  # seconds, where there is nothing to look at
-_MOST = 20  # lines of one look
+_WHY = (
+    "it ended before its handshake was done or anything was asked; it showed no certificate, one that has expired or is of another authority, "
+    "or spoke no TLS 1.3"
+)
 _SHARE = 0.05  # of the time may go into reading the table as connections come
 _BURST = 0.1  # seconds of it at once
 _ESTABLISHED = 1  # net/tcp_states.h
@@ -32,12 +35,16 @@ Remote = tuple[str, int]
 class Handshakes:
     """Watches who connects to a port and who of them calls.
 
+    Args:
+        refused: where it says who did not.
+
     Attributes:
         port: the port; set once it is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, refused: RefusalLog) -> None:
         self.port = 0
+        self._refused = refused
         self._loop = asyncio.get_running_loop()
         self._table = _TABLES[0].exists()
         self._uncalled = 0  # where there is no table
@@ -73,7 +80,7 @@ class Handshakes:
             peer: as gRPC writes an address: ``ipv4:127.0.0.1:4711``.
         """
         self._uncalled = max(0, self._uncalled - 1)
-        remote = _remote_of(peer)
+        remote = remote_of(peer)
         if remote is not None:
             self._called.add(remote)
             self._pending.discard(remote)
@@ -98,7 +105,7 @@ class Handshakes:
     def _look(self) -> None:
         self._timer = None
         if not self._table:
-            _refused(f"(there were {self._uncalled})")
+            self._refused.say("somewhere", _WHY, f"connections are refused, {self._uncalled} of them: {_WHY}")
             self._uncalled = 0
             return
         rows = connections_to(self.port)
@@ -108,21 +115,11 @@ class Handshakes:
             self._unseen = False
             self._pending |= rows.keys() - self._called
         over = sorted(remote for remote in self._pending if rows.get(remote) != _ESTABLISHED)
-        for host, port in over[:_MOST]:
-            _refused(f"from {host}:{port}")
-        if len(over) > _MOST:
-            _refused(f"from {len(over) - _MOST} other places")
+        for host, port in over:
+            self._refused.connection(host, port, _WHY)
         self._pending.difference_update(over)
         self._called.update(over)  # they linger in the table, and are not said twice
         self._again(_EVERY)
-
-
-def _refused(whence: str) -> None:
-    _LOG.warning(
-        "a connection %s is refused: it ended before its handshake was done or anything was asked; it showed no certificate, one that has "
-        "expired or is of another authority, or spoke no TLS 1.3",
-        whence,
-    )
 
 
 def connections_to(port: int) -> dict[Remote, int]:
@@ -149,7 +146,8 @@ def _plain(found: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
     return str(mapped or found)
 
 
-def _remote_of(peer: str) -> Remote | None:
+def remote_of(peer: str) -> Remote | None:
+    """Host and port in an address as gRPC writes it: ``ipv4:127.0.0.1:4711``; None if there are none."""
     kind, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     try:

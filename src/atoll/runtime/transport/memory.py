@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 from atoll.core.errors import IdentityError
-from atoll.runtime.identity import Credentials, Peer, admit, peer_of
+from atoll.runtime.identity import Peer, peer_of
 
-from .base import CLIENTS, LARGEST, SERVERS, Accept, Buffer, Listener, Pipe, PipeClosed, Revoked, nobody
+from .base import LARGEST, Accept, Admission, Buffer, Listener, Pipe, PipeClosed, Transport
 from .refusals import reason, refusal
 
 __all__ = ["MemoryPipe", "MemoryTransport", "pair"]
@@ -83,27 +82,18 @@ def pair(left: Peer, right: Peer) -> tuple[MemoryPipe, MemoryPipe]:
 
 
 class _Place:
-    def __init__(
-        self,
-        transport: MemoryTransport,
-        address: str,
-        peer: Peer,
-        accept: Accept,
-        revoked: Revoked,
-        roles: Sequence[str],
-    ) -> None:
+    def __init__(self, transport: MemoryTransport, address: str, admission: Admission, accept: Accept) -> None:
         self.address = address
-        self.peer = peer
-        self.accept = accept
-        self.revoked = revoked
-        self.roles = tuple(roles)
+        self.peer = peer_of(admission.credentials.certificate)
+        self.admission = admission
         self.tasks: set[asyncio.Task[Any]] = set()
         self.pipes: set[MemoryPipe] = set()
+        self._accept = accept
         self._transport = transport
 
     def took(self, pipe: MemoryPipe) -> None:
         self.pipes = {other for other in self.pipes if not other.closed} | {pipe}
-        task = asyncio.ensure_future(self.accept(pipe))
+        task = asyncio.ensure_future(self._accept(pipe))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
@@ -115,10 +105,10 @@ class _Place:
             task.cancel()
 
 
-class MemoryTransport:
+class MemoryTransport(Transport):
     """A world of addresses of its own, inside one process and one event loop.
 
-    Certificates are read and admitted as everywhere, but nobody proves to hold a key.
+    Certificates are read and admitted as everywhere, but nobody proves to hold a key, and names of servers are not looked at.
     """
 
     name = "memory"
@@ -126,46 +116,28 @@ class MemoryTransport:
     def __init__(self) -> None:
         self.places: dict[str, _Place] = {}
 
-    async def listen(
-        self,
-        address: str,
-        credentials: Credentials,
-        accept: Accept,
-        revoked: Revoked = nobody,
-        roles: Sequence[str] = CLIENTS,
-    ) -> Listener:
-        """Accept connections at an address of this world."""
+    async def _listen(self, address: str, admission: Admission, accept: Accept) -> Listener:
         host, _, port = address.rpartition(":")
         if port == "0":
             address = f"{host}:{1 + len(self.places)}"
         if address in self.places:
             raise OSError(f"somebody listens at {address} already")
-        place = _Place(self, address, peer_of(credentials.certificate), accept, revoked, roles)
-        self.places[address] = place
+        place = self.places[address] = _Place(self, address, admission, accept)
         return place
 
-    async def dial(
-        self,
-        address: str,
-        credentials: Credentials,
-        server_name: str | None = None,
-        revoked: Revoked = nobody,
-        roles: Sequence[str] = SERVERS,
-    ) -> Pipe:
-        """Connect to an address of this world; names are not looked up here."""
-        del server_name
+    async def _dial(self, address: str, admission: Admission, server_name: str | None) -> Pipe:
         place = self.places.get(address)
         if place is None:
             raise ConnectionRefusedError(f"nobody listens at {address}")
-        me = peer_of(credentials.certificate)
+        shown = admission.credentials.certificate
         try:
-            admit(credentials.certificate, project=place.peer.project, roles=place.roles, revoked=place.revoked)
+            place.admission.judged(shown, place.peer)
         except IdentityError as error:
             raise refusal(address, reason(error)) from error
-        if place.peer.role not in roles:
-            raise refusal(address, f"{place.peer} cannot act as {' or '.join(roles)}")
-        if revoked(place.peer.serial):
+        if place.peer.role not in admission.roles:
+            raise refusal(address, f"{place.peer} cannot act as {' or '.join(admission.roles)}")
+        if admission.revoked(place.peer.serial):
             raise PipeClosed(f"the certificate of {place.peer} was revoked")
-        held, other = pair(me, place.peer)
+        held, other = pair(peer_of(shown), place.peer)
         place.took(other)
         return held

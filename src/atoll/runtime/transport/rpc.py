@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Sequence
 from typing import Any
 
 from atoll.core.errors import IdentityError
-from atoll.runtime.identity import Credentials, Peer, admit, peer_of
+from atoll.runtime.identity import peer_of
 
 from .addresses import joined, split
-from .base import CLIENTS, LARGEST, SERVERS, Accept, Listener, Pipe, PipeClosed, Revoked, nobody
+from .base import LARGEST, Accept, Admission, Listener, Pipe, PipeClosed, Transport
 from .calls import DialledPipe, GrpcPipe, aio, grpc
-from .handshakes import Handshakes
+from .handshakes import Handshakes, remote_of
 from .own import UNWELCOME, own
 from .refusals import reason, refusal
+from .refused import RefusalLog
 
 __all__ = ["OPTIONS", "GrpcTransport"]
 
-_LOG = logging.getLogger("atoll.runtime")
 _METHOD = "/atoll.Pipe/Run"
 _SHOWN = "atoll-certificate-bin"
 _WAIT = 15.0  # seconds
@@ -44,16 +42,16 @@ PATIENCE: list[tuple[str, int]] = [
 
 
 class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
-    def __init__(self, me: Peer, certificate: bytes, accept: Accept, revoked: Revoked, roles: Sequence[str]) -> None:
+    def __init__(self, admission: Admission, accept: Accept) -> None:
         self.address = ""
         self.server: Any = None
-        self._me = me
-        self._shown = ((_SHOWN, certificate),)
+        self._me = peer_of(admission.credentials.certificate)
+        self._shown = ((_SHOWN, admission.credentials.certificate),)
+        self._admission = admission
         self._accept = accept
-        self._revoked = revoked
-        self._roles = tuple(roles)
         self._pipes: set[GrpcPipe] = set()
-        self.handshakes = Handshakes()
+        self._refused = RefusalLog()
+        self.handshakes = Handshakes(self._refused)
 
     def service(self, details: Any) -> Any:
         """How gRPC asks who serves a method."""
@@ -64,9 +62,10 @@ class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
         self.handshakes.called(context.peer())
         shown = context.auth_context().get("x509_pem_cert", [b""])[0]
         try:
-            peer = admit(shown, project=self._me.project, roles=self._roles, revoked=self._revoked)
+            peer = self._admission.judged(shown, self._me)
         except IdentityError as error:
-            _LOG.warning("a connection from %s is refused: %s", context.peer(), error)
+            host, port = remote_of(context.peer()) or (context.peer(), 0)
+            self._refused.connection(host, port, str(error))
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason(error))
         await context.send_initial_metadata(self._shown)
         pipe = GrpcPipe(peer, context)
@@ -80,35 +79,27 @@ class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
 
     async def close(self) -> None:
         self.handshakes.close()
+        self._refused.close()
         for pipe in list(self._pipes):
             await pipe.close()
         await self.server.stop(0.5)
 
 
-class GrpcTransport:
+class GrpcTransport(Transport):
     """gRPC over TLS 1.3 with certificates at both ends."""
 
     name = "grpc"
 
-    async def listen(
-        self,
-        address: str,
-        credentials: Credentials,
-        accept: Accept,
-        revoked: Revoked = nobody,
-        roles: Sequence[str] = CLIENTS,
-    ) -> Listener:
-        """Accept connections of the project's parties at an address."""
+    async def _listen(self, address: str, admission: Admission, accept: Accept) -> Listener:
         host, _ = split(address)
-        listening = _Listening(peer_of(credentials.certificate), credentials.certificate, accept, revoked, roles)
+        mine = admission.credentials
+        listening = _Listening(admission, accept)
         server = aio.server(handlers=(listening,), options=[*OPTIONS, *PATIENCE, ("grpc.so_reuseport", 0)])
         listening.server = server
-        mine = grpc.ssl_server_certificate_configuration(
-            [(credentials.key, credentials.certificate)], root_certificates=credentials.ca
-        )
+        shown = grpc.ssl_server_certificate_configuration([(mine.key, mine.certificate)], root_certificates=mine.ca)
         # Asked anew at each connection, gRPC is told that nothing has changed: what counts is that it asks.
         proof = grpc.dynamic_ssl_server_credentials(
-            mine, listening.handshakes.begun, require_client_authentication=True
+            shown, listening.handshakes.begun, require_client_authentication=True
         )
         try:
             port = server.add_secure_port(address, proof)
@@ -120,18 +111,11 @@ class GrpcTransport:
         listening.address = joined(host, port)
         return listening
 
-    async def dial(
-        self,
-        address: str,
-        credentials: Credentials,
-        server_name: str | None = None,
-        revoked: Revoked = nobody,
-        roles: Sequence[str] = SERVERS,
-    ) -> Pipe:
-        """Connect to a server of the project."""
-        me = own(credentials)
+    async def _dial(self, address: str, admission: Admission, server_name: str | None) -> Pipe:
+        mine = admission.credentials
+        me = own(mine)
         name = server_name or split(address)[0]
-        proof = grpc.ssl_channel_credentials(credentials.ca, credentials.key, credentials.certificate)
+        proof = grpc.ssl_channel_credentials(mine.ca, mine.key, mine.certificate)
         named = [("grpc.ssl_target_name_override", name), ("grpc.use_local_subchannel_pool", 1)]
         channel = aio.secure_channel(address, proof, options=[*OPTIONS, *named])
         call = channel.stream_stream(_METHOD)()
@@ -140,7 +124,7 @@ class GrpcTransport:
                 shown = dict(await call.initial_metadata() or ()).get(_SHOWN)
                 if shown is None:
                     raise await _failure(address, call)
-            return DialledPipe(admit(shown, project=me.project, roles=roles, revoked=revoked), call, channel)
+            return DialledPipe(admission.judged(shown, me), call, channel)
         except BaseException:
             call.cancel()
             await channel.close()

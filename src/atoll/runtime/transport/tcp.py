@@ -6,106 +6,97 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any
 
 from atoll.core.errors import IdentityError
-from atoll.runtime.identity import Credentials, admit, peer_of
+from atoll.runtime.identity import peer_of
 
 from .addresses import joined, split
-from .base import CLIENTS, SERVERS, Accept, Listener, Pipe, PipeClosed, Revoked, nobody
-from .connecting import connected, listening, shake_hands
+from .base import Accept, Admission, Listener, Pipe, PipeClosed, Transport
+from .connecting import connected, listening
+from .doorway import HANDSHAKE, Doorway, Visitor, secured
 from .ends import SecuredEnd
 from .framed import FramedPipe
 from .own import UNWELCOME, own
 from .refusals import reason, refusal
+from .refused import RefusalLog
 from .tls import client_context, server_context
 
 __all__ = ["TcpTransport"]
 
 _LOG = logging.getLogger("atoll.runtime")
-_HANDSHAKE = 15.0  # seconds
 _PAUSE = 0.1  # seconds until the next try to accept connections, where the system has no room for more
 _WELCOME = b"welcome"
 
 
-async def _secured(sock: ssl.SSLSocket) -> tuple[SecuredEnd, bytes]:
-    """Shake hands; the end, and the certificate that the other one showed."""
-    try:
-        async with asyncio.timeout(_HANDSHAKE):
-            end = await shake_hands(sock)
-    except TimeoutError:
-        raise PipeClosed(f"the handshake took more than {_HANDSHAKE:g} s") from None
-    certificate = sock.getpeercert(binary_form=True)
-    if certificate is None:
-        raise PipeClosed("the other end showed no certificate")
-    return end, certificate
-
-
 class _Listening:
-    def __init__(
-        self,
-        sockets: list[socket.socket],
-        credentials: Credentials,
-        accept: Accept,
-        revoked: Revoked,
-        roles: Sequence[str],
-    ) -> None:
+    def __init__(self, sockets: list[socket.socket], admission: Admission, accept: Accept) -> None:
         self.address = joined(*sockets[0].getsockname()[:2])
-        self._context = server_context(credentials)
-        self._me = peer_of(credentials.certificate)
+        self._context = server_context(admission.credentials)
+        self._me = peer_of(admission.credentials.certificate)
+        self._admission = admission
         self._accept = accept
-        self._revoked = revoked
-        self._roles = tuple(roles)
+        self._doorway = Doorway()
+        self._refused = RefusalLog()
         self._sockets = sockets
         self._pipes: set[FramedPipe] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         for sock in sockets:
             self._start(self._listen(sock))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _listen(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            await self._doorway.room()
             try:
                 plain, where = await loop.sock_accept(sock)
             except OSError as error:  # such as too many open files
                 _LOG.warning("connections cannot be accepted: %s", error)
                 await asyncio.sleep(_PAUSE)
                 continue
-            self._start(self._admitted(plain, where))
+            visitor = Visitor(plain, *where[:2])
+            self._doorway.enter(visitor)
+            self._start(self._admitted(visitor)).add_done_callback(lambda _, gone=visitor: self._left(gone))  # type: ignore[misc]
 
-    async def _admitted(self, plain: socket.socket, where: Any) -> None:
+    def _left(self, visitor: Visitor) -> None:
+        """A task may end before its first step: this is done in any case."""
+        self._doorway.leave(visitor)
+        visitor.sock.close()  # TLS has made it a socket of its own
+
+    async def _admitted(self, visitor: Visitor) -> None:
+        sock: socket.socket = visitor.sock
         try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock = self._context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
-        except OSError as error:
-            plain.close()
-            _LOG.warning("a connection from %s is refused: %s", where, error)
-            return
-        try:
-            end, certificate = await _secured(sock)
-            pipe = await self._welcomed(end, certificate, where)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock = tls = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            end, certificate = await secured(tls, visitor)
+            pipe = await self._welcomed(end, certificate, visitor)
         except OSError as error:
             sock.close()
-            _LOG.warning("a connection from %s is refused: %s", where, error or "it ended during the handshake")
+            self._refuse(visitor, str(error) or "it ended during the handshake")
         except BaseException:
             sock.close()
             raise
         else:
             if pipe is not None:
+                self._doorway.leave(visitor)
                 self._pipes = {pipe} | {other for other in self._pipes if other.ended is None}
                 await self._accept(pipe)
 
-    async def _welcomed(self, end: SecuredEnd, certificate: bytes, where: Any) -> FramedPipe | None:
+    def _refuse(self, visitor: Visitor, why: str) -> None:
+        self._refused.connection(visitor.host, visitor.port, why)
+
+    async def _welcomed(self, end: SecuredEnd, certificate: bytes, visitor: Visitor) -> FramedPipe | None:
         try:
-            peer = admit(certificate, project=self._me.project, roles=self._roles, revoked=self._revoked)
+            peer = self._admission.judged(certificate, self._me)
         except IdentityError as error:
-            _LOG.warning("a connection from %s is refused: %s", where, error)
+            self._refuse(visitor, str(error))
             pipe = FramedPipe(end, self._me)  # to say why, and nothing else
             try:
                 await pipe.send(reason(error).encode())
@@ -122,43 +113,28 @@ class _Listening:
         for sock in self._sockets:
             sock.close()
         await asyncio.gather(*self._tasks, *(pipe.close() for pipe in self._pipes), return_exceptions=True)
+        self._refused.close()
 
 
-class TcpTransport:
+class TcpTransport(Transport):
     """TCP with TLS 1.3 and certificates at both ends."""
 
     name = "tcp"
 
-    async def listen(
-        self,
-        address: str,
-        credentials: Credentials,
-        accept: Accept,
-        revoked: Revoked = nobody,
-        roles: Sequence[str] = CLIENTS,
-    ) -> Listener:
-        """Accept connections of the project's parties at an address."""
-        return _Listening(await listening(*split(address)), credentials, accept, revoked, roles)
+    async def _listen(self, address: str, admission: Admission, accept: Accept) -> Listener:
+        return _Listening(await listening(*split(address)), admission, accept)
 
-    async def dial(
-        self,
-        address: str,
-        credentials: Credentials,
-        server_name: str | None = None,
-        revoked: Revoked = nobody,
-        roles: Sequence[str] = SERVERS,
-    ) -> Pipe:
-        """Connect to a server of the project."""
+    async def _dial(self, address: str, admission: Admission, server_name: str | None) -> Pipe:
         host, port = split(address)
-        me = own(credentials)
-        context = client_context(credentials)
+        me = own(admission.credentials)
+        context = client_context(admission.credentials)
         plain = await connected(host, port)
         sock: ssl.SSLSocket | None = None
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock = context.wrap_socket(plain, server_hostname=server_name or host, do_handshake_on_connect=False)
-            end, certificate = await _secured(sock)
-            peer = admit(certificate, project=me.project, roles=roles, revoked=revoked)
+            end, certificate = await secured(sock)
+            peer = admission.judged(certificate, me)
         except ssl.SSLError as error:
             (sock or plain).close()
             raise _refused(address, f"the handshake failed: {error}") from error
@@ -167,7 +143,7 @@ class TcpTransport:
             raise
         pipe = FramedPipe(end, peer)
         try:
-            async with asyncio.timeout(_HANDSHAKE):
+            async with asyncio.timeout(HANDSHAKE):
                 said = bytes(await pipe.recv())
         except PipeClosed as error:
             raise PipeClosed(f"no connection to {address}: {error}; {UNWELCOME}") from error

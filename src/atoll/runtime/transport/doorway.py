@@ -1,0 +1,125 @@
+"""Connections that have not shown yet whose they are: bounded in number and time, so that a crowd that says nothing holds nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+
+from .base import PipeClosed
+from .connecting import shake_hands
+from .ends import SecuredEnd
+
+__all__ = ["HANDSHAKE", "Doorway", "Visitor", "secured"]
+
+HANDSHAKE = 15.0
+"""Seconds that a handshake may take."""
+
+
+async def secured(sock: ssl.SSLSocket, visitor: Visitor | None = None) -> tuple[SecuredEnd, bytes]:
+    """Shake hands; the end, and the certificate that the other one showed.
+
+    Args:
+        sock: connected.
+        visitor: whose handshake it is, at the end that listens.
+
+    Raises:
+        ssl.SSLError: one end refuses the other.
+        OSError: the connection is broken, or it took too long.
+    """
+    try:
+        async with asyncio.timeout(HANDSHAKE) as limit:
+            if visitor is not None:
+                visitor.limit = limit
+            end = await shake_hands(sock, (lambda: None) if visitor is None else visitor.moves)
+    except TimeoutError:
+        crowded = visitor is not None and visitor.turned_out
+        why = (
+            "it said nothing, and there are too many such"
+            if crowded
+            else f"the handshake took more than {HANDSHAKE:g} s"
+        )
+        raise PipeClosed(why) from None
+    finally:
+        if visitor is not None:
+            visitor.limit = None
+    certificate = sock.getpeercert(binary_form=True)
+    if certificate is None:
+        raise PipeClosed("the other end showed no certificate")
+    return end, certificate
+
+
+class Visitor:
+    """One who has connected.
+
+    Attributes:
+        sock: as it was accepted.
+        host: where they come from.
+        port: theirs.
+        moved: when they last did something, in seconds of the event loop's clock.
+        limit: how long their handshake may take; None before and after it.
+        turned_out: whether they had to go, as others wait.
+    """
+
+    def __init__(self, sock: socket.socket, host: str, port: int) -> None:
+        self.sock = sock
+        self.host = host
+        self.port = port
+        self.moved = asyncio.get_running_loop().time()
+        self.limit: asyncio.Timeout | None = None
+        self.turned_out = False
+
+    def moves(self) -> None:
+        """They did something."""
+        self.moved = asyncio.get_running_loop().time()
+
+    def turn_out(self) -> None:
+        """End their handshake now."""
+        if self.limit is not None and not self.turned_out:
+            self.turned_out = True
+            self.limit.reschedule(asyncio.get_running_loop().time())
+
+
+class Doorway:
+    """Room for so many who have not shown yet who they are; others wait outside, where the system keeps them.
+
+    When it is full, whoever has done nothing for longest has to go as soon as that is longer than ``quiet``. A crowd that says nothing is so
+    let through ``most`` at a time, every ``quiet`` seconds, and who shows a certificate among them is in at once.
+
+    Args:
+        most: how many.
+        quiet: seconds.
+    """
+
+    def __init__(self, most: int = 256, quiet: float = 5.0) -> None:
+        self._most = most
+        self._quiet = quiet
+        self._inside: set[Visitor] = set()
+        self._left = asyncio.Event()
+
+    def enter(self, visitor: Visitor) -> None:
+        """Somebody has connected; there must have been room."""
+        self._inside.add(visitor)
+
+    def leave(self, visitor: Visitor) -> None:
+        """They have shown who they are, or are gone. Twice is once."""
+        self._inside.discard(visitor)
+        self._left.set()
+
+    async def room(self) -> None:
+        """Wait until one more may come."""
+        while len(self._inside) >= self._most:
+            self._left.clear()
+            waiting = [visitor for visitor in self._inside if not visitor.turned_out]
+            oldest = min(waiting, key=lambda visitor: visitor.moved, default=None)
+            left = self._quiet
+            if oldest is not None:
+                left -= asyncio.get_running_loop().time() - oldest.moved
+                if left <= 0:
+                    oldest.turn_out()
+                    left = self._quiet
+            try:
+                async with asyncio.timeout(left):
+                    await self._left.wait()
+            except TimeoutError:
+                continue
