@@ -19,7 +19,8 @@ from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import peer_of
 from atoll.runtime.line import Backoff, Channel, Line, LineLost, LineRefused, Settings, Switchboard, dial_line
 from atoll.runtime.line.hello import Hello, read_hello, write_hello
-from atoll.runtime.transport import Pipe, transport
+from atoll.runtime.transport import Pipe, PipeClosed, transport
+from atoll.runtime.transport.memory import pair
 
 LIVES = st.lists(st.builds(Life, st.integers(0, 40), st.integers(0, 40), st.booleans()), max_size=8)
 SIZES = st.lists(st.integers(0, 3000), min_size=1, max_size=8)  # bytes; blocks are of 256
@@ -369,5 +370,19 @@ def test_heartbeats_measure_the_round_trip() -> None:
                 assert stats.sent_blocks > 1
                 assert stats.received_bytes >= 60  # a question and an answer
                 assert stats.heard is not None
+
+    run(play)
+
+
+def test_a_connection_that_is_ended_before_its_first_step_is_closed() -> None:
+    async def play() -> None:
+        mine, theirs = pair(peer_of(SITE.certificate), peer_of(SERVER.certificate))
+        line = Line(mine.peer, dialled=True, settings=QUICK)
+        running = line.attach(mine, Hello(b"x" * 16))
+        line.lose(LineLost("given up"))  # nothing of it has run yet
+        assert await running == "the connection was ended here"
+        assert not line.connected
+        with pytest.raises(PipeClosed, match="closed"):
+            await theirs.recv()
 
     run(play)

@@ -33,6 +33,7 @@ class Pump:
         self.pipe = pipe
         self.pulse = Pulse(line.statistics)
         self._task: asyncio.Task[str] | None = None
+        self._stopped = asyncio.get_running_loop().create_future()
         self._wake = asyncio.Event()
         self._ready: dict[int, Channel] = {}  # in turn
         self._untold: dict[int, Channel] = {}
@@ -53,8 +54,8 @@ class Pump:
 
     def cancel(self) -> None:
         """End the connection soon."""
-        if self._task is not None:
-            self._task.cancel()
+        if not self._stopped.done():  # a task that is cancelled before its first step would leave the pipe open
+            self._stopped.set_result(None)
 
     def ready(self, channel: Channel) -> None:
         """A channel has something to write."""
@@ -73,16 +74,18 @@ class Pump:
 
     async def _run(self) -> str:
         talk = {asyncio.create_task(self._read()), asyncio.create_task(self._write())}
-        tasks = set(talk)
+        tasks: set[asyncio.Future[None]] = set(talk)
         if self.line.settings.heartbeat is not None:
             tasks.add(asyncio.create_task(self._beat(self.line.settings.heartbeat)))
         why = "the connection was ended here"
         try:
-            pending = set(tasks)
-            while pending & talk and all(task in pending or task.exception() is None for task in tasks):
+            pending = {*tasks, self._stopped}
+            while (
+                pending & talk
+                and self._stopped in pending
+                and all(t in pending or t.exception() is None for t in tasks)
+            ):
                 _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            pass  # ended here, and said so
         finally:
             for task in tasks:
                 task.cancel()
