@@ -25,7 +25,7 @@ from atoll.runtime.fronts.poc import Poc
 from atoll.runtime.fronts.site import Site
 from atoll.runtime.identity import Credentials, peer_of
 from atoll.runtime.jobs.amounts import Resources
-from atoll.runtime.line import Channel
+from atoll.runtime.line import Channel, LineLost
 from atoll.runtime.transport import transport
 
 TALK = """
@@ -225,6 +225,33 @@ def test_nobody_is_let_in_before_the_revocation_list_is_known() -> None:
         await made.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("who", ["the one that dialled", "the one that listens"])
+def test_a_site_that_is_revoked_loses_the_lines_that_it_has(who: str) -> None:
+    async def main() -> None:
+        west = site("west")
+        async with neighbours("tcp", SOUTH, "127.0.0.1:0") as listens, neighbours("tcp", west) as dialled:
+            met: asyncio.Queue[Channel] = asyncio.Queue()
+            listens.on_open = met.put_nowait
+            ends = [await dialled.open("south", listens.address, "direct/j/1"), await met.get()]
+            name, gone, other, end = (
+                ("west", west, listens, ends[1])
+                if who == "the one that dialled"
+                else ("south", SOUTH, dialled, ends[0])
+            )
+            other.learn(HERE.revocation_list(peer_of(gone.certificate).serial, number=2))
+            with pytest.raises(LineLost, match=f"the certificate of site '{name}' of .* was revoked"):
+                await end.recv()
+            again = (
+                knocking("tcp", listens.address, west)
+                if other is listens
+                else dialled.open("south", listens.address, "j")
+            )
+            with pytest.raises((IdentityError, OSError), match="was revoked"):
+                await again
+
+    asyncio.run(asyncio.wait_for(main(), 20))
 
 
 def test_a_line_is_dialled_once_and_again_where_the_other_site_began_anew() -> None:

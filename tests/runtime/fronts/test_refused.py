@@ -16,6 +16,7 @@ from front_toys import write_job
 from atoll.core.errors import IdentityError
 from atoll.runtime.fronts import guard
 from atoll.runtime.fronts.admin import Admin
+from atoll.runtime.fronts.neighbours import Neighbours
 from atoll.runtime.fronts.server import Server
 from atoll.runtime.fronts.site import Site
 from atoll.runtime.jobs.amounts import Resources
@@ -154,6 +155,12 @@ def test_all_sites_of_a_job_are_those_that_were_provisioned(tmp_path: Path, monk
             await waits(admin, submitted, "waits for sites 'north', 'south' to connect")
             site, _ = await here.site("one", here.kit("north"))
             await waits(admin, submitted, "waits for site 'south' to connect")
+            # And whoever is revoked, sites hear of it: they may be connected to each other.
+            heard: asyncio.Queue[bytes] = asyncio.Queue()
+            monkeypatch.setattr(Neighbours, "learn", lambda _, signed: heard.put_nowait(signed))
+            provision(here.project, here.folder / "kits", revoke=["south"])
+            shutil.copy(here.kit("server").revoked_file, here.folder / "running")
+            assert await heard.get() == here.kit("server").revoked_file.read_bytes()
             site.cancel()
             await asyncio.wait({site})
 

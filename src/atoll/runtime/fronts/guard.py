@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from atoll.runtime.identity import Peer
 from atoll.runtime.line import LineLost, Switchboard
-from atoll.runtime.provision import SiteList
+from atoll.runtime.provision import Revocations, SiteList
 
-__all__ = ["EVERY", "follow", "guard"]
+from .desk import Desk
+
+__all__ = ["EVERY", "follow", "guard", "publish"]
 
 EVERY = 2.0
 """Seconds between two looks."""
@@ -45,3 +47,20 @@ async def follow(sites: SiteList, on_change: Callable[[], None]) -> None:
         await asyncio.sleep(EVERY)
         if sites.changed():
             on_change()
+
+
+async def publish(revoked: Revocations, desks: Mapping[str, Desk]) -> None:
+    """Send the revocation list to the sites whenever it changes: they are connected to each other, too.
+
+    Args:
+        revoked: the list.
+        desks: connected sites by name.
+    """
+    known = revoked.signed
+    while True:
+        await asyncio.sleep(EVERY)
+        revoked(0)  # reads it again where it has changed
+        if revoked.signed != known:
+            known = revoked.signed
+            for desk in desks.values():
+                desk.tell("revoked", revoked=known)

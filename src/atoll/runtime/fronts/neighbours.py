@@ -1,7 +1,8 @@
 """The lines of a site's front to those of other sites, over which the roles of a conversation speak directly.
 
 A site that is willing (``atoll site KIT --direct HOST:PORT``) listens for other sites of its project, and says so in its hello. For a job with
-``direct: true`` the server tells every site of an attempt where the others listen, and which certificates were revoked. Of two sites the one that
+``direct: true`` the server tells every site of an attempt where the others listen, and which certificates were revoked; whenever
+that list changes it tells all that are connected, and they cut off whom it names. Of two sites the one that
 does not listen dials the other; where both do, the one whose name comes first. Over the line each attempt has a channel, ``direct/JOB/ATTEMPT``,
 which both fronts pass on to their job processes as ``direct/SITE``, without reading it. What has no channel within a few seconds has none in this
 attempt: all that is said between these two sites then passes through the server. What the job processes do with it: `atoll.runtime.network.direct`.
@@ -17,7 +18,7 @@ from functools import partial
 from atoll.core.errors import ConfigError, IdentityError
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import Credentials
-from atoll.runtime.line import Channel, Line, Settings, Switchboard, dial_line
+from atoll.runtime.line import Channel, Line, LineLost, Settings, Switchboard, dial_line
 from atoll.runtime.provision.revocations import RevocationList, read_list
 from atoll.runtime.transport import Listener, Pipe, transport
 from atoll.runtime.transport.addresses import joined, split
@@ -95,7 +96,7 @@ class Neighbours:
         _LOG.info("other sites may connect at %s", self.address)
 
     def learn(self, signed: bytes) -> None:
-        """Take the project's revocation list, if it is newer than the one that is known.
+        """Take the project's revocation list, if it is newer than the one that is known, and cut off whom it names.
 
         Raises:
             IdentityError: the authority has not signed it.
@@ -103,6 +104,10 @@ class Neighbours:
         found = read_list(signed, self._credentials.ca, "the revocation list that the server sent")
         if self._list is None or found.number > self._list.number:
             self._list = found
+            for line in (*self._board.lines, *(line for _, line in self._lines.values())):
+                if line.peer.serial in found.serials and not line.lost.is_set():
+                    _LOG.warning("%s is cut off: its certificate (serial %x) was revoked", line.peer, line.peer.serial)
+                    line.lose(LineLost(f"the certificate of {line.peer} was revoked"))
 
     def _revoked(self, serial: int) -> bool:
         return self._list is None or serial in self._list.serials  # nobody is let in before the list is known

@@ -27,7 +27,7 @@ from .attempt import Attempt
 from .control import CONTROL, FROM_SITE
 from .desk import Desk
 from .dispatch import Dispatcher
-from .guard import follow, guard
+from .guard import follow, guard, publish
 from .launch import JobProcess, Place, launch
 from .news import News
 from .requests import MAY, REQUEST, Desktop
@@ -104,6 +104,7 @@ class Server:
             self._store.record(Event(when=time.time(), who="server", what="started"))
             on_listening(listener.address)
             self._spawn(guard(board, self._revoked, self._cut))
+            self._spawn(publish(self._revoked, self._dispatcher.desks))
             self._spawn(follow(self._listed, lambda: self._dispatcher.know(self._sites())))
             self._dispatcher.resume()
             await self._dispatcher.run()

@@ -141,6 +141,9 @@ class Site:
     # ------------------------------------------------------------------ the server's orders
 
     def _frame(self, frame: Mapping[str, Any]) -> None:
+        if frame["op"] == "revoked":
+            self._learn(frame)
+            return
         op, job = frame["op"], text(frame, "job")
         if op not in ("offer", "release", "stop", "deploy"):
             _LOG.warning("the server's order %r is not known here", op[:40])
@@ -206,12 +209,16 @@ class Site:
         found = frame.get("direct")
         if not isinstance(found, dict):
             return {}
+        return {str(site): str(at) for site, at in found.items()} if self._learn(frame) else {}
+
+    def _learn(self, frame: Mapping[str, Any]) -> bool:
+        """Take the revocation list that the server sent; whether it can be relied on."""
         try:
             self._neighbours.learn(content(frame, "revoked"))
         except AtollError as error:
             _LOG.warning("no direct links: %s", error)
-            return {}
-        return {str(site): str(at) for site, at in found.items()}
+            return False
+        return True
 
     async def _forget(self, job: str) -> None:
         """A job has ended for good: only what it has spent of the site's privacy stays on record."""
