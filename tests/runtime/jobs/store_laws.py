@@ -164,6 +164,32 @@ class StoreLaws:
         assert store.get(over).state is S.ABORTED
         assert [e.details["from"] for e in store.events()[-2:]] == ["running", "scheduled"]
 
+    @pytest.mark.parametrize("end", [S.FAILED, S.ABORTED])
+    def test_a_person_resumes_what_ended_without_a_result(self, store: JobStore, end: JobState) -> None:
+        job_id = start(store)
+        store.move(job_id, S.QUEUED, now=5.0)
+        store.move(job_id, end, now=6.0, reason="no room", error=ERROR)
+        back = store.resume(job_id, now=7.0, who="admin 'ann'", token="t1")
+        assert back == store.get(job_id)
+        assert (back.state, back.attempts, back.barren, back.error, back.sites) == (S.QUEUED, 1, 0, None, ("a", "b"))
+        assert (back.reason, back.times[-1]) == ("resumed by admin 'ann'", (S.QUEUED, 7.0))
+        event = store.events()[-1]
+        assert (event.who, event.what, event.job) == ("admin 'ann'", "resumed", job_id)
+        assert event.details == {"from": end, "attempt": 1, "token": "t1", "reason": "no room", "error": ERROR}
+        assert [r.id for r in store.restart(now=8.0)] == [job_id]
+
+    def test_nothing_else_is_resumed(self, store: JobStore) -> None:
+        running, done = start(store, "1"), start(store, "2")
+        store.move(done, S.FINISHED, now=5.0)
+        before = store.jobs(), store.events()
+        with pytest.raises(JobError, match=r"the job is running, and goes on without being told"):
+            store.resume(running, now=9.0, who="ann")
+        with pytest.raises(JobError, match=rf"has its result.*atoll clone {done}"):
+            store.resume(done, now=9.0, who="ann")
+        with pytest.raises(JobError, match=r"no job 'x'"):
+            store.resume("x", now=9.0, who="ann")
+        assert (store.jobs(), store.events()) == before
+
     def test_bundles(self, store: JobStore) -> None:
         digest = store.put_bundle(b"zip")
         assert (

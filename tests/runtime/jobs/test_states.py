@@ -7,7 +7,17 @@ import itertools
 import pytest
 
 from atoll.core.errors import JobError
-from atoll.runtime.jobs.states import ACTIVE, MOVES, TERMINAL, JobState, after_crash, after_restart, require_move
+from atoll.runtime.jobs.states import (
+    ACTIVE,
+    MOVES,
+    RESUMABLE,
+    TERMINAL,
+    JobState,
+    after_crash,
+    after_restart,
+    require_move,
+    require_resumable,
+)
 
 S = JobState
 
@@ -28,6 +38,15 @@ def test_nothing_leaves_an_end(end: JobState) -> None:
     for state in S:
         with pytest.raises(JobError, match=rf"has ended \({end}\).*atoll clone 7"):
             require_move("7", end, state)
+
+
+def test_a_person_resumes_ends_without_a_result_and_nothing_else() -> None:
+    assert TERMINAL - {S.FINISHED} == RESUMABLE
+    for state in RESUMABLE:
+        require_resumable("7", state)
+    for state in set(S) - RESUMABLE:
+        with pytest.raises(JobError, match=r"(has its result|goes on without being told).*atoll (clone|logs) 7"):
+            require_resumable("7", state)
 
 
 def test_an_illegal_move_names_the_legal_ones() -> None:

@@ -1,4 +1,4 @@
-"""The people's end: submit, look, follow, abort, clone, fetch."""
+"""The people's end: submit, look, follow, abort, resume, clone, fetch."""
 
 from __future__ import annotations
 
@@ -187,6 +187,15 @@ class Admin:
     async def abort(self, job: str) -> dict[str, Any]:
         """End a job; the answer comes when everything of it has stopped."""
         return dict((await self.one("abort", job=job))["job"])
+
+    async def resume(self, job: str) -> dict[str, Any]:
+        """Have a job go on from its last checkpoint that failed or was aborted: the same job, one more attempt.
+
+        Raises:
+            AtollError: it has not ended, or what it would go on from is gone: clone it.
+        """
+        # The token makes it one resumption, however often the answer is lost.
+        return dict((await self.one("resume", job=job, token=secrets.token_hex(16)))["job"])
 
     async def result(self, job: str, out: Path) -> list[Path]:
         """Fetch what came out of a job into a folder.

@@ -84,7 +84,7 @@ class Attempt:
             tasks = (working, watching, *self._relays)
             for task in tasks:
                 task.cancel()
-            await asyncio.shield(self._stop(tasks, final=outcome.kind != "crashed"))
+            await asyncio.shield(self._stop(tasks, final=outcome.kind == "finished"))
         return Outcome(outcome.kind, outcome.reason, outcome.error, bool(self._generations() - before))
 
     async def _judged(self, working: asyncio.Task[Outcome], watching: asyncio.Task[JobError]) -> Outcome:
@@ -120,7 +120,7 @@ class Attempt:
 
     async def _deploy(self) -> None:
         for desk in self._parties.desks.values():
-            desk.send(self._deploying)
+            desk.deploy(self.job, self._deploying)
         late = await self._parties.deployed(self._terms.patience)
         if late:
             raise JobError(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from atoll.core.errors import MessageError
 from atoll.engines.link import LinkClosed
-from atoll.runtime.line import Channel, Line
+from atoll.runtime.line import Channel, Line, Packed
 
 from .control import Control, job_channel, text, whole
 
@@ -33,11 +33,13 @@ class Desk:
         holding: the jobs for which it says that it holds something.
         on_offered: called with each answer to an offer.
         on_log: called with a job and lines of it.
+        kept: the jobs of which it says that it keeps files.
         direct: where it listens for other sites, or nothing.
 
     Attributes:
         name: the site's, from its certificate.
         holding: see above.
+        kept: the jobs of which it keeps files, as things are now.
         direct: see above.
     """
 
@@ -48,11 +50,13 @@ class Desk:
         holding: list[str],
         on_offered: Callable[[Desk, Frame], None],
         on_log: Callable[[str, str, list[str]], None],
+        kept: Iterable[str] = (),
         direct: str = "",
     ) -> None:
         self.name = line.peer.name
         self.line = line
         self.holding = holding
+        self.kept = set(kept)
         self.direct = direct
         self._on_offered = on_offered
         self._on_log = on_log
@@ -60,7 +64,6 @@ class Desk:
         self._allowed, self._since, self._left_out = float(_BURST), time.monotonic(), 0
         self._waiting: dict[tuple[str, int], asyncio.Queue[Frame]] = {}
         self.tell = self._control.tell
-        self.send = self._control.send
 
     async def run(self) -> str:
         """Carry frames until the site has gone; why it went."""
@@ -73,6 +76,22 @@ class Desk:
     def connected(self) -> bool:
         """Whether it can be reached now."""
         return self.line.connected and not self.line.lost.is_set()
+
+    def deploy(self, job: str, frame: Packed) -> None:
+        """Have an attempt of a job begin there.
+
+        Args:
+            job: its id.
+            frame: the order, serialised once for all sites.
+        """
+        self.kept.add(job)
+        self._control.send(frame)
+
+    def stop(self, job: str, attempt: int, *, end: bool) -> None:
+        """Have an attempt stop, and with ``end`` everything of the job forgotten but its privacy ledger."""
+        if end:
+            self.kept.discard(job)
+        self.tell("stop", job=job, attempt=attempt, end=end)
 
     def listen(self, job: str, attempt: int) -> asyncio.Queue[Frame]:
         """What the site says of an attempt, from now on."""

@@ -62,7 +62,7 @@ class Dispatcher:
 
     # ------------------------------------------------------------------ what happens
 
-    def resume(self) -> None:
+    def restart(self) -> None:
         """Queue what the store holds: a server that begins anew goes on with everything that had not ended."""
         for record in self._store.restart(now=time.time()):
             _LOG.info("job %s goes on", record.id)
@@ -93,6 +93,17 @@ class Dispatcher:
             return
         self._do(self._scheduler.ended(job, time.monotonic()))
         self._move(job, JobState.ABORTED, who=who, reason=f"aborted by {who}")
+
+    def resume(self, job: str, who: str, token: str) -> None:
+        """Have a job go on that failed or was aborted; see ``JobStore.resume``.
+
+        Raises:
+            JobError: there is no such job, it has not ended, or it has its result.
+        """
+        record = self._store.resume(job, now=time.time(), who=who, token=token)
+        _LOG.info("job %s is %s: %s", job, record.state, record.reason)
+        self._news.tell(job)
+        self.submit(record)
 
     def joined(self, desk: Desk) -> None:
         """A site has a new line."""

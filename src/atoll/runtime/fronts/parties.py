@@ -45,12 +45,12 @@ class Parties:
         """Have every process stopped, and wait until sites have said so; one that is away is told when it is back.
 
         Args:
-            final: the job has ended for good.
+            final: the job has its result, and no attempt will follow.
             within: seconds.
         """
         for name, desk in self.desks.items():
             # A site whose process has ended must still know whether the job has.
-            desk.tell("stop", job=self._job, attempt=self._attempt, end=final)
+            desk.stop(self._job, self._attempt, end=final)
             if not desk.connected:
                 self._exited[name].set()
         await _all(self._exited.values(), within)

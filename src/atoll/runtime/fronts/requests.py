@@ -15,7 +15,7 @@ from atoll.core.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runs import yaml
 from atoll.runtime.identity import Peer
-from atoll.runtime.jobs.bundle import verify
+from atoll.runtime.jobs.bundle import Verified, verify
 from atoll.runtime.jobs.names import LIMITS
 from atoll.runtime.jobs.records import Event, Submission
 from atoll.runtime.jobs.store import JobStore
@@ -27,6 +27,7 @@ from .control import content, text
 from .dispatch import Dispatcher
 from .looking import Looking, shown
 from .news import News
+from .resuming import require_kept
 
 __all__ = ["MAY", "REQUEST", "Desktop"]
 
@@ -34,7 +35,7 @@ REQUEST = "request"
 """Name of the channel of one request."""
 
 _LOOK = frozenset({"about", "jobs", "sites", "events", "logs", "result"})
-MAY = {"admin": _LOOK | {"submit", "abort", "bundle"}, "auditor": _LOOK}
+MAY = {"admin": _LOOK | {"submit", "abort", "resume", "bundle"}, "auditor": _LOOK}
 """Role -> what it may ask for."""
 
 _SHORT = Limits(max_bytes=1 << 16, max_header_bytes=1 << 16, max_depth=8, max_leaves=1000)
@@ -129,10 +130,7 @@ class Desktop(Looking):
     async def _submit(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """Take a job, if this very administrator has signed it."""
         bundle, token = content(frame, "bundle"), text(frame, "token", 100)
-        authorities = self._kit.bytes_of("ca.pem")
-        verified = await asyncio.to_thread(
-            verify, bundle, ca=authorities, project=self._kit.project, revoked=self._revoked
-        )
+        verified = await self._verified(bundle)
         if verified.signer.name != peer.name:
             self._note(peer, "refused", "", "submit")
             raise PolicyError(
@@ -162,6 +160,20 @@ class Desktop(Looking):
                 break
             await news.wait()
         yield {"job": shown(record)}
+
+    async def _resume(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
+        """Have a job go on that failed or was aborted: the job that was signed, not another one."""
+        job, token = str(frame["job"]), text(frame, "token", 100)
+        if not any(e.what == "resumed" and e.details["token"] == token for e in self._store.events(job=job)):
+            record = self._store.get(job)  # else it is the answer that was lost
+            require_kept(record, self._result_folder(job), self._dispatcher.desks, time.time())
+            await self._verified(self._store.bundle(record.bundle))
+            self._dispatcher.resume(job, str(peer), token)
+        yield {"job": shown(self._store.get(job))}
+
+    async def _verified(self, bundle: bytes) -> Verified:
+        authorities = self._kit.bytes_of("ca.pem")
+        return await asyncio.to_thread(verify, bundle, ca=authorities, project=self._kit.project, revoked=self._revoked)
 
     async def _bundle(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """A job's bundle, to be cloned."""

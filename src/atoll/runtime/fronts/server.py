@@ -31,6 +31,7 @@ from .guard import follow, guard, publish
 from .launch import JobProcess, Place, launch
 from .news import News
 from .requests import MAY, REQUEST, Desktop
+from .resuming import remind, tidy
 
 __all__ = ["Server"]
 
@@ -105,8 +106,9 @@ class Server:
             on_listening(listener.address)
             self._spawn(guard(board, self._revoked, self._cut))
             self._spawn(publish(self._revoked, self._dispatcher.desks))
+            self._spawn(tidy(self._dispatcher.desks, self._store))
             self._spawn(follow(self._listed, lambda: self._dispatcher.know(self._sites())))
-            self._dispatcher.resume()
+            self._dispatcher.restart()
             await self._dispatcher.run()
         finally:
             await self._dispatcher.close()
@@ -146,10 +148,10 @@ class Server:
             _LOG.warning("%s is refused: %s", line.peer, error)
             await line.close(f"refused: {error}")
             return
-        desk = Desk(line, channel, holding, self._dispatcher.offered, self._log, direct)
+        desk = Desk(line, channel, holding, self._dispatcher.offered, self._log, kept, direct)
         if desk.name not in self._sites():
             write_bytes(self._known, "\n".join(sorted({*self._sites(), desk.name})).encode())
-        await self._remind(desk, kept)
+        await remind(desk, self._store, time.time())
         if line.lost.is_set():
             return
         self._dispatcher.joined(desk)
@@ -157,14 +159,6 @@ class Server:
             await desk.run()
         finally:
             self._dispatcher.left(desk)
-
-    async def _remind(self, desk: Desk, jobs: list[str]) -> None:
-        """A site that was away when a job ended still has its files."""
-        for job in jobs:
-            with contextlib.suppress(AtollError):
-                if self._store.get(job).state.terminal:
-                    desk.tell("stop", job=job, attempt=0, end=True)
-            await asyncio.sleep(0)  # the list may be long, and others have their turn
 
     async def _person(self, line: Line, channel: Channel) -> None:
         if channel.name != REQUEST:

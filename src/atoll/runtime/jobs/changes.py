@@ -12,7 +12,7 @@ from typing import Any
 from atoll.core.errors import JobError
 
 from .records import Event, JobRecord, Submission
-from .states import JobState, after_restart, require_move
+from .states import JobState, after_restart, require_move, require_resumable
 
 __all__ = [
     "LOG_LINES",
@@ -26,6 +26,8 @@ __all__ = [
     "moved",
     "plain",
     "restarted",
+    "resume_event",
+    "resumed",
     "submit_event",
     "visible",
     "without_bundle",
@@ -151,6 +153,24 @@ def restarted(record: JobRecord, now: float) -> JobRecord:
     """The record as a server finds it after its own death."""
     state = after_restart(record.state)
     return replace(record, state=state, reason=RESTARTED, times=(*record.times, (state, now)))
+
+
+def resumed(record: JobRecord, *, now: float, who: str) -> JobRecord:
+    """The record of a job that a person has go on: its barren attempts are forgiven, all else continues.
+
+    Raises:
+        JobError: it has not ended, or has its result.
+    """
+    require_resumable(record.id, record.state)
+    times = (*record.times, (JobState.QUEUED, now))
+    return replace(record, state=JobState.QUEUED, barren=0, reason=clean(f"resumed by {who}"), error=None, times=times)
+
+
+def resume_event(old: JobRecord, new: JobRecord, who: str, token: str) -> Event:
+    """The event of a resumption, with what had ended the job."""
+    details: dict[str, Any] = {"from": str(old.state), "attempt": new.attempts, "token": clean(token)}
+    details |= {key: value for key, value in (("reason", old.reason), ("error", old.error)) if value}
+    return Event(when=new.times[-1][1], who=who, what="resumed", job=new.id, details=details)
 
 
 def submit_event(record: JobRecord, who: str) -> Event:

@@ -19,6 +19,8 @@ from .changes import (
     moved,
     plain,
     restarted,
+    resume_event,
+    resumed,
     submit_event,
     without_bundle,
 )
@@ -91,6 +93,14 @@ class MemoryStore:
         new = moved(old, state, now=now, reason=reason, error=error, sites=sites, progress=progress)
         self._jobs[job] = new
         self.record(move_event(old, new, who))
+        return new
+
+    def resume(self, job: str, *, now: float, who: str, token: str = "") -> JobRecord:
+        """See ``JobStore``."""
+        old = self.get(job)
+        new = resumed(old, now=now, who=who)
+        self._jobs[job] = new
+        self.record(resume_event(old, new, who, token))
         return new
 
     def note(self, job: str, reason: str) -> None:

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from .changes import clean, missing, move_event, plain, submit_event
+from .changes import clean, missing, plain, submit_event
 from .records import Event, JobRecord
 from .states import JobState
 
@@ -45,12 +45,11 @@ def insert(open_: sqlite3.Connection, new: JobRecord, who: str) -> None:
     append(open_, submit_event(new, who))
 
 
-def update(open_: sqlite3.Connection, old: JobRecord, new: JobRecord, who: str) -> None:
-    """A job that has moved, and its event."""
+def update(open_: sqlite3.Connection, new: JobRecord) -> None:
+    """A job that has moved."""
     names = ("state", "attempts", "barren", "reason", "error", "sites", "times")
     values = [value for name, value in zip(_COLUMNS, _row(new), strict=True) if name in names]
     open_.execute(f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?", (*values, new.id))  # noqa: S608
-    append(open_, move_event(old, new, who))
 
 
 def append(open_: sqlite3.Connection, event: Event) -> int:

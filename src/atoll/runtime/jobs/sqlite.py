@@ -18,8 +18,11 @@ from .changes import (
     cut,
     first_record,
     missing,
+    move_event,
     moved,
     restarted,
+    resume_event,
+    resumed,
     without_bundle,
 )
 from .database import Database
@@ -95,7 +98,17 @@ class SqliteStore:
         with self._database.writing() as open_:
             old = get(open_, job)
             new = moved(old, state, now=now, reason=reason, error=error, sites=sites, progress=progress)
-            update(open_, old, new, who)
+            update(open_, new)
+            append(open_, move_event(old, new, who))
+        return new
+
+    def resume(self, job: str, *, now: float, who: str, token: str = "") -> JobRecord:
+        """See ``JobStore``."""
+        with self._database.writing() as open_:
+            old = get(open_, job)
+            new = resumed(old, now=now, who=who)
+            update(open_, new)
+            append(open_, resume_event(old, new, who, token))
         return new
 
     def note(self, job: str, reason: str) -> None:
@@ -108,7 +121,9 @@ class SqliteStore:
         """See ``JobStore``."""
         with self._database.writing() as open_:
             for old in self.jobs(states=ACTIVE):
-                update(open_, old, restarted(old, now), "server")
+                new = restarted(old, now)
+                update(open_, new)
+                append(open_, move_event(old, new, "server"))
         return self.jobs(states={JobState.QUEUED})
 
     def put_bundle(self, content: bytes) -> str:

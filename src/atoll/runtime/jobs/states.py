@@ -4,10 +4,11 @@
 QUEUED ──► SCHEDULED ──► DEPLOYING ──► RUNNING ──► FINISHED
   ▲            │             │            │
   └────────────┴─────────────┴────────────┘   a refusal, or the next attempt after a crash
-            any of the four  ──►  FAILED | ABORTED
+            any of the four  ──►  FAILED | ABORTED  ──►  QUEUED, where a person resumes it
 ```
 
-A job is a series of attempts. An attempt that dies takes the job back to QUEUED; the next one goes on from the last checkpoint.
+A job is a series of attempts. An attempt that dies takes the job back to QUEUED; the next one goes on from the last checkpoint. So does the first
+one after an end that was no success, once a person has resumed the job.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from enum import StrEnum
 
 from atoll.core.errors import JobError
 
-__all__ = ["ACTIVE", "MOVES", "TERMINAL", "JobState", "after_crash", "after_restart", "require_move"]
+__all__ = [
+    "ACTIVE",
+    "MOVES",
+    "RESUMABLE",
+    "TERMINAL",
+    "JobState",
+    "after_crash",
+    "after_restart",
+    "require_move",
+    "require_resumable",
+]
 
 
 class JobState(StrEnum):
@@ -41,7 +52,10 @@ class JobState(StrEnum):
 
 
 TERMINAL = frozenset({JobState.FINISHED, JobState.FAILED, JobState.ABORTED})
-"""States that nothing leaves."""
+"""States that nothing leaves by itself."""
+
+RESUMABLE = frozenset({JobState.FAILED, JobState.ABORTED})
+"""Ends after which a person may have the job go on."""
 
 ACTIVE = frozenset({JobState.SCHEDULED, JobState.DEPLOYING, JobState.RUNNING})
 """States in which sites hold something for the job."""
@@ -70,10 +84,28 @@ def require_move(job: str, old: JobState, new: JobState) -> None:
         raise JobError(
             f"the job has ended ({old}) and cannot become {new}",
             where=f"job {job}",
-            remedy="clone it to run it once more: atoll clone " + job,
+            remedy=f"atoll resume {job} goes on after a failure; atoll clone {job} runs it once more",
         )
     follow = ", ".join(sorted(MOVES[old]))
     raise JobError(f"a job that is {old} cannot become {new}", where=f"job {job}", remedy=f"next may be {follow}")
+
+
+def require_resumable(job: str, state: JobState) -> None:
+    """Refuse to resume a job that has not ended, or has its result.
+
+    Raises:
+        JobError: it is in none of ``RESUMABLE``.
+    """
+    if state is JobState.FINISHED:
+        raise JobError(
+            "the job has its result, there is nothing left to do",
+            where=f"job {job}",
+            remedy=f"to run it once more: atoll clone {job}",
+        )
+    if state not in RESUMABLE:
+        raise JobError(
+            f"the job is {state}, and goes on without being told", where=f"job {job}", remedy=f"see atoll logs {job}"
+        )
 
 
 def after_restart(state: JobState) -> JobState:

@@ -68,6 +68,15 @@ class JobStore(Protocol):
             JobError: there is no such job, or no such move.
         """
 
+    def resume(self, job: str, *, now: float, who: str, token: str = "") -> JobRecord:
+        """Take a job that failed or was aborted back to QUEUED, durably, and write the event ``resumed`` with the token.
+
+        Its attempts, sites and bundle stay; ``barren`` begins at 0.
+
+        Raises:
+            JobError: there is no such job, it has not ended, or it has its result.
+        """
+
     def note(self, job: str, reason: str) -> None:
         """Say why a job waits, without moving it. Not durable at once, no event.
 

@@ -1,0 +1,35 @@
+"""``atoll resume``: have a job go on that failed or was aborted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from atoll.cli.app import app
+from atoll.cli.arguments import Json, output_of
+from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, ending, id_of, open_kit, telling
+
+if TYPE_CHECKING:
+    from atoll.runtime.fronts.admin import Admin
+
+
+@app.command("resume")
+def command(
+    context: typer.Context,
+    job: JobName,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; fail if the job does.")] = False,
+    kit: KitOption = None,
+    server: ServerOption = None,
+    passphrase_file: PassphraseFile = None,
+    json: Json = False,
+) -> int:
+    """Have a job go on from its last checkpoint that failed or was aborted: the same job, one more attempt."""
+    output = output_of(context)
+
+    async def body(admin: Admin) -> dict[str, Any]:
+        found = await admin.resume(await id_of(admin, job))
+        output.note(f"job {found['job']} goes on")
+        return await admin.wait(found["job"], telling(output)) if wait else found
+
+    return ending(asked(open_kit(kit, passphrase_file), server, body), output)
