@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .party import Parties
     from .task import Workload
 
-__all__ = ["REASONS", "Clock", "Cost", "Free", "Outcomes", "Plan", "VirtualLoop", "run"]
+__all__ = ["REASONS", "Clock", "Cost", "Free", "Outcomes", "Plan", "Spending", "VirtualLoop", "run"]
 
 R = TypeVar("R")
 
@@ -57,6 +57,29 @@ REASONS = ("answered", "crashed", "left", "unavailable", "too little memory", "e
 
 
 @dataclass(frozen=True)
+class Spending:
+    """What a device has spent by the moment at which it is called off: energy as a broken line over time.
+
+    Attributes:
+        moments: seconds from sending, ``(corners, devices)``, rising: whoever is called off then has come so far when the word reaches it.
+        joules: spent by then, ``(corners, devices)``; 0 at the first corner.
+        ends: seconds from sending after which nothing can be saved any more, ``(devices,)``: the device is done, or has failed.
+    """
+
+    moments: NDArray[np.float64]
+    joules: NDArray[np.float64]
+    ends: NDArray[np.float64]
+
+    def by(self, seconds: float, which: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Joules that some devices have spent if they are called off so long after sending; ``inf`` where it is too late."""
+        moments, joules = self.moments[:, which], self.joules[:, which]
+        spans = np.diff(moments, axis=0)
+        into = np.divide(seconds - moments[:-1], spans, out=(seconds >= moments[:-1]) * 1.0, where=spans > 0)
+        spent = (np.clip(into, 0.0, 1.0) * np.diff(joules, axis=0)).sum(axis=0)
+        return np.where(seconds >= self.ends[which], np.inf, spent)
+
+
+@dataclass(frozen=True)
 class Outcomes:
     """What becomes of a request, one entry a party.
 
@@ -66,6 +89,7 @@ class Outcomes:
         fraction: share of the work done, 1 when done.
         energy: joules that the device spends, ``None`` where the model knows nothing of energy.
         reason: why no reply arrives, as an index into ``REASONS``; ``None`` where the model does not say.
+        spending: how ``energy`` is spent, for those that are called off before they are done; ``None`` charges them all of it.
     """
 
     seconds: NDArray[np.float64]
@@ -73,6 +97,7 @@ class Outcomes:
     fraction: NDArray[np.float64]
     energy: NDArray[np.float64] | None = None
     reason: NDArray[np.int8] | None = None
+    spending: Spending | None = None
 
 
 class Cost(Protocol):

@@ -19,6 +19,7 @@ from .request import Folded, Reply, Request
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .clock import Spending
     from .live import Launch
 
 __all__ = ["Arrivals", "Flight", "Handle", "by_flight"]
@@ -47,6 +48,8 @@ class Flight:
         ahead: the first use runs everything that will arrive, in one block.
         kept: what such a block gave, by index, until it is used; ``None`` before it has run.
         launch: the work under way between real parties, which may be told that nobody wants it.
+        spending: how ``energy`` is spent, where the model of devices knows.
+        credit: called with indices that are called off: what they will not spend is given back.
     """
 
     request: Request
@@ -67,11 +70,19 @@ class Flight:
     ahead: bool = False
     kept: dict[int, Folded] | None = None
     launch: Launch | None = field(default=None, repr=False)
+    spending: Spending | None = field(default=None, repr=False)
+    credit: Callable[[Flight, NDArray[np.int64]], None] | None = field(default=None, repr=False)
 
     @property
     def alive(self) -> bool:
         """Whether anything of it can still be used."""
         return bool(self.open.any() or self.waiting.any())
+
+    def falling(self, now: float) -> bool:
+        """Whether somebody works on towards a crash, whose energy could still be saved."""
+        return self.spending is not None and bool(
+            (self.spending.ends[~np.isfinite(self.arrives)] > now - self.sent).any()
+        )
 
     def use(self, which: NDArray[np.int64]) -> None:
         """Take arrivals into use, once.
@@ -108,8 +119,14 @@ class Flight:
         """
         self.require_undone()
         before = np.flatnonzero(self.open)
-        self.open[slice(None) if which is None else which] = False
+        asked = np.arange(len(self.parties)) if which is None else which
+        stopped = asked[
+            self.open[asked] | ~np.isfinite(self.arrives[asked])
+        ]  # those on their way to a crash hear it too
+        self.open[asked] = False
         given_up = before[~self.open[before]]
+        if self.credit is not None:
+            self.credit(self, stopped)
         if self.launch is not None:
             self.launch.drop(given_up)
         return len(given_up)

@@ -31,6 +31,7 @@ class Meter:
         self.messages_up = 0
         self.bytes_between = 0
         self._columns: dict[tuple[str, str], list[_Column]] = defaultdict(list)
+        self._microjoules: int | None = None
 
     def down(self, hub: str, positions: NDArray[np.int64], nbytes: int | NDArray[np.int64]) -> None:
         """A message went to each of these parties: the same, or of one size each."""
@@ -64,8 +65,15 @@ class Meter:
         self._add((hub, direction), positions, np.full(n, size, dtype=np.int64), np.zeros(n, dtype=np.int64))
 
     def energy(self, hub: str, positions: NDArray[np.int64], joules: NDArray[np.float64]) -> None:
-        """What each of these devices spends on a request."""
-        self._add((hub, "energy"), positions, np.rint(joules * 1e6).astype(np.int64))
+        """What each of these devices spends on a request; negative where it is given back."""
+        each = np.rint(joules * 1e6).astype(np.int64)
+        self._microjoules = (self._microjoules or 0) + int(each.sum())
+        self._add((hub, "energy"), positions, each)
+
+    @property
+    def joules(self) -> float | None:
+        """What all devices have spent so far on requests of all hubs; ``None`` where nobody counts."""
+        return None if self._microjoules is None else self._microjoules / 1e6
 
     def spent(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Joules that each of these devices has spent so far, on requests of all hubs."""
@@ -89,6 +97,8 @@ class Meter:
             setattr(self, name, getattr(self, name) + value)
         for key, columns in other._columns.items():
             self._columns[key].extend(columns)
+        if other._microjoules is not None:
+            self._microjoules = (self._microjoules or 0) + other._microjoules
 
     def _add(
         self,
@@ -164,6 +174,8 @@ class Meter:
         for link in saved["links"]:
             key = (link["hub"], link["direction"])
             meter._columns[key] = [(np.array(link["positions"]), np.array(link["bytes"]), np.array(link["times"]))]
+            if link["direction"] == "energy":
+                meter._microjoules = (meter._microjoules or 0) + int(np.sum(link["bytes"]))
         return meter
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from . import message as M
 from .ahead import added, singly
-from .clock import Free, Outcomes, Plan
+from .clock import Free, Outcomes, Plan, Spending
 from .errors import ConfigError, QuorumError
 from .flight import Arrivals, Flight, Handle
 from .meter import Meter
@@ -65,19 +65,32 @@ class Traffic:
         if type(self.world.cost) is Free:
             arrives, fraction = np.full(n, now), np.ones(n)
             lost = np.full(n, np.inf)
-            energy = reason = None
+            energy = reason = spending = None
         else:
             outcomes = self.world.cost.plan(parties, self.plan(request, parties, sent, now, up))
             arrives = np.where(outcomes.done, now + outcomes.seconds, np.inf)
             lost = np.where(outcomes.done, np.inf, now + outcomes.seconds)
             fraction, energy, reason = outcomes.fraction, outcomes.energy, outcomes.reason
+            spending = outcomes.spending
             if energy is not None:
                 self.meter.energy(self.hub, parties.positions, energy)
         total = int(sent.sum()) if isinstance(sent, np.ndarray) else sent * n
         open_, waiting = np.isfinite(arrives), np.zeros(n, dtype=bool)
         flight = Flight(request, parties, arrives, fraction, version, now, total, open_, waiting, lost)
-        flight.energy, flight.reason = energy, reason
+        flight.energy, flight.reason, flight.spending, flight.credit = energy, reason, spending, self._credit
         return flight
+
+    def _credit(self, flight: Flight, which: NDArray[np.int64]) -> None:
+        """Charge those that are called off now for what they have done by the time they hear of it, and no more."""
+        if flight.energy is None or flight.spending is None or flight.launch is not None or not len(which):
+            return
+        charged = flight.energy[which]
+        spent = np.minimum(charged, flight.spending.by(self.world.clock.now() - flight.sent, which))
+        flight.energy = flight.energy.copy()
+        flight.energy[which] = spent
+        less = which[spent < charged]
+        self.meter.energy(self.hub, flight.parties.positions[less], -charged[spent < charged])
+        self.meter.energy(self.hub, flight.parties.positions[less], flight.energy[less])
 
     def plan(
         self,
@@ -139,6 +152,8 @@ class Traffic:
                 self.flights.append(flight)
         else:
             flight.cancelled = np.flatnonzero(flight.open)
+            if terms.late == "drop":
+                flight.credit = None  # nobody is told, and all do their work
             flight.cancel()
         self._check_quorum(flight, len(accepted), terms)
         return np.sort(accepted)
@@ -183,8 +198,13 @@ class Traffic:
         for flight in self.flights:
             which = None if positions is None else np.flatnonzero(np.isin(flight.parties.positions, positions))
             given_up += flight.cancel(which)
-        self.flights = [flight for flight in self.flights if flight.alive]
+        self._let_go()
         return given_up
+
+    def _let_go(self) -> None:
+        """Forget requests of which nothing can be used any more, and nothing be given back."""
+        now = self.world.clock.now()
+        self.flights = [flight for flight in self.flights if flight.alive or flight.falling(now)]
 
     def _take(self, now: float) -> Arrivals:
         rows = [(i, f, left[f.arrives[left] <= now]) for i, f in enumerate(self.flights) for left in (f.left(),)]
@@ -201,7 +221,7 @@ class Traffic:
         for _, flight, taken in rows:
             flight.open[taken] = False
             flight.waiting[taken] = True
-        self.flights = [f for f in self.flights if f.alive]
+        self._let_go()
         return Arrivals(
             positions[order], times[order], version[order], flights, flight_of[order], index[order], self.touch
         )
@@ -263,7 +283,7 @@ class Traffic:
 
     def save(self) -> dict[str, Any]:
         """The requests under way, for a checkpoint. What arrived and was not touched is still under way: it arrives again."""
-        self.flights = [f for f in self.flights if f.alive]
+        self._let_go()
         messages = {
             id(f.request.message): f.request.message for f in self.flights
         }  # a model sent many times is kept once
@@ -285,6 +305,7 @@ class Traffic:
                 "open": f.open | f.waiting,
                 "energy": f.energy,
                 "reason": f.reason,
+                "spending": None if f.spending is None else vars(f.spending),
                 "turn": f.request.turn,
                 "ahead": f.ahead,
                 "kept": None if f.kept is None else [[i, pack_folded(one)] for i, one in f.kept.items()],
@@ -310,6 +331,9 @@ class Traffic:
                 request, parties, arrives, fraction, row["version"], row["sent"], row["down"], open_, waiting, lost
             )
             flight.energy, flight.reason = (None if row[k] is None else np.array(row[k]) for k in ("energy", "reason"))
+            spending = row.get("spending")
+            flight.spending = None if spending is None else Spending(**{k: np.array(v) for k, v in spending.items()})
+            flight.credit = self._credit
             flight.ahead = row["ahead"]
             flight.kept = None if row["kept"] is None else {int(i): unpack_folded(one) for i, one in row["kept"]}
             self.flights.append(flight)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.core.clock import REASONS, Outcomes, Plan
+from atoll.core.clock import REASONS, Outcomes, Plan, Spending
 from atoll.core.errors import ConfigError
 
 from .draws import Population, key_of
@@ -70,16 +70,18 @@ class Fates:
         reason: index into ``REASONS``.
         fraction: share of the work done.
         energy: joules, or ``None``.
+        spending: how they are spent, or ``None``.
     """
 
     seconds: NDArray[np.float64]
     reason: NDArray[np.int8]
     fraction: NDArray[np.float64]
     energy: NDArray[np.float64] | None
+    spending: Spending | None = None
 
     def outcomes(self) -> Outcomes:
         """As a simulation takes them."""
-        return Outcomes(self.seconds, self.reason == 0, self.fraction, self.energy, self.reason)
+        return Outcomes(self.seconds, self.reason == 0, self.fraction, self.energy, self.reason, self.spending)
 
 
 def fates(fleet: Fleet, population: Population, positions: NDArray[np.int64], plan: Plan, times: Times) -> Fates:
@@ -98,7 +100,8 @@ def fates(fleet: Fleet, population: Population, positions: NDArray[np.int64], pl
     failed = reason > 0
     fraction = np.where(failed, share, 1.0)
     energy = _spent(fleet, times, moment, fraction, failed)
-    found = Fates(times.wait + moment + np.where(failed, fleet.notice, 0.0), reason, fraction, energy)
+    seconds = times.wait + moment + np.where(failed, fleet.notice, 0.0)
+    found = Fates(seconds, reason, fraction, energy, _spending(fleet, times, moment))
     for why, cannot in _unable(fleet, population, positions, plan, times):
         found.reason[cannot], found.fraction[cannot], found.seconds[cannot] = why, 0.0, fleet.notice
         if found.energy is not None:
@@ -128,6 +131,19 @@ def _spent(
     received = np.clip(moment - times.latency, 0.0, times.down)
     sent = np.clip(moment - times.begun - times.train, 0.0, times.up)
     return np.where(failed, fleet.power.joules(received + sent, times.share(moment) * times.train, gigahertz), whole)
+
+
+def _spending(fleet: Fleet, times: Times, moment: NDArray[np.float64]) -> Spending | None:
+    """How a participation that ends at a moment is paid for; word from the server takes a latency, as the request did."""
+    gigahertz = fleet.compute.gigahertz(times.speed)
+    if fleet.power is None or gigahertz is None or fleet.power.stopped == "full":
+        return None
+    none = np.zeros(len(moment))
+    seconds = np.cumsum([none + times.wait, times.down, times.train, times.up], axis=0)
+    parts = [
+        fleet.power.joules(*part, gigahertz) for part in ((times.down, none), (none, times.train), (times.up, none))
+    ]
+    return Spending(seconds, np.cumsum([none, *parts], axis=0), times.wait + moment - times.latency)
 
 
 def _unable(

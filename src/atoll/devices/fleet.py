@@ -217,7 +217,8 @@ class Fleet:
     @staticmethod
     def _with_servers(found: Fates, wired: NDArray[np.bool_], times: Times) -> Outcomes:
         out = found.outcomes()
-        energy = None if out.energy is None else np.where(wired, 0.0, out.energy)
+        energy = None if out.energy is None else np.where(wired, 0.0, out.energy)  # of which nothing can be given back
         reason = np.where(wired, 0, found.reason).astype(np.int8)
         seconds = np.where(wired, times.wait, out.seconds)
-        return Outcomes(seconds, out.done | wired, np.where(wired, 1.0, out.fraction), energy, reason)
+        fraction = np.where(wired, 1.0, out.fraction)
+        return Outcomes(seconds, out.done | wired, fraction, energy, reason, out.spending)

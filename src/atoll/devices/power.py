@@ -15,6 +15,7 @@ from .traits import Trait, positive
 __all__ = ["Battery", "Memory", "Power"]
 
 Lost = Literal["share", "parts", "full"]
+Stopped = Literal["done", "full"]
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,14 @@ class Power:
         compute: watts at 1 GHz; the power of a processor grows with the cube of its clock rate.
         lost: what a device that drops out has spent. ``"share"``: the share of its work that it did, of the whole (a hypothesis that fits the thesis'
             figures: half of it on average); ``"parts"``: what it received and computed until then; ``"full"``: all.
+        stopped: what a device that is called off has spent. ``"done"``: what it received, computed and sent until the word reached it; ``"full"``: all, as
+            the thesis counts (a client that is late has used the energy of its whole round).
     """
 
     transmit: float = 0.5
     compute: float = 0.7
     lost: Lost = "share"
+    stopped: Stopped = "done"
 
     def __post_init__(self) -> None:
         if not (self.transmit >= 0 and self.compute >= 0):
@@ -39,6 +43,8 @@ class Power:
             )
         if self.lost not in get_args(Lost):
             raise ConfigError(f"lost={self.lost!r}", where="Power", remedy="use 'share', 'parts' or 'full'")
+        if self.stopped not in get_args(Stopped):
+            raise ConfigError(f"stopped={self.stopped!r}", where="Power", remedy="use 'done' or 'full'")
 
     def joules(
         self, talking: NDArray[np.float64], training: NDArray[np.float64], gigahertz: NDArray[np.float64]

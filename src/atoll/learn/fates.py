@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .invitation import Inviter
 
-__all__ = ["fates", "require_feasible"]
+__all__ = ["energy_since", "fates", "require_feasible"]
 
 
 def fates(fed: Federation, combined: Combined) -> dict[str, Any]:
@@ -38,6 +38,15 @@ def fates(fed: Federation, combined: Combined) -> dict[str, Any]:
     }
     energy = getattr(outcomes, "energy", None)
     return row if energy is None else {**row, "energy_wh": float(energy.sum() / 3600.0)}
+
+
+def energy_since(fed: Federation, before: float | None) -> dict[str, float]:
+    """``energy_wh``, what devices have spent since the meter told so many joules; nothing where they do not say.
+
+    A request is charged when it is sent. Work that is called off is given back in the round that calls it off, which may be a later one.
+    """
+    now = fed.meter.joules
+    return {} if now is None else {"energy_wh": (now - (before or 0.0)) / 3600.0}
 
 
 def require_feasible(inviter: Inviter) -> None:

@@ -16,6 +16,7 @@ from atoll.core.tree import Tree
 from ..algorithm import RoundInfo
 from ..checks import require_finite, require_positive
 from ..counts import population_examples
+from ..fates import energy_since
 from ..invitation import Inviter, reply_bytes
 from ..phases import folded, outgoing
 from ..rounds import ServerRounds, server_round
@@ -118,14 +119,14 @@ class InFlight(ServerRounds):
         if not job.algorithm.plan(state["server"]):
             state, row = await server_round(fed, job, self.learner, self.data, state, number)
             return {**state, "version": state["version"] + 1}, row
-        log = RoundLog()
+        log, before = RoundLog(), fed.meter.joules
         state = await self.updates(fed, state, log)
         info = replace(
             self.info(fed, state, len(log.senders)), round=number, rng=fed.rng.child("server", "round", number)
         )
         state = {**state, "server": job.algorithm.advance(state["server"], info)}
         require_finite(state["server"]["params"], number)
-        row = {**log.row(), **job.evaluation.told(*log.parties(fed))}
+        row = {**log.row(), **energy_since(fed, before), **job.evaluation.told(*log.parties(fed))}
         return self._learned(fed, state, log, {"round": number, **row}), row
 
     async def updates(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:

@@ -30,7 +30,6 @@ class RoundLog:
         crashed: how many of those asked will never answer.
         late: replies that came and were not used.
         wasted: local updates thrown away.
-        joules: that those asked spend, ``None`` where nobody knows.
         rejected: name -> why a reply was kept out.
         errors: name -> what a task raised.
         metrics: name -> sum of weighted values, and of weights.
@@ -44,7 +43,6 @@ class RoundLog:
     crashed: int = 0
     late: int = 0
     wasted: float = 0.0
-    joules: float | None = None
     rejected: dict[str, str] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, list[float]] = field(default_factory=dict)
@@ -55,8 +53,6 @@ class RoundLog:
         self.asked += flight.parties.positions.tolist()
         self.crashed += int(lost.sum())
         self.wasted += float(flight.fraction[lost].sum())
-        if flight.energy is not None:
-            self.joules = (self.joules or 0.0) + float(flight.energy.sum())
 
     def parties(self, fed: Federation) -> tuple[Parties, Parties]:
         """Who was asked, and whose replies were used."""
@@ -99,6 +95,4 @@ class RoundLog:
             row["rejected_clients"] = dict(self.rejected)
         if self.errors:
             row["errors"] = dict(self.errors)
-        if self.joules is not None:
-            row["energy_wh"] = self.joules / 3600.0
         return {**row, **{name: total / weight for name, (total, weight) in self.metrics.items() if weight}}

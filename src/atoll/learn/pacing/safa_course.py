@@ -13,7 +13,7 @@ from atoll.core.tree import Tree
 
 from ..checks import require_finite
 from ..counts import client_examples
-from ..fates import require_feasible
+from ..fates import energy_since, require_feasible
 from ..invitation import Inviter, examples_of, own_reports, reply_bytes, reports_of
 from ..partial import own_epochs
 from ..phases import account, folded, outgoing, received_model, round_info
@@ -82,6 +82,7 @@ class LagTolerantRounds(ServerRounds):
         inviter = Inviter(fed, job, self.learner, self.data, state)
         if number == 1:
             require_feasible(inviter)
+        before = fed.meter.joules
         heard, spent = await inviter.surveyed()
         state = {**state, "selection": heard}
         invited = replace(inviter, state=state).invite()
@@ -92,6 +93,7 @@ class LagTolerantRounds(ServerRounds):
         over = sent.ended(np.inf if self.pacing.published else fed.clock.now())
         if self.pacing.bounded:
             over = self._called_off(fed, over, flights)
+        row.update(energy_since(fed, before))
         state = {**state, "falling": over.falling(sent)}
         return await self._aggregate(fed, state, number, over, came, row)
 
@@ -135,8 +137,6 @@ class LagTolerantRounds(ServerRounds):
                 up=lambda: reply_bytes(self.job, state["server"]["params"], self.phase),
             )
             row["bytes_down"] += flight.down
-            if flight.energy is not None:
-                row["energy_wh"] = row.get("energy_wh", 0.0) + float(flight.energy.sum() / 3600.0)
             sent = sent.learning(who, flight, work, self.epochs)
             flights.append((flight, work))
         return state, sent, flights

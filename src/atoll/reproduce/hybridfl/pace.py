@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from atoll.devices import Fleet, Normal, Recorded, mec
+from atoll.devices import Fleet, Normal, Power, Recorded, mec
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.history import History
 from atoll.learn.idle import IdleIslands, IdleModel
@@ -106,7 +106,9 @@ def _fleet(setting: Setting, drop: float | str, seed: int, rounds: int) -> Fleet
     """The thesis's devices; with `DRIFT`, the drop-outs of two of its fleets, one after the other."""
 
     def fleet(mean: float) -> Fleet:
-        return mec(setting.name, Normal(mean, setting.drop_spread, low=0.0, high=1.0), edges=setting.regions, seed=seed)  # type: ignore[arg-type]
+        drops = Normal(mean, setting.drop_spread, low=0.0, high=1.0)
+        made = mec(setting.name, drops, edges=setting.regions, seed=seed)  # type: ignore[arg-type]
+        return replace(made, power=Power(stopped="full"))  # as the thesis counts
 
     if drop != DRIFT:
         return fleet(float(drop))
