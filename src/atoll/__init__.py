@@ -3,10 +3,7 @@
 `import atoll` loads NumPy only; everything else is loaded when it is first used.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import data, devices, engines, models, report, reproduce, runs, testing
@@ -34,39 +31,40 @@ if TYPE_CHECKING:
     )
     from .simulation import Result, simulate
     from .stages import Clip
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "core.aggregate": ("Mean", "Parts", "Sum", "Vote"),
+            "core.errors": ("AtollError",),
+            "core.federation": ("Federation",),
+            "core.reducer": ("Reducer",),
+            "core.stage": ("Identity", "Stage"),
+            "core.task": ("task",),
+            "learn": (
+                "Algorithm",
+                "Evaluation",
+                "Everyone",
+                "FedAvg",
+                "FedSGD",
+                "MaxTime",
+                "Patience",
+                "Schedule",
+                "Selection",
+                "StopTraining",
+                "Synchronous",
+                "Target",
+                "Training",
+                "Uniform",
+            ),
+            "simulation": ("Result", "simulate"),
+            "stages": ("Clip",),
+        },
+    )
 
 __version__ = "0.1.0"
-
-_WHERE = {
-    "Algorithm": "learn",
-    "AtollError": "core.errors",
-    "Clip": "stages",
-    "Evaluation": "learn",
-    "Everyone": "learn",
-    "FedAvg": "learn",
-    "FedSGD": "learn",
-    "Federation": "core.federation",
-    "Identity": "core.stage",
-    "MaxTime": "learn",
-    "Mean": "core.aggregate",
-    "Parts": "core.aggregate",
-    "Patience": "learn",
-    "Reducer": "core.reducer",
-    "Result": "simulation",
-    "Schedule": "learn",
-    "Selection": "learn",
-    "Stage": "core.stage",
-    "StopTraining": "learn",
-    "Sum": "core.aggregate",
-    "Synchronous": "learn",
-    "Target": "learn",
-    "Training": "learn",
-    "Uniform": "learn",
-    "Vote": "core.aggregate",
-    "simulate": "simulation",
-    "task": "core.task",
-}
-_ROOMS = ("data", "devices", "engines", "models", "report", "reproduce", "runs", "testing")
 
 __all__ = [
     "Algorithm",
@@ -106,17 +104,3 @@ __all__ = [
     "task",
     "testing",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return importlib.import_module(f".{name}", __name__)
-    if name in _WHERE:
-        value = getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'atoll' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

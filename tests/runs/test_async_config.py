@@ -18,7 +18,7 @@ from atoll.learn.pacing import (
     Tiered,
 )
 from atoll.runs.config import parse_config
-from atoll.runs.registry import registry
+from atoll.runs.registries import registry
 
 
 def said(pacing: Any) -> dict[str, Any]:

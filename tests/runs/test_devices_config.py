@@ -12,7 +12,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.party import Roster
 from atoll.devices import Fleet, planned, safa
 from atoll.runs.config import json_schema, parse_config
-from atoll.runs.registry import registry
+from atoll.runs.registries import registry
 
 BASE = {
     "data": {"source": {"name": "digits"}, "partition": {"name": "iid", "parties": 10}},

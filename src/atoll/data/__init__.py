@@ -12,70 +12,143 @@ print(islands.describe().table())
 Importing this package imports NumPy only.
 """
 
-from .about import About
-from .bundled import breast_cancer, diabetes, digits, iris, linnerud, wine
-from .corruption import (
-    Blur,
-    Corruption,
-    Fake,
-    GradedNoise,
-    Irrelevant,
-    Mislabel,
-    Noise,
-    Rotate,
-    SaltAndPepper,
-    Scope,
-    corrupt,
-)
-from .dataset import Dataset
-from .describe import Description
-from .folder import (
-    airfoil,
-    airline_tweets,
-    available,
-    boston_housing,
-    celeba_attributes,
-    cifar10_subset,
-    crowd_labels,
-    fate_vertical,
-    gas_turbine,
-    kddcup99_tcp,
-    mnist,
-    movielens_100k,
-    qmnist_writers,
-    sentiment140,
-)
-from .folder import (
-    open as open,  # noqa: A004 - read as atoll.data.open("mnist"); not in __all__, to leave the builtin alone
-)
-from .generation import linear, synthetic, synthetic_iid
-from .islands import Islands
-from .join import concatenate
-from .names import Names, Tags
-from .partition import (
-    classes_per_client,
-    dirichlet,
-    dominant_class,
-    feature_skew,
-    gaussian_sizes,
-    iid,
-    natural,
-    quantity_skew,
-    shards,
-)
-from .prepare import hash_words, scaled
-from .readers import (
-    from_arrow,
-    from_hugging_face,
-    from_torch,
-    read_csv,
-    read_idx,
-    read_idx_pair,
-    read_leaf,
-    read_npz,
-    read_parquet,
-)
-from .shard import Shard
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .about import About
+    from .bundled import breast_cancer, diabetes, digits, iris, linnerud, wine
+    from .corruption import (
+        Blur,
+        Corruption,
+        Fake,
+        GradedNoise,
+        Irrelevant,
+        Mislabel,
+        Noise,
+        Rotate,
+        SaltAndPepper,
+        Scope,
+        corrupt,
+    )
+    from .dataset import Dataset
+    from .describe import Description
+    from .folder import (
+        airfoil,
+        airline_tweets,
+        available,
+        boston_housing,
+        celeba_attributes,
+        cifar10_subset,
+        crowd_labels,
+        fate_vertical,
+        gas_turbine,
+        kddcup99_tcp,
+        mnist,
+        movielens_100k,
+        qmnist_writers,
+        sentiment140,
+    )
+    from .folder import (
+        open as open,  # noqa: A004 - read as atoll.data.open("mnist"); not in __all__, to leave the builtin alone
+    )
+    from .generation import linear, synthetic, synthetic_iid
+    from .islands import Islands
+    from .join import concatenate
+    from .names import Names, Tags
+    from .partition import (
+        classes_per_client,
+        dirichlet,
+        dominant_class,
+        feature_skew,
+        gaussian_sizes,
+        iid,
+        natural,
+        quantity_skew,
+        shards,
+    )
+    from .prepare import hash_words, scaled
+    from .readers import (
+        from_arrow,
+        from_hugging_face,
+        from_torch,
+        read_csv,
+        read_idx,
+        read_idx_pair,
+        read_leaf,
+        read_npz,
+        read_parquet,
+    )
+    from .shard import Shard
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "about": ("About",),
+            "bundled": ("breast_cancer", "diabetes", "digits", "iris", "linnerud", "wine"),
+            "corruption": (
+                "Blur",
+                "Corruption",
+                "Fake",
+                "GradedNoise",
+                "Irrelevant",
+                "Mislabel",
+                "Noise",
+                "Rotate",
+                "SaltAndPepper",
+                "Scope",
+                "corrupt",
+            ),
+            "dataset": ("Dataset",),
+            "describe": ("Description",),
+            "folder": (
+                "airfoil",
+                "airline_tweets",
+                "available",
+                "boston_housing",
+                "celeba_attributes",
+                "cifar10_subset",
+                "crowd_labels",
+                "fate_vertical",
+                "gas_turbine",
+                "kddcup99_tcp",
+                "mnist",
+                "movielens_100k",
+                "qmnist_writers",
+                "sentiment140",
+                "open",
+            ),
+            "generation": ("linear", "synthetic", "synthetic_iid"),
+            "islands": ("Islands",),
+            "join": ("concatenate",),
+            "names": ("Names", "Tags"),
+            "partition": (
+                "classes_per_client",
+                "dirichlet",
+                "dominant_class",
+                "feature_skew",
+                "gaussian_sizes",
+                "iid",
+                "natural",
+                "quantity_skew",
+                "shards",
+            ),
+            "prepare": ("hash_words", "scaled"),
+            "readers": (
+                "from_arrow",
+                "from_hugging_face",
+                "from_torch",
+                "read_csv",
+                "read_idx",
+                "read_idx_pair",
+                "read_leaf",
+                "read_npz",
+                "read_parquet",
+            ),
+            "shard": ("Shard",),
+        },
+    )
 
 __all__ = [
     "About",

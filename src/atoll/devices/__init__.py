@@ -4,16 +4,37 @@ A `Fleet` is the model of devices of a simulation: ``atoll.simulate(job, islands
 come from a `Trace`, and both are pure functions of seeds, so that several methods can be run on the same devices with the same bad luck.
 """
 
-from .availability import Availability, Diurnal, Markov, Windows
-from .compute import BatchRate, Compute, Cycles
-from .distributions import Distribution, Equal, Exponential, Normal, Uniform
-from .feasible import planned, require_feasible
-from .fleet import Fleet
-from .links import Backhaul, Link, Shannon, Throughput
-from .power import Battery, Memory, Power
-from .presets import exponential, mec, safa
-from .traces import Generated, Recorded, Trace, load_trace
-from .traits import ByRegion, Given, Trait
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .availability import Availability, Diurnal, Markov, Windows
+    from .compute import BatchRate, Compute, Cycles
+    from .distributions import Distribution, Equal, Exponential, Normal, Uniform
+    from .feasible import planned, require_feasible
+    from .fleet import Fleet
+    from .links import Backhaul, Link, Shannon, Throughput
+    from .power import Battery, Memory, Power
+    from .presets import exponential, mec, safa
+    from .traces import Generated, Recorded, Trace, load_trace
+    from .traits import ByRegion, Given, Trait
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "availability": ("Availability", "Diurnal", "Markov", "Windows"),
+            "compute": ("BatchRate", "Compute", "Cycles"),
+            "distributions": ("Distribution", "Equal", "Exponential", "Normal", "Uniform"),
+            "feasible": ("planned", "require_feasible"),
+            "fleet": ("Fleet",),
+            "links": ("Backhaul", "Link", "Shannon", "Throughput"),
+            "power": ("Battery", "Memory", "Power"),
+            "presets": ("exponential", "mec", "safa"),
+            "traces": ("Generated", "Recorded", "Trace", "load_trace"),
+            "traits": ("ByRegion", "Given", "Trait"),
+        },
+    )
 
 __all__ = [
     "Availability",

@@ -1,19 +1,23 @@
 """Worlds that run the waist: inline, batched, processes and a loopback socket. They know tasks, never algorithms."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from collections.abc import Callable
-from typing import Any
+if TYPE_CHECKING:
+    from .batched import Batched
+    from .inline import Inline
+    from .names import ENGINES
+    from .processes import LoopbackSocket, Processes
+else:
+    from atoll.core.lazy import lazy
 
-from .batched import Batched
-from .inline import Inline
-from .processes import LoopbackSocket, Processes
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "batched": ("Batched",),
+            "inline": ("Inline",),
+            "names": ("ENGINES",),
+            "processes": ("LoopbackSocket", "Processes"),
+        },
+    )
 
 __all__ = ["ENGINES", "Batched", "Inline", "LoopbackSocket", "Processes"]
-
-ENGINES: dict[str, Callable[[int | None], Any]] = {
-    "batched": Batched,
-    "inline": lambda workers: Inline(),
-    "processes": Processes,
-    "socket": LoopbackSocket,
-}

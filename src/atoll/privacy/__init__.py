@@ -1,17 +1,40 @@
 """Accountants: what releases cost, and who may still make one."""
 
-from .accountant import Loss, Perturbed, Tally, spent
-from .budget import Budget
-from .gaussian import (
-    cost,
-    exact_delta,
-    exact_epsilon,
-    exact_sigma,
-    moments_delta,
-    moments_epsilon,
-    moments_sigma,
-)
-from .objective import LOGISTIC, objective_alpha, objective_epsilon
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .accountant import Loss, Perturbed, Tally, spent
+    from .budget import Budget
+    from .gaussian import (
+        cost,
+        exact_delta,
+        exact_epsilon,
+        exact_sigma,
+        moments_delta,
+        moments_epsilon,
+        moments_sigma,
+    )
+    from .objective import LOGISTIC, objective_alpha, objective_epsilon
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "accountant": ("Loss", "Perturbed", "Tally", "spent"),
+            "budget": ("Budget",),
+            "gaussian": (
+                "cost",
+                "exact_delta",
+                "exact_epsilon",
+                "exact_sigma",
+                "moments_delta",
+                "moments_epsilon",
+                "moments_sigma",
+            ),
+            "objective": ("LOGISTIC", "objective_alpha", "objective_epsilon"),
+        },
+    )
 
 __all__ = [
     "LOGISTIC",

@@ -1,13 +1,32 @@
 """Runs: a configuration, and the folder that keeps what it did."""
 
-from .config import DataConfig, RunConfig, json_schema, load_config, parse_config, parse_data, to_job
-from .execute import execute
-from .folder import RunFolder, new_folder, runs_in
-from .keeping import Kept, keeping
-from .model import read_model, write_model
-from .registry import KINDS, Registry, register, registry
-from .results import result_of
-from .stopping import INTERRUPTED, Stopping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .config import DataConfig, RunConfig, json_schema, load_config, parse_config, parse_data, to_job
+    from .execution import execute
+    from .folder import RunFolder, new_folder, runs_in
+    from .kept import Kept, keeping
+    from .model import read_model, write_model
+    from .registries import KINDS, Registry, register, registry
+    from .results import result_of
+    from .stopping import INTERRUPTED, Stopping
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "config": ("DataConfig", "RunConfig", "json_schema", "load_config", "parse_config", "parse_data", "to_job"),
+            "execution": ("execute",),
+            "folder": ("RunFolder", "new_folder", "runs_in"),
+            "kept": ("Kept", "keeping"),
+            "model": ("read_model", "write_model"),
+            "registries": ("KINDS", "Registry", "register", "registry"),
+            "results": ("result_of",),
+            "stopping": ("INTERRUPTED", "Stopping"),
+        },
+    )
 
 __all__ = [
     "INTERRUPTED",

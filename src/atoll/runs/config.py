@@ -36,7 +36,7 @@ from .parts import (
     refusing,
 )
 from .problems import Loc, Problem, closest, collect, refused
-from .registry import imported
+from .registries import imported
 from .schema import Section, names_at, schema_of
 
 if TYPE_CHECKING:

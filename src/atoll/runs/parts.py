@@ -66,7 +66,7 @@ class Part(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check(cls, given: Any) -> Any:
-        from .registry import registry
+        from .registries import registry
 
         if isinstance(given, cls):
             return {"name": given.name, "args": given.args}
@@ -116,7 +116,7 @@ class Part(BaseModel):
     @classmethod
     def described(cls) -> dict[str, Any]:
         """The JSON Schema: one alternative a part, and the bare name of any that needs no settings; below ``$defs`` their sections."""
-        from .registry import registry
+        from .registries import registry
 
         found = registry(cls.kind)
         options = [_described(name, found.schema(part), cls.own) for name, part in sorted(found.parts().items())]
@@ -139,7 +139,7 @@ class Part(BaseModel):
         Raises:
             AtollError: the part refuses its settings.
         """
-        from .registry import registry
+        from .registries import registry
 
         part = registry(self.kind).find(self.name)[1]
         settings = {k: argument(v, f"{path}.{k}") for k, v in self.args.items() if k not in self.own}

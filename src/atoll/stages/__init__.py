@@ -1,18 +1,42 @@
 """Stages on the way up: one idea a file."""
 
-from .affine import MinMaxAffine
-from .clip import Clip
-from .dgc import DGC
-from .feedback import ErrorFeedback
-from .lowrank import LowRank
-from .onebit import OneBit, Sign
-from .qsgd import QSGD
-from .randomk import RandomK
-from .shift import Shift
-from .sketch import CountSketch
-from .ternary import Ternary
-from .topk import STC, Threshold, TopK
-from .wangni import OptimalSparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .affine import MinMaxAffine
+    from .clip import Clip
+    from .dgc import DGC
+    from .feedback import ErrorFeedback
+    from .lowrank import LowRank
+    from .onebit import OneBit, Sign
+    from .qsgd import QSGD
+    from .randomk import RandomK
+    from .shift import Shift
+    from .sketch import CountSketch
+    from .ternary import Ternary
+    from .topk import STC, Threshold, TopK
+    from .wangni import OptimalSparse
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "affine": ("MinMaxAffine",),
+            "clip": ("Clip",),
+            "dgc": ("DGC",),
+            "feedback": ("ErrorFeedback",),
+            "lowrank": ("LowRank",),
+            "onebit": ("OneBit", "Sign"),
+            "qsgd": ("QSGD",),
+            "randomk": ("RandomK",),
+            "shift": ("Shift",),
+            "sketch": ("CountSketch",),
+            "ternary": ("Ternary",),
+            "topk": ("STC", "Threshold", "TopK"),
+            "wangni": ("OptimalSparse",),
+        },
+    )
 
 __all__ = [
     "DGC",

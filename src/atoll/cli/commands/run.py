@@ -26,7 +26,7 @@ from atoll.runs import (
     result_of,
     runs_in,
 )
-from atoll.runs.keeping import CHANGEABLE
+from atoll.runs.kept import CHANGEABLE
 from atoll.runs.records import as_json
 from atoll.runs.yaml import override
 

@@ -4,10 +4,7 @@ Methods whose server combines one sum are algorithms of a ``Training`` and lie i
 AndersonADMM. Names here are loaded when they are first used, because those algorithms use parts of this room.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .asynchronous import AsyncADMM
@@ -17,6 +14,21 @@ if TYPE_CHECKING:
     from .mocha import Mocha
     from .multitask import MultiTaskADMM
     from .sums_only import SumsOnly
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "asynchronous": ("AsyncADMM",),
+            "attack": ("ratings_from_messages", "ratings_from_sums"),
+            "factorisation": ("MatrixFactorisation",),
+            "graph_admm": ("DADMM", "DLM"),
+            "mocha": ("Mocha",),
+            "multitask": ("MultiTaskADMM",),
+            "sums_only": ("SumsOnly",),
+        },
+    )
 
 __all__ = [
     "DADMM",
@@ -29,23 +41,3 @@ __all__ = [
     "ratings_from_messages",
     "ratings_from_sums",
 ]
-
-_WHERE = {
-    "AsyncADMM": "asynchronous",
-    "DADMM": "graph_admm",
-    "DLM": "graph_admm",
-    "MatrixFactorisation": "factorisation",
-    "Mocha": "mocha",
-    "MultiTaskADMM": "multitask",
-    "SumsOnly": "sums_only",
-    "ratings_from_messages": "attack",
-    "ratings_from_sums": "attack",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'atoll.learn.admm' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
-    globals()[name] = value
-    return value

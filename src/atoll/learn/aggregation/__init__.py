@@ -18,11 +18,28 @@ operator            next model                                                  
 An operator acts on the replies that an algorithm averages, whatever they are, so that it composes with every algorithm.
 """
 
-from .base import Aggregation, Renormalised
-from .equal import EqualWeights
-from .inverse import InverseProbability
-from .keep_global import KeepGlobal
-from .keep_local import KeepLocal
-from .rescaled import Rescaled
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .base import Aggregation, Renormalised
+    from .equal import EqualWeights
+    from .inverse import InverseProbability
+    from .keep_global import KeepGlobal
+    from .keep_local import KeepLocal
+    from .rescaled import Rescaled
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "base": ("Aggregation", "Renormalised"),
+            "equal": ("EqualWeights",),
+            "inverse": ("InverseProbability",),
+            "keep_global": ("KeepGlobal",),
+            "keep_local": ("KeepLocal",),
+            "rescaled": ("Rescaled",),
+        },
+    )
 
 __all__ = ["Aggregation", "EqualWeights", "InverseProbability", "KeepGlobal", "KeepLocal", "Renormalised", "Rescaled"]

@@ -19,11 +19,27 @@ metric                  results                                                 
 `HumanTime` is no score: it turns a round's bytes and computing into seconds on real devices.
 """
 
-from .base import ScoreMetric, pack_metric, unpack_metric
-from .classification import Accuracy, Calibration, Confusion, LogLoss, TopK
-from .hinge import HingeLoss, SignAccuracy
-from .human_time import HumanTime
-from .regression import R2, AbsoluteError, RelativeAccuracy, SquaredError
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .base import ScoreMetric, pack_metric, unpack_metric
+    from .classification import Accuracy, Calibration, Confusion, LogLoss, TopK
+    from .hinge import HingeLoss, SignAccuracy
+    from .human_time import HumanTime
+    from .regression import R2, AbsoluteError, RelativeAccuracy, SquaredError
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "base": ("ScoreMetric", "pack_metric", "unpack_metric"),
+            "classification": ("Accuracy", "Calibration", "Confusion", "LogLoss", "TopK"),
+            "hinge": ("HingeLoss", "SignAccuracy"),
+            "human_time": ("HumanTime",),
+            "regression": ("R2", "AbsoluteError", "RelativeAccuracy", "SquaredError"),
+        },
+    )
 
 __all__ = [
     "R2",

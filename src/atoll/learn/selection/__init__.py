@@ -1,15 +1,36 @@
 """Selection: who is invited to a round, and whose replies are taken."""
 
-from .afl import AFL
-from .base import Candidates, Seen, Selection
-from .cfcfm import CFCFM
-from .fedcs import FedCS
-from .fedprof import FedProf, unbiased_alphas
-from .oort import Oort
-from .power_of_choice import PowerOfChoice
-from .proportional import SizeProportional
-from .submodular import Submodular
-from .uniform import Everyone, Schedule, Uniform
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .afl import AFL
+    from .base import Candidates, Seen, Selection
+    from .cfcfm import CFCFM
+    from .fedcs import FedCS
+    from .fedprof import FedProf, unbiased_alphas
+    from .oort import Oort
+    from .power_of_choice import PowerOfChoice
+    from .proportional import SizeProportional
+    from .submodular import Submodular
+    from .uniform import Everyone, Schedule, Uniform
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "afl": ("AFL",),
+            "base": ("Candidates", "Seen", "Selection"),
+            "cfcfm": ("CFCFM",),
+            "fedcs": ("FedCS",),
+            "fedprof": ("FedProf", "unbiased_alphas"),
+            "oort": ("Oort",),
+            "power_of_choice": ("PowerOfChoice",),
+            "proportional": ("SizeProportional",),
+            "submodular": ("Submodular",),
+            "uniform": ("Everyone", "Schedule", "Uniform"),
+        },
+    )
 
 __all__ = [
     "AFL",

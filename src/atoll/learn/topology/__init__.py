@@ -1,26 +1,58 @@
 """Topologies: who talks to whom in a training, whatever the algorithm."""
 
-from .base import Star, Topology
-from .clustered import CFL
-from .cooperative import Cooperative
-from .def_kt import DefKT
-from .gossip import Gossip
-from .graphs import (
-    Complete,
-    EdgeList,
-    ErdosRenyi,
-    Expander,
-    Geometric,
-    Graph,
-    Ring,
-    StarGraph,
-    TimeVarying,
-    Torus,
-)
-from .hierarchical import ClusteredGossip, Hierarchical
-from .membership import Membership
-from .mixing import check_matrix, components, contraction, metropolis
-from .random_walk import RandomWalk
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .base import Star, Topology
+    from .clustered import CFL
+    from .cooperative import Cooperative
+    from .def_kt import DefKT
+    from .gossip import Gossip
+    from .graphs import (
+        Complete,
+        EdgeList,
+        ErdosRenyi,
+        Expander,
+        Geometric,
+        Graph,
+        Ring,
+        StarGraph,
+        TimeVarying,
+        Torus,
+    )
+    from .hierarchical import ClusteredGossip, Hierarchical
+    from .membership import Membership
+    from .mixing import check_matrix, components, contraction, metropolis
+    from .random_walk import RandomWalk
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "base": ("Star", "Topology"),
+            "clustered": ("CFL",),
+            "cooperative": ("Cooperative",),
+            "def_kt": ("DefKT",),
+            "gossip": ("Gossip",),
+            "graphs": (
+                "Complete",
+                "EdgeList",
+                "ErdosRenyi",
+                "Expander",
+                "Geometric",
+                "Graph",
+                "Ring",
+                "StarGraph",
+                "TimeVarying",
+                "Torus",
+            ),
+            "hierarchical": ("ClusteredGossip", "Hierarchical"),
+            "membership": ("Membership",),
+            "mixing": ("check_matrix", "components", "contraction", "metropolis"),
+            "random_walk": ("RandomWalk",),
+        },
+    )
 
 __all__ = [
     "CFL",

@@ -4,10 +4,26 @@ At a client, a transform acts on the direction of every local step; at the serve
 ``atoll.learn.algorithms.Accelerated`` and ``ServerOptimised``.
 """
 
-from .adaptive import AdaGrad, Adam, RMSProp, Yogi
-from .base import Transform
-from .clip import ClipNorm
-from .momentum import Momentum
-from .pull import Proximal, WeightDecay
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .adaptive import AdaGrad, Adam, RMSProp, Yogi
+    from .base import Transform
+    from .clip import ClipNorm
+    from .momentum import Momentum
+    from .pull import Proximal, WeightDecay
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "adaptive": ("AdaGrad", "Adam", "RMSProp", "Yogi"),
+            "base": ("Transform",),
+            "clip": ("ClipNorm",),
+            "momentum": ("Momentum",),
+            "pull": ("Proximal", "WeightDecay"),
+        },
+    )
 
 __all__ = ["AdaGrad", "Adam", "ClipNorm", "Momentum", "Proximal", "RMSProp", "Transform", "WeightDecay", "Yogi"]

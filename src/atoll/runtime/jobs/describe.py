@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import ConfigError
 from atoll.runs.parts import part_type
-from atoll.runs.registry import registry
+from atoll.runs.registries import registry
 from atoll.runs.schema import is_value, schema_of
 
 from .modules import reference_of

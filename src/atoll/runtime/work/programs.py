@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import ConfigError
-from atoll.runs.registry import imported
+from atoll.runs.registries import imported
 
 if TYPE_CHECKING:
     from atoll.core.federation import Federation

@@ -128,7 +128,7 @@ def _from_source(given: Mapping[str, Any]) -> Any:
 
 
 def _from_factory(given: Mapping[str, Any]) -> Any:
-    from atoll.runs.registry import imported
+    from atoll.runs.registries import imported
 
     with _inside(given.get("folder")):
         made = imported(str(given["factory"]), "data")(**(given.get("arguments") or {}))

@@ -10,7 +10,7 @@ from atoll.core.errors import TaskError
 
 from .config import RunConfig
 from .folder import RunFolder
-from .keeping import CHANGEABLE, Listener, keeping
+from .kept import CHANGEABLE, Listener, keeping
 from .log import logger
 from .stopping import Stopping
 
