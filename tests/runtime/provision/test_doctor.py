@@ -99,6 +99,24 @@ def serving(
         loop.close()
 
 
+def test_every_server_of_a_kit_is_looked_for_and_one_suffices(
+    tree: Tree, kits: Callable[..., Path], tmp_path: Path
+) -> None:
+    with taken_port() as (_, nobody):
+        tree["servers"].append({"name": "spare", "hosts": ["127.0.0.1"], "port": nobody, "org": "x"})
+        folder = kits(free_port())
+        with serving(folder):
+            found = list(examine(Kit.read(folder / "north"), tmp_path))
+        said = {f.step: (f.state, f.said) for f in found if "'spare'" in f.said}
+        assert said["port"][0] == "skipped"
+        assert "nobody listens (connection refused); not needed, another address works" in said["port"][1]
+        assert not [f for f in found if f.state == "problem"]
+        with_neither = [f for f in examine(Kit.read(folder / "north"), tmp_path) if f.state == "problem"]
+        assert [f.remedy.split(",")[0] for f in with_neither if f.remedy] == [
+            "start it there with `atoll server server`", "start it there with `atoll server spare`"
+        ]  # fmt: skip
+
+
 def free_port() -> int:
     with taken_port() as (_, port):
         return port

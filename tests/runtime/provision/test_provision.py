@@ -45,7 +45,7 @@ def test_everybody_gets_a_kit_that_says_who_they_are(made: Provisioned) -> None:
         peer = kit.peer()
         assert (peer.name, peer.role, peer.org, peer.project) == (name, kit.role, kit.org, "lungs")
         assert isinstance(kit.credentials(), Credentials)
-        assert kit.addresses == [("localhost", 8443), ("127.0.0.1", 8443)]
+        assert kit.ways == [("server", "localhost", 8443), ("server", "127.0.0.1", 8443)]
 
 
 def test_a_site_that_may_be_dialled_has_both_usages_and_its_hosts(

@@ -81,9 +81,10 @@ class Admin:
         except IdentityError:
             raise
         except (OSError, TimeoutError) as error:
-            place = self._server or ", ".join(f"{host}:{port}" for host, port in self.kit.addresses)
+            place = self._server or ", ".join(way.address for way in self.kit.ways)
+            names = " or ".join(dict.fromkeys(repr(way.server) for way in self.kit.ways))
             raise JobError(
-                f"server {self.kit.server.name!r} cannot be reached at {place}: {error}",
+                f"server {names} cannot be reached at {place}: {error}",
                 where=f"{self.kit.role} {self.kit.name!r}, connection",
                 remedy=f"is `atoll server` running there? see what is in the way: atoll doctor {self.kit.folder}",
             ) from error

@@ -1,4 +1,4 @@
-"""The way from a kit to its server."""
+"""The ways from a kit to its servers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from atoll.core.errors import IdentityError
 from atoll.runtime.provision import Kit
 from atoll.runtime.transport import Pipe, PipeClosed, transport
-from atoll.runtime.transport.addresses import joined
 
 __all__ = ["dialler"]
 
@@ -16,30 +15,37 @@ _LOG = logging.getLogger("atoll.runtime")
 
 
 def dialler(kit: Kit, server: str | None = None) -> Callable[[], Awaitable[Pipe]]:
-    """What makes one connection to the kit's server, trying its addresses in turn.
+    """What makes one connection to a server of the kit: it tries all ways in turn, beginning with the one that it found last.
 
     Args:
         kit: whose.
-        server: ``host:port`` in place of the kit's addresses.
+        server: ``host:port`` in place of the kit's ways.
 
     Raises:
         IdentityError: the kit's key cannot be used.
         MissingExtraError: what the transport needs is not installed.
     """
     carrier, credentials = transport(kit.transport), kit.credentials()
-    addresses = [server] if server else [joined(host, port) for host, port in kit.addresses]
+    known = [(way.address, way.server) for way in kit.ways]
+    # The certificate says the server's name, whatever address is dialled.
+    ways = [(server, dict(known).get(server, kit.server.name))] if server else known
+    first = 0
 
     async def dial() -> Pipe:
-        last: OSError = PipeClosed("the kit has no address")
-        for address in addresses:
+        nonlocal first
+        failed: list[OSError] = []
+        for place in [*range(first, len(ways)), *range(first)]:
+            address, name = ways[place]
             try:
-                # The certificate says the server's name, whatever address is dialled.
-                return await carrier.dial(address, credentials, kit.server.name)
+                pipe = await carrier.dial(address, credentials, name)
             except IdentityError:
                 raise
             except OSError as error:
-                _LOG.info("%s cannot be reached: %s", address, error)
-                last = error
-        raise last
+                _LOG.info("server %r cannot be reached at %s: %s", name, address, error)
+                failed.append(error)
+            else:
+                first = place
+                return pipe
+        raise failed[0] if len(failed) == 1 else PipeClosed("; ".join(map(str, failed)))
 
     return dial

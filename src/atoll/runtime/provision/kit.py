@@ -18,7 +18,7 @@ import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -26,11 +26,31 @@ from atoll.core.errors import ConfigError, IdentityError
 from atoll.runs import yaml
 from atoll.runs.schema import Section
 from atoll.runtime.identity import Credentials, Peer, peer_of
+from atoll.runtime.transport.addresses import joined
 
 from .passphrase import find_passphrase
 from .project import Name, Org, ServerConfig, checked
 
-__all__ = ["Kit", "KitConfig", "loose_mode"]
+__all__ = ["Kit", "KitConfig", "Way", "loose_mode"]
+
+
+class Way(NamedTuple):
+    """A way to a server.
+
+    Attributes:
+        server: its name, which its certificate must say.
+        host: name or address.
+        port: TCP port.
+    """
+
+    server: str
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return joined(self.host, self.port)
 
 
 class KitConfig(Section):
@@ -122,9 +142,9 @@ class Kit:
         return self.config.servers[0]
 
     @property
-    def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of every way to the (first) server, the best first."""
-        return [(host, self.server.port) for host in self.server.hosts]
+    def ways(self) -> list[Way]:
+        """Every way to a server: those to the first one first, each server's best one first."""
+        return [Way(server.name, host, server.port) for server in self.config.servers for host in server.hosts]
 
     @property
     def revoked_file(self) -> Path:

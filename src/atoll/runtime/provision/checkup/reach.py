@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from atoll.core.errors import AtollError
 from atoll.runtime.identity import admit
 from atoll.runtime.line.hello import write_hello
-from atoll.runtime.provision.kit import Kit
+from atoll.runtime.provision.kit import Kit, Way
 from atoll.runtime.transport import transport
 
 from .finding import Finding, Step
@@ -22,13 +22,13 @@ __all__ = ["check_reach"]
 
 
 def check_reach(kit: Kit, patience: float = 5.0) -> Step:
-    """Look for the server at each of its addresses.
+    """Look for every server of the kit at each of its addresses; one that serves is enough.
 
     Args:
         kit: of a site, admin or auditor.
         patience: seconds for each attempt.
     """
-    ways = [list(_way(kit, host, port, patience)) for host, port in kit.addresses]
+    ways = [list(_way(kit, way, patience)) for way in kit.ways]
     open_ways = [all(finding.state == "ok" for finding in way) for way in ways]
     for way, works in zip(ways, open_ways, strict=True):
         yield from way if works or not any(open_ways) else map(_not_needed, way)
@@ -40,18 +40,18 @@ def _not_needed(finding: Finding) -> Finding:
     return Finding.skipped(finding.step, f"{finding.said}; not needed, another address works")
 
 
-def _way(kit: Kit, host: str, port: int, patience: float) -> Step:
-    node = f"server {kit.server.name!r} at {host}:{port}"
-    resolved = _resolve(host, port, node)
+def _way(kit: Kit, way: Way, patience: float) -> Step:
+    node = f"server {way.server!r} at {way.address}"
+    resolved = _resolve(way.host, way.port, node)
     yield resolved
     if resolved.state != "ok":
         return
-    reached = _connect(kit, host, port, patience)
+    reached = _connect(way, node, patience)
     if isinstance(reached, Finding):
         yield reached
         return
     yield Finding.ok("port", f"{node}: answers")
-    yield from _handshake(kit, host, port, reached, patience)
+    yield from _handshake(kit, way, node, reached, patience)
 
 
 def _resolve(host: str, port: int, node: str) -> Finding:
@@ -68,24 +68,22 @@ def _resolve(host: str, port: int, node: str) -> Finding:
     return Finding.ok("name", f"{node}: {', '.join(sorted({str(row[4][0]) for row in found}))}")
 
 
-def _connect(kit: Kit, host: str, port: int, patience: float) -> socket.socket | Finding:
-    node = f"server {kit.server.name!r} at {host}:{port}"
+def _connect(way: Way, node: str, patience: float) -> socket.socket | Finding:
     try:
-        return socket.create_connection((host, port), timeout=patience)
+        return socket.create_connection((way.host, way.port), timeout=patience)
     except ConnectionRefusedError:
-        remedy = f"start it there with `atoll server {kit.server.name}`, or correct the port in project.yaml"
+        remedy = f"start it there with `atoll server {way.server}`, or correct the port in project.yaml"
         return Finding.problem("port", f"{node}: nobody listens (connection refused)", remedy)
     except TimeoutError:
-        remedy = f"let the firewalls pass TCP port {port} from here to {host}"
+        remedy = f"let the firewalls pass TCP port {way.port} from here to {way.host}"
         return Finding.problem("port", f"{node}: no answer within {patience:g} s", remedy)
     except OSError as error:
-        return Finding.problem("port", f"{node}: {error.strerror or error}", f"repair this machine's way to {host}")
+        return Finding.problem("port", f"{node}: {error.strerror or error}", f"repair this machine's way to {way.host}")
 
 
-def _handshake(kit: Kit, host: str, port: int, plain: socket.socket, patience: float) -> Step:
-    node = f"server {kit.server.name!r} at {host}:{port}"
+def _handshake(kit: Kit, way: Way, node: str, plain: socket.socket, patience: float) -> Step:
     try:
-        made = greet(kit, host, plain, patience)
+        made = greet(kit, way.host, plain, patience)
     except AtollError as error:
         yield Finding.problem("TLS", error.what, error.remedy or "repair the kit")
         return
@@ -94,17 +92,16 @@ def _handshake(kit: Kit, host: str, port: int, plain: socket.socket, patience: f
         return
     yield Finding.ok("TLS", f"{node}: {made.version}, both ends verified")
     try:
-        peer = admit(made.certificate, project=kit.project, roles=("server",), name=kit.server.name)
+        peer = admit(made.certificate, project=kit.project, roles=("server",), name=way.server)
     except AtollError as error:
         yield Finding.problem("server", f"{node}: {error.what}", error.remedy or "correct the address")
         return
     yield Finding.ok("server", f"{node}: {peer}, project {peer.project!r}")
     yield _clock(made.certificate, node)
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    admission = _admission(kit, address, node, patience)
+    admission = _admission(kit, way.address, node, patience)
     yield admission
     if admission.state == "ok" and kit.role in ("admin", "auditor"):
-        yield from check_talk(kit, address, node, patience)
+        yield from check_talk(kit, way.address, node, patience)
 
 
 def _admission(kit: Kit, address: str, node: str, patience: float) -> Finding:
