@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +12,7 @@ from rich.table import Table
 
 from atoll.cli.app import app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.asking import COLOURS, KitOption, PassphraseFile, ServerOption, asked, moment, open_kit
+from atoll.cli.asking import COLOURS, KitOption, PassphraseFile, ServerOption, asked, moment, open_kit, telling
 
 if TYPE_CHECKING:
     from atoll.runtime.fronts.admin import Admin
@@ -32,6 +34,11 @@ def command(
         return await admin.jobs()
 
     async def always(admin: Admin) -> list[dict[str, Any]]:
+        if not output.console.is_terminal:  # a file cannot be drawn over: a line for every change
+            tells: defaultdict[str, Callable[[dict[str, Any]], None]] = defaultdict(lambda: telling(output))
+            async for found in admin.watch():
+                for job in found:
+                    tells[job["job"]](job)
         with Live(console=output.console, auto_refresh=False) as live:
             async for found in admin.watch():
                 live.update(_table(found), refresh=True)

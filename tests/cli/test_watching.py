@@ -1,0 +1,86 @@
+"""``atoll jobs --watch``: every change is shown, until Ctrl-C."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.cli import run
+from atoll.runtime.fronts import admin
+from atoll.runtime.fronts.looking import Looking
+from atoll.runtime.fronts.news import News
+from atoll.runtime.jobs.memory import MemoryStore
+from atoll.runtime.jobs.records import Submission
+from atoll.runtime.jobs.states import JobState
+from atoll.runtime.provision import ProjectConfig, provision
+
+LIFE = [JobState.SCHEDULED, JobState.DEPLOYING, JobState.RUNNING, JobState.FAILED]
+INTERRUPTED = 130
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    settings = {
+        "project": "p",
+        "servers": [{"name": "server", "hosts": ["localhost"]}],
+        "admins": [{"name": "ann", "org": "x"}],
+    }
+    return provision(ProjectConfig.model_validate(settings), tmp_path / "kits").folder / "ann"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    """A server without a network: whenever somebody has seen all there is, its job moves on; after its end comes Ctrl-C."""
+    store, news = MemoryStore(), News()
+    looking = Looking(store, None, news, lambda job: Path(job))  # type: ignore[arg-type]
+    said: dict[str, Any] = {"submitter": "ann", "org": "x", "spec": {}}
+    store.submit(Submission(name="[b]calm", token="1", **said), now=0.0, who="ann")
+    job = store.submit(Submission(name="walk", token="2", **said), now=0.0, who="ann").id
+    coming = list(LIFE)
+
+    class Near(admin.Admin):
+        async def __aenter__(self) -> Near:
+            return self
+
+        async def one(self, op: str, **fields: Any) -> Any:
+            if fields.get("seen") is not None:
+                if not coming:
+                    raise KeyboardInterrupt
+                state = coming.pop(0)
+                store.move(job, state, now=1.0, reason="no [room]" if state is JobState.FAILED else "")
+            return await anext(looking._jobs(None, {"op": op, **fields}))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(admin, "Admin", Near)
+    return store
+
+
+def test_every_change_is_shown_on_a_terminal(
+    kit: Path, server: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "200"}.items():
+        monkeypatch.setenv(name, value)
+    assert run(["jobs", "--watch", "--kit", str(kit)]) == INTERRUPTED
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    rows = [line.split()[1:3] for line in shown.splitlines() if line.startswith("00000002-")]
+    assert list(dict.fromkeys(state for _, state in rows)) == [
+        "queued",
+        *LIFE,
+    ]  # in place, each drawn over the one before
+    assert "[b]calm" in shown
+    assert "no [room]" in shown
+
+
+def test_in_a_file_each_change_is_a_line(kit: Path, server: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["jobs", "--watch", "--kit", str(kit)]) == INTERRUPTED
+    lines = [line.split(maxsplit=3) for line in capsys.readouterr().err.splitlines() if line.startswith("0000000")]
+    assert [line[2] for line in lines if line[1] == "walk"] == ["queued", *LIFE]
+    assert [line[2] for line in lines if line[1] == "[b]calm"] == ["queued"]  # what has not changed is not said again
+    assert lines[-1][3] == "no [room]"
+
+
+def test_json_is_one_object(kit: Path, server: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["jobs", "--watch", "--json", "--kit", str(kit)]) == 0
+    assert capsys.readouterr().out.count('"state": "queued"') == 2
