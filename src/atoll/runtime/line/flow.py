@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 
-from atoll.runtime.transport.base import Buffer
+from atoll.runtime.transport.base import BLOCK, Buffer
 
 from .frames import HEADER, OVERHEAD, Frame, Kind, Violation
+from .pace import SHORTEST
 
 __all__ = ["Inbox", "Outbox"]
 
 _SLACK = 1 << 13  # OPEN, CLOSE and dropped messages do not wait for room
 
 
+def _charge(size: int) -> int:
+    """What content counts against the window where it is sent: as much as if it were cut into the shortest frames."""
+    return size + OVERHEAD * max(1, -(-size // SHORTEST))
+
+
 class Outbox:
-    """Frames in order, kept until the other end has consumed them.
+    """Frames in order, kept until the other end has consumed them. One that was never written may still be cut into several.
 
     Attributes:
         first: number of the oldest frame that is kept.
@@ -30,14 +36,14 @@ class Outbox:
         self.next = 0
         self.closed = False
         self._channel = channel
-        self._written = 0  # the highest cursor ever
+        self._written = 0  # frames from here on are not known at the other end
         self._window = window
         self.held = 0
         self._frames: deque[Frame] = deque()
 
     def room(self, size: int) -> bool:
         """Whether content of so many bytes may be put in now."""
-        return self.held + size + OVERHEAD <= self._window
+        return self.held + _charge(size) <= self._window
 
     def put(self, kind: Kind, flags: int, content: Buffer, *, settled: bool = False) -> None:
         """Number a frame and keep it.
@@ -53,16 +59,33 @@ class Outbox:
             whole = b"".join(frame.parts)
             frame = frame._replace(content=memoryview(whole)[HEADER.size :], whole=whole)
         self._frames.append(frame)
-        self.held += frame.cost
+        self.held += _charge(len(content))
         self.next += 1
         self.closed = kind is Kind.CLOSE
 
-    def take(self) -> Frame:
-        """The frame to write next; there must be one: ``cursor < next``."""
-        frame = self._frames[self.cursor - self.first]
+    def take(self, most: int = BLOCK) -> Frame:
+        """The frame to write next; there must be one: ``cursor < next``.
+
+        Args:
+            most: bytes of content after which it is cut; ``SHORTEST`` times a power of two.
+        """
+        index = self.cursor - self.first
+        frame = self._frames[index]
+        if frame.seq != self.cursor:  # one before it was cut
+            frame = self._frames[index] = frame._replace(seq=self.cursor, whole=b"")
+        if len(frame.content) > most and self.cursor >= self._written:
+            frame = self._cut(index, frame, most)
         self.cursor += 1
         self._written = max(self._written, self.cursor)
         return frame
+
+    def _cut(self, index: int, frame: Frame, most: int) -> Frame:
+        content = memoryview(frame.content)
+        head = frame._replace(flags=0, content=content[:most], whole=b"")
+        self._frames[index] = head
+        self._frames.insert(index + 1, frame._replace(seq=frame.seq + 1, content=content[most:], whole=b""))
+        self.next += 1
+        return head
 
     def consumed(self, count: int) -> None:
         """Forget the frames before number ``count``: the other end has consumed them.
@@ -73,7 +96,7 @@ class Outbox:
         if count > self._written:
             raise Violation(f"frame {count} of channel {self._channel} is acknowledged, {self._written} were written")
         while self.first < count:
-            self.held -= self._frames.popleft().cost
+            self.held -= _charge(len(self._frames.popleft().content))
             self.first += 1
         self.cursor = max(self.cursor, self.first)
 
@@ -87,7 +110,7 @@ class Outbox:
             raise Violation(
                 f"channel {self._channel} cannot go on at frame {received}: {self.first} to {self._written}"
             )
-        self.cursor = received
+        self.cursor = self._written = received
 
 
 class Inbox:

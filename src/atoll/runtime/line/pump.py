@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from atoll.runtime.transport.base import Buffer, Pipe, PipeClosed
 
 from .frames import Frame, Kind, Violation, parse, text_of
+from .pace import Pace
 from .pulse import Pulse
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Pump:
         self.line = line
         self.pipe = pipe
         self.pulse = Pulse(line.statistics)
+        settings = line.settings
+        self._pace = Pace(None if settings.heartbeat is None else settings.silence)
         self._task: asyncio.Task[str] | None = None
         self._stopped = asyncio.get_running_loop().create_future()
         self._wake = asyncio.Event()
@@ -124,19 +127,22 @@ class Pump:
             self._farewell = text_of(frame)
             self.leave("")
         else:
+            self._pace.proven |= frame.kind is Kind.ACK
             self.line.table.take(frame)
 
     async def _write(self) -> None:
-        statistics = self.line.statistics
+        statistics, clock = self.line.statistics, asyncio.get_running_loop().time
         while not (self._left and self._farewell is not None):
             parts = self._next()
             if parts is None:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
+            size, began = sum(len(part) for part in parts), clock()
             statistics.sent_blocks += 1
-            statistics.sent_bytes += sum(len(part) for part in parts)
+            statistics.sent_bytes += size
             await self.pipe.send(*parts)
+            self._pace.took(size, clock() - began)
 
     def _next(self) -> tuple[Buffer, ...] | None:
         if self._left:  # nothing follows the farewell: the other end may be gone once it has heard it
@@ -159,7 +165,7 @@ class Pump:
         outbox = channel.outbox
         if outbox.cursor == outbox.next:
             return None if not self._ready else self._data()
-        frame = outbox.take()
+        frame = outbox.take(self._pace.most)
         if outbox.cursor < outbox.next:
             self._ready[channel.number] = channel
         return frame
