@@ -5,7 +5,8 @@
     python benchmarks/wire.py stream             # one part: stream, sites, memory
 
 stream   a server sends 18 MB to 10 clients, each sends 18 MB back; Line over gRPC beside a raw gRPC stream with the same options and blocks, Line
-         over TCP beside bare TLS sockets. Clients are in one process, the server in another. Variants take turns; medians of rounds.
+         over TCP beside bare TLS sockets. Clients are in one process, the server in another. Variants take turns; medians of rounds, and the
+         processor time of both processes for a round, which says more where the machine is shared.
 sites    1,000 sites, one TLS connection each, in a few processes: 100 rounds of small messages; medians, and whether a reply was lost.
 memory   1 GiB to one client through a spool file: what either process holds beyond the tensor.
 """
@@ -27,7 +28,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -161,30 +162,43 @@ async def line_round(channels: list[Channel], tree: Any) -> None:
     await asyncio.gather(*(one(channel) for channel in channels))
 
 
-async def line_variant(kind: str, me: Credentials, parties: list[Credentials], rounds: int) -> list[float]:
+async def line_variant(kind: str, me: Credentials, parties: list[Credentials], rounds: int) -> list[Cost]:
     address, lines, stop = await line_server(kind, me)
     process = mp.get_context("spawn").Process(target=clients, args=(f"{kind} line", address, parties))
     process.start()
     channels = [(await lines.get()).open("job") for _ in parties]
     tree = model(SIZE)
-    times = await timed(functools.partial(line_round, channels, tree), rounds)
+    times = await timed(functools.partial(line_round, channels, tree), rounds, process)
     await stop()
     process.join(10)
     process.kill()
     return times
 
 
-async def timed(once: Round, rounds: int) -> list[float]:
+class Cost(NamedTuple):
+    """Of one round: seconds, and processor time of server and clients."""
+
+    wall: float
+    cpu: float
+
+
+def cpu(pid: int) -> float:
+    """Seconds of processor time that a process has used so far (proc(5))."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def timed(once: Round, rounds: int, process: Any) -> list[Cost]:
     await once()
-    times = []
+    costs = []
     for _ in range(rounds):
-        began = time.perf_counter()
+        spent, began = cpu(process.pid) + cpu(os.getpid()), time.perf_counter()
         await once()
-        times.append(time.perf_counter() - began)
-    return times
+        costs.append(Cost(time.perf_counter() - began, cpu(process.pid) + cpu(os.getpid()) - spent))
+    return costs
 
 
-async def grpc_variant(me: Credentials, parties: list[Credentials], rounds: int) -> list[float]:
+async def grpc_variant(me: Credentials, parties: list[Credentials], rounds: int) -> list[Cost]:
     from atoll.runtime.transport import rpc
 
     calls: asyncio.Queue[Any] = asyncio.Queue()
@@ -222,7 +236,7 @@ async def grpc_variant(me: Credentials, parties: list[Credentials], rounds: int)
     async def once() -> None:
         await asyncio.gather(*(one(context) for context in contexts))
 
-    times = await timed(once, rounds)
+    times = await timed(once, rounds, process)
     over.set()
     await server.stop(1)
     process.join(10)
@@ -230,7 +244,7 @@ async def grpc_variant(me: Credentials, parties: list[Credentials], rounds: int)
     return times
 
 
-async def tls_variant(me: Credentials, parties: list[Credentials], rounds: int) -> list[float]:
+async def tls_variant(me: Credentials, parties: list[Credentials], rounds: int) -> list[Cost]:
     """A thread a connection, which sends all and then reads all."""
     import socket
 
@@ -258,7 +272,7 @@ async def tls_variant(me: Credentials, parties: list[Credentials], rounds: int) 
         loop = asyncio.get_running_loop()
         await asyncio.gather(*(loop.run_in_executor(pool, one, sock) for sock in socks))
 
-    times = await timed(once, rounds)
+    times = await timed(once, rounds, process)
     for sock in socks:
         sock.close()
     process.join(10)
@@ -271,19 +285,23 @@ def stream(quick: bool) -> dict[str, Any]:
     me = authority.issue("server", "hub")
     parties = [authority.issue("site", f"s{number}") for number in range(10)]
     turns, rounds = (2, 3) if quick else (5, 6)
-    times: dict[str, list[float]] = {"grpc line": [], "grpc raw": [], "tcp line": [], "tcp raw": []}
+    times: dict[str, list[Cost]] = {"grpc line": [], "grpc raw": [], "tcp line": [], "tcp raw": []}
     for _ in range(turns):  # in turns, so that all meet the same machine
         times["grpc line"] += asyncio.run(line_variant("grpc", me, parties, rounds))
         times["grpc raw"] += asyncio.run(grpc_variant(me, parties, rounds))
         times["tcp line"] += asyncio.run(line_variant("tcp", me, parties, rounds))
         times["tcp raw"] += asyncio.run(tls_variant(me, parties, rounds))
-    median = {name: statistics.median(values) for name, values in times.items()}
+    median = {name: statistics.median(one.wall for one in values) for name, values in times.items()}
+    spent = {name: statistics.median(one.cpu for one in values) for name, values in times.items()}
     moved = 2 * SIZE * len(parties) / 1e6
     return {
         "seconds a round": median,
+        "processor seconds a round": spent,
         "MB/s": {name: moved / value for name, value in median.items()},
         "line / raw over grpc": median["grpc raw"] / median["grpc line"],
         "line / raw over tcp": median["tcp raw"] / median["tcp line"],
+        "line / raw over grpc, by processor time": spent["grpc raw"] / spent["grpc line"],
+        "line / raw over tcp, by processor time": spent["tcp raw"] / spent["tcp line"],
     }
 
 
