@@ -114,6 +114,26 @@ def test_functions_over_the_whole_range(function: Any) -> None:
     torch.testing.assert_close(got[0][0], function(x), rtol=1e-6, atol=2e-38, equal_nan=True)
 
 
+def test_rows_of_every_length_fold_and_move() -> None:
+    lengths = (3, 10, 37)  # below a vector of 4, 8 or 16 lanes, and between whole ones
+    x = _drawn(1, 1, 5, sum(lengths))
+    x[0, 0, 1, 4], x[0, 0, 3, 12], x[0, 0, 2, -1], x[0, 0, 4, 30] = float("nan"), INF, float("nan"), -INF
+
+    def step(held: Any, shared: Any, data: Any) -> list[Tensor]:
+        made = []
+        for end, length in zip(np.cumsum(lengths), lengths, strict=True):
+            row = data[0][:, int(end) - length : int(end)]
+            most, least = row.amax(1, keepdim=True), row.amin(1, keepdim=True)
+            chosen = torch.where(row > 0.2, row * most, row - least)
+            made += [chosen, row.sum(1), row.mean(0), row.amax(0), row.amin(0), most, least, chosen.exp().sum(1).log()]
+        return [*made, torch.zeros(())]
+
+    wanted = step([], [], [x[0, 0]])[:-1]
+    got, _ = _steps(step, [torch.zeros(1, *leaf.shape) for leaf in wanted], [], [x])
+    for mine, right in zip(got, wanted, strict=True):
+        torch.testing.assert_close(mine[0], right, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
 SIDES = [(1, 16), (4, 33), (15, 1), (16, 16), (17, 33), (70, 1), (70, 16)]
 
 

@@ -221,7 +221,7 @@ def make_code(columns: Sequence[Column], phases: dict[str, Phase], began: float)
     run.restype = ctypes.c_int64
     run.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64]
     seconds = {"trace": traced - began, "compile": time.perf_counter() - traced}
-    room += sum(64 + _bytes(c.example) for c in columns if c.per == "row")
+    room += sum(2 * (64 + _bytes(c.example)) for c in columns if c.per == "row")
     return NativeCode(run, room + 64 * len(columns), used, seconds)
 
 
@@ -233,8 +233,9 @@ def _source(columns: Sequence[Column], bodies: dict[str, Body], used: list[bool]
     sizes = [_bytes(c.example) for c in columns]
     pooled = [i for i, c in enumerate(columns) if c.per == "row"]
     batch = columns[pooled[0]].example.shape[1]
-    held = [f"alignas(64) char g{i}[{sizes[i]}];" for i in pooled]
-    fetch = [_fetch(i, sizes[i] // batch, batch) for i in pooled if used[i]]
+    taken = [i for i in pooled if used[i]]
+    held = [f"alignas(64) char g{i}[{sizes[i]}];" for i in taken]
+    fetch = [_fetch(i, sizes[i] // batch, batch) for i in taken]
     begin = [
         f"{C_TYPES.get(c.example.dtype, 'char')}* __restrict x{i} = ({C_TYPES.get(c.example.dtype, 'char')}*)p[{i}]; (void)x{i};"
         for i, c in enumerate(columns)
@@ -261,14 +262,21 @@ def _source(columns: Sequence[Column], bodies: dict[str, Body], used: list[bool]
             f"constexpr int COUNT = {len(columns)};",
             f"constexpr i64 PER_CLIENT[COUNT] = {{{', '.join(map(str, per_client))}}};",
             f"constexpr i64 PER_STEP[COUNT] = {{{', '.join(map(str, per_step))}}};",
-            "struct Scratch {",
-            *scratch,
+            "struct Fetched {",
             *held,
             "};",
+            "struct Scratch {",
+            *scratch,
+            "Fetched fetched[2];",
+            "};",
             f"constexpr i64 BATCH = {batch};",
-            "static void fetch(char** p, char** given, Scratch& scratch, const i64* rows) {",
-            "(void)p; (void)given; (void)scratch; (void)rows;",
+            "static void fetch(char** given, Fetched& to, const i64* rows) {",
+            "(void)given; (void)to; (void)rows;",
             *fetch,
+            "}",
+            "static void point(char** p, Fetched& from) {",
+            "(void)p; (void)from;",
+            *[f"p[{i}] = from.g{i};" for i in taken],
             "}",
             *functions,
             EPILOGUE,
@@ -278,8 +286,9 @@ def _source(columns: Sequence[Column], bodies: dict[str, Body], used: list[bool]
 
 def _fetch(i: int, size: int, batch: int) -> str:
     """Copy one mini-batch's rows of a column to where the step reads them."""
-    copy = f"std::memcpy(scratch.g{i} + b * {size}, given[{i}] + rows[b] * {size}, {size});"
-    return f"for (int b = 0; b < {batch}; ++b) {copy} p[{i}] = scratch.g{i};"
+    return (
+        f"for (int b = 0; b < {batch}; ++b) std::memcpy(to.g{i} + b * {size}, given[{i}] + rows[b] * {size}, {size});"
+    )
 
 
 def _library(source: str) -> ctypes.CDLL | None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch.fx import GraphModule, Node
 
+from .native_lanes import GUARD, Mixed, Row, loops, nest
 from .native_ops import C_TYPES, CONVERSIONS, POINTWISE, VIEWS, literal
 from .native_values import (
     Body,
@@ -133,6 +134,16 @@ class _Emitter:
         value = self._get(arg, torch.float32)
         return value if isinstance(value, Leaf) and value.name else self._store(value)
 
+    def _operand(self, arg: Any) -> Leaf:
+        """A value that a product may read in any order: a turned expression is stored in the order in which its entries lie."""
+        value = self._get(arg, torch.float32)
+        if isinstance(value, Leaf) or not value.parts:
+            return self._leaf(arg)
+        strides = max((leaf.at.stride() for leaf in leaves_of(value)), key=lambda s: sum(n > 0 for n in s))
+        order = sorted(range(len(strides)), key=lambda d: -strides[d])
+        made = self._store(permuted(value, order))
+        return Leaf(made.name, made.at.permute([order.index(d) for d in range(len(order))]), made.dtype)
+
     def _new(self, shape: tuple[int, ...], dtype: torch.dtype) -> Leaf:
         name, count = f"t{len(self.body.buffers)}", max(1, math.prod(shape))
         self.body.buffers.append(f"alignas(64) {C_TYPES[dtype]} {name}[{count}];")
@@ -169,20 +180,21 @@ class _Emitter:
         sizes, strides = merged(to.shape, [leaf.at.stride() for leaf in leaves])
         places = {id(leaf): self._place(leaf, steps) for leaf, steps in zip(leaves, strides, strict=True)}
         text = f"{places[id(to)]} {how} {text_of(value, places)};"
-        self._nest(sizes, [text])
+        row = Row(places, {id(leaf): (steps or [0])[-1] for leaf, steps in zip(leaves, strides, strict=True)}, sizes)
+        self._lines(lambda: [*loops(sizes[:-1]), "{", *row.moved(to, value, how), "}"], nest(sizes, [text]))
+
+    def _lines(self, lanes: Callable[[], list[str]], plain: list[str]) -> None:
+        """Write statements in vectors where the processor has what it takes and the operations are in the table, else as they are."""
+        try:
+            self.body.lines += [GUARD, *lanes(), "#else", *plain, "#endif"]
+        except Mixed:
+            self.body.lines += plain
 
     def _place(self, leaf: Leaf, strides: list[int]) -> str:
         terms = [f"i{d}*{step}" if step != 1 else f"i{d}" for d, step in enumerate(strides) if step]
         offset = int(leaf.at.storage_offset())
         index = " + ".join([*terms, *([str(offset)] if offset or not terms else [])])
         return f"{leaf.name}[{index}]" if leaf.name else f"i64({index})"
-
-    def _nest(self, sizes: list[int], inner: list[str], first: int = 0) -> None:
-        for d, size in enumerate(sizes, first):
-            if d - first == len(sizes) - 1:
-                self.body.lines.append("#pragma omp simd")
-            self.body.lines.append(f"for (int i{d} = 0; i{d} < {size}; ++i{d})")
-        self.body.lines += ["{", *inner, "}"]
 
     # Rules ------------------------------------------------------------------------------------------------------------
 
@@ -323,21 +335,21 @@ class _Emitter:
         places = {id(leaf): self._place(leaf, list(leaf.at.stride())) for leaf in leaves_of(turned)}
         text = text_of(turned, places)
         fold = {"amax": "larger({0}, {1})", "amin": "smaller({0}, {1})"}.get(name, "({0} + {1})")
-        ctype, split = C_TYPES[out.dtype], len(axes) if rows else len(kept)
-        spread = out.at.stride()
+        shape, split = list(turned.shape), len(axes) if rows else len(kept)
+        row = Row(places, {id(leaf): (leaf.at.stride() or (0,))[-1] for leaf in leaves_of(turned)}, shape)
+        place = self._place(out, [*([0] * split if rows else []), *out.at.stride()])
         if rows:
-            self._loop(out, Expr(first, [], out.shape, out.dtype))
-            place = self._place(out, [0] * split + list(spread))
-            self._nest(list(turned.shape), [f"{place} = {fold.format(place, text)};"])
+            begin = nest([math.prod(out.shape)], [f"{out.name}[i0] = {first};"])
+            self._lines(
+                lambda: [*loops(shape[split:-1], split), "{", *row.stacked(out, place, turned, split, name), "}"],
+                [*begin, *nest(shape, [f"{place} = {fold.format(place, text)};"])],
+            )
             return
-        place = self._place(out, list(spread))
-        lines = [f"for (int i{d} = 0; i{d} < {n}; ++i{d})" for d, n in enumerate(turned.shape[:split])]
-        lines += ["{", f"{ctype} acc = {first};"]
-        for d, n in enumerate(turned.shape[split:], split):
-            if d == len(turned.shape) - 1 and name in ("sum", "mean"):
-                lines.append("#pragma omp simd reduction(+:acc)")
-            lines.append(f"for (int i{d} = 0; i{d} < {n}; ++i{d})")
-        self.body.lines += [*lines, f"acc = {fold.format('acc', text)};", f"{place} = acc;", "}"]
+        plain = [*loops(shape[:split]), "{", f"{C_TYPES[out.dtype]} acc = {first};", *loops(shape[split:-1], split)]
+        if shape and name in ("sum", "mean"):
+            plain.append("#pragma omp simd reduction(+:acc)")
+        plain += [*loops(shape[-1:], len(shape) - 1), f"acc = {fold.format('acc', text)};", f"{place} = acc;", "}"]
+        self._lines(lambda: [*loops(shape[:split]), "{", *row.folded(out, place, turned, split, name), "}"], plain)
 
     def _product(self, node: Node) -> Value:
         """``A B``, and ``C + A B`` with or without writing to C."""
@@ -347,7 +359,6 @@ class _Emitter:
         if node.meta["val"].dtype != torch.float32:
             raise Unsupported(f"a product of {node.meta['val'].dtype}")
         shape = tuple(node.meta["val"].shape)
-        a, b = (self._leaf(arg) for arg in node.args[-2:])
         if name.endswith("mm_"):
             self._settle()
             to = self._leaf(node.args[0])
@@ -357,6 +368,7 @@ class _Emitter:
             to = self._new(shape, torch.float32)
             begin = self._get(node.args[0], torch.float32) if "add" in name else Expr("0.0f", [], shape, torch.float32)
             self._loop(to, begin)
+        a, b = self._operand(node.args[-2]), self._leaf(node.args[-1])
         a, b, to_at = (leaf if leaf.at.dim() == 3 else lifted(leaf) for leaf in (a, b, to))
         self._multiply(a, b, to_at)
         return to

@@ -59,6 +59,27 @@ INLINE float total(V v) {
 #endif
 }
 
+// C[s] += the sum of all lanes of v[s]: up to four sums at once, in a tree of shuffles, cost as much as one and a half by themselves.
+template <int S> INLINE void add_totals(const V* v, float* C) {
+#if defined(__AVX512F__) && defined(__AVX512VL__)
+  if constexpr (S > 1 && S <= 4) {
+    const __m512 zero = _mm512_setzero_ps();
+    const __m512 a = (__m512)v[0], b = (__m512)v[1], c = S > 2 ? (__m512)v[S > 2 ? 2 : 0] : zero, d = S > 3 ? (__m512)v[S - 1] : zero;
+    const __m512d ab = (__m512d)(_mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b));
+    const __m512d cd = (__m512d)(_mm512_unpacklo_ps(c, d) + _mm512_unpackhi_ps(c, d));
+    const __m512 all = (__m512)_mm512_unpacklo_pd(ab, cd) + (__m512)_mm512_unpackhi_pd(ab, cd);
+    const __m256 half = _mm512_castps512_ps256(all) + (__m256)_mm256_castpd_ps(_mm512_extractf64x4_pd((__m512d)all, 1));
+    const __m128 made = _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1);
+    constexpr __mmask8 kept = (1u << S) - 1u;
+    if constexpr (S == 4) _mm_storeu_ps(C, _mm_loadu_ps(C) + made);
+    else _mm_mask_storeu_ps(C, kept, _mm_maskz_loadu_ps(kept, C) + made);
+    return;
+  }
+#endif
+#pragma GCC unroll 8
+  for (int s = 0; s < S; ++s) C[s] += total(v[s]);
+}
+
 // C += A B where rows of B and C are contiguous: R rows of C by G vectors, the last of T lanes.
 template <int R, int G, int T, int K, int AM, int AK, int BK, int CM>
 INLINE void outer_tile(const float* A, const float* B, float* C) {
@@ -125,9 +146,7 @@ INLINE void inner_tile(const float* A, const float* B, float* C) {
     }
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int s = 0; s < S; ++s) C[r * CM + s] += total(acc[r][s]);
+  for (int r = 0; r < R; ++r) add_totals<S>(acc[r], C + r * CM);
 }
 template <int M, int S, int K, int AM, int BN, int CM>
 INLINE void inner_columns(const float* A, const float* B, float* C) {
@@ -142,43 +161,55 @@ static void inner(const float* __restrict A, const float* __restrict B, float* _
   if constexpr (REST > 0) inner_columns<M, REST, K, AM, BN, CM>(A, B + F * COLS * BN, C + F * COLS);
 }
 
+typedef int32_t I __attribute__((vector_size(L * 4)));
+INLINE V wide(V v) { return v; }
+INLINE V wide(float a) { return a - V{}; }
+INLINE I wide(int32_t a) { return a - I{}; }
 INLINE float as_float(int32_t i) { float f; std::memcpy(&f, &i, 4); return f; }
 INLINE int32_t as_int(float f) { int32_t i; std::memcpy(&i, &f, 4); return i; }
+INLINE V as_float(I i) { return (V)i; }
+INLINE I as_int(V v) { return (I)v; }
+INLINE float number(int32_t i) { return (float)i; }
+INLINE V number(I i) { return __builtin_convertvector(i, V); }
+// One of two, by a truth for all or by one for each lane.
+INLINE float pick(bool c, float a, float b) { return c ? a : b; }
+template <class A, class B> INLINE auto pick(bool c, A a, B b) -> decltype(a + b) { return c ? wide(a) : wide(b); }
+template <class A, class B> INLINE V pick(I c, A a, B b) { return c ? wide(a) : wide(b); }
+INLINE int32_t pick_int(bool c, int32_t a, int32_t b) { return c ? a : b; }
+INLINE I pick_int(I c, int32_t a, int32_t b) { return c ? wide(a) : wide(b); }
 constexpr float INF = std::numeric_limits<float>::infinity();
 constexpr float NOT_A_NUMBER = std::numeric_limits<float>::quiet_NaN();
-INLINE float f_exp(float x) {
-  float y = x > 88.72284f ? 88.72284f : x;
-  y = y < -87.0f ? -87.0f : y;
-  const float shifted = y * 1.44269504088896341f + 12582912.0f;
-  const float n = shifted - 12582912.0f;
-  float r = y - n * 0.693359375f;
+template <class T> INLINE T f_exp(T x) {
+  T y = pick(x > 88.72284f, 88.72284f, x);
+  y = pick(y < -87.0f, -87.0f, y);
+  const T shifted = y * 1.44269504088896341f + 12582912.0f;
+  const T n = shifted - 12582912.0f;
+  T r = y - n * 0.693359375f;
   r = r - n * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
+  T p = 1.9875691500e-4f * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
   // Half the power of two twice: near the largest float the whole one has no exponent left.
-  const int32_t whole = as_int(shifted) - 0x4B400000;
-  const int32_t half = whole >> 1;
-  float made = p * as_float((half + 127) << 23) * as_float((whole - half + 127) << 23);
-  made = x > 88.72284f ? INF : made;
-  return x < -87.33655f ? 0.0f : made;
+  const auto whole = as_int(shifted) - 0x4B400000;
+  const auto half = whole >> 1;
+  T made = p * as_float((half + 127) << 23) * as_float((whole - half + 127) << 23);
+  made = pick(x > 88.72284f, INF, made);
+  return pick(x < -87.33655f, 0.0f, made);
 }
-INLINE float f_log(float x) {
-  const bool tiny = x < 1.17549435e-38f;
-  const float scaled = tiny ? x * 8388608.0f : x;
-  const int32_t bits = as_int(scaled);
-  int32_t e = ((bits >> 23) & 255) - 126 - (tiny ? 23 : 0);
-  float m = as_float((bits & 0x007FFFFF) | 0x3F000000);
-  const bool low = m < 0.70710678118654752f;
-  e -= low ? 1 : 0;
-  m = low ? m + m - 1.0f : m - 1.0f;
-  const float z = m * m, n = (float)e;
-  float p = 7.0376836292e-2f;
-  p = p * m - 1.1514610310e-1f;
+template <class T> INLINE T f_log(T x) {
+  const auto tiny = x < 1.17549435e-38f;
+  const T scaled = pick(tiny, x * 8388608.0f, x);
+  const auto bits = as_int(scaled);
+  auto e = ((bits >> 23) & 255) - 126 - pick_int(tiny, 23, 0);
+  T m = as_float((bits & 0x007FFFFF) | 0x3F000000);
+  const auto low = m < 0.70710678118654752f;
+  e -= pick_int(low, 1, 0);
+  m = pick(low, m + m - 1.0f, m - 1.0f);
+  const T z = m * m, n = number(e);
+  T p = 7.0376836292e-2f * m - 1.1514610310e-1f;
   p = p * m + 1.1676998740e-1f;
   p = p * m - 1.2420140846e-1f;
   p = p * m + 1.4249322787e-1f;
@@ -186,23 +217,50 @@ INLINE float f_log(float x) {
   p = p * m + 2.0000714765e-1f;
   p = p * m - 2.4999993993e-1f;
   p = p * m + 3.3333331174e-1f;
-  float y = p * m * z + n * -2.12194440e-4f - 0.5f * z;
-  float made = m + y + n * 0.693359375f;
-  made = x == INF ? INF : made;
-  made = x == 0.0f ? -INF : made;
-  return x >= 0.0f ? made : NOT_A_NUMBER;
+  const T y = p * m * z + n * -2.12194440e-4f - 0.5f * z;
+  T made = m + y + n * 0.693359375f;
+  made = pick(x == INF, INF, made);
+  made = pick(x == 0.0f, -INF, made);
+  return pick(x >= 0.0f, made, NOT_A_NUMBER);
 }
-INLINE float f_sigmoid(float x) { return 1.0f / (1.0f + f_exp(-x)); }
-INLINE float f_tanh(float x) {
-  const float size = x < 0.0f ? -x : x, s = x * x;
-  const float e = f_exp(-2.0f * size), big = (1.0f - e) / (1.0f + e);
-  const float small = x * (1.0f + s * (-0.33333333f + s * (0.13333333f + s * (-0.05396825f + s * 0.02186949f))));
-  return size < 0.25f ? small : (x < 0.0f ? -big : big);
+template <class T> INLINE T f_sigmoid(T x) { return 1.0f / (1.0f + f_exp(-x)); }
+template <class T> INLINE T f_tanh(T x) {
+  const T size = pick(x < 0.0f, -x, x), s = x * x;
+  const T e = f_exp(-2.0f * size), big = (1.0f - e) / (1.0f + e);
+  const T small = x * (1.0f + s * (-0.33333333f + s * (0.13333333f + s * (-0.05396825f + s * 0.02186949f))));
+  return pick(size < 0.25f, small, pick(x < 0.0f, -big, big));
 }
 // The larger and the smaller of two; one that is not a number wins, as in PyTorch.
 template <class A, class B> INLINE auto larger(A a, B b) -> decltype(a + b) { return (a > b || a != a) ? a : b; }
 template <class A, class B> INLINE auto smaller(A a, B b) -> decltype(a + b) { return (a < b || a != a) ? a : b; }
+INLINE V larger(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
+INLINE V smaller(V a, V b) { return ((a < b) | (a != a)) ? a : b; }
+INLINE V larger(V a, float b) { return larger(a, wide(b)); }
+INLINE V smaller(V a, float b) { return smaller(a, wide(b)); }
+INLINE V larger(float a, V b) { return larger(wide(a), b); }
+INLINE V smaller(float a, V b) { return smaller(wide(a), b); }
 template <class A> INLINE A relu(A a) { return a < A(0) ? A(0) : a; }
+INLINE V relu(V a) { return a < V{} ? V{} : a; }
+#if defined(__AVX512F__) && defined(__AVX512VL__)
+// The first lanes of a vector, and another number in the rest.
+template <int T> INLINE V only_part(V v, float rest) {
+  return (V)_mm512_mask_mov_ps(_mm512_set1_ps(rest), (__mmask16)((1u << T) - 1u), (__m512)v);
+}
+template <int STEP> INLINE V turned(V v) {
+  if constexpr (STEP == 8) return (V)_mm512_shuffle_f32x4((__m512)v, (__m512)v, 0x4E);
+  if constexpr (STEP == 4) return (V)_mm512_shuffle_f32x4((__m512)v, (__m512)v, 0xB1);
+  if constexpr (STEP == 2) return (V)_mm512_permute_ps((__m512)v, 0x4E);
+  return (V)_mm512_permute_ps((__m512)v, 0xB1);
+}
+INLINE float largest(V v) {
+  v = larger(v, turned<8>(v)), v = larger(v, turned<4>(v)), v = larger(v, turned<2>(v)), v = larger(v, turned<1>(v));
+  return v[0];
+}
+INLINE float smallest(V v) {
+  v = smaller(v, turned<8>(v)), v = smaller(v, turned<4>(v)), v = smaller(v, turned<2>(v)), v = smaller(v, turned<1>(v));
+  return v[0];
+}
+#endif
 INLINE i64 within(i64 i, i64 n, i64& bad) {
   i = i < 0 ? i + n : i;
   if (__builtin_expect(i < 0 || i >= n, 0)) { bad = 1; return 0; }
@@ -211,19 +269,26 @@ INLINE i64 within(i64 i, i64 n, i64& bad) {
 """
 
 EPILOGUE = r"""
-// For every client: the beginning, its steps but those that it sits out, the end. Rows of the pool are fetched as they are needed.
+// For every client: the beginning, its steps but those that it sits out, the end. Rows of the pool are fetched one step ahead: the processor
+// then copies them while it computes, and what it wrote is in the cache before it is read.
 extern "C" i64 run(char** given, char* room, const i64* rows, const i64* begins, const uint8_t* active, i64 clients) {
   Scratch& scratch = *(Scratch*)room;
   char* p[COUNT];
-  i64 bad = 0;
+  i64 bad = 0, side = 0;
+  const i64 end = begins[clients];
+  const auto next = [&](i64 at) { while (active && at < end && !active[at]) ++at; return at; };
+  i64 ready = next(begins[0]);
+  if (ready < end) fetch(given, scratch.fetched[0], rows + ready * BATCH);
   for (i64 c = 0; c < clients; ++c) {
     for (int i = 0; i < COUNT; ++i) p[i] = given[i] + c * PER_CLIENT[i];
     start(p, scratch, bad);
-    for (i64 at = begins[c]; at < begins[c + 1]; ++at) {
-      if (active && !active[at]) continue;
+    for (i64 at = ready; at < begins[c + 1]; at = ready) {
       for (int i = 0; i < COUNT; ++i) if (PER_STEP[i]) p[i] = given[i] + at * PER_STEP[i];
-      fetch(p, given, scratch, rows + at * BATCH);
+      ready = next(at + 1);
+      if (ready < end) fetch(given, scratch.fetched[1 - side], rows + ready * BATCH);
+      point(p, scratch.fetched[side]);
       step(p, scratch, bad);
+      side = 1 - side;
     }
     finish(p, scratch, bad);
   }
