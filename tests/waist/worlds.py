@@ -26,7 +26,7 @@ def bridge() -> Bridge:
 
 
 def over_tls(workers: int | None = None) -> Rehearsal:
-    return bridge().engine(workers)
+    return bridge().engine(sites=workers or 3)
 
 
 WORLDS = {**ENGINES, "network": Rehearsal, "network over TLS": over_tls}

@@ -82,9 +82,15 @@ class _Mortal:
 
 @contextlib.contextmanager
 def _fragile_disk(fuse: _Fuse) -> Iterator[None]:
-    """Every flush is a step; what is not yet flushed at a crash loses its tail. Nothing waits for a real disk."""
+    """Every flush is a step; what is not yet flushed at a crash loses its tail. Nothing waits for a real disk.
+
+    The fuse is of this process: one that is forked has a copy, which counts nothing.
+    """
+    mine = os.getpid()
 
     def fsync(handle: int) -> None:
+        if os.getpid() != mine:
+            return
         try:
             fuse.step("before flush")
         except Killed:
@@ -171,7 +177,7 @@ def killed_and_resumed(
         make_world: ``(folder, resume) -> World``, with a fresh engine.
         program: the program; module-level tasks, so that every engine can run it.
         folder: an empty folder for the runs.
-        points: how many steps to kill at, spread evenly, first and last among them; ``None`` is every step.
+        points: how many steps to kill at, spread evenly, first and last among them, or the one in the middle; ``None`` is every step.
         deaths: how often it is killed at that step, counted from its last beginning, before it is left alone.
         exact_spending: a conversation that is cut off and held again releases twice and is booked twice; say False for those.
 
@@ -211,6 +217,8 @@ def _die_and_live(
 def _spread(steps: int, points: int | None) -> Sequence[int]:
     if points is None or points >= steps:
         return range(steps)
+    if points == 1:
+        return [steps // 2]
     return sorted({int(i) for i in np.linspace(0, steps - 1, points)})
 
 

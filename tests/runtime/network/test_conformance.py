@@ -7,7 +7,10 @@ import pytest
 from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.testing.conformance import ENGINE_CHECKS
 
+POINTS = {"survives": 8, "never_twice": 8}  # steps to die at
+
 
 @pytest.mark.parametrize("law", sorted(ENGINE_CHECKS))
 def test_the_network_keeps_the_law(law):
-    ENGINE_CHECKS[law](lambda: Rehearsal(3), 1e-12)
+    more = {"points": POINTS[law]} if law in POINTS else {}
+    ENGINE_CHECKS[law](lambda: Rehearsal(3), 1e-12, **more)

@@ -70,7 +70,7 @@ def repeats(make: MakeEngine, tolerance: float) -> None:
     require(not np.array_equal(first.result["ask"]["draw"], other.result["ask"]["draw"]), "the seed changes nothing")
 
 
-def survives(make: MakeEngine, tolerance: float) -> None:
+def survives(make: MakeEngine, tolerance: float, *, points: int = 12) -> None:
     """Killed at a step and resumed, it gives the same; what must not run twice does not."""
     del tolerance
 
@@ -78,10 +78,10 @@ def survives(make: MakeEngine, tolerance: float) -> None:
         return _world(make, cost=_slow(), folder=folder, resume=resume)
 
     with tempfile.TemporaryDirectory() as folder:
-        killed_and_resumed(world, every_verb, Path(folder), points=12)
+        killed_and_resumed(world, every_verb, Path(folder), points=points)
 
 
-def never_twice(make: MakeEngine, tolerance: float) -> None:
+def never_twice(make: MakeEngine, tolerance: float, *, points: int = 15) -> None:
     """A task that drew secrets or spent budget runs once, killed wherever: single replies, sums and conversations that ended."""
     del tolerance
 
@@ -97,7 +97,7 @@ def never_twice(make: MakeEngine, tolerance: float) -> None:
         return _world(make, folder=folder, resume=resume)
 
     with tempfile.TemporaryDirectory() as folder:
-        whole = killed_and_resumed(world, program, Path(folder), points=15, deaths=2)
+        whole = killed_and_resumed(world, program, Path(folder), points=points, deaths=2)
     same(whole.result, [3, 3, 5, 3, 3, 1, 1], "runs of tasks that must not run twice")
 
 
@@ -274,13 +274,13 @@ def rolls_back(make: MakeEngine, tolerance: float) -> None:
             require(False, "the run was not killed")
 
 
-ENGINE_CHECKS: Mapping[str, Callable[[MakeEngine, float], None]] = {
+ENGINE_CHECKS: Mapping[str, Callable[..., None]] = {
     check.__name__: check
     for check in (
         verbs, repeats, survives, never_twice, errors, states, large_messages, sessions, deadlocks, mail, unknown_task, rolls_back,
     )
 }  # fmt: skip
-"""The laws by name, for parametrised tests: ``ENGINE_CHECKS[name](make_engine, tolerance)``."""
+"""The laws by name, for parametrised tests: ``ENGINE_CHECKS[name](make_engine, tolerance)``; those that kill take ``points=``, the steps to kill at."""
 
 
 def check_engine(make_engine: MakeEngine, *, tolerance: float = 1e-12) -> None:
