@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
@@ -39,7 +40,7 @@ async def listening(kits: Path, name: str) -> tuple[Listener, int]:
     kit = Kit.read(kits / name)
 
     async def accept(pipe: Pipe) -> None:
-        with pytest.raises(PipeClosed, match=""):
+        with contextlib.suppress(PipeClosed):
             await pipe.recv()
         await pipe.close()
 

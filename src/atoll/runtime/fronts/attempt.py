@@ -135,7 +135,7 @@ class Attempt:
         try:
             ending = await carry(far, local, self._count)
             if ending.channel is local:
-                self._parties.dismissed.add(desk.name)
+                self._parties.dismiss(desk.name)
         finally:
             far.close("the attempt has ended")
 

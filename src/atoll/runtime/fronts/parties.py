@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,18 +24,21 @@ class Parties:
     Attributes:
         desks: by name.
         ending: the first outcome that a site has brought about.
-        dismissed: sites that the server's process has let go: their end is no news.
     """
 
     def __init__(self, job: str, attempt: int, desks: Sequence[Desk]) -> None:
         self.desks = {desk.name: desk for desk in desks}
         self.ending: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.dismissed: set[str] = set()
+        self._dismissed: dict[str, float] = {}
         self._job = job
         self._attempt = attempt
         self._deployed = {name: asyncio.Event() for name in self.desks}
         self._exited = {name: asyncio.Event() for name in self.desks}
         self._tasks = [asyncio.create_task(self._listen(desk)) for desk in desks]
+
+    def dismiss(self, site: str) -> None:
+        """The server's process has let a site go: its end is no news, and what it has to say of it is waited for from now on."""
+        self._dismissed.setdefault(site, time.monotonic())
 
     async def deployed(self, within: float) -> list[str]:
         """Wait until every site has started its process; those that have not in time."""
@@ -46,14 +50,16 @@ class Parties:
 
         Args:
             final: the job has its result, and no attempt will follow.
-            within: seconds.
+            within: seconds, since it was let go of.
         """
+        now = time.monotonic()
         for name, desk in self.desks.items():
             # A site whose process has ended must still know whether the job has.
             desk.stop(self._job, self._attempt, end=final)
             if not desk.connected:
                 self._exited[name].set()
-        await _all(self._exited.values(), within)
+        left = {name: within - (now - self._dismissed.get(name, now)) for name in self.desks}
+        await asyncio.gather(*(_all([event], left[name]) for name, event in self._exited.items()))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -82,7 +88,7 @@ class Parties:
 
     def _exit(self, site: str, frame: Mapping[str, Any]) -> None:
         place, code = f"site {site!r}", frame.get("code")
-        if site in self.dismissed:
+        if site in self._dismissed:
             return  # the server's process let it go, and knows why
         if frame.get("error") is not None:
             self._end(failed_at(place, frame["error"]))

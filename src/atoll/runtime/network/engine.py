@@ -169,33 +169,35 @@ class Network:
             self.news.fail(error)
         else:
             self._give_up(station)
+            station.part()
 
     def _give_up(self, station: Station) -> None:
         here = {p for p, site in enumerate(self._placement) if site == station.name}
         self._replies.lost(here, self.world.clock.now())
 
     async def _watching(self) -> None:
-        """One rule: a site that owes a reply and shows no progress for so long is given up."""
         while True:
             await asyncio.sleep(min(self.patience / 10, 5.0))
-            owing = {self.station(position) for position in self._replies.owed()}
-            for station in {*owing, *(one for one in self._stations.values() if one.owes)}:
-                silent = station.silence()
-                if silent > self.patience and station.alive:
-                    self._silent(station, silent)
+            self.beat()
 
-    def _silent(self, station: Station, seconds: float) -> None:
-        error = TaskError(
-            f"no progress for {seconds:.0f} seconds",
-            where=f"site {station.name}",
-            remedy="see the site's log; raise `patience` if its work is that slow, or set on_lost: drop",
-        )
+    def beat(self) -> None:
+        """One rule: a site that owes a reply and shows no progress for so long is given up. To be looked at now and then.
+
+        Where the program goes on without it, it is not waited for again until something of it comes.
+        """
+        owing = {self.station(position) for position in self._replies.owed()}
+        for station in {*owing, *(one for one in self._stations.values() if one.owes)}:
+            if station.silence() > self.patience and station.alive:
+                self._silent(station)
+
+    def _silent(self, station: Station) -> None:
         if station.owes:  # what its parties keep is not what the others' is any more: it cannot come back
-            station.refuse(error)
+            station.refuse(_late(station))
         elif self.on_lost == "drop":
+            station.mute = True
             self._give_up(station)
         else:
-            self.news.fail(error)
+            self.news.fail(_late(station))
 
     # ------------------------------------------------------------------ work
 
@@ -205,7 +207,7 @@ class Network:
         body = Shared({"message": request.message})
         wanted = "fold" if push == "sum" else push
         for station, here in self.by_site(positions.tolist()).items():
-            if not station.alive:
+            if station.mute or not station.alive:
                 self._give_up(station)
                 continue
             names = [self.world.roster.name(p) for p in here] if request.mail else []
@@ -297,6 +299,8 @@ class Network:
 
         async def told(station: Station) -> Any:
             try:
+                if station.mute:  # it was waited for already
+                    raise station.refuse(_late(station))
                 return await station.call(self.number(), frames[station.name], read)
             except TaskError:
                 if station.alive or self.on_lost == "fail":
@@ -361,6 +365,14 @@ class Shared:
         if self._packed is None:
             self._packed = Packed(self._tree)
         return self._packed
+
+
+def _late(station: Station) -> TaskError:
+    return TaskError(
+        f"no progress for {station.silence():.0f} seconds",
+        where=f"site {station.name}",
+        remedy="see the site's log; raise `patience` if its work is that slow, or set on_lost: drop",
+    )
 
 
 def _packed(request: Request, names: list[str]) -> dict[str, Any]:

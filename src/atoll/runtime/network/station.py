@@ -27,6 +27,11 @@ class Station:
         link: to its job process.
         on_frame: takes what is no answer: replies, words of roles.
         on_end: told once when the link has ended, and why.
+
+    Attributes:
+        heard: when a frame of it came last.
+        alive: whether it has not been given up.
+        mute: whether it has been silent for too long already; until something of it comes.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class Station:
         self.link = link
         self.heard = time.monotonic()
         self.alive = True
+        self.mute = False
         self._on_frame = on_frame
         self._on_end = on_end
         self._orders: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
@@ -125,7 +131,7 @@ class Station:
         try:
             while self.alive:
                 frame = await self.link.recv()
-                self.heard = time.monotonic()
+                self.heard, self.mute = time.monotonic(), False
                 if frame["op"] == "answer":
                     future = self._answers.pop(frame["number"], None)
                     if future is not None and not future.done():
@@ -155,6 +161,12 @@ class Station:
                 future.exception()  # whoever asked may be gone already
         self._answers.clear()
         self._on_end(self, error)
+
+    def part(self) -> None:
+        """Let a site go that was given up, while others go on: what runs there for this job need not."""
+        closing = self.link.close()
+        if closing is not None:
+            self._tasks.append(asyncio.ensure_future(closing))
 
     async def close(self) -> None:
         """Let the link go."""
