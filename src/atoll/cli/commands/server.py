@@ -28,9 +28,11 @@ def command(
 ) -> int:
     """Serve a project: accept sites and people, schedule jobs, keep results. Runs until Ctrl-C; killed, it goes on where it was."""
     from atoll.runtime.fronts.server import Server
+    from atoll.runtime.handles import raise_handles
 
     output, opened = output_of(context), open_kit(kit, passphrase_file)
     place = (folder or Path(opened.name)).absolute()
     with logging_on(output, place):
+        raise_handles()
         made = Server(opened, place, address=listen, max_jobs=max_jobs)
         return serving(made.serve(lambda address: output.give({"listening": address, "folder": str(place)})))

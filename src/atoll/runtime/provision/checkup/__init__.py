@@ -8,7 +8,7 @@ from pathlib import Path
 from atoll.runtime.provision.kit import Kit
 
 from .finding import Finding
-from .machine import check_disk, check_own_port
+from .machine import check_disk, check_handles, check_own_port
 from .paper import check_paper
 from .reach import check_reach
 
@@ -28,6 +28,7 @@ def examine(kit: Kit, work: Path, patience: float = 5.0) -> Iterator[Finding]:
     yield check_disk(work)
     if kit.role == "server":
         yield check_own_port(kit)
+        yield check_handles(kit)
     elif any(finding.state == "problem" and finding.step in ("files", "key") for finding in paper):
         yield Finding.skipped("server", "not tried: this kit cannot prove who it is")
     else:

@@ -1,4 +1,4 @@
-"""This machine: room on its disk, and a server's port."""
+"""This machine: room on its disk, a server's port, and how many may connect to it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import socket
 import ssl
 from pathlib import Path
 
+from atoll.runtime.handles import allowed_handles
 from atoll.runtime.provision.kit import Kit
+from atoll.runtime.provision.sites import SiteList
 
 from .finding import Finding
 
-__all__ = ["ROOM", "check_disk", "check_own_port"]
+__all__ = ["ROOM", "check_disk", "check_handles", "check_own_port"]
 
 ROOM = 1 << 30
 """Free bytes below which a work folder is too full for models and checkpoints."""
@@ -49,6 +51,19 @@ def check_own_port(kit: Kit) -> Finding:
             remedy = f"stop what uses port {port} on {host}, or choose another port or listen address in project.yaml"
             return Finding.problem("port", f"{node}: cannot open {host}:{port} ({error.strerror})", remedy)
     return Finding.ok("port", f"{node}: {host}:{port} is free")
+
+
+def check_handles(kit: Kit) -> Finding:
+    """Whether a server may have as many files open as its project has sites; ``atoll server`` raises its limit as far as it may."""
+    found, sites = allowed_handles(), len(SiteList(kit.sites_file).among(frozenset()))
+    node = f"server {kit.name!r}"
+    if found is None:
+        return Finding.skipped("open files", f"{node}: this system has no limit that could be asked for")
+    said = f"{node}: {found.hard} files and connections at once are allowed here, enough for about {found.sites} sites"
+    if found.sites < sites:
+        remedy = "raise the hard limit of open files (ulimit -Hn, or LimitNOFILE= of a service)"
+        return Finding.problem("open files", f"{said}, and the project has {sites}", remedy)
+    return Finding.ok("open files", said)
 
 
 def _answers_as(kit: Kit, port: int) -> bool:
