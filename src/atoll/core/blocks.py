@@ -44,6 +44,7 @@ def fold_batches(request: Request, cohort: Cohort, remembered: Shelf | None = No
     sizes = np.zeros(len(positions), dtype=np.int64)
     order: list[NDArray[np.int64]] = []
     for batch in request.task.batches(cohort, request.message):
+        folded.errors.update({int(positions[place]): error for place, error in batch.errors.items()})
         block = _Block(request, batch, positions[batch.positions], cohort.keys[batch.positions])
         for place, why in batch.rejected.items():
             block.keep[batch.positions == place] = False
@@ -54,6 +55,9 @@ def fold_batches(request: Request, cohort: Cohort, remembered: Shelf | None = No
         sizes[batch.positions] = block.nbytes
         if batch.states is not None:
             _keep_states(folded.states, block.positions, batch.states, block.keep)
+        if batch.singles:
+            of_kept = batch.positions[block.keep].tolist()
+            folded.states.singles.update({int(positions[place]): batch.singles[place] for place in of_kept})
         block.leave(folded.memories)
     folded.totals = {name: _cohort_order(total, order) for name, total in folded.totals.items()}
     folded.senders = positions[kept]

@@ -167,7 +167,9 @@ class Executor:
         if fast and request.mail is None:
             cohort = Cohort(Parties(self.roster, positions), keys, self.population, shelf)
             try:
-                return fold_batches(request, cohort, remembered)
+                made = fold_batches(request, cohort, remembered)
+                made.errors = {p: self.explain(error, request, p) for p, error in made.errors.items()}
+                return made
             except Exception as error:
                 explained = self.explain(error, request, None)
                 return Folded({}, positions[:0], positions[:0], {}, dict.fromkeys(positions.tolist(), explained))

@@ -73,12 +73,16 @@ class Batch:
         reply: named aggregates whose leaves have a leading client axis.
         states: the clients' new private state, stacked likewise, or ``None`` when the task keeps none.
         rejected: position -> reason, for clients whose reply must not be aggregated.
+        singles: position -> new private state, in place of ``states``, where a task makes them one by one.
+        errors: position -> what was raised for a client of no batch.
     """
 
     positions: NDArray[np.int64]
     reply: dict[str, Aggregate]
     states: Tree = None
     rejected: dict[int, str] = field(default_factory=dict)
+    singles: dict[int, Tree] = field(default_factory=dict)
+    errors: dict[int, Exception] = field(default_factory=dict)
 
 
 @dataclass

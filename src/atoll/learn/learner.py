@@ -59,6 +59,9 @@ class Learner(Protocol):
     ``personal(params, state)``, the model of a client with this private state, which ``Evaluation(personal=True)`` needs: ``measure`` then
     gets ``"personal": True`` in its message and replies with ``"personal"`` too (see `atoll.learn.personal.measured`).
 
+    Another is ``apart()``: it gives an object whose ``train(cohort, phase, sent, clients)`` does what ``train`` does at clients that each got a
+    broadcast of their own, in blocks (see `atoll.torch.apart.Apart`), or ``None``. Rounds of gossip use it on engines that take blocks.
+
     A learner that may run private algorithms has ``releases = True``: its ``train`` calls `atoll.learn.release.released` first and sends
     nothing but the algorithm's reply. ``curved`` says whether it gives Hessian-vector products of a loss that is not piecewise linear, as
     second-order methods need. ``margins`` says whether its loss is the log-loss of one margin, as objective perturbation needs.

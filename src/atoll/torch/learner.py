@@ -25,6 +25,7 @@ from atoll.learn.personal import measured, own_model
 from atoll.learn.release import is_private, released
 from atoll.learn.reports import Reporting, as_reports
 
+from .apart import Apart
 from .evaluate import evaluate, evaluate_many, pullback, score
 from .local import LocalTraining
 from .models import buffers_of, init, load, params_of
@@ -111,6 +112,12 @@ class TorchLearner(Reporting):
                 plan.append(known or LocalTraining(self.model, part, **self._options))
             self._plans[phase] = plan
         return self._plans[phase]
+
+    def apart(self) -> Apart | None:
+        """Trains a cohort in blocks where every client got a broadcast of its own; ``None`` where clients are trained one by one anyway."""
+        if is_private(self.algorithm) or self.training.network.buffer_names:
+            return None
+        return Apart(lambda part: LocalTraining(self.model, part, **self._options), self.algorithm, _rows_of)
 
     def init(self, rng: Rng) -> Tree:
         """The initial parameters: the given module's, or those of a fresh one from the factory under ``rng``."""

@@ -185,7 +185,8 @@ class Update:
         after = self._tensors(after)
         loss = grad.first if grad.first is not None else torch.zeros((), dtype=self.network.dtype, device=seed.device)
         if active is not None:
-            after = [torch.where(active, new, old) for new, old in zip(after, local, strict=True)]
+            pairs = zip(after, local, strict=True)  # a leaf that no step touches needs no choice
+            after = [old if new is old else torch.where(active, new, old) for new, old in pairs]
             loss = torch.where(active, loss, torch.zeros_like(loss))
         return after, loss
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..learner import Learner
 
-__all__ = ["Node", "Turn", "folded"]
+__all__ = ["Node", "Round", "Turn", "folded"]
 
 
 class Turn:
@@ -74,23 +74,59 @@ class Node:
         self, island: Island, node: Tree, number: int, label: str | int = "phase"
     ) -> tuple[Tree, dict[str, Aggregate]]:
         """One round: the node's next state, and the metrics of its last reply."""
-        server, metrics = node["server"], dict[str, Aggregate]()
-        stream = island.rng.child("server")
-        info = RoundInfo(number, 1, 1, self.population, float(len(island.data)), stream)
-        for at, phase in enumerate(self.algorithm.plan(server)):
-            if not self.algorithm.needs(server, phase):
+        turn = Round(self, node, number, float(len(island.data)), island.rng)
+        for at in range(len(turn.plan)):
+            phase = turn.phase(at)
+            if phase is None:
                 continue
-            rest = beside(node)
-            message = {"broadcast": {**self.algorithm.broadcast(server, phase), **rest}, "phase": phase}
-            turn = Turn(island, node["client"], island.rng.child(label, at))
-            reply = self.learner.train(turn, message)  # type: ignore[arg-type]
-            reply = await reply if inspect.isawaitable(reply) else reply
-            sums, metrics = folded(reply)
-            node = {**node, "client": turn.state, "buffers": sums.pop("buffers", node["buffers"])}
-            server = self.algorithm.fold(server, sums, info, phase)
-        server = self.algorithm.advance(server, info)
-        require_finite(server["params"], number, whose=island.name, rate="the learning rate")
-        return {**node, "server": server}, metrics
+            view = Turn(island, turn.state["client"], island.rng.child(label, at))
+            reply = self.learner.train(view, {"broadcast": turn.sent(phase), "phase": phase})  # type: ignore[arg-type]
+            turn.take(phase, await reply if inspect.isawaitable(reply) else reply, view.state)
+        return turn.end(island.name), turn.metrics
+
+
+class Round:
+    """One node's round, phase by phase: all but the local updates.
+
+    Args:
+        node: whose functions.
+        state: of the node.
+        number: of the round.
+        examples: of the node.
+        rng: the node's stream of this request.
+    """
+
+    def __init__(self, node: Node, state: Tree, number: int, examples: float, rng: Rng) -> None:
+        self.node, self.state, self.number, self.rng = node, state, number, rng
+        self.server = state["server"]
+        self.info = RoundInfo(number, 1, 1, node.population, examples, rng.child("server"))
+        self.plan = node.algorithm.plan(self.server)
+        self.metrics: dict[str, Aggregate] = {}
+
+    def phase(self, at: int) -> str | None:
+        """The phase that is next, if there is one at this place and the server needs it."""
+        wanted = at < len(self.plan) and self.node.algorithm.needs(self.server, self.plan[at])
+        return self.plan[at] if wanted else None
+
+    def sent(self, phase: str) -> Tree:
+        """What the node sends itself."""
+        return {**self.node.algorithm.broadcast(self.server, phase), **beside(self.state)}
+
+    def take(self, phase: str, reply: dict[str, Aggregate], client: Tree) -> None:
+        """Fold the node's own reply, and keep what its client keeps."""
+        sums, self.metrics = folded(reply)
+        self.state = {**self.state, "client": client, "buffers": sums.pop("buffers", self.state["buffers"])}
+        self.server = self.node.algorithm.fold(self.server, sums, self.info, phase)
+
+    def end(self, name: str) -> Tree:
+        """The node's next state.
+
+        Raises:
+            DataError: its model has left the finite numbers.
+        """
+        server = self.node.algorithm.advance(self.server, self.info)
+        require_finite(server["params"], self.number, whose=name, rate="the learning rate")
+        return {**self.state, "server": server}
 
 
 def folded(reply: dict[str, Aggregate]) -> tuple[dict[str, Any], dict[str, Aggregate]]:

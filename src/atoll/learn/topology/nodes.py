@@ -18,6 +18,7 @@ from ..server_state import global_model
 from .decentralised import NodeCourse
 from .mixing import mixing_matrix, require_connected
 from .node import Node
+from .node_block import blocks_of
 
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
@@ -55,6 +56,7 @@ class Nodes(NodeCourse):
         self.node = Node(job.algorithm, learner)
         self.mixer = mixer
         self.members = members
+        self.blocks = blocks_of(self.node, self._begun)
 
     # ------------------------------------------------------------------ tasks
 
@@ -66,7 +68,8 @@ class Nodes(NodeCourse):
     @property
     def local(self) -> Task:
         """One round of the algorithm at the node itself."""
-        return Task("atoll.learn.topology:local", self._local, work=self.node.work)
+        blocks: dict[str, Any] = {} if self.blocks is None else {"many": self.blocks.many, "tuning": self.blocks}
+        return Task("atoll.learn.topology:local", self._local, work=self.node.work, **blocks)
 
     @property
     def peek(self) -> Task:
@@ -90,7 +93,9 @@ class Nodes(NodeCourse):
 
     def at_node(self, island: Island, message: Tree) -> Tree:
         """The node's state, or the first one."""
-        node = island.state
+        return self._begun(island.state, message)
+
+    def _begun(self, node: Tree, message: Tree) -> Tree:
         return self.mixer.begun(self.node.begin(message["init"])) if node is None else node
 
     async def _local(self, island: Island, message: Tree) -> dict[str, Aggregate]:

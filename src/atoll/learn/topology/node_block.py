@@ -1,0 +1,153 @@
+"""Nodes in blocks: the local updates of all nodes of a round at once, each node's own server around them.
+
+Nodes differ in everything, model included, so a learner takes them through ``apart()``, where every client has a broadcast of its own. The server's
+functions run node by node, as they do in `Node.round`: they are cheap, and counters keep their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Aggregate, Mean, Parts
+from atoll.core.cohort import Cohort
+from atoll.core.form import kinds_of_block
+from atoll.core.rng import Rng
+from atoll.core.states import StateBlock
+from atoll.core.task import Batch
+from atoll.core.tree import Tree
+
+from .node import Node, Round
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["NodeBlock", "blocks_of"]
+
+Begun = Callable[[Tree, Tree], Tree]
+
+
+def blocks_of(node: Node, begun: Begun) -> NodeBlock | None:
+    """Rounds of a node in blocks, where its learner can; ``begun(state, message)`` gives a node's state, or the first one."""
+    made = getattr(node.learner, "apart", lambda: None)()
+    return None if made is None else NodeBlock(node, made, begun)
+
+
+class NodeBlock:
+    """A round of an algorithm at many nodes: a task's ``many`` and how it is tuned.
+
+    Args:
+        node: a round at one.
+        apart: the learner's, see `atoll.learn.learner.Learner`.
+        begun: a node's state, or the first one.
+    """
+
+    def __init__(self, node: Node, apart: Any, begun: Begun) -> None:
+        self.node, self.apart, self.begun = node, apart, begun
+
+    def many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
+        """One round at every node of a cohort: metrics of the last reply, and the nodes' next states."""
+        turns = [self._begin(cohort, i, message) for i in range(len(cohort))]
+        made = _Made()
+        for at in range(max((len(turn.plan) for turn in turns), default=0)):
+            asked: dict[str, list[int]] = {}
+            for i, turn in enumerate(turns):
+                phase = None if i in made.errors else turn.phase(at)
+                if phase is not None:
+                    asked.setdefault(phase, []).append(i)
+            for phase, places in asked.items():
+                self._phase(cohort, turns, (phase, at), np.array(places), made)
+        for i, (turn, name) in enumerate(zip(turns, cohort.parties.names, strict=True)):
+            made.attempt(i, partial(made.end, i, turn, name))
+        yield from made.batches()
+
+    def _begin(self, cohort: Cohort, i: int, message: Tree) -> Round:
+        state = self.begun(cohort.state(i), message)
+        examples = float(len(cohort.shard(i)))
+        return Round(self.node, state, int(message["round"]), examples, Rng(int(cohort.keys[i])))
+
+    def _phase(
+        self, cohort: Cohort, turns: list[Round], what: tuple[str, int], places: NDArray[np.int64], made: _Made
+    ) -> None:
+        """The updates of some nodes, and each one's fold."""
+        phase, at = what
+        keys = np.array([turns[i].rng.child("phase", at).key for i in places], dtype=np.uint64)
+        some = Cohort(cohort.parties[places], keys, cohort.population)
+        sent, clients = [turns[i].sent(phase) for i in places], [turns[i].state["client"] for i in places]
+        for batch in self.apart.train(some, phase, sent, clients):
+            states = dict(enumerate(clients)) if batch.states is None else _rows(batch)
+            for row, place in enumerate(batch.positions.tolist()):
+                reply = {name: aggregate.row(row) for name, aggregate in batch.reply.items()}
+                turn, state = turns[places[place]], states[place]
+                made.attempt(int(places[place]), partial(turn.take, phase, reply, state))
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """How blocks are run."""
+        return dict(self.apart.choices)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Spent on tracing and compiling so far."""
+        return dict(self.apart.seconds)
+
+    def recall(self, choices: dict[str, Any]) -> None:
+        """Repeat an earlier decision."""
+        self.apart.recall(choices)
+
+    def prepare(self, cohort: Cohort, message: Tree) -> float:
+        """Decide and compile on these nodes; return the expected seconds of their round on one core."""
+        for _ in self.many(cohort, message):
+            pass
+        return float(self.apart.expected_seconds(len(cohort)))
+
+
+class _Made:
+    """What came of the nodes of a cohort."""
+
+    def __init__(self) -> None:
+        self.errors: dict[int, Exception] = {}
+        self.states: dict[int, Tree] = {}
+        self.replies: dict[int, dict[str, Aggregate]] = {}
+
+    def attempt(self, place: int, work: Callable[[], None]) -> None:
+        """Do something for one node, unless something failed for it before; an error is that node's alone."""
+        if place not in self.errors:
+            try:
+                work()
+            except Exception as error:
+                self.errors[place] = error
+
+    def end(self, place: int, turn: Round, name: str) -> None:
+        """A node's round is over."""
+        self.states[place] = turn.end(name)
+        self.replies[place] = {**turn.metrics, "metric/updated": Mean(np.float64(1.0), metric=True)}
+
+    def batches(self) -> Iterator[Batch]:
+        """Stacked replies, a batch for each set of names: nodes that were idle have fewer metrics."""
+        alike: dict[tuple[str, ...], list[int]] = {}
+        for place, reply in self.replies.items():
+            alike.setdefault(tuple(reply), []).append(place)
+        errors = self.errors
+        for names, places in alike.items() or [((), [])]:
+            reply = {name: _stacked([self.replies[place][name] for place in places]) for name in names}
+            singles = {place: self.states[place] for place in places}
+            yield Batch(np.array(places, dtype=np.int64), reply, singles=singles, errors=errors)
+            errors = {}
+
+
+def _stacked(rows: list[Aggregate]) -> Aggregate:
+    """Metrics of some nodes as one aggregate of a block."""
+    value = T.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *(row.value for row in rows))
+    first = rows[0].with_value(value)
+    return replace(first, examples=np.array([row.weight for row in rows])) if isinstance(first, Mean | Parts) else first
+
+
+def _rows(batch: Batch) -> dict[int, Tree]:
+    block = StateBlock(batch.positions, batch.states, kinds_of_block(batch.states))
+    return dict(block.rows())
