@@ -6,10 +6,12 @@ each client, is written to memory.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from .native import Column, NativeCode, Phase, make_code, simple_graph, small_enough
@@ -17,7 +19,6 @@ from .sums import hand_over, summands
 from .update import StepForm, Update
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from .local import Summed
@@ -45,6 +46,9 @@ class NativeCohort:
         self._code = code
         self._columns = columns
         self._local = [torch.empty(c.example.shape, dtype=c.example.dtype) for c in columns["local"]]
+        self._draws = code.used[self._number("seeds")]
+        self._no_seeds = torch.zeros(2, dtype=torch.int64)
+        self._room: _Room | None = None
 
     def add(
         self,
@@ -65,23 +69,26 @@ class NativeCohort:
             tensors: leaves of the broadcast, and of the private states, stacked.
             keys: one a client.
         """
-        count, dtype = len(at), self.update.network.dtype
         sent, private = tensors
-        steps, examples = (torch.from_numpy(n).to(dtype) for n in (line.steps, line.sizes))
+        room = self._room_for(len(at))
+        room.clear()
+        for name, numbers in (("examples", line.sizes), ("steps", line.steps)):
+            room.arrays[name][0][:] = numbers
         data = [] if line.weights is None else [torch.from_numpy(line.weights)]
-        draws = self._code.used[self._number("seeds")]
-        seeds = torch.from_numpy(line.seeds(keys)) if draws else torch.zeros(2, dtype=torch.int64)
-        sums = [torch.zeros(c.example.shape, dtype=c.example.dtype) for c in self._columns["sums"]]
-        out = [torch.zeros((count, *c.example.shape), dtype=c.example.dtype) for c in self._columns["out"]]
-        held = [
-            *sent, *self.update.network.frozen.values(), *private, pool.x, pool.y, *data, seeds,
-            *self._local, examples, steps, torch.zeros(count), *sums, *out,
-        ]  # fmt: skip
-        held = [tensor.contiguous() for tensor in held]
+        seeds = torch.from_numpy(line.seeds(keys)) if self._draws else self._no_seeds
+        given = [*sent, *self.update.network.frozen.values(), *private, pool.x, pool.y, *data, seeds]
+        held = [*(tensor.contiguous() for tensor in given), *self._local, *room.tensors]
         self._code(held, torch.from_numpy(line.rows), torch.from_numpy(line.begins))
-        flags = torch.stack(out[: 1 + len(self.update.kinds)], 1)
-        columns = [line.steps, *(tensor.numpy() for tensor in (flags, *out[1 + len(self.update.kinds) :]))]
-        hand_over(made, self.update, at, columns, sums)
+        out, place = room.arrays["out"], 1 + len(self.update.kinds)
+        # New states outlive this call, and the room does not.
+        rest = [*out[place : place + place], *(leaf.copy() for leaf in out[place + place :])]
+        hand_over(made, self.update, at, [line.steps, np.stack(out[:place], 1), *rest], room.tensors_of("sums"))
+
+    def _room_for(self, count: int) -> _Room:
+        """Memory for what is written of so many clients, kept between cohorts."""
+        if self._room is None or self._room.count != count:
+            self._room = _Room({name: self._columns[name] for name in _WRITTEN}, count)
+        return self._room
 
     def _number(self, name: str) -> int:
         before = 0
@@ -90,6 +97,36 @@ class NativeCohort:
                 break
             before += len(columns)
         return before
+
+
+_WRITTEN = ("examples", "steps", "loss", "sums", "out")
+
+
+class _Room:
+    """Columns of one piece of memory, as tensors and as arrays."""
+
+    def __init__(self, columns: dict[str, list[Column]], count: int) -> None:
+        shapes = {
+            name: [((count,) if c.per == "client" else ()) + tuple(c.example.shape) for c in some]
+            for name, some in columns.items()
+        }
+        kinds = [c.example.dtype for some in columns.values() for c in some]
+        flat = [shape for some in shapes.values() for shape in some]
+        sizes = [-(-math.prod(shape) * kind.itemsize // 64) * 64 for shape, kind in zip(flat, kinds, strict=True)]
+        self.count = count
+        self._all = torch.zeros(max(1, sum(sizes)), dtype=torch.uint8)
+        pieces = zip(torch.split(self._all[: sum(sizes)], sizes), flat, kinds, strict=True)
+        self.tensors = [p[: math.prod(s) * k.itemsize].view(k).view(s) for p, s, k in pieces]
+        self._names = [name for name, some in shapes.items() for _ in some]
+        self.arrays = {name: [t.numpy() for t in self.tensors_of(name)] for name in columns}
+
+    def tensors_of(self, name: str) -> list[Tensor]:
+        """The columns of a name."""
+        return [t for known, t in zip(self._names, self.tensors, strict=True) if known == name]
+
+    def clear(self) -> None:
+        """Set everything to zero."""
+        self._all.zero_()
 
 
 def make_cohort(

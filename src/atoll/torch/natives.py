@@ -120,8 +120,8 @@ class Natives:
 
 def _by_width(natural: NDArray[np.int64], chosen: Choices) -> list[tuple[int, NDArray[np.int64]]]:
     """Clients by the width of the code that they fit into, 0 for none."""
-    kinds = np.unique(natural[natural > 0])
-    if len(kinds) == 1 and (chosen.widths is None or int(kinds[0]) in chosen.widths):
+    kinds = np.unique(natural[natural > 0]) if len(natural) and natural.min() < natural.max() else natural[:1]
+    if len(kinds) == 1 and kinds[0] and (chosen.widths is None or int(kinds[0]) in chosen.widths):
         return [(int(kinds[0]), np.arange(len(natural)))]
     known = {int(n): fit(max(1, int(n)), chosen) for n in np.unique(natural)}
     widths = np.array([known[n] for n in natural.tolist()])
@@ -130,5 +130,7 @@ def _by_width(natural: NDArray[np.int64], chosen: Choices) -> list[tuple[int, ND
 
 def _cut(members: NDArray[np.int64], steps: NDArray[np.int64], width: int) -> list[NDArray[np.int64]]:
     """Cut clients into parts whose mini-batches are laid out at once."""
+    if int(steps.sum()) * width * 12 < _AT_ONCE:
+        return [members] if len(members) else []
     load = np.cumsum(steps * width * 12) // _AT_ONCE
     return [part for part in np.split(members, np.flatnonzero(np.diff(load)) + 1) if len(part)]

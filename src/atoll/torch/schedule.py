@@ -127,8 +127,7 @@ class Orders:
         self.steps = count_many(algorithm, self.sizes, keys[members])
         self._keys, self._begin = keys[members], offsets[members]
         self._groups: list[tuple[NDArray[np.int64], NDArray[Any]]] = []
-        kinds = np.unique(np.stack([self.sizes, self.steps]), axis=1).T.tolist() if len(members) else []
-        for n, steps in kinds:
+        for n, steps in _kinds(self.sizes, self.steps):
             at = np.flatnonzero((self.sizes == n) & (self.steps == steps))
             size = int(algorithm.batch_of(n))
             if n and steps:
@@ -209,6 +208,13 @@ class Line:
         """For the draws at each step, ``(steps of all clients, 2)``."""
         at = np.arange(self.begins[-1]) - np.repeat(self.begins[:-1], self.steps)
         return step_seeds(np.repeat(keys, self.steps), at, paired=True)
+
+
+def _kinds(sizes: NDArray[np.int64], steps: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """The different pairs of a size and a number of steps, sorted."""
+    if len(sizes) and (sizes == sizes[0]).all() and (steps == steps[0]).all():
+        return [(int(sizes[0]), int(steps[0]))]
+    return sorted(set(zip(sizes.tolist(), steps.tolist(), strict=True)))
 
 
 def _orders(n: int, size: int, steps: int, keys: NDArray[np.uint64], cyclic: bool) -> NDArray[Any]:
