@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from atoll.cli import run
-from atoll.cli.commands import demo
+from atoll.cli.app import app
+from atoll.cli.commands import demo, known
 from atoll.runs import RunFolder, yaml
 
 Typed = Callable[..., tuple[int, dict[str, Any], str]]
@@ -208,3 +209,10 @@ def test_a_live_display_on_a_terminal() -> None:
     assert "sent 1.5 kB" in text
     assert "the reply of client-7 was rejected: not finite" in text
     assert "4/4" in text
+
+
+def test_help_lists_every_command_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    assert [command.name for command in app.registered_commands] == known()
+    first = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith(("│ ", "| "))]
+    assert [word for word in first if word in known()] == known()

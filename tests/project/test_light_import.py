@@ -1,10 +1,12 @@
-"""``import atoll`` is light: NumPy and nothing else."""
+"""``import atoll`` is light: NumPy and nothing else. Processes load what they use, told by modules and not by seconds."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+
+import pytest
 
 HEAVY = ["torch", "pydantic", "rich", "typer", "sklearn", "scipy", "matplotlib", "pandas", "pyarrow", "jinja2", "yaml"]
 
@@ -48,3 +50,43 @@ def found_heavy(statement: str) -> list[str]:
 
 def test_the_probe_sees_a_heavy_library() -> None:
     assert found_heavy("import yaml") == ["yaml"]
+
+
+TRAINING = ["atoll.learn", "atoll.torch", "atoll.devices", "atoll.stages", "atoll.report", "atoll.simulation"]
+LIBRARIES = ["torch", "sklearn", "scipy", "matplotlib", "pandas", "pyarrow", "jinja2"]
+ALL_METHODS = [
+    "atoll.learn.algorithms.scaffold",
+    "atoll.learn.pacing.safa",
+    "atoll.stages.dgc",
+    "atoll.data.generation",
+]
+RUN = "import contextlib, io; from atoll.cli.app import run\nwith contextlib.redirect_stdout(io.StringIO()): assert run({words}) == {code}"
+JOB = """
+import atoll.runtime.work.process
+from atoll.runs import parse_config
+parse_config({"data": {"source": "digits"}, "model": {"name": "logistic", "features": 64, "classes": 10}, "algorithm": "fed_prox"})
+"""
+PROCESSES = {
+    # A front knows keys, lines and jobs; nothing of what is trained.
+    "a site's front": ("import atoll.runtime.fronts.site", [*TRAINING, *LIBRARIES, "atoll.data.dataset", "typer"]),
+    "a server's front": ("import atoll.runtime.fronts.server", [*TRAINING, *LIBRARIES, "atoll.data.dataset", "typer"]),
+    "whoever asks a server": ("import atoll.runtime.fronts.admin", [*TRAINING, *LIBRARIES, "atoll.runs.config"]),
+    # The process of a job loads what the job names.
+    "the process of a job": (JOB, [*LIBRARIES, *ALL_METHODS, "atoll.cli", "atoll.runtime.fronts.server"]),
+    # A command loads itself, and none of the others.
+    "the version": (RUN.format(words=["--version"], code=0), ["numpy", "yaml", *TRAINING, *LIBRARIES]),
+    "a table of no runs": (
+        RUN.format(words=["runs", "--root", "none"], code=0),
+        ["numpy", "asyncio", "atoll.runtime", "atoll.cli.commands.run", "atoll.runs.config", *TRAINING, *LIBRARIES],
+    ),
+}
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_a_process_loads_what_it_uses(process: str) -> None:
+    statement, others = PROCESSES[process]
+    run = [sys.executable, "-W", "error", "-c", f"{statement}\nimport json, sys; print(json.dumps(list(sys.modules)))"]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    loaded = json.loads(done.stdout)
+    below = tuple(f"{name}." for name in others)
+    assert [name for name in loaded if name in others or name.startswith(below)] == []

@@ -67,11 +67,12 @@ def run(argv: Sequence[str] | None = None) -> int:
     Returns:
         0, the ``exit_code`` of an error, 130 after an interrupt, or 1 for an error that is a defect of Atoll.
     """
-    from . import commands  # noqa: F401 - registers the commands
+    from .commands import register
 
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in given
     words = [word for word in given if word != "--debug"]
+    register(words)
     with only_json_on_stdout("--json" in words) as answer:
         return _outcome(words, Output(json="--json" in words, answer=answer), debug)
 

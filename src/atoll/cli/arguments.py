@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from atoll.core.errors import CheckpointError, nearest
-from atoll.runs import RunFolder, runs_in
 
 if TYPE_CHECKING:
+    from atoll.runs import RunFolder
+
     from .output import Output
 
 __all__ = ["Json", "Root", "find_run", "output_of"]
@@ -31,6 +32,8 @@ def find_run(name: str, root: Path) -> RunFolder:
     Raises:
         CheckpointError: there is none.
     """
+    from atoll.runs import RunFolder, runs_in
+
     for path in (Path(name), root / name):
         if path.is_dir():
             return RunFolder(path).require()

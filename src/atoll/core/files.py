@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import message as M
 from .errors import CheckpointError, MessageError
-from .tree import Tree
+
+if TYPE_CHECKING:
+    from .tree import Tree
 
 __all__ = ["append_bytes", "read_message", "write_bytes", "write_message"]
 
@@ -82,7 +83,9 @@ def _sync_folder(folder: Path) -> None:
 
 def write_message(path: Path, tree: Tree) -> None:
     """Write a tree in the binary Message form, atomically."""
-    write_bytes(path, M.encode(tree))
+    from .message import encode
+
+    write_bytes(path, encode(tree))
 
 
 def read_message(path: Path) -> Any:
@@ -91,8 +94,10 @@ def read_message(path: Path) -> Any:
     Raises:
         CheckpointError: the file is missing, torn or not a message.
     """
+    from .message import decode
+
     try:
-        return M.decode(path.read_bytes(), copy=True)  # what comes back can be changed like what was saved
+        return decode(path.read_bytes(), copy=True)  # what comes back can be changed like what was saved
     except OSError as error:
         raise CheckpointError(
             f"could not read: {error.strerror or error}",

@@ -20,14 +20,16 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import CheckpointError, ConfigError
 from atoll.core.files import write_bytes
 
-from .config import RunConfig, parse_config
 from .records import as_json, read_lines
 from .yaml import read
+
+if TYPE_CHECKING:
+    from .config import RunConfig
 
 __all__ = ["RunFolder", "new_folder", "runs_in"]
 
@@ -92,6 +94,8 @@ class RunFolder:
                 where=str(self.config_file),
                 remedy="submit the job, or clone it: atoll clone JOB",
             )
+        from .config import parse_config
+
         try:
             return parse_config(self.settings(), str(self.config_file))
         except ConfigError as error:

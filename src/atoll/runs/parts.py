@@ -57,7 +57,7 @@ class Part(BaseModel):
         args: its settings, checked, defaults filled in.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
     kind: ClassVar[str] = ""
     own: ClassVar[tuple[str, ...]] = ()
     name: str

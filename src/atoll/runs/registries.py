@@ -94,20 +94,25 @@ class Registry:
     given: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
     _known: dict[str, Any] | None = None
+    _found: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def parts(self) -> dict[str, Any]:
         """Name -> class or function, those that a configuration can express."""
         if self._known is None:
-            found: dict[str, Any] = {}
-            for home in self.homes:
-                parent = home.rpartition(".")[0]
-                if importlib.util.find_spec(parent) is None or importlib.util.find_spec(home) is None:
-                    continue
-                module = importlib.import_module(home)
-                members = {name: getattr(module, name) for name in getattr(module, "__all__", ())}
-                found.update({name: part for name, part in members.items() if self.fits(part)})
-            self._known = {n: p for n, p in found.items() if schema_of(p, self.given).configurable}
+            self._known = self._those(lambda name: True)
         return {**self._known, **self.extra}
+
+    def _those(self, wanted: Callable[[str], bool]) -> dict[str, Any]:
+        """The parts with names that are wanted; others are not even loaded."""
+        found: dict[str, Any] = {}
+        for home in self.homes:
+            parent = home.rpartition(".")[0]
+            if importlib.util.find_spec(parent) is None or importlib.util.find_spec(home) is None:
+                continue
+            module = importlib.import_module(home)
+            members = {name: getattr(module, name) for name in getattr(module, "__all__", ()) if wanted(name)}
+            found.update({name: part for name, part in members.items() if self.fits(part)})
+        return {n: p for n, p in found.items() if schema_of(p, self.given).configurable}
 
     def find(self, name: str) -> tuple[str, Any]:
         """The canonical name and the part; ``module:attribute`` finds the user's own.
@@ -117,15 +122,20 @@ class Registry:
         """
         if ":" in name:
             return name, imported(name, self.kind)
+        found = self._named(_plain(name))
+        if found:
+            return list(found.items())[-1]
         parts = self.parts()
-        by_plain = {_plain(n): n for n in parts}
-        if _plain(name) in by_plain:
-            canonical = by_plain[_plain(name)]
-            return canonical, parts[canonical]
         raise ConfigError(
             f"{name!r} is no {self.kind}.{nearest(name, parts)}",
             remedy=f"use one of {', '.join(sorted(parts))}, or your own as module:name",
         )
+
+    def _named(self, plain: str) -> dict[str, Any]:
+        """The parts of that name but for case and hyphens."""
+        if plain not in self._found:
+            self._found[plain] = self._those(lambda name: _plain(name) == plain)
+        return {**self._found[plain], **{n: p for n, p in self.extra.items() if _plain(n) == plain}}
 
     def schema(self, part: Any) -> Schema:
         """The settings of a part."""

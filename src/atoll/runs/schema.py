@@ -27,7 +27,8 @@ class Section(BaseModel):
         makes: the class whose settings they are, if they are those of one.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    # Built when it is first checked: nobody checks all of them.
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
     makes: ClassVar[Any] = None
 
 

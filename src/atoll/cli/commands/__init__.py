@@ -1,47 +1,28 @@
-"""The commands, one a file; importing this package registers them."""
+"""The commands, one a file of the command's name, which registers it when it is loaded."""
 
-from . import (
-    abort,
-    algorithms,
-    clone,
-    compare,
-    demo,
-    doctor,
-    jobs,
-    logs,
-    poc,
-    provision,
-    report,
-    reproduce,
-    result,
-    resume,
-    run,
-    runs,
-    schema,
-    server,
-    site,
-    submit,
-)
+from __future__ import annotations
 
-__all__ = [
-    "abort",
-    "algorithms",
-    "clone",
-    "compare",
-    "demo",
-    "doctor",
-    "jobs",
-    "logs",
-    "poc",
-    "provision",
-    "report",
-    "reproduce",
-    "result",
-    "resume",
-    "run",
-    "runs",
-    "schema",
-    "server",
-    "site",
-    "submit",
-]
+import importlib
+import pkgutil
+from collections.abc import Sequence
+
+from atoll.cli.app import app
+
+__all__ = ["known", "register"]
+
+
+def known() -> list[str]:
+    """The names of all commands: a command is one because its file is there."""
+    return sorted(found.name for found in pkgutil.iter_modules(__path__))
+
+
+def register(words: Sequence[str]) -> None:
+    """Load the command that is typed, so that nobody waits for the others; all of them where none is, as for ``--help``; none for the version.
+
+    Args:
+        words: of the command line, after the program's name.
+    """
+    typed, names = list(words[:1]), known()
+    for name in typed if typed and typed[0] in names else [] if typed == ["--version"] else names:
+        importlib.import_module(f".{name}", __name__)
+    app.registered_commands.sort(key=lambda command: str(command.name))

@@ -34,7 +34,6 @@ _REMEDIES: dict[type, str] = {
     memoryview: "send bytes(value), or np.frombuffer(value, np.uint8)",
     range: "send list(value), or np.arange",
     dt.time: "send value.isoformat()",
-    np.ma.MaskedArray: "send Masked(array.filled(0), np.ma.getmaskarray(array))",
 }
 _DEFAULT_REMEDY = "send numbers, text, bytes, dates, NumPy arrays, and lists, tuples and dicts of them"
 
@@ -54,9 +53,11 @@ def known(value: object) -> Any:
         return value
     if isinstance(value, dict):
         return dict(value)
-    if isinstance(value, np.ma.MaskedArray):
-        raise _refused(kind, _REMEDIES[np.ma.MaskedArray])
     if isinstance(value, np.ndarray):
+        if isinstance(
+            value, np.ma.MaskedArray
+        ):  # not looked up before: NumPy loads masked arrays when it is asked for them
+            raise _refused(kind, "send Masked(array.filled(0), np.ma.getmaskarray(array))")
         return np.asarray(value)
     if isinstance(value, np.generic):
         return _numpy_scalar(value)

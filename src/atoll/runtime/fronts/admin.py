@@ -15,8 +15,6 @@ from atoll.core.errors import AtollError, ConfigError, IdentityError, JobError, 
 from atoll.core.wire import unpack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.jobs.bundle import verify
-from atoll.runtime.jobs.spec import load_job
-from atoll.runtime.jobs.travel import pack_job
 from atoll.runtime.jobs.unpack import unpack
 from atoll.runtime.line import Line, LineLost, Settings, dial_line
 from atoll.runtime.provision import Kit
@@ -135,6 +133,10 @@ class Admin:
         Raises:
             AtollError: it cannot be read, cannot travel, or is refused.
         """
+        # Other requests need nothing of trainings.
+        from atoll.runtime.jobs.spec import load_job
+        from atoll.runtime.jobs.travel import pack_job
+
         bundle = await asyncio.to_thread(lambda: pack_job(load_job(job, settings), self.kit.credentials()))
         # The token makes it one job, however often the answer is lost.
         return dict((await self.one("submit", bundle=bundle, token=secrets.token_hex(16)))["job"])
