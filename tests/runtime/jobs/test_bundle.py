@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from certificates import Authority, authority
@@ -55,7 +56,16 @@ def test_a_bundle_is_the_same_whenever_and_wherever_it_is_made(source: Path, tmp
         (other / name).write_bytes((source / name).read_bytes())
         os.utime(other / name, (1e9, 1e9))
         (other / name).chmod(0o700)
-    assert make_bundle(JOB, other, ADMIN) == make_bundle(JOB, source, ADMIN)
+    once: dict[str, Any] = {"nonce": "5" * 32, "now": 1.5}
+    assert make_bundle(JOB, other, ADMIN, **once) == make_bundle(JOB, source, ADMIN, **once)
+
+
+def test_no_two_signings_are_the_same(source: Path) -> None:
+    one, two = (check(make_bundle(JOB, source, ADMIN)).manifest for _ in range(2))
+    assert one.files == two.files
+    assert one.nonce != two.nonce
+    assert one.signed <= two.signed
+    assert check(make_bundle(JOB, source, ADMIN, now=1.5)).manifest.signed == 1_500_000
 
 
 def test_a_job_without_modules_is_one_file() -> None:
@@ -140,19 +150,27 @@ def test_a_signature_for_another_purpose_is_refused() -> None:
         check(write_archive([parts()[0], (META[1], raw), *parts()[2:]]))
 
 
+def respelt(**changes: Any) -> Callable[[bytes], bytes]:
+    """A manifest that says something else."""
+    return lambda t: json.dumps({**json.loads(t), **changes}, separators=(",", ":")).encode()
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda t: t.replace(b":1,", b": 1,", 1),
-        lambda t: t.replace(b'"atoll":1', b'"atoll":2'),
+        lambda t: t.replace(b":2,", b": 2,", 1),
+        lambda t: t.replace(b'"atoll":2', b'"atoll":3'),
         lambda t: b"[]",
         lambda t: b"[" * 5000,
         lambda t: b"\xff",
         lambda t: b"{}",
         lambda t: json.dumps({**json.loads(t), "more": 1}, separators=(",", ":")).encode(),
         lambda t: t.replace(b"job.yaml", b"jab.yaml"),
-        lambda t: json.dumps({"atoll": 1, "files": json.loads(t)["files"][::-1]}, separators=(",", ":")).encode(),
-        lambda t: json.dumps({"atoll": 1, "files": [["job.yaml", True, "x"]]}, separators=(",", ":")).encode(),
+        respelt(atoll=1),
+        respelt(files=[["job.yaml", True, "x"]]),
+        lambda t: respelt(files=json.loads(t)["files"][::-1])(t),
+        *(respelt(nonce=nonce) for nonce in ("", "0" * 31, "A" * 32, "0" * 33, "é" * 32, 0, None)),
+        *(respelt(signed=signed) for signed in (-1, 1.0, True, "0", 1 << 63)),
     ],
 )
 def test_a_manifest_has_one_form(spoil: Callable[[bytes], bytes]) -> None:

@@ -17,11 +17,13 @@ from forging import forged
 from forging import opened as members_of
 from hostile import Besieged, Kits, besieged, good_site, kit_over, played
 
+from atoll.core.errors import JobError
 from atoll.core.message import encode
 from atoll.core.wire import unpack_error
 from atoll.engines.link import LinkClosed
 from atoll.runs import yaml
 from atoll.runtime.jobs.archive import write_archive
+from atoll.runtime.jobs.bundle import make_bundle
 from atoll.runtime.jobs.manifest import File, Manifest
 from atoll.runtime.line import Channel, Line, Settings, Switchboard
 from atoll.runtime.provision import Kit
@@ -279,6 +281,44 @@ def test_a_site_runs_nothing_that_no_admin_has_signed(
 
     played(body)
     assert "attempt 1: " in caplog.text
+
+
+def test_a_site_runs_a_signing_once(kit: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an admin has wanted once is no licence for ever: a server cannot begin it as another job, nor after its end."""
+
+    async def none(*_: Any, **__: Any) -> Any:
+        raise JobError("it would have begun", where="site", remedy="a test")
+
+    monkeypatch.setattr("atoll.runtime.fronts.posting.launch", none)
+    credentials = kit("ours/anna").credentials()
+    first, second = (make_bundle(b"name: a\n", None, credentials) for _ in range(2))
+    begins = "it would have begun"
+
+    async def body() -> None:
+        async with (
+            tyrant(kit) as server,
+            good_site(kit_over(kit("ours/north"), "tcp"), server.address, tmp_path) as site,
+        ):
+            await server.greeted()
+            for job, attempt, bundle, words in (
+                ("1", 1, first, begins),
+                ("1", 2, first, begins),  # the next attempt, or the job resumed
+                ("2", 1, first, "its bundle ran here as job 1 already"),
+                ("1", 3, second, "the job has run another bundle here"),
+                ("3", 1, second, begins),  # a clone is signed anew
+                ("1", 4, first, "the job has ended here for good"),
+            ):
+                if (job, attempt) == ("1", 4):
+                    await server.says({"op": "stop", "job": "1", "attempt": 2, "end": True})
+                offer = {"op": "offer", "job": job, "resources": {"cpus": 1.0}, "ticket": 3}
+                await server.says(offer, {"op": "deploy", "job": job, "attempt": attempt, "bundle": bundle})
+                assert (await server.hears("offered"))["ok"] is True
+                ended = await server.hears("exited")
+                assert words in ended["error"]["what"], (job, attempt)
+                await server.says({"op": "release", "job": job})
+            assert site._register.over == {"1"}
+
+    played(body)
 
 
 # ---------------------------------------------------------------------- real processes

@@ -14,7 +14,7 @@ from atoll.core.errors import AtollError
 from atoll.core.files import read_message, write_bytes, write_message
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import Peer
-from atoll.runtime.jobs.bundle import verify
+from atoll.runtime.jobs.bundle import Verified, verify
 from atoll.runtime.jobs.manifest import JOB_FILE
 from atoll.runtime.jobs.resources import Grant
 from atoll.runtime.jobs.unpack import unpack
@@ -60,14 +60,23 @@ class Place:
         """The unpacked bundle of an attempt."""
         return self.folder / f"attempt-{attempt}"
 
-    def open(self, bundle: bytes, kit: Kit, attempt: int) -> Path:
+    def open(
+        self, bundle: bytes, kit: Kit, attempt: int, admit: Callable[[Verified], None] = lambda verified: None
+    ) -> Path:
         """Verify a bundle with the kit's own authorities, and only then write anything; where its files are.
+
+        Args:
+            bundle: the bundle.
+            kit: the front's.
+            attempt: the attempt's number.
+            admit: may refuse a bundle that is well signed.
 
         Raises:
             BundleError: it was altered, or must not be opened.
             IdentityError: nobody has signed it who may.
         """
         verified = verify(bundle, ca=kit.bytes_of("ca.pem"), project=kit.project)
+        admit(verified)
         code = self.code(attempt)
         for old in self.folder.glob("attempt-*"):
             shutil.rmtree(old, ignore_errors=True)

@@ -9,12 +9,14 @@ import re
 import shutil
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import AtollError, IdentityError, JobError
 from atoll.core.wire import pack_error
 from atoll.engines.link import LinkClosed
+from atoll.runtime.jobs.register import Register
 from atoll.runtime.jobs.resources import Grant
 from atoll.runtime.line import Channel
 from atoll.runtime.provision import Kit
@@ -60,6 +62,7 @@ class Post:
         kit: the site's own; its authorities say whose bundles are run, whatever the server says.
         data: the site's data, as `atoll.runtime.work.sitedata.site_spec` gives it.
         folder: where the site keeps its jobs.
+        register: the bundles that it has run.
         tell: sends a frame to the server.
         neighbours: its lines to other sites.
     """
@@ -67,6 +70,7 @@ class Post:
     kit: Kit
     data: Mapping[str, Any]
     folder: Path
+    register: Register
     tell: Tell
     neighbours: Neighbours
 
@@ -156,7 +160,8 @@ class Posting:
 
     async def _work(self, bundle: bytes) -> tuple[int, Any]:
         kit = self._post.kit
-        code = await asyncio.to_thread(self._place.open, bundle, kit, self.attempt)
+        admit = partial(self._post.register.admit, self.job)
+        code = await asyncio.to_thread(self._place.open, bundle, kit, self.attempt, admit)
         self._process = await launch(
             self._place, code, role="site", name=kit.name, data=self._post.data, grant=self._grant, on_lines=self._log,
             neighbours=sorted({*self._dialled, *self._awaited}),

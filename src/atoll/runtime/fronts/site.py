@@ -13,6 +13,7 @@ from atoll.core.errors import AtollError, ConfigError, JobError, MessageError
 from atoll.core.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.jobs.amounts import Resources
+from atoll.runtime.jobs.register import Register
 from atoll.runtime.jobs.resources import ResourceManager
 from atoll.runtime.line import Backoff, Channel, Line, LineRefused, Settings, dial_line
 from atoll.runtime.provision import Kit
@@ -46,6 +47,7 @@ class Site:
 
     Raises:
         ConfigError: the kit is not a site's, or its certificate does not name the host to listen at.
+        CheckpointError: what it has run before cannot be read.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Site:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._control: Control | None = None
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private states are nobody else's business
+        self._register = Register(folder / "bundles.json")
 
     async def serve(self, on_connected: Callable[[str], None] = lambda server: None) -> None:
         """Stay connected until cancelled.
@@ -118,7 +121,9 @@ class Site:
             channel = line.open(CONTROL)
             channel.narrow(FROM_SERVER)
             # A new line means that nothing runs here; of jobs whose files are still here the server says whether they have ended.
-            kept = sorted(path.name for path in (self.folder / "jobs").glob("*"))
+            folders = sorted(path.name for path in (self.folder / "jobs").glob("*"))
+            over = self._register.over
+            kept = [job for job in folders if job not in over]
             hello = {"op": "hello", "holding": [], "kept": kept}
             await channel.send({**hello, "direct": self._neighbours.address} if self._neighbours.address else hello)
             self._control = Control(channel, self._frame)
@@ -200,7 +205,7 @@ class Site:
             error = JobError("nothing is reserved for it here", where=f"job {job}", remedy="a defect of the server")
             self._tell("exited", job=job, attempt=attempt, code=None, error=pack_error(error))
             return
-        post = Post(self.kit, self._data, self.folder, self._tell, self._neighbours)
+        post = Post(self.kit, self._data, self.folder, self._register, self._tell, self._neighbours)
         posting = self._jobs[job] = Posting(post, job, attempt, grant, addresses)
         posting.start(bundle)
 
@@ -222,7 +227,9 @@ class Site:
 
     async def _forget(self, job: str) -> None:
         """A job has ended for good: only what it has spent of the site's privacy stays on record."""
-        await asyncio.to_thread(forget, job_folder(self.folder, job))
+        folder = job_folder(self.folder, job)
+        await asyncio.to_thread(self._register.end, job)
+        await asyncio.to_thread(forget, folder)
 
     def _opened(self, channel: Channel) -> None:
         """The server opens the channel of an attempt."""

@@ -1,7 +1,7 @@
-"""A job as one signed file: ``job.yaml`` and the modules of its source folder, the same bytes whenever it is made.
+"""A job as one signed file: ``job.yaml`` and the modules of its source folder; but for nonce and time, the same bytes whenever it is made.
 
 ```
-.atoll/manifest.json    every file with its SHA-256
+.atoll/manifest.json    every file with its SHA-256, a nonce and the time
 .atoll/signature        by an administrator's key, over the manifest
 .atoll/certificate.pem  the administrator's certificate
 job.yaml
@@ -12,7 +12,9 @@ source/…
 from __future__ import annotations
 
 import hashlib
+import secrets
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -88,7 +90,15 @@ def _walk(folder: Path, top: Path, depth: int) -> Iterator[Path]:
             )
 
 
-def make_bundle(job: bytes, source: Path | None, credentials: Credentials, limits: Limits = LIMITS) -> bytes:
+def make_bundle(
+    job: bytes,
+    source: Path | None,
+    credentials: Credentials,
+    limits: Limits = LIMITS,
+    *,
+    nonce: str | None = None,
+    now: float | None = None,
+) -> bytes:
     """Sign a job and its source folder.
 
     Args:
@@ -96,6 +106,8 @@ def make_bundle(job: bytes, source: Path | None, credentials: Credentials, limit
         source: the folder of its modules, if it has one.
         credentials: the administrator's.
         limits: what a bundle may be.
+        nonce: 32 hexadecimal digits, never used before; by default drawn from the system.
+        now: seconds since 1970; by default this machine's clock.
 
     Raises:
         BundleError: something in the folder cannot travel.
@@ -104,7 +116,8 @@ def make_bundle(job: bytes, source: Path | None, credentials: Credentials, limit
     """
     files = [(f"{SOURCE}/{name}", content) for name, content in (source_files(source, limits) if source else [])]
     files = sorted([(JOB_FILE, job), *files])
-    text = Manifest.of(files).text()
+    signed = time.time() if now is None else now
+    text = Manifest.of(files, secrets.token_hex(16) if nonce is None else nonce, int(signed * 1e6)).text()
     head = zip(_META, (text, sign(text, credentials), credentials.certificate), strict=True)
     made = write_archive([*head, *files])
     if len(made) > limits.bundle:

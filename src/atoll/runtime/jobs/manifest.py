@@ -1,9 +1,10 @@
-"""What is in a bundle: every file with its size and its SHA-256, in one order."""
+"""What is in a bundle: every file with its size and its SHA-256, in one order, and what makes this signing of it another than all others."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,8 @@ JOB_FILE = "job.yaml"
 SOURCE = "source"
 """The folder of a bundle that holds the modules of a job."""
 
-_FORMAT = 1
+_FORMAT = 2
+_NONCE = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,22 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a bundle, sorted by path."""
+    """What a signature covers.
+
+    Attributes:
+        files: sorted by path.
+        nonce: 128 random bits in hex: no two signings have the same.
+        signed: when it was signed by the signer's clock, in microseconds since 1970.
+    """
 
     files: tuple[File, ...]
+    nonce: str = "0" * 32
+    signed: int = 0
 
     @classmethod
-    def of(cls, files: Iterable[tuple[str, bytes]]) -> Manifest:
+    def of(cls, files: Iterable[tuple[str, bytes]], nonce: str = "0" * 32, signed: int = 0) -> Manifest:
         """Describe contents."""
-        return cls(tuple(sorted((File.of(*file) for file in files), key=lambda file: file.path)))
+        return cls(tuple(sorted((File.of(*file) for file in files), key=lambda file: file.path)), nonce, signed)
 
     @property
     def digest(self) -> str:
@@ -65,7 +75,8 @@ class Manifest:
     def text(self) -> bytes:
         """The one way to write it."""
         rows = [[file.path, file.size, file.sha256] for file in self.files]
-        return json.dumps({"atoll": _FORMAT, "files": rows}, separators=(",", ":"), ensure_ascii=True).encode()
+        tree = {"atoll": _FORMAT, "nonce": self.nonce, "signed": self.signed, "files": rows}
+        return json.dumps(tree, separators=(",", ":"), ensure_ascii=True).encode()
 
     @classmethod
     def parse(cls, text: bytes) -> Manifest:
@@ -75,9 +86,10 @@ class Manifest:
             BundleError: it is written in any other way, or the files are not in order.
         """
         try:
-            rows = json.loads(text)["files"]
-            made = cls(tuple(File(*map(_checked, row, (str, int, str))) for row in rows))
-            same = made.text() == text
+            tree = json.loads(text)
+            files = tuple(File(*map(_checked, row, (str, int, str))) for row in tree["files"])
+            made = cls(files, _checked(tree["nonce"], str), _checked(tree["signed"], int))
+            same = made.text() == text and bool(_NONCE.fullmatch(made.nonce)) and 0 <= made.signed < 1 << 63
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise _refused("its manifest cannot be read") from error
         paths = [file.path for file in made.files]

@@ -36,8 +36,15 @@ def require_travels(job: JobConfig) -> None:
         require_reachable(name, f"{job.name}: {path}", job.source_folder)
 
 
-def pack_job(job: JobConfig, credentials: Credentials, limits: Limits = LIMITS) -> bytes:
-    """Sign a job: its whole configuration, defaults included, and its source folder.
+def pack_job(
+    job: JobConfig,
+    credentials: Credentials,
+    limits: Limits = LIMITS,
+    *,
+    nonce: str | None = None,
+    now: float | None = None,
+) -> bytes:
+    """Sign a job: its whole configuration, defaults included, and its source folder. ``make_bundle`` says what nonce and time are.
 
     Raises:
         ConfigError: it cannot travel.
@@ -46,7 +53,7 @@ def pack_job(job: JobConfig, credentials: Credentials, limits: Limits = LIMITS) 
     """
     require_travels(job)
     home = job.model_copy(update={"source": None if job.source is None else SOURCE})
-    return make_bundle(home.to_yaml().encode(), job.source_folder, credentials, limits)
+    return make_bundle(home.to_yaml().encode(), job.source_folder, credentials, limits, nonce=nonce, now=now)
 
 
 def _require_plain(value: Any, path: str) -> None:
