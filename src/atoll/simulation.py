@@ -140,7 +140,7 @@ def simulate(
     begin = time.perf_counter()
     chosen = make_engine(engine, workers)
     where = None if folder is None else Path(folder)
-    servers = job.topology.servers(len(islands)) if isinstance(job, Training) else dict(getattr(job, "others", {}))
+    servers = job.others(len(islands)) if isinstance(job, Training) else dict(getattr(job, "others", {}))
     known: dict[str, Any] = {"roster": Roster(islands.names, others=servers)} if servers else {}
     world = World(
         islands, chosen, seed=seed, **known, clock=Clock(), cost=devices or Free(), folder=where, resume=resume,

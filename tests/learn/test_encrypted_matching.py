@@ -7,17 +7,21 @@ import sys
 
 import numpy as np
 import pytest
+from learn_toys import flat
 from test_fedprof import profile, spoiled
 
 import atoll
 from atoll.core import message as M
-from atoll.core.errors import ConfigError, DataError, MissingExtraError, PolicyError
+from atoll.core.errors import CompositionError, ConfigError, DataError, MissingExtraError, PolicyError
 from atoll.core.federation import Federation
 from atoll.learn import FedAvg
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.matching import EncryptedMatching
+from atoll.learn.pacing import SAFA, FedBuff
 from atoll.learn.profiles import divergence
-from atoll.learn.selection import encrypted
+from atoll.learn.selection import FedProf, encrypted
+from atoll.learn.selection.profile_store import divergences_of
+from atoll.learn.topology import Gossip, Hierarchical
 
 try:
     import tenseal  # noqa: F401
@@ -147,7 +151,7 @@ def test_means_that_the_scheme_cannot_carry():
         encrypted.masked_terms(public, two, own)
 
 
-def test_a_missing_library_says_what_to_install(monkeypatch):
+def without_the_library(monkeypatch):
     real = builtins.__import__
 
     def without(name, *args, **kwargs):
@@ -157,6 +161,10 @@ def test_a_missing_library_says_what_to_install(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "tenseal", None)
     monkeypatch.setattr(builtins, "__import__", without)
+
+
+def test_a_missing_library_says_what_to_install(monkeypatch):
+    without_the_library(monkeypatch)
     with pytest.raises(MissingExtraError, match=r'needs tenseal.*pip install "atoll\[he\]"'):
         encrypted.make_keys()
 
@@ -178,3 +186,88 @@ def test_the_plain_part_is_the_divergence_of_profiles_with_equal_means():
     client, own = profile(rng, 9), profile(rng, 9)
     same = {"mean": own["mean"], "var": client["var"]}
     assert encrypted.plain_part(client["var"], own["var"]) == pytest.approx(divergence(same, own), rel=1e-9)
+
+
+# ---------------------------------------------------------------- within FedProf's rounds
+
+
+def prof_job(matching="encrypted", rounds=3, **parts):
+    """One of some clients a round, half of whom have data that are none of the task."""
+    rule = {"selection": FedProf(1, alpha=0.3, matching=matching), **parts}
+    return atoll.Training(
+        model=atoll.models.mlp(64, 10, hidden=(6,)),
+        algorithm=FedAvg(lr=0.2),
+        rounds=rounds,
+        evaluation=atoll.Evaluation(participants=True),
+        **rule,
+    )
+
+
+def cohorts(result):
+    return [row["replied_clients"] for row in result.metrics]
+
+
+@needs_he
+def test_fedprof_selects_the_same_clients_whether_profiles_are_encrypted_or_not(monkeypatch, tmp_path):
+    """One run in the clear, one encrypted, and that one again, cut off after its second round and resumed with the key that it had."""
+    data, memory = spoiled(parties=3), {}
+    accept = FedProf.accept
+
+    def watched(self, seen, state):
+        memory[self.matching] = accept(self, seen, state)
+        return memory[self.matching]
+
+    def stop(row):
+        if row["round"] == 2:
+            raise KeyboardInterrupt("cut off")
+
+    monkeypatch.setattr(FedProf, "accept", watched)
+    clear, sealed = (
+        atoll.simulate(prof_job(matching), data, seed=3, engine="inline") for matching in ("clear", "encrypted")
+    )
+    assert cohorts(clear) == cohorts(sealed)
+    assert len({tuple(cohort) for cohort in cohorts(clear)}) > 1
+    found, expected = memory["encrypted"]["divergence"], divergences_of(memory["clear"])
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+    assert np.ptp(expected) > 0.05  # there is something to tell apart
+    assert np.array_equal(memory["encrypted"]["version"], memory["clear"]["version"])
+    assert sorted(memory["encrypted"]) == ["divergence", "key", "version", "who"]  # the server keeps no profile
+    encrypted.require_public(memory["encrypted"]["key"], "the server")
+    # Ciphertexts of 0.33 MB: from all three before the first round and from one after each; the key once. Who has the model is sent the key alone.
+    up = [row["bytes_up"] for row in sealed.metrics]
+    assert 3 * 331_000 + 1.8e6 < up[0] - up[1] < 3 * 450_000 + 1.9e6
+    assert 331_000 < up[1] < 450_000
+    with pytest.raises(KeyboardInterrupt, match="cut off"):
+        atoll.simulate(prof_job(callbacks=[stop]), data, seed=3, engine="inline", folder=tmp_path)
+    again = atoll.simulate(prof_job(), data, seed=3, engine="inline", folder=tmp_path, resume=True)
+    assert cohorts(again) == cohorts(sealed)
+    for one, other in ((clear, sealed), (sealed, again)):
+        np.testing.assert_array_equal(flat(one.params), flat(other.params))
+
+
+@needs_he
+@pytest.mark.parametrize(
+    ("parts", "match"),
+    [
+        (
+            {"pacing": SAFA(resume=False)},
+            "encrypted matching asks a round's cohort about one model of one server, and this is SAFA on Star",
+        ),
+        ({"topology": Hierarchical(groups=2)}, "Synchronous on Hierarchical"),
+        ({"pacing": FedBuff()}, "FedProf compares clients' reports about one model, and clients work on several"),
+        ({"topology": Gossip()}, "Synchronous on Gossip"),
+    ],
+)
+def test_what_encrypted_matching_does_not_go_with(parts, match):
+    with pytest.raises(CompositionError, match=match):
+        atoll.simulate(prof_job(**parts), spoiled(parties=4))
+
+
+def test_fedprof_refuses_settings_and_a_missing_library_before_anyone_is_contacted(monkeypatch):
+    with pytest.raises(ConfigError, match="matching='sealed'"):
+        FedProf(matching="sealed")
+    with pytest.raises(ConfigError, match="lag=2 with matching='encrypted'"):
+        FedProf(matching="encrypted", lag=2)
+    without_the_library(monkeypatch)
+    with pytest.raises(MissingExtraError, match=r'needs tenseal.*pip install "atoll\[he\]"'):
+        prof_job().learner(spoiled(parties=2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from .session import Switch
 from .stage import Stage
 from .task import Task
 from .tree import Tree
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["Dialogue"]
 
@@ -36,14 +39,15 @@ class Dialogue(Scope):
         accept: Accept | None = None,
         late: Late = "cancel",
         at: Any = None,
+        down: NDArray[np.int64] | None = None,
     ) -> Replies:
-        """Ask each party and wait for the replies; see ``Terms`` for deadline, quorum, accept and late.
+        """Ask each party and wait for the replies; see ``Terms`` for deadline, quorum, accept, late and down.
 
         Raises:
             QuorumError: fewer replies than the quorum came in time.
             TaskError: a party's task raised (unless the world drops errors).
         """
-        return await self._ask(parties, self._request(task, message, at), Terms(deadline, quorum, accept, late))
+        return await self._ask(parties, self._request(task, message, at), Terms(deadline, quorum, accept, late, down))
 
     async def ask(self, party: Party | str, task: Task, message: Tree = None, **terms: Any) -> Any:
         """Ask one party; return its reply."""
@@ -54,7 +58,7 @@ class Dialogue(Scope):
         return Parties(self.world.roster, np.array([self.world.roster.position(name)], dtype=np.int64))
 
     async def _ask(self, parties: Parties, request: Request, terms: Terms) -> Exchanged:
-        flight = self.traffic.send(request, parties, push="run")
+        flight = self.traffic.send(request, parties, down=terms.down, push="run")
         accepted = await self.traffic.close(flight, terms)
         if terms.late == "drop" and len(flight.cancelled):
             await self.traffic.run(flight, flight.cancelled)

@@ -138,12 +138,11 @@ def _spending(fleet: Fleet, times: Times, moment: NDArray[np.float64]) -> Spendi
     gigahertz = fleet.compute.gigahertz(times.speed)
     if fleet.power is None or gigahertz is None or fleet.power.stopped == "full":
         return None
-    none = np.zeros(len(moment))
+    none, power = np.zeros(len(moment)), fleet.power
     seconds = np.cumsum([none + times.wait, times.down, times.train, times.up], axis=0)
-    parts = [
-        fleet.power.joules(*part, gigahertz) for part in ((times.down, none), (none, times.train), (times.up, none))
-    ]
-    return Spending(seconds, np.cumsum([none, *parts], axis=0), times.wait + moment - times.latency)
+    down, up = power.joules(times.down, none, gigahertz), power.joules(times.up, none, gigahertz)
+    joules = np.cumsum([none, down, power.joules(none, times.train, gigahertz), up], axis=0)
+    return Spending(seconds, joules, times.wait + moment - times.latency)
 
 
 def _unable(

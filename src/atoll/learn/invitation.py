@@ -15,9 +15,10 @@ from atoll.core.errors import ConfigError, QuorumError
 from atoll.core.rng import Rng
 from atoll.core.tree import Tree
 
-from .fates import fates
+from .fates import energy_since, fates
 from .release import is_private
 from .selection import Candidates, Seen, Selection
+from .selection.inquiry import Inquired, Inquiry
 from .server_state import beside, global_model
 from .wrapped import dry_reply
 
@@ -139,6 +140,11 @@ class Inviter:
         if wanted is None or len(wanted) == 0:
             return known, {}
         model = global_model(self.state)
+        if (inquiry := rule.inquiry) is not None:
+            seen, known, spent = await self.inquired(
+                inquiry, candidates.parties[np.sort(wanted)], model, known, held=False
+            )
+            return rule.heard(seen, known), spent
         message = {"params": model, "reports": dict(rule.reports)}
         asked = candidates.parties[np.sort(wanted)]
         at = (self.state["contacts"], "survey")
@@ -149,9 +155,29 @@ class Inviter:
         reports = reports_of(combined)
         own = own_reports(self.job, self.learner, model, self.data)
         seen = seen_of(self.state["contacts"], combined, reports, own)
-        spent: dict[str, Any] = {"bytes_up": combined.bytes_up, "bytes_down": combined.bytes_down}
+        spent = {"bytes_up": combined.bytes_up, "bytes_down": combined.bytes_down}
         energy = {name: value for name, value in fates(self.fed, combined).items() if name == "energy_wh"}
         return rule.heard(seen, known), {**spent, **energy}
+
+    async def inquired(
+        self, inquiry: Inquiry, parties: Parties, model: Tree, known: Tree, *, held: bool
+    ) -> tuple[Seen, Tree, dict[str, Any]]:
+        """What the rule's inquiry showed of some clients, its memory, and what that cost.
+
+        Args:
+            inquiry: the rule's.
+            parties: each once.
+            model: what they are asked about.
+            known: the rule's memory.
+            held: whether they have the model already.
+        """
+        fed = self.fed
+        before, joules = fed.bytes(), fed.meter.joules
+        asked = Inquired(parties, model, held, self.state["contacts"], self.job.pacing.deadline)
+        seen, known = await inquiry.hold(fed, self.learner, self.data, asked, known)
+        after = fed.bytes()
+        spent = {name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}
+        return seen, known, {**spent, **energy_since(fed, joules)}
 
     def _report_bytes(self, model: Tree) -> int | None:
         """Bytes of a survey's reply, as the server's own rows tell them; ``None`` where it has none."""

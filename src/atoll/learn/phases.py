@@ -66,7 +66,7 @@ class Phases:
     ) -> tuple[Tree, dict[str, Any], Seen]:
         """Run them; ``spent`` are bytes that the round cost before. Returns the state, the row and what was seen."""
         row: dict[str, Any] = {"selected": len(self.invited), "bytes_up": 0, "bytes_down": 0, **spent}
-        before = state
+        before, sent = state, None
         seen = Seen(state["contacts"], self.invited, self.invited, np.zeros(len(self.invited)))
         for phase in phases:
             if not self.job.algorithm.needs(state["server"], phase):
@@ -94,7 +94,7 @@ class Phases:
             )
             state = {**state, "down": held_by(state["down"], combined.senders.positions)}
             state = folded(self.job, state, combined, info, phase)
-        return state, row, replace(seen, round=before["contacts"])
+        return state, row, replace(seen, round=before["contacts"], model=sent)
 
     def _account(self, row: dict[str, Any], combined: Combined) -> None:
         """Write a phase into the round's row. Who crashed or was late is the last phase's; copies sent and energy add up."""

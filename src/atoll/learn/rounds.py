@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from atoll.core.errors import CompositionError, PolicyError, QuorumError
 from atoll.core.tree import Tree
 from atoll.privacy import Tally
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from atoll.core.party import Parties
 
     from .learner import Learner
+    from .selection.inquiry import Inquiry
     from .training import Training
 
 __all__ = ["ServerRounds", "server_round"]
@@ -120,8 +123,19 @@ async def server_round(
     if seen is not None:
         rule = job.selection
         row.update(job.evaluation.told(seen.asked, seen.replied))
+        if (inquiry := rule.inquiry) is not None and len(seen.replied):
+            state, seen = await _inquired(inquiry, Inviter(fed, job, learner, data, state), seen, row)
         state = {**state, "selection": rule.accept(replace(seen, row={"round": number, **row}), state["selection"])}
     return state, row
+
+
+async def _inquired(inquiry: Inquiry, inviter: Inviter, seen: Seen, row: dict[str, Any]) -> tuple[Tree, Seen]:
+    """The state and what was seen after the selection rule's inquiry of those who replied; its cost is added to the row."""
+    who = inviter.fed.world.roster.all()[np.unique(seen.replied.positions)]
+    told, known, spent = await inviter.inquired(inquiry, who, seen.model, inviter.state["selection"], held=True)
+    row.update({name: row.get(name, 0) + value for name, value in spent.items()})
+    seen = replace(seen, replied=told.replied, seconds=told.seconds, reports=told.reports, examples=told.examples)
+    return {**inviter.state, "selection": known}, seen
 
 
 async def _contact(

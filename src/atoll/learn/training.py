@@ -181,7 +181,7 @@ class Training:
                 where="Training.pacing",
                 remedy="use Synchronous() or FedBuff(), or a plain reducer",
             )
-        if self.selection.reports:
+        if self.selection.listens:
             raise CompositionError(
                 f"{type(self.selection).__name__} looks at what single clients report, and {reducer} reveals sums only",
                 where="Training.selection",
@@ -237,7 +237,14 @@ class Training:
     def named_tasks(self, learner: Learner, data: Any) -> tuple[Task, ...]:
         """What a world must know by name to run this job."""
         own = [learner.report] if hasattr(learner, "report") else []
-        return (learner.train, learner.measure, scoring_task(learner), *own, *self.topology.tasks(self, learner, data))
+        asking = () if self.selection.inquiry is None else self.selection.inquiry.tasks(learner)
+        more = (*asking, *self.topology.tasks(self, learner, data))
+        return (learner.train, learner.measure, scoring_task(learner), *own, *more)
+
+    def others(self, n: int) -> dict[str, str]:
+        """Parties that it needs beside ``n`` clients, name -> role: servers of the topology, and whom the selection rule talks to."""
+        asked = {} if self.selection.inquiry is None else self.selection.inquiry.others
+        return {**self.topology.servers(n), **asked}
 
     def _check_pacing(self, learner: Learner, data: Any) -> None:
         """Refuse a pace that the topology does not keep, and reports that nobody can make."""
@@ -250,6 +257,8 @@ class Training:
                 remedy=f"use Synchronous(), or topology={other}",
             )
         self.pacing.check(self, learner, data)
+        if self.selection.inquiry is not None:
+            self.selection.inquiry.check(self, learner)
         if self.selection.reports:
             check = getattr(learner, "check_reports", None)
             if check is None:
@@ -277,9 +286,10 @@ class Training:
                 remedy="use Star(), or set `private = True` on a topology whose messages all follow from released replies",
             )
         require_private_reply(self.algorithm, learner)
-        if self.selection.reports:
+        if self.selection.listens:
+            told = ", ".join(self.selection.reports) or "profiles, in part encrypted"
             raise CompositionError(
-                f"{type(self.selection).__name__} wants reports ({', '.join(self.selection.reports)}), which would leave clients without noise",
+                f"{type(self.selection).__name__} wants reports ({told}), which would leave clients without noise",
                 where="Training.selection",
                 remedy="use Uniform(), or train the same algorithm without privacy",
             )

@@ -44,8 +44,8 @@ def require_flexible(pacing: Pacing, job: Training) -> None:
     if rule.repeats:
         why = f"{type(rule).__name__} may draw a client twice, and a client works once at a time"
         refuse(pacing, why, "selection", "draw without replacement")
-    if rule.reports or rule.picks:
-        what = "compares clients' reports about one model" if rule.reports else "chooses among the replies of a round"
+    if rule.listens or rule.picks:
+        what = "compares clients' reports about one model" if rule.listens else "chooses among the replies of a round"
         why = f"{type(rule).__name__} {what}, and clients work on several"
         refuse(pacing, why, "selection", "use Uniform() or another rule that invites, or Synchronous()")
     if job.down() is not None:

@@ -15,6 +15,8 @@ from atoll.core.tree import Tree
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .inquiry import Inquiry
+
 __all__ = ["Candidates", "Seen", "Selection"]
 
 
@@ -55,6 +57,7 @@ class Seen:
         versions: of which round each in ``replied`` had the model that it reports on, 1-based; ``None`` is this round, as everywhere but at an
             asynchronous pace.
         row: the round's record so far.
+        model: what those in ``replied`` were sent last; ``None`` where nobody was, and at asynchronous paces.
         own: called with a report's name: the same report by the server, about its own data and the model that it sent.
     """
 
@@ -67,6 +70,7 @@ class Seen:
     own: Callable[[str], Tree] = _nothing
     examples: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     versions: NDArray[np.int64] | None = None
+    model: Tree = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,16 @@ class Selection:
     def reports(self) -> Mapping[str, Any]:
         """What surveys ask, and every reply carries besides, name -> options: ``{"loss": None}``, ``{"profile": {"layer": "auto"}}``; see ``Learner``."""
         return {}
+
+    @property
+    def inquiry(self) -> Inquiry | None:
+        """The conversation in which clients tell what the rule wants to know, where that takes more than ``reports``, which are then none."""
+        return None
+
+    @property
+    def listens(self) -> bool:
+        """Whether it looks at what single clients tell."""
+        return bool(self.reports) or self.inquiry is not None
 
     def init(self, parties: Parties) -> Tree:
         """The rule's memory at the start."""

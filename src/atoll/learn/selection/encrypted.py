@@ -40,7 +40,16 @@ if TYPE_CHECKING:
 
     from atoll.core.tree import Tree
 
-__all__ = ["encrypt_means", "make_keys", "masked_terms", "open_sum", "plain_part", "require_public"]
+__all__ = [
+    "encrypt_means",
+    "for_clients",
+    "make_keys",
+    "masked_terms",
+    "open_sum",
+    "plain_part",
+    "require_library",
+    "require_public",
+]
 
 _RING, _PRIMES, _SCALE = 8192, (60, 40, 40, 60), 2.0**40
 _SLOTS = _RING // 2
@@ -63,6 +72,21 @@ def make_keys() -> tuple[Any, Any]:
     secret = made.serialize(save_secret_key=True, save_galois_keys=False)
     public = made.serialize(save_secret_key=False, save_galois_keys=False)
     return _array(secret), _array(public)
+
+
+def for_clients(key: Any) -> Any:
+    """As much of the public key as it takes to encrypt: without what only the server multiplies with, a quarter of the bytes."""
+    found = require_public(key, "the server")
+    return _array(found.serialize(save_secret_key=False, save_galois_keys=False, save_relin_keys=False))
+
+
+def require_library() -> None:
+    """Refuse to begin where the library is missing.
+
+    Raises:
+        MissingExtraError: TenSEAL is not installed.
+    """
+    _tenseal()
 
 
 def require_public(key: Any, whose: str) -> Any:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from atoll.core.party import Parties
 
-__all__ = ["divergences_of", "empty_store", "store_profiles"]
+__all__ = ["divergences_of", "empty_divergences", "empty_store", "store_divergences", "store_profiles"]
 
 UNKNOWN, NO_ROWS = 0, -1
 
@@ -93,6 +93,27 @@ def divergences_of(store: Tree, floor: float = FLOOR) -> NDArray[np.float64]:
         each = gaussian_kl(store["mean"][who], var, own["mean"][at], other)
         found[who] = np.maximum(each.mean(axis=1), 0.0)
     return found
+
+
+def empty_divergences(parties: Parties) -> Tree:
+    """What is known where profiles themselves stay encrypted: nothing.
+
+    Returns:
+        ``who`` and ``version`` as in `empty_store`; ``divergence``, ``(clients,)``, as in `divergences_of`; ``key``: the public one, once there is one.
+    """
+    clients = len(parties)
+    version, unknown = np.full(clients, UNKNOWN, dtype=np.int64), np.full(clients, np.nan)
+    return {"who": members(parties), "version": version, "divergence": unknown, "key": np.zeros(0, dtype=np.uint8)}
+
+
+def store_divergences(store: Tree, seen: Seen) -> Tree:
+    """What is known after a round or a survey, with the report ``"divergence"``."""
+    told = seen.reports.get("divergence", [])
+    who = places(store["who"], seen.replied.positions[: len(told)])
+    version, divergence = store["version"].copy(), store["divergence"].copy()
+    version[who] = np.where(seen.examples[: len(who)] > 0, seen.round, NO_ROWS)
+    divergence[who] = told
+    return {**store, "version": version, "divergence": divergence}
 
 
 def _with_own(own: Tree, seen: Seen) -> Tree:

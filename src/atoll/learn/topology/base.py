@@ -142,7 +142,7 @@ def _require_no_server(topology: Topology, job: Training) -> None:
             "aggregation",
             "use Renormalised()",
         )
-    if job.selection.reports:
+    if job.selection.listens:
         refuse(
             topology,
             f"{type(job.selection).__name__} compares what clients report, and there is no server to hear them",

@@ -1,0 +1,227 @@
+"""Encrypted matching of profiles as a conversation between clients, server and key holder; see `encrypted` for who holds and sees what.
+
+============  ===========================================  ==================================================
+step          from, to                                     what is sent
+============  ===========================================  ==================================================
+``keys``      key holder to server, once                   the public key; the secret one stays at the holder
+``profiles``  server to clients, and back                  public key, model; means encrypted, variances, rows
+``sums``      server to key holder, and back               masked terms of every client; their rounded sums
+============  ===========================================  ==================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.errors import CompositionError, PolicyError
+from atoll.core.task import Task, Work, task
+
+from ..profiles import FLOOR
+from .base import Seen
+from .encrypted import (
+    encrypt_means,
+    for_clients,
+    make_keys,
+    masked_terms,
+    open_sum,
+    plain_part,
+    require_library,
+    require_public,
+)
+from .inquiry import Inquired
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.federation import Federation
+    from atoll.core.island import Island
+    from atoll.core.party import Parties
+    from atoll.core.tree import Tree
+
+    from ..learner import Learner
+    from ..training import Training
+
+__all__ = ["HOLDER", "Divergences", "SealedProfiles"]
+
+HOLDER = "key-holder"
+_CIPHERTEXT = 332_000
+
+
+@dataclass(frozen=True)
+class Divergences:
+    """What the server learns.
+
+    Attributes:
+        parties: those who answered.
+        values: of each, ``(parties,)``; ``inf`` of one without rows.
+        rows: of each.
+        error: bound on what rounding adds to each; the scheme's own noise is smaller.
+    """
+
+    parties: Parties
+    values: NDArray[np.float64]
+    rows: NDArray[np.float64]
+    error: float
+
+
+@task
+def hold_keys(island: Island, message: Tree) -> Any:
+    """At the key holder: make the keys, keep the secret one, tell the public one."""
+    del message
+    secret, public = make_keys()
+    island.secret.drawn = True  # the library draws from the system's entropy: this reply cannot be made again
+    island.state = {"secret": secret}
+    return public
+
+
+@task
+def open_sums(island: Island, message: Tree) -> Any:
+    """At the key holder: the sums of masked terms."""
+    key = island.state["secret"]
+    return np.array([open_sum(key, sealed, message["digits"]) for sealed in message["sealed"]])
+
+
+@dataclass(frozen=True)
+class SealedProfiles:
+    """An `Inquiry`: every client's divergence from the server's profile of the same model, with the means encrypted.
+
+    Its memory is the public key, ``"key"`` (bytes; none before the first conversation).
+
+    Attributes:
+        layer: whose elements are profiled; see ``FedProf``.
+        holder: name of the party that holds the secret key: neither the server nor a client.
+        mask_bits: size of the masks that hide single terms from the key holder.
+        digits: decimals of a sum that the key holder tells.
+        floor: least variance.
+    """
+
+    layer: str = "auto"
+    holder: str = HOLDER
+    mask_bits: int = 16
+    digits: int = 4
+    floor: float = FLOOR
+
+    # ------------------------------------------------------------------ as a rule's inquiry
+
+    @property
+    def others(self) -> Mapping[str, str]:
+        """The key holder."""
+        return {self.holder: "key-holder"}
+
+    def check(self, job: Training, learner: Learner) -> None:
+        """Refuse what cannot be: no library, a pace at which profiles are of several versions, a topology of several servers.
+
+        Raises:
+            MissingExtraError: TenSEAL is not installed.
+            CompositionError: the pace, the topology, or a model without profiles.
+        """
+        from ..pacing import PaceSteering, Synchronous
+        from ..topology.base import Star
+
+        require_library()
+        if type(job.topology) is not Star or type(job.pacing) not in (Synchronous, PaceSteering):
+            raise CompositionError(
+                f"encrypted matching asks a round's cohort about one model of one server, and this is {type(job.pacing).__name__} on {type(job.topology).__name__}",
+                where="Training.selection",
+                remedy='use matching="clear", or Synchronous() on Star()',
+            )
+        check = getattr(learner, "check_reports", None)
+        if check is None:
+            raise CompositionError(
+                "this model has no profiles", where="Training.selection", remedy="use a PyTorch module, or Uniform()"
+            )
+        check({"profile": {"layer": self.layer}})
+
+    def tasks(self, learner: Learner) -> tuple[Task, ...]:
+        """The clients'."""
+        return (self.profiles(learner),)
+
+    async def hold(
+        self, fed: Federation, learner: Learner, data: Any, asked: Inquired, memory: Tree
+    ) -> tuple[Seen, Tree]:
+        """Find the divergences of some clients, as reports ``"divergence"``."""
+        self.require_holder(fed)
+        own = self.own(learner, asked.model, getattr(data, "test", None))
+        key = memory["key"] if len(memory["key"]) else await self.keys(fed, asked.round)
+        found = await self.divergences(fed, self.profiles(learner), asked, key, own)
+        told = {"divergence": found.values.tolist()}
+        seconds = np.zeros(len(found.parties))
+        seen = Seen(asked.round, asked.parties, found.parties, seconds, told, examples=found.rows)
+        return seen, {**memory, "key": key}
+
+    # ------------------------------------------------------------------ its steps
+
+    def require_holder(self, fed: Federation) -> None:
+        """Refuse a world in which nobody else could hold the key.
+
+        Raises:
+            PolicyError: it is so.
+        """
+        if self.holder not in fed.world.roster.others:
+            raise PolicyError(
+                f"there is no party {self.holder!r} apart from the clients to hold the key",
+                where="encrypted matching",
+                remedy=f"add one: Roster(names, others={{{self.holder!r}: 'key-holder'}}); the server must not hold it",
+            )
+
+    def own(self, learner: Learner, model: Tree, rows: Any) -> Tree:
+        """The server's profile of a model, from its own rows.
+
+        Raises:
+            DataError: it has none.
+        """
+        return learner.report_of(model, rows, {"profile": {"layer": self.layer}})["profile"]
+
+    def profiles(self, learner: Learner) -> Task:
+        """What a client does: variances in the clear, means encrypted; one pass over its rows."""
+
+        def profile(island: Island, message: Tree) -> Tree:
+            told = learner.report_of(message["params"], island.data, {"profile": {"layer": self.layer}})["profile"]
+            island.secret.drawn = True
+            return {"mean": encrypt_means(message["key"], told["mean"]), "var": told["var"], "rows": len(island.data)}
+
+        def work(data: Any, args: Any, message: Tree) -> Work:
+            del args, message
+            return learner.report.declared(data, {"reports": {"profile": None}})
+
+        return Task("atoll.learn.selection.sealed:profile", profile, work=work, by_size=True, reply_bytes=_CIPHERTEXT)
+
+    async def keys(self, fed: Federation, at: int) -> Any:
+        """The public key of a new pair, in some round."""
+        key = await fed.ask(self.holder, hold_keys, at=(at, "keys"))
+        require_public(key, "the server")
+        return key
+
+    async def divergences(self, fed: Federation, profiles: Task, asked: Inquired, key: Any, own: Tree) -> Divergences:
+        """Ask clients for their profiles, and the key holder for the sums.
+
+        Args:
+            fed: where.
+            profiles: the clients' task.
+            asked: whom, about which model.
+            key: the public key.
+            own: the server's profile of that model.
+        """
+        message = {"params": asked.model, "key": for_clients(key)}
+        new = {name: value for name, value in message.items() if name != "params" or not asked.known}
+        down = np.full(len(asked.parties), M.nbytes(new))
+        at, deadline = (asked.round, "replied" if asked.known else "survey"), asked.deadline
+        replies = await fed.ask_all(
+            asked.parties, profiles, message, at=(*at, "profiles"), quorum=0, deadline=deadline, down=down
+        )
+        if not len(replies.senders):
+            return Divergences(replies.senders, np.zeros(0), np.zeros(0), 0.0)
+        bits, floor = self.mask_bits, self.floor
+        terms = [masked_terms(key, told["mean"], own, mask_bits=bits, floor=floor) for told in replies.values]
+        opened = {"sealed": [sealed for sealed, _ in terms], "digits": self.digits}
+        sums = await fed.ask(self.holder, open_sums, opened, at=(*at, "sums"))
+        scales = np.array([scale for _, scale in terms])
+        parts = np.array([plain_part(told["var"], own["var"], floor) for told in replies.values])
+        rows = np.array([told["rows"] for told in replies.values], dtype=np.float64)
+        values = np.where(rows > 0, np.maximum(parts + scales * sums, 0.0), np.inf)
+        return Divergences(replies.senders, values, rows, float(scales.max() * 0.5 * 10.0**-self.digits))
