@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .power_of_choice import PowerOfChoice
     from .proportional import SizeProportional
     from .submodular import Submodular
+    from .tifl import TiFL
     from .uniform import Everyone, Schedule, Uniform
 else:
     from atoll.core.lazy import lazy
@@ -28,6 +29,7 @@ else:
             "power_of_choice": ("PowerOfChoice",),
             "proportional": ("SizeProportional",),
             "submodular": ("Submodular",),
+            "tifl": ("TiFL",),
             "uniform": ("Everyone", "Schedule", "Uniform"),
         },
     )
@@ -46,6 +48,7 @@ __all__ = [
     "Selection",
     "SizeProportional",
     "Submodular",
+    "TiFL",
     "Uniform",
     "unbiased_alphas",
 ]

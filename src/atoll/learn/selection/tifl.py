@@ -1,0 +1,164 @@
+"""TiFL: cohorts of clients of like speed, with credits that keep every tier in the training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core.errors import ConfigError
+from atoll.core.party import Parties
+from atoll.core.tree import Tree
+from atoll.learn.checks import require_count
+
+from ..pacing.tiered import tiers_of
+from .base import Candidates, Seen
+from .members import members, places
+from .uniform import Uniform
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["TiFL"]
+
+
+@dataclass(frozen=True)
+class TiFL(Uniform):
+    """Invites a round's cohort from one tier of equally fast clients, so that nobody waits for a much slower one.
+
+    First everyone is profiled: rounds go to clients that have not replied yet, until each has, or has been asked ``tries`` times in vain; those are drop-outs and
+    are not asked again (``Synchronous(on_failure="skip")`` lets a round pass in which nobody replies). Then the clients are cut into tiers by the seconds that their replies took. Each round draws a tier among those that have credits
+    left and clients there, takes one of its credits, and invites ``count`` of its clients uniformly. All tiers are equally likely at first. Every ``every`` rounds, if
+    the tier of the last one does not do better than it did then, probabilities become proportional to ranks: 1 for the tier that the model does best on,
+    ``tiers`` for the one that it does worst on.
+
+    Z. Chai et al., "TiFL: A Tier-based Federated Learning System", HPDC 2020, Algorithm 2, which takes each tier's accuracy on test data and leaves open how
+    accuracies become probabilities. Here a tier does as well as the mean training loss says that its clients last reported; one that has not been heard of does worst.
+
+    Attributes:
+        count: clients a round, as in ``Uniform``.
+        tiers: ``T``, at least 1.
+        credits: rounds that each tier may have after profiling: one number for all, or one each, fastest first; ``None`` is no limit. Together they must last.
+        every: rounds between looks at the tiers' losses, ``I``.
+        tries: how often a client that does not reply is profiled.
+    """
+
+    citation: ClassVar[str] = "Chai et al. 2020, TiFL: A Tier-based Federated Learning System"
+    tiers: int = 5
+    credits: int | Sequence[int] | None = None
+    every: int = 10
+    tries: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("TiFL", tiers=self.tiers, every=self.every, tries=self.tries)
+        given = np.atleast_1d(0 if self.credits is None else np.asarray(self.credits))
+        if (
+            given.shape not in ((1,), (self.tiers,))
+            or not (given >= 0).all()
+            or not np.issubdtype(given.dtype, np.integer)
+        ):
+            raise ConfigError(
+                f"credits={self.credits!r} for {self.tiers} tiers",
+                where="TiFL",
+                remedy="give a whole number of rounds of at least 0, or one for each tier",
+            )
+
+    @property
+    def reports(self) -> Mapping[str, Any]:
+        """The loss."""
+        return {"loss": None}
+
+    def init(self, parties: Parties) -> Tree:
+        """Nobody is profiled.
+
+        Raises:
+            ConfigError: more tiers than clients.
+        """
+        n = len(parties)
+        if self.tiers > n:
+            raise ConfigError(f"tiers={self.tiers} of {n} clients", where="TiFL", remedy=f"use at most {n}")
+        most = np.iinfo(np.int64).max if self.credits is None else self.credits
+        return {
+            "who": members(parties),
+            "asked": np.zeros(n, dtype=np.int64),
+            "seconds": np.full(n, np.nan),
+            "tier": np.full(n, -1, dtype=np.int64),
+            "credits": np.broadcast_to(np.asarray(most, dtype=np.int64), self.tiers).copy(),
+            "loss": np.full(self.tiers, np.nan),
+            "before": np.full(self.tiers, np.nan),
+            "chance": np.full(self.tiers, 1.0 / self.tiers),
+            "held": 0,
+        }
+
+    def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
+        """Clients that are not profiled yet, or some of a tier.
+
+        Raises:
+            ConfigError: no tier has a credit left.
+        """
+        at = places(state["who"], candidates.parties.positions)
+        if self._profiling(state):
+            fresh = np.flatnonzero(self._unknown(state)[at])
+            # Everyone who is left to be profiled may be away: then the round goes to those who are there.
+            return self._some(candidates, fresh if len(fresh) else np.arange(len(at)), count)
+        tier = state["tier"][at]
+        chance = np.where(state["credits"] > 0, state["chance"], 0.0)
+        if not chance.any():
+            raise ConfigError(
+                f"no tier has a credit left in round {candidates.round}",
+                where="TiFL",
+                remedy="give credits that together last for all rounds, or None",
+            )
+        chance = np.where(np.isin(np.arange(self.tiers), tier), chance, 0.0)
+        if not chance.any():  # of those with credits nobody is there
+            return np.zeros(0, dtype=np.int64)
+        drawn = int(candidates.rng.child("tier").generator().choice(self.tiers, p=chance / chance.sum()))
+        return self._some(candidates, np.flatnonzero(tier == drawn), count)
+
+    def accept(self, seen: Seen, state: Tree) -> Tree:
+        """Seconds while profiling; then losses, a credit less, and probabilities when it is time."""
+        if self._profiling(state):
+            return self._profiled(seen, state)
+        if not len(seen.asked):
+            return state
+        tier = int(state["tier"][places(state["who"], seen.asked.positions[:1])][0])
+        spent, loss = state["credits"].copy(), state["loss"].copy()
+        spent[tier] -= 1
+        told = np.asarray(seen.reports.get("loss", []), dtype=np.float64)
+        if len(told) and seen.examples.sum() > 0:
+            loss[tier] = float(seen.examples @ told) / float(seen.examples.sum())
+        state = {**state, "credits": spent, "loss": loss, "held": state["held"] + 1}
+        if state["held"] % self.every:
+            return state
+        better = loss[tier] < state["before"][tier]
+        worst_first = np.argsort(np.argsort(np.where(np.isnan(loss), np.inf, loss), kind="stable"), kind="stable") + 1.0
+        chance = state["chance"] if better or state["held"] == self.every else worst_first / worst_first.sum()
+        return {**state, "before": loss, "chance": chance}
+
+    # ------------------------------------------------------------------ profiling
+
+    def _profiling(self, state: Tree) -> bool:
+        return bool((state["tier"] < 0).all())
+
+    def _unknown(self, state: Tree) -> NDArray[np.bool_]:
+        return np.asarray(np.isnan(state["seconds"]) & (state["asked"] < self.tries))
+
+    def _profiled(self, seen: Seen, state: Tree) -> Tree:
+        asked, seconds = state["asked"].copy(), state["seconds"].copy()
+        asked[places(state["who"], seen.asked.positions)] += 1
+        seconds[places(state["who"], seen.replied.positions)] = seen.seconds
+        state = {**state, "asked": asked, "seconds": seconds}
+        known = np.flatnonzero(~np.isnan(seconds))
+        if self._unknown(state).any() or not len(known):
+            return state
+        tier = np.full(len(seconds), self.tiers, dtype=np.int64)  # drop-outs are in none
+        tier[known] = tiers_of(seconds[known], self.tiers)
+        return {**state, "tier": tier}
+
+    @staticmethod
+    def _some(candidates: Candidates, among: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        drawn = candidates.rng.generator().choice(among, size=min(count, len(among)), replace=False)
+        return np.asarray(drawn, dtype=np.int64)
