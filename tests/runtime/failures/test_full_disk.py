@@ -71,13 +71,18 @@ def test_a_full_disk_ends_the_job_in_words_and_damages_nothing(tmp_path: Path) -
     async def play() -> None:
         async with world(tmp_path / "project", before={n: [*ENTER, MOUNT, str(p)] for n, p in small.items()}) as here:
             admin = await here.admin()
-            first = await failed(here, admin, "site-2")
-            await failed(here, admin, "server")
+            broken = [await failed(here, admin, full) for full in small]
             # With room again nothing has to be restarted, and what was written before is whole.
-            again = (await admin.clone(first))["job"]
+            again = (await admin.clone(broken[0]))["job"]
             assert (await ended(admin, again))["state"] == "finished"
             assert [found["state"] for found in await admin.jobs()] == ["failed", "failed", "finished"]
-            assert await outcome(admin, again, tmp_path / "again")
+            whole = await outcome(admin, again, tmp_path / "again")
+            # As the remedy has it: then resume.
+            for job in broken:
+                await admin.resume(job)
+                found = await ended(admin, job)
+                assert (found["state"], found["attempts"]) == ("finished", 2), found
+                assert await outcome(admin, job, tmp_path / job) == whole
 
     asyncio.run(play())
 
