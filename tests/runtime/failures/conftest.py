@@ -1,6 +1,7 @@
 """What these tests share can be imported: ``failing_world``, ``proxy``.
 
-Kills and stuck processes are tried by ``make test``. Faults of networks, disks and clocks take minutes of processor time: ``make faults`` tries them too.
+Some kills and stuck processes are tried by ``make test``. More kills, and faults of networks, disks and clocks, take minutes of processor time:
+``make faults`` tries them too.
 """
 
 from __future__ import annotations
