@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .clock import Spending
-    from .live import Launch
+    from .launch import Launch
 
 __all__ = ["Arrivals", "Flight", "Handle", "by_flight"]
 

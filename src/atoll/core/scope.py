@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .chain import Chain
 from .errors import ConfigError
-from .live import LiveTraffic, is_live
+from .launch import is_live
+from .live import LiveTraffic
 from .meter import Meter
 from .party import Parties, Party
 from .request import Mail, Request

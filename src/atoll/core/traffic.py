@@ -55,7 +55,6 @@ class Traffic:
         push: str = "",
     ) -> Flight:
         """Put a request on its way to each party; see ``Terms`` for ``down`` and ``up``, and ``LiveEngine.launch`` for ``push``."""
-        del push  # here work is done when its reply is wanted
         now = self.world.clock.now()
         n = len(parties)
         sent: Any = M.nbytes(request.message) if down is None else down
@@ -78,6 +77,11 @@ class Traffic:
         open_, waiting = np.isfinite(arrives), np.zeros(n, dtype=bool)
         flight = Flight(request, parties, arrives, fraction, version, now, total, open_, waiting, lost)
         flight.energy, flight.reason, flight.spending, flight.credit = energy, reason, spending, self._credit
+        return self.begin(flight, push)
+
+    def begin(self, flight: Flight, push: str) -> Flight:
+        """A request is on its way: here work is done when its reply is wanted."""
+        del push
         return flight
 
     def _credit(self, flight: Flight, which: NDArray[np.int64]) -> None:

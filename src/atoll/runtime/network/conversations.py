@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from atoll.core.errors import MessageError, TaskError
 from atoll.core.lamport import Chains
 from atoll.core.request import Ran, Request
-from atoll.core.wire import pack_request
 
-from .checks import names_in, ran_of, text_in, whole_in
+from .checks import ran_of
+from .frames import names_in, text_in, whole_in
+from .shared import bare
 
 if TYPE_CHECKING:
     from atoll.core.session import Switch
@@ -138,8 +139,7 @@ class Conversations:
 
     async def _call(self, role: str, roles: Cast, frame: dict[str, Any], read: Callable[[Any], T]) -> T:
         request, position = roles[role]
-        packed: Any = pack_request(request, [])
-        frame = {**frame, "request": {k: v for k, v in packed.items() if k != "message"}, "position": position}
+        frame = {**frame, "request": bare(request), "position": position}
         return await self._network.station(position).call(self._network.number(), frame, read)
 
     async def _run(self, session: int, roles: Cast, talk: _Talk, start: float) -> dict[str, Ran]:

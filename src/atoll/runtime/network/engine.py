@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from atoll.core import message as M
 from atoll.core.errors import AtollError, ConfigError, MessageError, TaskError
 from atoll.core.event import unpack_event
-from atoll.core.live import News
+from atoll.core.launch import News
 from atoll.core.request import Folded, Reply, Request
-from atoll.core.wire import pack_request, unpack_ran
-from atoll.runtime.line import Channel, Packed
+from atoll.core.wire import unpack_ran
 
-from .checks import names_in, require_events, text_in, whole_in
+from .checks import require_events
 from .conversations import Conversations
+from .frames import text_in, whole_in
+from .generations import Generations
 from .replies import Replies, Started
 from .running import Running
+from .shared import Shared, bare
 from .station import Station
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from atoll.core.world import World
 
 __all__ = ["Network"]
-
-_COPIED = 1 << 26  # bytes of a message up to which its serialised form is kept as a whole while it is sent
 
 
 class Network:
@@ -78,6 +77,7 @@ class Network:
         self._stations: dict[str, Station] = {}
         self._replies = Replies(self.news, self._refuse)
         self._numbers = itertools.count()
+        self._generations = Generations(self._stations, self.number, keep_on=on_lost == "drop")
         self._talks = Conversations(self)
         self._world: World | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -192,17 +192,17 @@ class Network:
 
     def _silent(self, station: Station) -> None:
         if station.owes:  # what its parties keep is not what the others' is any more: it cannot come back
-            station.refuse(_late(station))
+            station.refuse(station.late())
         elif self.on_lost == "drop":
             station.mute = True
             self._give_up(station)
         else:
-            self.news.fail(_late(station))
+            self.news.fail(station.late())
 
     # ------------------------------------------------------------------ work
 
     def launch(self, request: Request, positions: NDArray[np.int64], push: str) -> Started:
-        """Start the task at each party; see `atoll.core.live.LiveEngine`."""
+        """Start the task at each party; see `atoll.core.launch.LiveEngine`."""
         started = self._replies.begin(request, positions, self._drop, push)
         body = Shared({"message": request.message})
         wanted = "fold" if push == "sum" else push
@@ -211,8 +211,7 @@ class Network:
                 self._give_up(station)
                 continue
             names = [self.world.roster.name(p) for p in here] if request.mail else []
-            packed = {k: v for k, v in _packed(request, names).items() if k != "message"}
-            frame = {"op": "launch", "request": packed, "positions": here, "push": wanted, "body": True}
+            frame = {"op": "launch", "request": bare(request, names), "positions": here, "push": wanted, "body": True}
             station.post(frame, body.form(station.link))
         return started
 
@@ -235,7 +234,7 @@ class Network:
         parked = [p for p in positions if self._replies.parked(request.id, p, kind)]
         if not parked:
             return
-        words = pack_request(request, [])
+        words = bare(request)
         frame = {"op": "collect", "as": kind, "id": request.id, "positions": []}
         frame |= {name: words[name] for name in ("uplink", "place", "public", "apart")}
         for station, here in self.by_site(parked).items():
@@ -292,92 +291,24 @@ class Network:
 
     # ------------------------------------------------------------------ generations
 
-    async def _everywhere(
-        self, frames: Mapping[str, dict[str, Any]], read: Callable[[Any], Any] = lambda answer: True
-    ) -> dict[str, Any]:
-        """Give every site an order and wait for all answers; where the program goes on without a lost site, without its answer too."""
-
-        async def told(station: Station) -> Any:
-            try:
-                if station.mute:  # it was waited for already
-                    raise station.refuse(_late(station))
-                return await station.call(self.number(), frames[station.name], read)
-            except TaskError:
-                if station.alive or self.on_lost == "fail":
-                    raise
-                return None
-
-        with self.world.clock.busy():
-            stations = [s for s in self._stations.values() if s.alive]
-            answers = await asyncio.gather(*map(told, stations))
-        return {s.name: answer for s, answer in zip(stations, answers, strict=True) if answer is not None}
-
-    def _each(self, frame: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        return dict.fromkeys(self._stations, frame)
-
     async def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
         """Let every site write what changed; the segments' names say where they are: ``file@site``."""
-        frame = {"op": "commit", "slot": slot, "generation": generation, "full": full}
-        answers = await self._everywhere(self._each(frame), lambda answer: names_in(answer, "names"))
-        return [f"{name}@{site}" for site in sorted(answers) for name in answers[site]]
+        with self.world.clock.busy():
+            return await self._generations.commit(slot, generation, full=full)
 
     async def settle(self, slot: str) -> None:
         """The generation is safe: sites may forget what came before."""
-        await self._named("settle", slot, self.world.checkpoints.chains.get(slot, []))
+        with self.world.clock.busy():
+            await self._generations.settle(slot, self.world.checkpoints.chains.get(slot, []))
 
     async def load(self, slot: str, segments: list[str]) -> None:
         """Let every site take the private state of a slot back to a generation."""
-        await self._named("load", slot, segments)
-
-    async def _named(self, op: str, slot: str, names: Iterable[str]) -> None:
-        split = [name.rpartition("@") for name in names]
-        await self._everywhere(
-            {
-                site: {"op": op, "slot": slot, "names": [file for file, _, where in split if where == site]}
-                for site in self._stations
-            }
-        )
+        with self.world.clock.busy():
+            await self._generations.load(slot, segments)
 
     async def drop(self, slot: str) -> None:
         """Let every site forget the slot of a program that has ended."""
-        for station in self._stations.values():
-            station.post({"op": "drop", "slot": slot})
-
-
-class Shared:
-    """A message for many sites, serialised once.
-
-    A long one is not copied as a whole: every link cuts its own blocks out of the same arrays.
-
-    Args:
-        tree: the message.
-    """
-
-    def __init__(self, tree: Any) -> None:
-        self._tree = tree
-        self._packed: Packed | None = None
-        self._copied = M.nbytes(tree) <= _COPIED
-
-    def form(self, link: Any) -> Any:
-        """What a link takes."""
-        if not self._copied or not isinstance(link, Channel):
-            return self._tree
-        if self._packed is None:
-            self._packed = Packed(self._tree)
-        return self._packed
-
-
-def _late(station: Station) -> TaskError:
-    return TaskError(
-        f"no progress for {station.silence():.0f} seconds",
-        where=f"site {station.name}",
-        remedy="see the site's log; raise `patience` if its work is that slow, or set on_lost: drop",
-    )
-
-
-def _packed(request: Request, names: list[str]) -> dict[str, Any]:
-    packed = pack_request(request, names)
-    return packed if isinstance(packed, dict) else {}
+        self._generations.drop(slot)
 
 
 def _reply(frame: Any, position: int) -> Reply:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.errors import MessageError
-from atoll.core.live import News
+from atoll.core.launch import News
 from atoll.core.request import Request
 from atoll.core.wire import unpack_error
 

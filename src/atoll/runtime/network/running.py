@@ -13,8 +13,8 @@ from atoll.core.aggregate import Total, Totals
 from atoll.core.request import Folded
 from atoll.core.wire import unpack_folded
 
-from .checks import require_fit
 from .pieces import pieces
+from .totals import require_fit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -127,6 +127,14 @@ class Station:
             remedy="see its log; the job goes on from its last checkpoint when the site is back",
         )
 
+    def late(self) -> TaskError:
+        """What to say of a site that shows no progress."""
+        return TaskError(
+            f"no progress for {self.silence():.0f} seconds",
+            where=f"site {self.name}",
+            remedy="see the site's log; raise `patience` if its work is that slow, or set on_lost: drop",
+        )
+
     async def _read(self) -> None:
         try:
             while self.alive:

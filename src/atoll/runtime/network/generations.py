@@ -1,0 +1,76 @@
+"""Generations of private state: every site writes, keeps and goes back to the same ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from atoll.core.errors import TaskError
+
+from .frames import names_in
+from .station import Station
+
+__all__ = ["Generations"]
+
+
+class Generations:
+    """Orders about private state that go to every site.
+
+    Args:
+        stations: the sites by name.
+        number: gives a number for a question.
+        keep_on: whether the program goes on without a site that is lost, and so without its answer.
+    """
+
+    def __init__(self, stations: Mapping[str, Station], number: Callable[[], int], *, keep_on: bool) -> None:
+        self._stations = stations
+        self._number = number
+        self._keep_on = keep_on
+
+    async def commit(self, slot: str, generation: int, *, full: bool) -> list[str]:
+        """Let every site write what changed; the segments' names say where they are: ``file@site``."""
+        frame = {"op": "commit", "slot": slot, "generation": generation, "full": full}
+        answers = await self._everywhere(dict.fromkeys(self._stations, frame), lambda answer: names_in(answer, "names"))
+        return [f"{name}@{site}" for site in sorted(answers) for name in answers[site]]
+
+    async def settle(self, slot: str, names: Iterable[str]) -> None:
+        """Let every site forget what came before these segments."""
+        await self._named("settle", slot, names)
+
+    async def load(self, slot: str, names: Iterable[str]) -> None:
+        """Let every site take the private state of a slot back to these segments."""
+        await self._named("load", slot, names)
+
+    def drop(self, slot: str) -> None:
+        """Let every site forget a slot."""
+        for station in self._stations.values():
+            station.post({"op": "drop", "slot": slot})
+
+    async def _named(self, op: str, slot: str, names: Iterable[str]) -> None:
+        split = [name.rpartition("@") for name in names]
+        await self._everywhere(
+            {
+                site: {"op": op, "slot": slot, "names": [file for file, _, where in split if where == site]}
+                for site in self._stations
+            }
+        )
+
+    async def _everywhere(
+        self, frames: Mapping[str, dict[str, Any]], read: Callable[[Any], Any] = lambda answer: True
+    ) -> dict[str, Any]:
+        """Give every site an order and wait for all answers; where the program goes on without a lost site, without its answer too."""
+
+        async def told(station: Station) -> Any:
+            try:
+                if station.mute:  # it was waited for already
+                    raise station.refuse(station.late())
+                return await station.call(self._number(), frames[station.name], read)
+            except TaskError:
+                if station.alive or not self._keep_on:
+                    raise
+                return None
+
+        stations = [station for station in self._stations.values() if station.alive]
+        answers = await asyncio.gather(*map(told, stations))
+        return {s.name: answer for s, answer in zip(stations, answers, strict=True) if answer is not None}

@@ -1,0 +1,117 @@
+"""What can be added up: each total of a reply is looked at, and whether it goes with those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.aggregate import Total, Totals
+from atoll.core.errors import MessageError
+
+from .frames import LONGEST, shown, wrong
+from .pieces import finite
+
+__all__ = ["require_fit", "require_total"]
+
+_KINDS = ("mean", "sum", "vote", "parts")
+
+
+def require_total(name: str, total: Total, position: int) -> None:
+    """Refuse a total that is not of one reply of this party, or holds what is no finite number.
+
+    Raises:
+        MessageError: it says what is wrong.
+    """
+    if not isinstance(name, str) or len(name) > LONGEST:
+        raise wrong(f"a total called {shown(name)}")
+    if total.kind not in _KINDS or type(total.metric) is not bool or type(total.n) is not int or total.n != 1:
+        raise wrong(f"{name!r} is a total of kind {shown(total.kind)} of {shown(total.n)} replies")
+    if not _real(total.weight):
+        raise wrong(f"{name!r} has the weight {shown(total.weight)}")
+    if total.kind != "parts":
+        _require_numbers(name, total.value)
+        return
+    if len(total.value) != 1:
+        raise wrong(f"{name!r} has {len(total.value)} parts")
+    part = total.value[0]
+    if type(part.sender) is not int or part.sender not in (-1, position) or part.of not in _KINDS:
+        raise wrong(f"a part of {name!r} is signed by {shown(part.sender)}")
+    if not _real(part.weight):
+        raise wrong(f"a part of {name!r} has the weight {shown(part.weight)}")
+    if part.of == "parts":
+        _require_finite(name, part.value)
+    else:
+        _require_numbers(name, part.value)
+
+
+def _require_numbers(name: str, value: Any) -> None:
+    """What is added up are numbers, and finite ones."""
+    for path, leaf in T.items(value):
+        array = isinstance(leaf, np.ndarray | np.generic)
+        if not (leaf.dtype.kind in "biufc" if array else isinstance(leaf, Number)):
+            raise wrong(f"{_at(name, path)} holds {shown(leaf)}, which is no number")
+    _require_finite(name, value)
+
+
+def _require_finite(name: str, value: Any) -> None:
+    for path, leaf in T.items(value):
+        number = isinstance(leaf, np.ndarray | np.generic | float | complex)
+        if number and not finite(leaf):
+            raise wrong(f"{_at(name, path)} is not finite")
+
+
+def require_fit(sums: Totals, part: Mapping[str, Total]) -> None:
+    """Refuse totals that cannot be added to those before them entry by entry.
+
+    Kinds, structures and shapes must be the same. So must dtypes, but that real numbers of any width go together, as they do in a simulation.
+
+    Raises:
+        MessageError: it names the total and what differs.
+    """
+    for name, total in part.items():
+        known = sums.get(name)
+        if known is None:
+            continue
+        if (known.kind, known.metric) != (total.kind, total.metric):
+            raise _differs(name, f"a {total.kind}", f"a {known.kind}")
+        if total.kind != "parts":
+            _require_alike(name, known.value, total.value)
+
+
+def _require_alike(name: str, known: Any, value: Any) -> None:
+    """The same structure, shapes and sorts of numbers, from here downwards."""
+    if isinstance(known, dict) and isinstance(value, dict) and known.keys() == value.keys():
+        pairs: list[tuple[Any, Any, Any]] = [(key, known[key], value[key]) for key in known]
+    elif isinstance(known, list | tuple) and isinstance(value, list | tuple) and len(known) == len(value):
+        pairs = [(i, *both) for i, both in enumerate(zip(known, value, strict=True))]
+    elif isinstance(known, dict | list | tuple) or isinstance(value, dict | list | tuple):
+        raise _differs(name, shown(value), shown(known))
+    else:
+        _require_same_sort(name, known, value)
+        return
+    for key, ours, theirs in pairs:
+        _require_alike(f"{name}/{key}", ours, theirs)
+
+
+def _require_same_sort(name: str, known: Any, value: Any) -> None:
+    if np.shape(known) != np.shape(value):
+        raise _differs(name, f"of shape {np.shape(value)}", f"of shape {np.shape(known)}")
+    one, other = np.asarray(known).dtype, np.asarray(value).dtype
+    if one != other and "c" in (one.kind, other.kind):
+        raise _differs(name, f"of {other}", f"of {one}")
+
+
+def _real(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) and finite(value)
+
+
+def _at(name: str, path: str) -> str:
+    return repr(f"{name}/{path}" if path and path != "." else name)
+
+
+def _differs(name: str, said: str, known: str) -> MessageError:
+    return wrong(f"{name!r} is {said}, where the sum of those before it is {known}")
