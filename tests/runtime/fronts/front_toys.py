@@ -21,7 +21,7 @@ from atoll.runtime.fronts.poc import Poc
 DEADLINE = 60.0
 SITES = ["site-1", "site-2"]
 
-# Random steps with memory at the parties: whatever is lost or done twice shows in the sum. A task waits at the gate while a file is there.
+# Random steps with memory at the parties: whatever is lost or done twice shows in the sum. A task waits at the gate of its round while a file is there.
 PROGRAM = """
 import threading
 from pathlib import Path
@@ -44,11 +44,12 @@ def step(island, message):
     return {"sum": atoll.Sum(message["x"] * 0.5 + speed)}
 
 
-async def walk(fed, rounds=6, gate="", at=3, fail=False):
+async def walk(fed, rounds=6, gate="", at=3, fail=False, gates=None):
     state = await fed.restore({"x": np.zeros(4), "round": 0})
     while state["round"] < rounds:
         number = state["round"] + 1
-        message = {"x": state["x"], "round": number, "gate": gate if number == at else "", "fail": fail}
+        shut = (gates or {}).get(str(number), gate if number == at else "")
+        message = {"x": state["x"], "round": number, "gate": shut, "fail": fail}
         total = await fed.sum(fed.parties, step, message, at=number)
         state = {"x": total["sum"], "round": number}
         fed.record({"round": number})

@@ -29,25 +29,28 @@ async def kill(world: World, what: str) -> None:
 
 
 def test_whatever_is_killed_the_result_is_the_same(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
+    victims = ("job", "site-1", "server")  # each in a round of its own of one job
+    gates = {str(number): tmp_path / f"gate-{number}" for number in (2, 3, 4)}
 
     async def body(world: World) -> None:
         plain = (await world.admin.submit(write_job(tmp_path / "b")))["job"]
         assert (await world.end(plain))["attempts"] == 1
         wanted = await world.result(plain, tmp_path / "plain")
-        for number, what in enumerate(("job", "site-1", "server")):
+        for gate in gates.values():
             gate.touch()
-            arguments = {"gate": str(gate), "at": 2 + number}
-            job = (await world.admin.submit(write_job(tmp_path / what, arguments=arguments)))["job"]
-            await world.until(job, "server", f"done {1 + number}")
+        arguments = {"gates": {number: str(gate) for number, gate in gates.items()}}
+        job = (await world.admin.submit(write_job(tmp_path / "a", arguments=arguments)))["job"]
+        for attempt, (what, gate) in enumerate(zip(victims, gates.values(), strict=True), 1):
+            await world.until(job, "server", f"done {attempt}")
+            assert (await world.admin.job(job))["attempts"] == attempt
             await kill(world, what)
             gate.unlink()
-            ended = await world.end(job)
-            assert (ended["state"], ended["attempts"]) == ("finished", 2)
-            np.testing.assert_array_equal(wanted, await world.result(job, tmp_path / f"after-{what}"))
-            # No round was done twice at the server: it went on from its checkpoint.
-            lines = [text async for _, node, text in world.admin.logs(job) if node == "server"]
-            assert [line for line in lines if line.startswith("done")] == [f"done {i}" for i in range(1, 7)]
+        ended = await world.end(job)
+        assert (ended["state"], ended["attempts"]) == ("finished", 1 + len(victims))
+        np.testing.assert_array_equal(wanted, await world.result(job, tmp_path / "after"))
+        # No round was done twice at the server: it went on from its checkpoint.
+        lines = [text async for _, node, text in world.admin.logs(job) if node == "server"]
+        assert [line for line in lines if line.startswith("done")] == [f"done {i}" for i in range(1, 7)]
         for name in ("site-1", "site-2"):  # nothing of a job that has ended stays at a site
             assert not list((world.poc.folder / "run" / name / "jobs").rglob("*.py"))
 
