@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .invitation import Inviter
 
-__all__ = ["energy_since", "fates", "require_feasible"]
+__all__ = ["energy_since", "fates", "require_in_time"]
 
 
 def fates(fed: Federation, combined: Combined) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def fates(fed: Federation, combined: Combined) -> dict[str, Any]:
         "wasted": float(outcomes.fraction[crashed].sum() + late.sum()),
     }
     energy = getattr(outcomes, "energy", None)
-    return row if energy is None else {**row, "energy_wh": float(energy.sum() / 3600.0)}
+    return row if energy is None else {**row, "energy_wh": _watt_hours(energy.sum())}
 
 
 def energy_since(fed: Federation, before: float | None) -> dict[str, float]:
@@ -46,10 +46,14 @@ def energy_since(fed: Federation, before: float | None) -> dict[str, float]:
     A request is charged when it is sent. Work that is called off is given back in the round that calls it off, which may be a later one.
     """
     now = fed.meter.joules
-    return {} if now is None else {"energy_wh": (now - (before or 0.0)) / 3600.0}
+    return {} if now is None else {"energy_wh": _watt_hours(now - (before or 0.0))}
 
 
-def require_feasible(inviter: Inviter) -> None:
+def _watt_hours(joules: float) -> float:
+    return float(joules) / 3600.0
+
+
+def require_in_time(inviter: Inviter) -> None:
     """Refuse a deadline that no client can meet.
 
     Raises:

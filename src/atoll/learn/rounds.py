@@ -14,7 +14,7 @@ from atoll.privacy import Tally
 from .checks import require_finite
 from .counts import population_examples
 from .course import Course
-from .fates import require_feasible
+from .fates import require_in_time
 from .invitation import Inviter
 from .phases import Phases, round_info
 from .selection import Seen
@@ -144,7 +144,7 @@ async def _contact(
     """Survey, invite, and run the phases with the cohort."""
     fed, job, state = inviter.fed, inviter.job, inviter.state
     if number == 1:
-        require_feasible(inviter)
+        require_in_time(inviter)
     try:
         heard, spent = await inviter.surveyed()
         state = {**state, "selection": heard}

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core.errors import CompositionError
-
 from ..admm.asynchronous import overdue
 from ..checks import require_count
+from ..selection.members import places_of
 from ..wrapped import innermost
 from .base import refuse
 from .buffered import Buffered
 from .in_flight import Asynchronous
+from .soundness import require_at_work
 
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
@@ -70,13 +70,7 @@ class PartialBarrier(Asynchronous):
         if job.reducer.secure:
             why = f"a round may have one reply of a version, which {type(job.reducer).__name__} would reveal"
             refuse(self, why, "reducer", "use FedBuff(group=...), Synchronous(), or a plain reducer")
-        most = job.selection.cohort_size(len(data))
-        if self.replies > most:
-            raise CompositionError(
-                f"PartialBarrier: replies={self.replies}, and {most} clients are at work",
-                where="Training.pacing",
-                remedy=f"use at most {most}, or select more clients",
-            )
+        require_at_work(self, f"replies={self.replies}", self.replies, job.selection.cohort_size(len(data)))
 
     def course(self, job: Training, learner: Learner, data: Any) -> Course:
         """Rounds of one update."""
@@ -100,5 +94,7 @@ class _Bounded(Buffered):
 
     def _waits(self, fed: Federation, state: Tree) -> bool:
         working = state["until"] > fed.clock.now()
-        working[self.places(fed, np.array([h.party.position for h in self.held], dtype=np.int64))] = False
+        working[places_of(fed.parties.positions, np.array([h.party.position for h in self.held], dtype=np.int64))] = (
+            False
+        )
         return bool(overdue(state["version"] - state["base"], self.pacing.max_delay)[working].any())

@@ -24,6 +24,7 @@ class Dispatch:
         asked: invited.
         fresh: they are sent the model, being up to date or deprecated.
         deprecated: they have lagged too far.
+        stopped: those of them who still worked on what they had, whether or not they would have answered.
         going: they go on with the model they have.
         busy: they still work on an earlier round's, whether or not they will answer.
         falls: when the crash of each who will not answer is noticed, seconds on the clock; ``inf`` for everyone else.
@@ -35,6 +36,7 @@ class Dispatch:
     asked: NDArray[np.bool_]
     fresh: NDArray[np.bool_]
     deprecated: NDArray[np.bool_]
+    stopped: NDArray[np.bool_]
     going: NDArray[np.bool_]
     busy: NDArray[np.bool_]
     falls: NDArray[np.float64]
@@ -132,4 +134,5 @@ def dispatched(
     if falling is not None:
         busy = busy | np.isfinite(falling["falls"])
         fraction, saved = (np.where(deprecated, 0, falling[name]) for name in ("fraction", "saved"))
-    return Dispatch(asked, fresh, deprecated, asked & ~fresh & ~busy, busy & ~deprecated, falls, fraction, saved, none)
+    going, stopped, busy = asked & ~fresh & ~busy, deprecated & busy, busy & ~deprecated
+    return Dispatch(asked, fresh, deprecated, stopped, going, busy, falls, fraction, saved, none)

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core.errors import CompositionError
-
 from ..checks import require_choice, require_count, require_positive
 from .base import refuse
 from .buffered import Buffered, groups_of
 from .in_flight import Asynchronous
-from .soundness import require_delta
+from .soundness import require_at_work, require_delta
 from .staleness import PolynomialStaleness, Staleness
 
 if TYPE_CHECKING:
@@ -74,12 +72,8 @@ class FedBuff(Asynchronous):
             why = f"group={self.group}: {type(job.reducer).__name__} would add up single replies, and reveal them"
             refuse(self, why, "pacing", "use group=2 or more, at least what the reducer needs to go on after losses")
         most = min(len(data), self.concurrency or job.selection.cohort_size(len(data)))
-        if max(self.buffer, self.group) > most:
-            raise CompositionError(
-                f"FedBuff: buffer={self.buffer} with group={self.group}, and {most} clients are at work",
-                where="Training.pacing",
-                remedy=f"use a buffer of at most {most}, or select more clients",
-            )
+        setting = f"buffer={self.buffer} with group={self.group}"
+        require_at_work(self, setting, max(self.buffer, self.group), most)
 
     def course(self, job: Training, learner: Learner, data: Any) -> Course:
         """Rounds of one step."""

@@ -21,14 +21,13 @@ from ..invitation import Inviter, reply_bytes
 from ..phases import folded, outgoing
 from ..rounds import ServerRounds, server_round
 from ..selection import Seen
+from ..selection.members import places_of
 from ..server_state import initial
 from .base import Pacing
 from .round_log import RoundLog
 from .soundness import require_flexible
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from atoll.core.federation import Federation
     from atoll.core.flight import Flight, Handle
     from atoll.core.party import Parties
@@ -174,16 +173,11 @@ class InFlight(ServerRounds):
         )
         log.sent(flight)
         self.last = flight
-        where = self.places(fed, invited.positions)
+        where = places_of(fed.parties.positions, invited.positions)
         until, base = state["until"].copy(), state["base"].copy()
         until[where] = np.where(np.isfinite(flight.arrives), np.inf, flight.lost)
         base[where] = flight.version
         return {**state, "until": until, "base": base}
-
-    @staticmethod
-    def places(fed: Federation, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Places of these clients in the columns of the state."""
-        return np.searchsorted(fed.parties.positions, positions)
 
     # ------------------------------------------------------------------ waiting
 
@@ -236,7 +230,9 @@ class InFlight(ServerRounds):
     def released(self, fed: Federation, state: Tree, handles: Sequence[Handle]) -> Tree:
         """These clients can be asked again."""
         until = state["until"].copy()
-        until[self.places(fed, np.array([h.party.position for h in handles], dtype=np.int64))] = fed.clock.now()
+        until[places_of(fed.parties.positions, np.array([h.party.position for h in handles], dtype=np.int64))] = (
+            fed.clock.now()
+        )
         self.let_go(handles)
         return {**state, "until": until}
 

@@ -16,7 +16,7 @@ from atoll.core.tree import Tree
 from ..checks import require_finite
 from ..counts import population_examples
 from ..course import Course
-from ..fates import require_feasible
+from ..fates import require_in_time
 from ..invitation import Inviter
 from ..phases import round_info
 from ..server_state import global_model, initial
@@ -75,7 +75,7 @@ class RegionalRounds(Course):
         if phases:
             state = {**state, "contacts": state["contacts"] + 1}
             if number == 1:
-                require_feasible(Inviter(fed, self.job, self.learner, self.data, state))
+                require_in_time(Inviter(fed, self.job, self.learner, self.data, state))
             state, row = await self._contact(fed, state, number, phases[0])
         if "failed" not in row:
             info = round_info(fed, state, (number, bool(phases)), row["selected"], row["replied"])

@@ -13,12 +13,13 @@ from atoll.core.tree import Tree
 
 from ..checks import require_finite
 from ..counts import client_examples
-from ..fates import energy_since, require_feasible
+from ..fates import energy_since, require_in_time
 from ..invitation import Inviter, examples_of, own_reports, reply_bytes, reports_of
 from ..partial import own_epochs
 from ..phases import account, folded, outgoing, received_model, round_info
 from ..rounds import ServerRounds, server_round
 from ..selection import Seen
+from ..selection.members import places_of
 from ..server_state import initial
 from .base import weighs_examples
 from .dispatch import Dispatch, dispatched
@@ -81,7 +82,7 @@ class LagTolerantRounds(ServerRounds):
         state = {**state, "contacts": state["contacts"] + 1}
         inviter = Inviter(fed, job, self.learner, self.data, state)
         if number == 1:
-            require_feasible(inviter)
+            require_in_time(inviter)
         before = fed.meter.joules
         heard, spent = await inviter.surveyed()
         state = {**state, "selection": heard}
@@ -111,9 +112,7 @@ class LagTolerantRounds(ServerRounds):
     ) -> tuple[Tree, Dispatch, list[tuple[Flight, int]]]:
         turn, everyone = state["contacts"], fed.parties
         sent = self._dispatch(fed, state, invited)
-        falling = state.get("falling")
-        still = np.isin(everyone.positions, fed.busy) | (False if falling is None else np.isfinite(falling["falls"]))
-        row["wasted"] = float((state["progress"] / self.epochs + still)[sent.deprecated].sum())
+        row["wasted"] = float(state["progress"][sent.deprecated].sum() / self.epochs + sent.stopped.sum())
         fed.cancel(everyone.positions[sent.deprecated])  # whoever still works on a model too old gets the new one
         version = np.where(sent.fresh, turn - 1, state["version"])
         progress = np.where(sent.fresh, 0, state["progress"])
@@ -172,7 +171,7 @@ class LagTolerantRounds(ServerRounds):
     def _called_off(self, fed: Federation, sent: Dispatch, flights: list[tuple[Flight, int]]) -> Dispatch:
         """Tell those who still work that the round is full: they keep what they have. All of them began in this round."""
         for flight, work in flights:
-            places = self._places(fed, flight.parties.positions)
+            places = places_of(fed.parties.positions, flight.parties.positions)
             sent = sent.called_off(places, flight, fed.clock.now(), work)
         fed.cancel()
         return sent
@@ -193,8 +192,8 @@ class LagTolerantRounds(ServerRounds):
         combined = await fed.combine(arrived, uplink=self.job.up(self.phase))
         account(row, combined)
         parts = combined.value.get("update", [])
-        places = self._places(fed, np.array([part.sender for part in parts], dtype=np.int64))
-        picked = np.isin(places, self._places(fed, arrived.positions[taken]))
+        places = places_of(fed.parties.positions, np.array([part.sender for part in parts], dtype=np.int64))
+        picked = np.isin(places, places_of(fed.parties.positions, arrived.positions[taken]))
         models = rebuilt(parts, state["version"][places], state["bases"], params)
         cache, shares = state["cache"], state["shares"]
         # (1) before: replies taken go in, and the model for deprecated clients without one
@@ -296,9 +295,6 @@ class LagTolerantRounds(ServerRounds):
         rows = examples_of(combined)
         rows = rows[chosen] if len(rows) else rows
         taking = senders[chosen]
-        based = before["version"][self._places(fed, taking.positions)] + 1  # version v is the model of round v + 1
+        # Version v is the model of round v + 1.
+        based = before["version"][places_of(fed.parties.positions, taking.positions)] + 1
         return Seen(0, taking, taking, seconds[chosen], told, {}, own, rows, based)
-
-    @staticmethod
-    def _places(fed: Federation, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.searchsorted(fed.parties.positions, positions)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..training import Training
     from .base import Pacing
 
-__all__ = ["require_delta", "require_flexible"]
+__all__ = ["require_at_work", "require_delta", "require_flexible"]
 
 
 def require_flexible(pacing: Pacing, job: Training) -> None:
@@ -54,6 +54,23 @@ def require_flexible(pacing: Pacing, job: Training) -> None:
     if job.budget is not None:
         why = "whom a round will ask is not known before it begins, and so not whose budget it would exceed"
         refuse(pacing, why, "budget", "leave it out: what every client spends is in the ledger")
+
+
+def require_at_work(pacing: Pacing, setting: str, wanted: int, most: int) -> None:
+    """Refuse a setting that wants more clients than can be at work.
+
+    Args:
+        pacing: whose it is.
+        setting: its name and value.
+        wanted: clients.
+        most: that are at work.
+
+    Raises:
+        CompositionError: it does.
+    """
+    if wanted > most:
+        why = f"{setting}, and {most} clients are at work"
+        refuse(pacing, why, "pacing", f"use at most {most}, or select more clients")
 
 
 def require_delta(pacing: Pacing, job: Training, learner: Learner, *, drops: bool) -> None:

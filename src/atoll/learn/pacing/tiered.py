@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core import tree as T
-from atoll.core.errors import CompositionError, ConfigError, QuorumError
+from atoll.core.errors import ConfigError, QuorumError
 
 from ..checks import require_choice, require_count, require_positive
 from ..invitation import Inviter
+from ..selection.members import places_of
 from ..server_state import global_model
 from .base import refuse
 from .in_flight import MOST_LOOKS, Asynchronous, InFlight
-from .soundness import require_delta
+from .soundness import require_at_work, require_delta
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -95,13 +96,7 @@ class Tiered(Asynchronous):
         if job.aggregation.weighs_population:
             why = f"{type(job.aggregation).__name__} weighs the population, and a tier is a part of it"
             refuse(self, why, "aggregation", "use Renormalised() or EqualWeights()")
-        most = job.selection.cohort_size(len(data))
-        if self.tiers > most:
-            raise CompositionError(
-                f"Tiered: tiers={self.tiers}, and {most} clients are at work",
-                where="Training.pacing",
-                remedy=f"use at most {most}, or select more clients",
-            )
+        require_at_work(self, f"tiers={self.tiers}", self.tiers, job.selection.cohort_size(len(data)))
 
     def mixture(self, updates: NDArray[np.int64]) -> NDArray[np.float64]:
         """Weights of the tiers' models."""
@@ -173,7 +168,7 @@ class _Tiers(InFlight):
         size = math.ceil(self.at_work(fed) / self.pacing.tiers)
         for _ in range(MOST_LOOKS):
             tier, free = tiers_of(state["took"], self.pacing.tiers), self.free(fed, state)
-            of_free = tier[self.places(fed, free.positions)]
+            of_free = tier[places_of(fed.parties.positions, free.positions)]
             busy = {int(one["tier"]) for one in state["open"].values()}
             for m in range(self.pacing.tiers):
                 if m not in busy and (of_free == m).any():
@@ -200,7 +195,7 @@ class _Tiers(InFlight):
                 where=f"contact {state['contacts']}",
                 remedy="give Tiered a deadline",
             )
-        places = self.places(fed, flight.parties.positions)
+        places = places_of(fed.parties.positions, flight.parties.positions)
         return {
             **state,
             "open": {**state["open"], str(state["contacts"]): {"tier": tier, "ends": ends, "places": places}},
@@ -235,7 +230,7 @@ class _Tiers(InFlight):
             return state
         took, heard = state["took"].copy(), state["heard"].copy()
         for handle in replies:
-            place = int(self.places(fed, np.array([handle.party.position]))[0])
+            place = int(places_of(fed.parties.positions, np.array([handle.party.position]))[0])
             seconds = float(handle.flight.arrives[handle.index] - handle.flight.sent)
             heard[place] += 1
             took[place] += (seconds - took[place]) / heard[place]

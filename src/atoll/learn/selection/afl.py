@@ -14,7 +14,7 @@ from atoll.learn.checks import require_share
 
 from .base import Candidates, Seen
 from .draw import draw
-from .members import members, places
+from .members import members, places_of
 from .uniform import Uniform
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class AFL(Uniform):
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
         """Set some aside, draw most by valuation and the rest uniformly."""
-        known = state["value"][places(state["who"], candidates.parties.positions)]
+        known = state["value"][places_of(state["who"], candidates.parties.positions)]
         heard = known[~np.isnan(known)]
         value = np.where(np.isnan(known), heard.mean() if len(heard) else 0.0, known)
         order = np.lexsort((candidates.rng.child("ties").generator().random(len(value)), value))
@@ -96,5 +96,5 @@ class AFL(Uniform):
         if not len(told):
             return state
         value = state["value"].copy()
-        value[places(state["who"], seen.replied.positions)] = np.sqrt(seen.examples) * told
+        value[places_of(state["who"], seen.replied.positions)] = np.sqrt(seen.examples) * told
         return {**state, "value": value}

@@ -16,7 +16,7 @@ from atoll.learn.profiles import FLOOR
 
 from .base import Candidates, Seen
 from .draw import draw
-from .members import places
+from .members import places_of
 from .profile_store import divergences_of, empty_divergences, empty_store, store_divergences, store_profiles
 from .uniform import Uniform
 
@@ -99,7 +99,7 @@ class FedProf(Uniform):
 
     def odds(self, candidates: Candidates, state: Tree) -> NDArray[np.float64]:
         """``lambda_k / sum lambda``, with exploration mixed in."""
-        at = places(state["who"], candidates.parties.positions)
+        at = places_of(state["who"], candidates.parties.positions)
         return np.asarray(np.exp(self.log_odds(at, candidates.round, state)))
 
     @property
@@ -133,7 +133,7 @@ class FedProf(Uniform):
     def survey(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any] | None:
         """Those without a profile: everyone before the first round."""
         del count
-        return np.flatnonzero(state["version"][places(state["who"], candidates.parties.positions)] == 0)
+        return np.flatnonzero(state["version"][places_of(state["who"], candidates.parties.positions)] == 0)
 
     def heard(self, seen: Seen, state: Tree) -> Tree:
         """First profiles."""
@@ -148,14 +148,14 @@ class FedProf(Uniform):
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
         """Draw by score."""
-        logits = self.log_odds(places(state["who"], candidates.parties.positions), candidates.round, state)
+        logits = self.log_odds(places_of(state["who"], candidates.parties.positions), candidates.round, state)
         return draw(candidates.rng, logits, count, replace=self.replace)
 
     def log_odds(self, at: NDArray[np.int64], number: int, state: Tree) -> NDArray[np.float64]:
         """Logarithms of the probabilities with which each of some clients is the next one drawn.
 
         Args:
-            at: places of the clients in the memory, ``(n,)``; see `places`.
+            at: places of the clients in the memory, ``(n,)``; see `places_of`.
             number: of the round.
             state: the rule's memory.
 

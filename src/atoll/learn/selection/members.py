@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from atoll.core.party import Parties
 
-__all__ = ["members", "places"]
+__all__ = ["members", "places_of"]
 
 
 def members(parties: Parties) -> NDArray[np.int64]:
@@ -19,7 +19,7 @@ def members(parties: Parties) -> NDArray[np.int64]:
     return np.sort(np.asarray(parties.positions, dtype=np.int64))
 
 
-def places(who: Any, positions: Any) -> NDArray[np.int64]:
+def places_of(who: Any, positions: Any) -> NDArray[np.int64]:
     """The places of some of them in the columns.
 
     Args:

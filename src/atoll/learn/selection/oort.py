@@ -15,7 +15,7 @@ from atoll.learn.checks import require_count
 
 from .base import Candidates, Seen
 from .draw import draw, top
-from .members import members, places
+from .members import members, places_of
 from .uniform import Uniform
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Oort(Uniform):
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
         """Exploit, then explore."""
-        where = places(state["who"], candidates.parties.positions)
+        where = places_of(state["who"], candidates.parties.positions)
         out = self._left_out(state)[where]
         utility = np.where(out, -np.inf, self.utilities(candidates.round, state)[where])
         fresh = state["last"][where] == 0
@@ -162,7 +162,7 @@ class Oort(Uniform):
 
     def accept(self, seen: Seen, state: Tree) -> Tree:
         """Utilities and durations of those who replied; the pacer."""
-        who = places(state["who"], seen.replied.positions)
+        who = places_of(state["who"], seen.replied.positions)
         told = np.asarray(seen.reports.get("loss", []), dtype=np.float64)
         new = {name: np.array(state[name]) for name in ("utility", "seconds", "last", "replies")}
         if len(told):

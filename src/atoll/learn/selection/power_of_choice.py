@@ -14,7 +14,7 @@ from atoll.learn.checks import require_choice, require_count
 
 from .base import Candidates, Seen
 from .draw import draw, top
-from .members import members, places
+from .members import members, places_of
 from .uniform import Uniform
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ class PowerOfChoice(Uniform):
         """Losses of the candidates; one who did not answer is not invited."""
         loss = np.full(len(state["loss"]), -np.inf)
         told = np.asarray(seen.reports.get("loss", []), dtype=np.float64)
-        loss[places(state["who"], seen.replied.positions)] = np.where(seen.examples > 0, told, -np.inf)
+        loss[places_of(state["who"], seen.replied.positions)] = np.where(seen.examples > 0, told, -np.inf)
         return {**state, "loss": loss}
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
         """Those candidates with the highest loss; ties in random order."""
-        loss = state["loss"][places(state["who"], candidates.parties.positions)]
+        loss = state["loss"][places_of(state["who"], candidates.parties.positions)]
         if self.variant == "rpow":
             apart = np.full(len(loss), -np.inf)
             among = self._candidates(candidates, count)
@@ -98,7 +98,7 @@ class PowerOfChoice(Uniform):
         if self.variant == "pow" or not len(told):
             return state
         loss = state["loss"].copy()
-        loss[places(state["who"], seen.replied.positions)] = told
+        loss[places_of(state["who"], seen.replied.positions)] = told
         return {**state, "loss": loss}
 
     def _candidates(self, candidates: Candidates, count: int) -> NDArray[np.int64]:

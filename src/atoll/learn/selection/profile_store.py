@@ -15,7 +15,7 @@ from atoll.core.tree import Tree
 from atoll.learn.profiles import FLOOR, gaussian_kl
 
 from .base import Seen
-from .members import members, places
+from .members import members, places_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +53,7 @@ def store_profiles(store: Tree, seen: Seen, lag: int = 0) -> Tree:
         DataError: profiles of another length than before, or made with a model that the server has no profile of its own for.
     """
     told = seen.reports.get("profile", [])
-    who = places(store["who"], seen.replied.positions[: len(told)])
+    who = places_of(store["who"], seen.replied.positions[: len(told)])
     versions = np.full(len(who), seen.round) if seen.versions is None else np.asarray(seen.versions)[: len(who)]
     own = store["own"]
     if (len(who) and (versions == seen.round).any()) or lag:
@@ -109,7 +109,7 @@ def empty_divergences(parties: Parties) -> Tree:
 def store_divergences(store: Tree, seen: Seen) -> Tree:
     """What is known after a round or a survey, with the report ``"divergence"``."""
     told = seen.reports.get("divergence", [])
-    who = places(store["who"], seen.replied.positions[: len(told)])
+    who = places_of(store["who"], seen.replied.positions[: len(told)])
     version, divergence = store["version"].copy(), store["divergence"].copy()
     version[who] = np.where(seen.examples[: len(who)] > 0, seen.round, NO_ROWS)
     divergence[who] = told

@@ -15,7 +15,7 @@ from atoll.learn.checks import require_count
 
 from ..pacing.tiered import tiers_of
 from .base import Candidates, Seen
-from .members import members, places
+from .members import members, places_of
 from .uniform import Uniform
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class TiFL(Uniform):
         Raises:
             ConfigError: no tier has a credit left.
         """
-        at = places(state["who"], candidates.parties.positions)
+        at = places_of(state["who"], candidates.parties.positions)
         if self._profiling(state):
             fresh = np.flatnonzero(self._unknown(state)[at])
             # Everyone who is left to be profiled may be away: then the round goes to those who are there.
@@ -124,7 +124,7 @@ class TiFL(Uniform):
             return self._profiled(seen, state)
         if not len(seen.asked):
             return state
-        tier = int(state["tier"][places(state["who"], seen.asked.positions[:1])][0])
+        tier = int(state["tier"][places_of(state["who"], seen.asked.positions[:1])][0])
         spent, loss = state["credits"].copy(), state["loss"].copy()
         spent[tier] -= 1
         told = np.asarray(seen.reports.get("loss", []), dtype=np.float64)
@@ -148,8 +148,8 @@ class TiFL(Uniform):
 
     def _profiled(self, seen: Seen, state: Tree) -> Tree:
         asked, seconds = state["asked"].copy(), state["seconds"].copy()
-        asked[places(state["who"], seen.asked.positions)] += 1
-        seconds[places(state["who"], seen.replied.positions)] = seen.seconds
+        asked[places_of(state["who"], seen.asked.positions)] += 1
+        seconds[places_of(state["who"], seen.replied.positions)] = seen.seconds
         state = {**state, "asked": asked, "seconds": seconds}
         known = np.flatnonzero(~np.isnan(seconds))
         if self._unknown(state).any() or not len(known):
