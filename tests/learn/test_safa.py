@@ -414,6 +414,7 @@ def test_a_secure_reducer_is_refused():
         ({"lag_tolerance": 2.5}, r"lag_tolerance=2\.5"),
         ({"lag_tolerance": 0, "literal": True}, "lag_tolerance=0"),
         ({"deadline": 0.0}, "deadline=0.0 seconds"),
+        ({"lag_seconds": 0.0}, "lag_seconds=0.0"),
         ({"published": True}, "published=True without a deadline"),
         ({"bounded": True, "resume": False}, "bounded=True with"),
     ],
@@ -501,6 +502,31 @@ def test_a_bounded_round_uploads_what_it_takes():
     assert sum(bounded.metrics.column("wasted")) == 0.0
     assert max(bounded.metrics.column("version_variance")) > 0.0  # slow ones do get there
     assert bounded.metrics.last("test/loss") < np.log(3)
+
+
+@pytest.mark.parametrize("lag", [1, 3])
+def test_in_rounds_of_one_length_a_lag_in_seconds_is_one_in_rounds(lag):
+    """Everyone is wanted and somebody crashes, so that every round lasts until its deadline of 4 s."""
+    crashes, seconds = draw_crashes(30, 12, 0.6, np.random.default_rng(5)), np.full(12, 2.0)
+    rounds, _ = run(crashes, seconds, 1.0, lag_tolerance=lag, deadline=4.0)
+    timed, _ = run(crashes, seconds, 1.0, lag_tolerance=1000, lag_seconds=4.0 * lag + 1.0, deadline=4.0)
+    assert [row["t_end"] - row["t_start"] for row in rounds] == [4.0] * 30
+    assert timed.column("deprecated") == rounds.column("deprecated")
+    assert timed.column("synchronised") == rounds.column("synchronised")
+    assert sum(timed.column("deprecated")) > 5
+
+
+def test_in_uneven_rounds_seconds_deprecate_where_rounds_do_not():
+    """Rounds of 1, 30, 30, 1 and 1 s: whoever crashes in one of 30 s has a model too old for a limit of 20 s, though it lags by one round or two."""
+    crashed = np.zeros((5, 3), bool)
+    crashed[:3, 2] = True
+    crashed[2, :2] = True
+    crashes, seconds = Crashes(crashed, np.where(crashed, 0.5, 1.0)), [1.0, 1.0, 1.0]
+    rounds, _ = run(crashes, seconds, 1.0, lag_tolerance=3, deadline=30.0, selection=CFCFM(2))
+    timed, _ = run(crashes, seconds, 1.0, lag_tolerance=3, lag_seconds=20.0, deadline=30.0, selection=CFCFM(2))
+    assert rounds.column("t_end") == timed.column("t_end") == [1.0, 31.0, 61.0, 62.0, 63.0]
+    assert rounds.column("deprecated") == [0, 0, 0, 0, 0]
+    assert timed.column("deprecated") == [0, 0, 1, 3, 0]
 
 
 def test_old_entries_weigh_less_where_that_is_wanted():

@@ -12,6 +12,7 @@ from atoll.core.rng import Rng
 
 from ..aggregation import Renormalised
 from ..aggregation.keep_local import SingleReplies
+from ..checks import require_positive
 from ..partial import own_epochs, require_partial
 from .base import Pacing, refuse, weighs_examples
 from .lag import AdaptiveLag
@@ -52,6 +53,8 @@ class SAFA(Pacing):
 
     Attributes:
         lag_tolerance: ``tau``, rounds that a client's model may lag behind; or a rule that gives each client its own.
+        lag_seconds: a model that lags is also too old once so many seconds have passed since it was made, for rounds of uneven length; ``None``, as
+            published, counts rounds alone.
         deadline: ``T_lim``, seconds of a round; ``None`` waits until the round is full or nobody can answer any more.
         literal: deprecate at ``lag >= tau``, as Eq. 3.7 is printed.
         resume: a client that crashed goes on from the last whole epoch it had done; otherwise it begins again from its base.
@@ -63,6 +66,7 @@ class SAFA(Pacing):
 
     single: ClassVar[bool] = True
     lag_tolerance: int | AdaptiveLag = 5
+    lag_seconds: float | None = None
     deadline: float | None = None
     literal: bool = False
     resume: bool = True
@@ -79,6 +83,8 @@ class SAFA(Pacing):
                 where="SAFA",
                 remedy="use a whole number of rounds, at least 0 (1 with literal=True); the source found 5 best",
             )
+        if self.lag_seconds is not None:
+            require_positive("SAFA", lag_seconds=self.lag_seconds)
         if self.deadline is not None and not self.deadline > 0:
             raise ConfigError(
                 f"deadline={self.deadline} seconds", where="SAFA", remedy="use a positive number, or None"
@@ -97,13 +103,21 @@ class SAFA(Pacing):
             )
 
     def deprecated(
-        self, lag: NDArray[np.int64], failed: NDArray[np.int64], tried: NDArray[np.int64]
+        self, lag: NDArray[np.int64], failed: NDArray[np.int64], tried: NDArray[np.int64], age: NDArray[np.float64]
     ) -> NDArray[np.bool_]:
-        """Whose lag is beyond the tolerance; how often each client failed of how many tries is for adaptive ones. All ``(clients,)``."""
+        """Whose lag is beyond the tolerance.
+
+        Args:
+            lag: rounds, ``(clients,)``, as all of them.
+            failed: how often each client did, for adaptive tolerances.
+            tried: of how many times.
+            age: seconds since each client's model was made.
+        """
         tolerance: Any = self.lag_tolerance
         if isinstance(tolerance, AdaptiveLag):
             tolerance = tolerance.tolerance(failed, tried)
-        return np.asarray(lag >= tolerance if self.literal else lag > tolerance) & (lag > 0)
+        late = np.asarray(lag >= tolerance if self.literal else lag > tolerance)
+        return (late if self.lag_seconds is None else late | (age > self.lag_seconds)) & (lag > 0)
 
     def algorithm(self, base: Algorithm) -> Algorithm:
         """The base with its update as a single reply."""

@@ -44,7 +44,7 @@ class LagTolerantRounds(ServerRounds):
     """One server's rounds with ``SAFA``.
 
     Its state holds the server's, and by client: ``version`` (base of its model), ``progress`` (whole epochs that it has done on it without a reply),
-    ``tried`` and ``failed`` (rounds), ``entered`` (round of its entry in the cache). And ``bases``: version -> the message that brought it; ``cache``:
+    ``tried`` and ``failed`` (rounds), ``entered`` (round of its entry in the cache), ``made`` (seconds on the clock at which its model was). And ``newest``: the same of the newest model; ``bases``: version -> the message that brought it; ``cache``:
     see ``model_cache``; ``shares``: ``n_k / n``; ``falling``: who works on towards a crash that is still to come, which only the devices know.
     """
 
@@ -64,6 +64,8 @@ class LagTolerantRounds(ServerRounds):
             "tried": np.zeros(clients, dtype=np.int64),
             "failed": np.zeros(clients, dtype=np.int64),
             "entered": np.zeros(clients, dtype=np.int64),
+            "made": np.full(clients, fed.clock.now()),
+            "newest": fed.clock.now(),
             "bases": {},
             "cache": begun(state["server"]["params"], clients),
             "shares": None,
@@ -103,7 +105,7 @@ class LagTolerantRounds(ServerRounds):
     def _dispatch(self, fed: Federation, state: Tree, invited: Parties) -> Dispatch:
         everyone = fed.parties.positions
         lag = state["contacts"] - 1 - state["version"]
-        old = self.pacing.deprecated(lag, state["failed"], state["tried"])
+        old = self.pacing.deprecated(lag, state["failed"], state["tried"], fed.clock.now() - state["made"])
         asked, busy = np.isin(everyone, invited.positions), np.isin(everyone, fed.busy)
         return dispatched(asked, busy, lag, old, state.get("falling"))
 
@@ -118,7 +120,8 @@ class LagTolerantRounds(ServerRounds):
         progress = np.where(sent.fresh, 0, state["progress"])
         state, message, _ = outgoing(fed, self.job, state, everyone[sent.fresh], self.phase)
         bases = {**state["bases"], str(turn - 1): message}
-        state = {**state, "version": version, "progress": progress, "bases": bases}
+        made = np.where(sent.fresh, state["newest"], state["made"])
+        state = {**state, "version": version, "progress": progress, "made": made, "bases": bases}
         flights: list[tuple[Flight, int]] = []
         for base, done, who in sent.groups(version, progress):
             # Called off, it does what is left; after a crash, all of its work again from where it was.
@@ -212,7 +215,7 @@ class LagTolerantRounds(ServerRounds):
         cache = replaced(cache, places[~picked], T.map(lambda leaf: leaf[~picked], models), shares)
         row.update(self._told(sent, came, places, picked, state["version"][places], row["wasted"]))
         entered[places[~picked]] = turn
-        state = self._moved_on({**state, "cache": cache, "entered": entered}, sent, places)
+        state = self._moved_on({**state, "cache": cache, "entered": entered, "newest": fed.clock.now()}, sent, places)
         state = {**state, "server": self.job.algorithm.advance(state["server"], info)}
         require_finite(state["server"]["params"], number)
         rule = self.job.selection
@@ -242,7 +245,8 @@ class LagTolerantRounds(ServerRounds):
         """Who submitted has this round's version; who crashed keeps whole epochs, if it may go on from them."""
         turn = state["contacts"]
         version, progress = state["version"].copy(), state["progress"].copy()
-        version[places], progress[places] = turn, 0
+        made = state["made"].copy()
+        version[places], progress[places], made[places] = turn, 0, state["newest"]
         if self.pacing.resume:
             progress += sent.saved
             if self.pacing.bounded:
@@ -250,7 +254,7 @@ class LagTolerantRounds(ServerRounds):
         state = {**state, "tried": state["tried"] + sent.begin, "failed": state["failed"] + sent.crashed}
         needed = np.unique(version)
         bases = {str(v): state["bases"][str(v)] for v in needed.tolist() if str(v) in state["bases"]}
-        return {**state, "version": version, "progress": progress, "bases": bases}
+        return {**state, "version": version, "progress": progress, "made": made, "bases": bases}
 
     def _told(
         self,
