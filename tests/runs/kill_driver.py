@@ -6,6 +6,7 @@ operation (before a flush, before a rename, before a removal, half-way through a
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -84,7 +85,17 @@ def outcome(config: str, folder: Path, kills: list[dict[str, Any]]) -> dict[str,
 
 
 def main(config: str, work: Path, seed: int, cases: int) -> None:
-    load_config(config).job()  # loads what children would load each for themselves
+    # What children would load each for themselves.
+    load_config(config).job()
+    for module in (
+        "cli.commands.run",
+        "learn.course",
+        "learn.phases",
+        "learn.rounds",
+        "report.partition",
+        "simulation",
+    ):
+        importlib.import_module(f"atoll.{module}")
     rng = random.Random(seed)
     begin = time.monotonic()
     reference = outcome(config, work / "reference", [])
