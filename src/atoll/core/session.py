@@ -247,6 +247,13 @@ class Switch:
         self._targets[target](source, message, sent + seconds)
         return seconds
 
+    def heard(self, frame: Any) -> float:
+        """What a role elsewhere says in a frame: that it waits, or a message, which takes the seconds that are returned."""
+        if frame["op"] == "waits":
+            self.waiting(frame["role"], dict(frame["for"]))
+            return 0.0
+        return self.carry(frame["source"], frame["target"], frame["message"], frame["time"])
+
     def peers(self, role: str, start: float) -> LocalPeers:
         """Peers for a role that runs in this process."""
 

@@ -244,12 +244,8 @@ class Remote(Memory):
 
     def _pass(self, frame: Any) -> None:
         switch = self._switches.get(frame["session"])
-        if switch is None:
-            return
-        if frame["op"] == "waits":
-            switch.waiting(frame["role"], dict(frame["for"]))
-        else:
-            switch.carry(frame["source"], frame["target"], frame["message"], frame["time"])
+        if switch is not None:
+            switch.heard(frame)
 
     async def converse(
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float

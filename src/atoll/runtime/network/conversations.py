@@ -59,7 +59,7 @@ class _Talk:
         target = self.require(text_in(frame, "target"))
         if type(frame["time"]) not in (int, float) or not 0 <= frame["time"] < math.inf:
             raise MessageError(f"a message sent at {frame['time']!r:.80}")
-        seconds = self.switch.carry(source, target, frame["message"], frame["time"])
+        seconds = self.switch.heard(frame)
         if self.chains is not None:
             self.chains.sent(source, target, seconds)
 
@@ -101,8 +101,10 @@ class Conversations:
         speaker = talk.require(text_in(frame, "source" if frame["op"] == "pass" else "role"))
         self._network.require_home(station, talk.roles[speaker][1])
         if frame["op"] == "waits":
-            waits = {text_in({"for": role}, "for"): whole_in({"had": had}, "had") for role, had in frame["for"]}
-            talk.switch.waiting(speaker, waits)
+            for role, had in frame["for"]:
+                text_in({"for": role}, "for")
+                whole_in({"had": had}, "had")
+            talk.switch.heard(frame)
         elif frame["op"] == "words":
             talk.note(speaker, frame["words"])
         else:

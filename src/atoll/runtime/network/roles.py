@@ -73,15 +73,6 @@ class Roles:
         """The link to another site has ended."""
         self._inside(self._lose, (site, error))
 
-    def keep(self, frame: Any) -> None:
-        """The session is over and counts: what its roles left behind becomes the parties' state."""
-        parking, host = self._resident.parking, self._resident.host
-        parked = parking.get(frame["id"], int(frame["position"]))
-        parked.ran = replace(parked.ran, said=int(frame["said"]), time=float(frame["time"]))
-        if frame["sealed"] and host.replay(parked.request, parked.ran.reply.party) is None:
-            host.journal.put([(parked.request, parked.ran)])
-        parking.keep(frame["id"], [int(frame["position"])])
-
     def close(self) -> None:
         """End the loop and its thread."""
         if self._loop is not None and self._thread is not None:

@@ -1,0 +1,45 @@
+"""What the parties of a site have spent on each request, now and before a crash: the server is told with every reply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.event import unpack_event
+
+if TYPE_CHECKING:
+    from atoll.core.host import Host
+
+__all__ = ["Spent"]
+
+
+class Spent:
+    """Privacy events by request.
+
+    Args:
+        host: whose ledger they are in.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._events: dict[str, list[dict[str, Any]]] = {}
+        for entry in host.ledger:
+            self._note(entry)
+
+    def spend(self, event: Any, party: str, request: str) -> None:
+        """Write an event into the site's own ledger; the server is told with the reply."""
+        self._host.spend(event, party, request)
+        self._note({"party": party, "request": request, **event.packed()})
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        fields = {k: v for k, v in entry.items() if k not in ("party", "request")}
+        unpack_event(dict(fields))
+        told = {"event": fields, "party": entry["party"], "request": entry["request"]}
+        known = self._events.setdefault(str(entry["request"]).partition("#")[0], [])
+        if told not in known:
+            known.append(told)
+
+    def on(self, request: str, position: int) -> list[dict[str, Any]]:
+        """What a party has spent on a request."""
+        name = self._host.executor.roster.name(position)
+        return [told for told in self._events.get(request, ()) if told["party"] == name]
