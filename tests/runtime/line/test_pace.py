@@ -73,10 +73,10 @@ def test_frames_grow_where_they_are_taken_at_once_and_shrink_where_they_are_not(
     assert lengths == [1 << 16, 1 << 17, 1 << 18, 1 << 19, 1 << 20, BLOCK]
     for _ in range(8):
         lengths.append(pace.most)
-        pace.took(100, 2.5)
+        pace.took(100, 4.5)
     assert lengths[6:] == [1 << 20, 1 << 19, 1 << 18, 1 << 17, 1 << 16, 1 << 15, SHORTEST, SHORTEST]
     pace.took(100, 0.0)  # a short frame says nothing
-    pace.took(SHORTEST, 1.0)  # neither
+    pace.took(SHORTEST, 2.0)  # neither
     assert pace.most == SHORTEST
     assert Pace(None).most == BLOCK  # inside a machine
 

@@ -13,6 +13,8 @@ from certificates import authority
 
 from atoll.runtime.identity import peer_of
 from atoll.runtime.transport import Pipe, PipeClosed, local_pipe, transport
+from atoll.runtime.transport.base import LARGEST
+from atoll.runtime.transport.framed import FramedPipe
 
 SERVER = authority().issue("server", "hub")
 SITE = authority().issue("site", "north")
@@ -117,5 +119,58 @@ def test_a_receiver_that_pauses_after_each_block_misses_none(kind: str, size: in
                     await asyncio.sleep(0)
                 assert bytes(await other.recv()) == number.to_bytes(4, "little") + bytes(size)
             await saying
+
+    run(play)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_posted_arrives_in_order_though_the_last_block_found_no_room(kind: str) -> None:
+    async def play() -> None:
+        async with connected(kind) as (one, other):
+            assert isinstance(one, FramedPipe)
+            number = 0
+            while one.post(block(number, 9_000)):  # until the system takes no more: nobody reads
+                number += 1
+            finishing = asyncio.create_task(one.send())
+            for expected in range(number + 1):
+                assert bytes(await other.recv()) == block(expected, 9_000)
+            await finishing
+            await one.send(b"behind it")
+            assert bytes(await other.recv()) == b"behind it"
+            with pytest.raises(PipeClosed, match="are allowed"):
+                one.post(bytes(LARGEST + 1))
+            await one.close()
+            assert not one.post(b"x")
+
+    run(play)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_are_fed_as_they_come_until_no_more_are_wanted_or_one_is_refused(kind: str) -> None:
+    async def play() -> None:
+        async with connected(kind) as (one, other):
+            assert isinstance(other, FramedPipe)
+            for number in range(9):
+                await one.send(block(number, 5_000))
+            assert bytes(await other.recv()) == block(0, 5_000)
+            fed: list[bytes] = []
+
+            def take(came: memoryview) -> bool:
+                fed.append(bytes(came))
+                return len(fed) < 5
+
+            await other.feed(take)
+            assert fed == [block(number, 5_000) for number in range(1, 6)]
+
+            def refuse(came: memoryview) -> bool:
+                raise ValueError(f"{bytes(came)[0]} is refused")
+
+            with pytest.raises(ValueError, match="6 is refused"):
+                await other.feed(refuse)
+            for number in (7, 8):  # they are not lost
+                assert bytes(await other.recv()) == block(number, 5_000)
+            await one.close()
+            with pytest.raises(PipeClosed, match="closed the connection"):
+                await other.feed(take)
 
     run(play)

@@ -63,6 +63,10 @@ class Outbox:
         self.next += 1
         self.closed = kind is Kind.CLOSE
 
+    def shorter(self, size: int) -> bool:
+        """Whether the frame to write next has less content than that; false where there is none."""
+        return self.cursor < self.next and len(self._frames[self.cursor - self.first].content) < size
+
     def take(self, most: int = BLOCK) -> Frame:
         """The frame to write next; there must be one: ``cursor < next``.
 

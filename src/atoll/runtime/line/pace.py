@@ -9,7 +9,7 @@ __all__ = ["SHORTEST", "Pace"]
 SHORTEST = 1 << 14
 """Bytes of content below which no frame is cut."""
 _FIRST = 1 << 16  # bytes, on a connection of which nothing is known yet
-_QUICK, _SLOW = 1 / 240, 1 / 30  # of the time in which something must be heard
+_QUICK, _SLOW = 1 / 60, 1 / 15  # of the time in which something must be heard
 
 
 class Pace:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from atoll.runtime.transport.base import Buffer, Pipe, PipeClosed
 
 from .frames import Frame, Kind, Violation, parse, text_of
-from .pace import Pace
-from .pulse import Pulse
+from .turns import Turns
 
 if TYPE_CHECKING:
     from .channel import Channel
@@ -22,7 +22,7 @@ _LOG = logging.getLogger("atoll.runtime")
 
 
 class Pump:
-    """Reads and writes the frames of a line over a pipe, the channels in turn, one block each.
+    """Reads and writes the frames of a line over a pipe.
 
     Args:
         line: whose.
@@ -32,16 +32,15 @@ class Pump:
     def __init__(self, line: Line, pipe: Pipe) -> None:
         self.line = line
         self.pipe = pipe
-        self.pulse = Pulse(line.statistics)
-        settings = line.settings
-        self._pace = Pace(None if settings.heartbeat is None else settings.silence)
+        self.turns = Turns(line)
         self._task: asyncio.Task[str] | None = None
         self._stopped = asyncio.get_running_loop().create_future()
         self._wake = asyncio.Event()
-        self._ready: dict[int, Channel] = {}  # in turn
-        self._untold: dict[int, Channel] = {}
-        self._leave: str | None = None  # to be said last
-        self._left = False  # whether it was said
+        self._idle = False  # nothing is left to write, and the task that writes waits
+        self._begun = False  # a frame is written in part
+        # A pipe over a socket of this process's own saves some ways through the event loop.
+        self._post: Callable[..., bool] | None = getattr(pipe, "post", None)
+        self._feed: Callable[..., Awaitable[None]] | None = getattr(pipe, "feed", None)
         self._farewell: str | None = None  # what the other end said last
 
     def start(self) -> asyncio.Task[str]:
@@ -62,17 +61,30 @@ class Pump:
 
     def ready(self, channel: Channel) -> None:
         """A channel has something to write."""
-        self._ready[channel.number] = channel
-        self._wake.set()
+        self.turns.ready(channel)
+        if not (self._idle and self._posted()):
+            self._wake.set()
+
+    def _posted(self) -> bool:
+        """Write short frames at once, without waking the task that writes; whether nothing is left for it."""
+        if self._post is None:
+            return False
+        while self.turns.short() and (frame := self.turns.next()) is not None:
+            parts = frame.parts
+            self._count(parts)
+            if not self._post(*parts):
+                self._begun, self._idle = True, False
+                return False
+        return not self.turns.waiting
 
     def acknowledge(self, channel: Channel) -> None:
         """The other end should know what was consumed of a channel."""
-        self._untold[channel.number] = channel
+        self.turns.untold(channel)
         self._wake.set()
 
     def leave(self, reason: str) -> None:
         """Once everything is written, say that the line ends."""
-        self._leave = reason
+        self.turns.leaving = reason
         self._wake.set()
 
     async def _run(self) -> str:
@@ -108,73 +120,60 @@ class Pump:
         return str(error)
 
     async def _read(self) -> None:
+        if self._feed is not None:
+            await self._feed(self._came)
+            return
+        while self._came(await self.pipe.recv()):
+            pass
+
+    def _came(self, block: Buffer) -> bool:
+        """Take a block; whether another may follow."""
+        if self._stopped.done():
+            return False
         statistics = self.line.statistics
-        while self._farewell is None:
-            block = await self.pipe.recv()
-            statistics.received_blocks += 1
-            statistics.received_bytes += len(block)
-            self._take(parse(block))
+        statistics.received_blocks += 1
+        statistics.received_bytes += len(block)
+        self._take(parse(block))
+        return self._farewell is None
 
     def _take(self, frame: Frame) -> None:
         if frame.kind is Kind.PING:
-            self.pulse.asked(frame)
+            self.turns.pulse.asked(frame)
             self._wake.set()
         elif frame.kind is Kind.PONG:
-            self.pulse.answered(frame)
+            self.turns.pulse.answered(frame)
         elif frame.kind is Kind.HELLO:
             raise Violation("HELLO in the middle of a connection")
         elif frame.kind is Kind.CLOSE and frame.channel == 0:
             self._farewell = text_of(frame)
             self.leave("")
         else:
-            self._pace.proven |= frame.kind is Kind.ACK
+            self.turns.pace.proven |= frame.kind is Kind.ACK
             self.line.table.take(frame)
 
     async def _write(self) -> None:
-        statistics, clock = self.line.statistics, asyncio.get_running_loop().time
-        while not (self._left and self._farewell is not None):
-            parts = self._next()
-            if parts is None:
+        clock = asyncio.get_running_loop().time
+        while not (self.turns.left and self._farewell is not None):
+            frame = self.turns.next()
+            if frame is None:
                 self._wake.clear()
+                self._idle = self.turns.leaving is None
                 await self._wake.wait()
+                self._idle = False
+                if self._begun:
+                    self._begun = False
+                    await self.pipe.send()
                 continue
-            size, began = sum(len(part) for part in parts), clock()
-            statistics.sent_blocks += 1
-            statistics.sent_bytes += size
+            parts = frame.parts
+            size, began = self._count(parts), clock()
             await self.pipe.send(*parts)
-            self._pace.took(size, clock() - began)
+            self.turns.pace.took(size, clock() - began)
 
-    def _next(self) -> tuple[Buffer, ...] | None:
-        if self._left:  # nothing follows the farewell: the other end may be gone once it has heard it
-            return None
-        frame = self.pulse.due() or self._acknowledgement() or self._data() or self._parting()
-        return None if frame is None else frame.parts
-
-    def _acknowledgement(self) -> Frame | None:
-        if not self._untold:
-            return None
-        channel = self._untold.pop(next(iter(self._untold)))
-        frame = Frame(Kind.ACK, 0, channel.number, channel.inbox.tell(), b"")
-        self.line.table.tidy(channel)
-        return frame
-
-    def _data(self) -> Frame | None:
-        if not self._ready:
-            return None
-        channel = self._ready.pop(next(iter(self._ready)))
-        outbox = channel.outbox
-        if outbox.cursor == outbox.next:
-            return None if not self._ready else self._data()
-        frame = outbox.take(self._pace.most)
-        if outbox.cursor < outbox.next:
-            self._ready[channel.number] = channel
-        return frame
-
-    def _parting(self) -> Frame | None:
-        if self._leave is None:
-            return None
-        self._left = True
-        return Frame(Kind.CLOSE, 0, 0, 0, self._leave.encode())
+    def _count(self, parts: tuple[Buffer, ...]) -> int:
+        statistics, size = self.line.statistics, sum(len(part) for part in parts)
+        statistics.sent_blocks += 1
+        statistics.sent_bytes += size
+        return size
 
     async def _beat(self, interval: float) -> None:
         silence = self.line.settings.silence
@@ -184,8 +183,8 @@ class Pump:
             quiet = loop.time() - self.pipe.heard
             if quiet > silence:
                 raise PipeClosed(f"nothing was heard for {quiet:.0f} s")
-            self.pulse.ask()
+            self.turns.pulse.ask()
             for channel in self.line.table:
                 if channel.inbox.told < channel.inbox.consumed:
-                    self._untold[channel.number] = channel
+                    self.turns.untold(channel)
             self._wake.set()

@@ -35,7 +35,8 @@ class PipeClosed(ConnectionError):  # noqa: N818 - an event, not a fault
 class Pipe(Protocol):
     """Blocks of bytes in both directions, in order, back-pressured; it dies with its connection.
 
-    One task sends at a time, and one receives.
+    One task sends at a time, and one receives. A pipe may also have ``post`` and ``feed``, which spare ways through the event loop: see
+    ``FramedPipe``.
 
     Attributes:
         peer: who is at the other end, as TLS and the certificate have it.

@@ -40,6 +40,9 @@ class End(Protocol):
             OSError: one of ``NOT_NOW``, or the connection is broken.
         """
 
+    def drained(self) -> bool:
+        """Whether, where a block has just come with less behind it than there was room for, the system tells when there is more."""
+
     def write(self, parts: Sequence[Buffer]) -> int:
         """Write as much as there is room for; how many bytes. After ``NOT_NOW`` the next call must be given the same.
 
@@ -81,6 +84,10 @@ class PlainEnd:
         """Fill memory in order."""
         return self._sock.recvmsg_into(into)[0]
 
+    def drained(self) -> bool:
+        """It does."""
+        return True
+
     def write(self, parts: Sequence[Buffer]) -> int:
         """Write as much as there is room for."""
         return self._sock.sendmsg(parts)
@@ -113,6 +120,10 @@ class SecuredEnd:
     def read(self, into: Sequence[memoryview]) -> int:
         """Fill the first piece of memory, with one record at most."""
         return self._sock.recv_into(into[0])
+
+    def drained(self) -> bool:
+        """Not of what has been decrypted."""
+        return not self._sock.pending()
 
     def write(self, parts: Sequence[Buffer]) -> int:
         """Write the first part."""

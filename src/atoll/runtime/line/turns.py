@@ -1,0 +1,91 @@
+"""What a connection carries next: channels take turns, one frame each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .frames import Frame, Kind
+from .pace import Pace
+from .pulse import Pulse
+
+if TYPE_CHECKING:
+    from .channel import Channel
+    from .line import Line
+
+__all__ = ["Turns"]
+
+_SHORT = 1 << 14  # bytes of content
+
+
+class Turns:
+    """Whatever is to be said over one connection of a line: heartbeats first, then acknowledgements, then frames, then a farewell.
+
+    Args:
+        line: whose connection it is.
+
+    Attributes:
+        pulse: its heartbeats.
+        pace: how long its frames are.
+        leaving: the farewell that is to be said last, if one is.
+        left: whether it was said.
+    """
+
+    def __init__(self, line: Line) -> None:
+        settings = line.settings
+        self.pulse = Pulse(line.statistics)
+        self.pace = Pace(None if settings.heartbeat is None else settings.silence)
+        self.leaving: str | None = None
+        self.left = False
+        self._line = line
+        self._ready: dict[int, Channel] = {}  # in turn
+        self._untold: dict[int, Channel] = {}
+
+    def ready(self, channel: Channel) -> None:
+        """A channel has something to write."""
+        self._ready[channel.number] = channel
+
+    def untold(self, channel: Channel) -> None:
+        """The other end should know what was consumed of a channel."""
+        self._untold[channel.number] = channel
+
+    def short(self) -> bool:
+        """Whether a channel has its turn whose next frame is a short one."""
+        channel = next(iter(self._ready.values()), None)
+        return channel is not None and channel.outbox.shorter(_SHORT)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a channel waits for its turn."""
+        return bool(self._ready)
+
+    def next(self) -> Frame | None:
+        """The next frame; None if there is none, or a farewell was said: the other end may be gone once it has heard it."""
+        if self.left:
+            return None
+        return self.pulse.due() or self._acknowledgement() or self._data() or self._parting()
+
+    def _acknowledgement(self) -> Frame | None:
+        if not self._untold:
+            return None
+        channel = self._untold.pop(next(iter(self._untold)))
+        frame = Frame(Kind.ACK, 0, channel.number, channel.inbox.tell(), b"")
+        self._line.table.tidy(channel)
+        return frame
+
+    def _data(self) -> Frame | None:
+        if not self._ready:
+            return None
+        channel = self._ready.pop(next(iter(self._ready)))
+        outbox = channel.outbox
+        if outbox.cursor == outbox.next:
+            return None if not self._ready else self._data()
+        frame = outbox.take(self.pace.most)
+        if outbox.cursor < outbox.next:
+            self._ready[channel.number] = channel
+        return frame
+
+    def _parting(self) -> Frame | None:
+        if self.leaving is None:
+            return None
+        self.left = True
+        return Frame(Kind.CLOSE, 0, 0, 0, self.leaving.encode())
