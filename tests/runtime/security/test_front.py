@@ -380,8 +380,11 @@ def tapped(siege: Besieged, change: Callable[[int, bytes], bytes]) -> Any:
                 writer.write(chunk)
             writer.close()
 
-        with contextlib.suppress(OSError):
+        try:
             await asyncio.gather(up(), down(), return_exceptions=True)
+        finally:  # an end that was reset has closed nothing
+            to.close()
+            writer.close()
 
     return seen, serve
 
