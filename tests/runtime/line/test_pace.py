@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atoll.runtime.line.flight import Flight
 from atoll.runtime.line.flow import Inbox, Outbox
 from atoll.runtime.line.frames import END, Frame, Kind, parse
 from atoll.runtime.line.pace import SHORTEST, Pace
@@ -34,7 +35,7 @@ def parted(frames: list[Frame]) -> list[bytes]:
 def test_what_is_cut_arrives_as_it_was_whatever_is_lost_in_between(
     sizes: list[int], writes: list[tuple[int, bool, int]]
 ) -> None:
-    out, into = Outbox(1, WINDOW), Inbox(1, WINDOW)
+    out, into = Outbox(1, WINDOW, Flight()), Inbox(1, WINDOW)
     wanted = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
     waiting, got, steps = list(wanted), [], iter(writes)
     while waiting or out.cursor < out.next or len(into):

@@ -57,7 +57,7 @@ class Channel:
         self.name = name
         self.number = number
         self.line = line
-        self.outbox = Outbox(number, settings.window)
+        self.outbox = Outbox(number, settings.window, settings.flight)
         self.inbox = Inbox(number, settings.window)
         self._settings = self._taking = settings
         self._sending = asyncio.Lock()

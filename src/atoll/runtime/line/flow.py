@@ -6,6 +6,7 @@ from collections import deque
 
 from atoll.runtime.transport.base import BLOCK, Buffer
 
+from .flight import DRAINED, Flight
 from .frames import HEADER, OVERHEAD, Frame, Kind, Violation
 from .pace import SHORTEST
 
@@ -30,7 +31,7 @@ class Outbox:
         held: what the frames count against the window, in bytes.
     """
 
-    def __init__(self, channel: int, window: int) -> None:
+    def __init__(self, channel: int, window: int, flight: Flight) -> None:
         self.first = 0
         self.cursor = 0
         self.next = 0
@@ -38,12 +39,14 @@ class Outbox:
         self._channel = channel
         self._written = 0  # frames from here on are not known at the other end
         self._window = window
+        self._flight = flight
         self.held = 0
         self._frames: deque[Frame] = deque()
 
     def room(self, size: int) -> bool:
         """Whether content of so many bytes may be put in now."""
-        return self.held + _charge(size) <= self._window
+        held = self.held + _charge(size)
+        return held <= self._window and held <= self._flight.share(self)
 
     def put(self, kind: Kind, flags: int, content: Buffer, *, settled: bool = False) -> None:
         """Number a frame and keep it.
@@ -59,6 +62,8 @@ class Outbox:
             whole = b"".join(frame.parts)
             frame = frame._replace(content=memoryview(whole)[HEADER.size :], whole=whole)
         self._frames.append(frame)
+        if not self.held:
+            self._flight.began(self)
         self.held += _charge(len(content))
         self.next += 1
         self.closed = kind is Kind.CLOSE
@@ -99,6 +104,8 @@ class Outbox:
         """
         if count > self._written:
             raise Violation(f"frame {count} of channel {self._channel} is acknowledged, {self._written} were written")
+        if self.first < count == self.next:
+            self._flight.ended(self)
         while self.first < count:
             self.held -= _charge(len(self._frames.popleft().content))
             self.first += 1
@@ -181,8 +188,10 @@ class Inbox:
         self.consumed = self.received - len(self._queue)
 
     def worth_telling(self) -> bool:
-        """Whether enough was consumed that the other end should know: a third of the window, or the end."""
-        return 3 * self._untold >= self._window or (self.reason is not None and not self._queue)
+        """Whether enough was consumed that the other end should know: a third of the window, all of a larger message, or the end."""
+        if 3 * self._untold >= self._window:
+            return True
+        return not self._queue and (self._untold >= DRAINED or self.reason is not None)
 
     def tell(self) -> int:
         """How many frames were consumed, for an acknowledgement that is sent now."""

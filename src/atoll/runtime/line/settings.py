@@ -11,6 +11,8 @@ from atoll.core.records import Allowance
 from atoll.engines.link import LinkClosed
 from atoll.runtime.transport.base import BLOCK
 
+from .flight import Flight
+
 __all__ = ["TAKEN", "LineLost", "LineRefused", "Settings", "Stats"]
 
 TAKEN = "another process uses this kit"
@@ -43,6 +45,7 @@ class Settings:
     Attributes:
         window: bytes of one channel that may be on their way: sent and not consumed yet. What a channel holds in memory at
             either end is at most this.
+        flight: what all channels of all lines with these settings may have on their way together.
         block: bytes of content in one block.
         heartbeat: seconds between two heartbeats; None: none, where the death of the other end closes the connection at
             once (between processes of a machine).
@@ -61,6 +64,7 @@ class Settings:
     """
 
     window: int = 8 << 20
+    flight: Flight = field(default_factory=Flight, compare=False)
     block: int = BLOCK
     heartbeat: float | None = 15.0
     silence: float = 60.0

@@ -1,0 +1,47 @@
+"""What a process may have on its way on all its channels together."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakSet
+
+from atoll.core.errors import ConfigError
+from atoll.runtime.transport.base import BLOCK
+
+__all__ = ["DRAINED", "Flight"]
+
+DRAINED = 256 << 10
+"""Bytes after which a taker that has consumed everything says so: a giver whose share is small waits for that."""
+_LEAST = BLOCK + 2 * DRAINED  # with no room for a block, more than DRAINED is on its way: word of it will come
+
+
+class Flight:
+    """Bytes on their way on many channels, shared equally by those that have any: slow takers do not add up.
+
+    A channel alone has its whole window; of ``n`` channels each has ``total / n``, and 1.5 MiB at least, once what it had before is consumed. So
+    a process comes to hold ``max(total, 1.5 MiB * n)`` for takers at the other ends, where windows alone would let it hold ``window * n``.
+
+    Args:
+        total: bytes.
+
+    Raises:
+        ConfigError: not above 0.
+    """
+
+    def __init__(self, total: int = 32 << 20) -> None:
+        if total <= 0:
+            raise ConfigError(f"a flight of {total} bytes", where="line settings", remedy="give a number above 0")
+        self.total = total
+        self._busy: WeakSet[Any] = WeakSet()  # a channel that is forgotten with its line has no share any more
+
+    def share(self, of: object) -> int:
+        """What a channel's half may have on its way now."""
+        return max(_LEAST, self.total // max(1, len(self._busy) + (of not in self._busy)))
+
+    def began(self, one: object) -> None:
+        """Something of it is on its way."""
+        self._busy.add(one)
+
+    def ended(self, one: object) -> None:
+        """All of it was consumed."""
+        self._busy.discard(one)
