@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,6 +141,21 @@ def test_the_bundled_sets_have_their_published_sizes(name):
     assert np.array_equal(np.sort(both, axis=0), np.sort(whole.x, axis=0))
 
 
+def test_digits_are_those_that_scikit_learn_loads(monkeypatch):
+    """Scikit-learn's file is read without scikit-learn; where it lies elsewhere, scikit-learn is asked."""
+    from sklearn.datasets import load_digits
+
+    raw, digits = load_digits(), atoll.data.digits(test=0)
+    assert np.array_equal(digits.x, (raw.data / 16.0).astype(np.float32))
+    assert np.array_equal(digits.y, raw.target)
+    assert digits.about.labels == tuple(str(name) for name in raw.target_names)
+    monkeypatch.setattr(Path, "is_file", lambda path: False)
+    asked = atoll.data.digits(test=0)
+    assert np.array_equal(asked.x, digits.x)
+    assert np.array_equal(asked.y, digits.y)
+    assert (asked.x.dtype, asked.y.dtype) == (digits.x.dtype, digits.y.dtype)
+
+
 def test_digits_are_scaled_and_may_be_images():
     flat, images = atoll.data.digits(), atoll.data.digits(flat=False)
     assert flat.x.min() == 0.0
@@ -158,6 +174,7 @@ def test_the_front_pages_example():
 
 
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(MissingExtraError, match=r'pip install "atoll\[sklearn\]"'):
         atoll.data.digits()

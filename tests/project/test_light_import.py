@@ -73,6 +73,7 @@ PROCESSES = {
     "whoever asks a server": ("import atoll.runtime.fronts.admin", [*TRAINING, *LIBRARIES, "atoll.runs.config"]),
     # The process of a job loads what the job names.
     "the process of a job": (JOB, [*LIBRARIES, *ALL_METHODS, "atoll.cli", "atoll.runtime.fronts.server"]),
+    "the digits": ("import atoll; atoll.data.digits()", ["sklearn", "scipy", "torch", "pandas", "atoll.learn"]),
     # A command loads itself, and none of the others.
     "the version": (RUN.format(words=["--version"], code=0), ["numpy", "yaml", *TRAINING, *LIBRARIES]),
     "a table of no runs": (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,15 +28,15 @@ def digits(*, flat: bool = True, test: float = 0.2, seed: int | Rng = 0) -> Data
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
-    raw = _raw("digits")
-    x = (raw.images / 16.0).astype(np.float32)
+    pixels, y = _digits()
+    x = (pixels / 16.0).astype(np.float32)
     return _dataset(
         "digits",
-        x.reshape(len(x), -1) if flat else x[:, None],
-        raw.target,
+        x if flat else x.reshape(-1, 1, 8, 8),
+        y,
         "classification",
         "Alpaydin and Kaynak: Optical recognition of handwritten digits (test part), UCI, 1998",
-        [str(label) for label in raw.target_names],
+        [str(label) for label in range(10)],
         [],
         test,
         seed,
@@ -113,6 +115,18 @@ def linnerud(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
     y = raw.target.astype(np.float32)
     names = list(raw.feature_names)
     return _dataset("linnerud", raw.data.astype(np.float32), y, "regression", citation, [], names, test, seed)
+
+
+def _digits() -> tuple[Array, Array]:
+    """Rows of 64 pixels from 0 to 16, and the digits: from scikit-learn's file, without loading scikit-learn, which takes longer than most runs."""
+    found = importlib.util.find_spec("sklearn")
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        file = Path(folder, "datasets", "data", "digits.csv.gz")
+        if file.is_file():
+            table = np.loadtxt(file, delimiter=",")
+            return table[:, :-1], table[:, -1].astype(int)
+    raw = _raw("digits")
+    return raw.data, raw.target
 
 
 def _raw(name: str) -> Any:
