@@ -1,7 +1,8 @@
-"""``atoll jobs --watch``: every change is shown, until Ctrl-C."""
+"""``atoll jobs --watch``: every change is shown, until Ctrl-C. ``atoll resume``: the job goes on."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from atoll.cli import run
+from atoll.core.errors import JobError
 from atoll.runtime.fronts import admin
-from atoll.runtime.fronts.looking import Looking
+from atoll.runtime.fronts.looking import Looking, shown
 from atoll.runtime.fronts.news import News
 from atoll.runtime.jobs.memory import MemoryStore
 from atoll.runtime.jobs.records import Submission
@@ -46,6 +48,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
             return self
 
         async def one(self, op: str, **fields: Any) -> Any:
+            if op == "resume":
+                return {"job": shown(store.resume(fields["job"], now=2.0, who="admin 'ann'", token=fields["token"]))}
             if fields.get("seen") is not None:
                 if not coming:
                     raise KeyboardInterrupt
@@ -84,3 +88,15 @@ def test_in_a_file_each_change_is_a_line(kit: Path, server: MemoryStore, capsys:
 def test_json_is_one_object(kit: Path, server: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["jobs", "--watch", "--json", "--kit", str(kit)]) == 0
     assert capsys.readouterr().out.count('"state": "queued"') == 2
+
+
+def test_resume_answers_with_the_job_that_goes_on(
+    kit: Path, server: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = server.jobs()[1].id
+    for state in LIFE:
+        server.move(job, state, now=1.0)
+    assert run(["resume", "2", "--json", "--kit", str(kit)]) == 0  # named by its number
+    assert json.loads(capsys.readouterr().out)["state"] == "queued"
+    assert run(["resume", job, "--json", "--kit", str(kit)]) == JobError.exit_code
+    assert "goes on without being told" in json.loads(capsys.readouterr().out)["error"]["what"]
