@@ -6,11 +6,13 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch_toys import seeded
 
+from atoll.core import tree as T
 from atoll.torch.gradient import gradient_of
 from atoll.torch.record import Unrecordable, record
 
@@ -35,6 +37,8 @@ FUNCTIONS: dict[str, Any] = {
     ],
     "clients": lambda x, y: [torch.func.vmap(lambda r: gradient_of(lambda w: (w * r).exp().sum(), r)[0])(x)],
     "lists": lambda x, y: [torch.cat([x, x * 2]).sum(0), torch.stack([y, y]).mean((0, 1))],
+    "functions-of-trees": lambda x, y: [T.where(x > 0, T.sqrt(x * x), T.zeros_like(x)), T.stack([y, T.sign(y)])],
+    "entries-by-their-numbers": lambda x, y: [x.reshape(-1)[np.array([0, 5, 2])], y[:, torch.tensor([3, 1])]],
 }
 
 
@@ -78,6 +82,7 @@ REFUSED: dict[str, Any] = {
     "item": lambda x: [x * x.sum().item()],
     "condition": lambda x: [x if x.sum() > 0 else -x],
     "shape-of-values": lambda x: [x.nonzero() * 1.0],
+    "entries-by-a-mask": lambda x: [x[x > 0]],
     "draw": lambda x: [torch.rand(3) * x],
     "no-tensor": lambda x: [3.0],
 }

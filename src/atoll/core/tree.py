@@ -43,6 +43,8 @@ Tree = Any
 """A nested dict, list or tuple with array or scalar leaves."""
 
 _builtin_map = map
+_ROWS = (list, tuple)  # a union written out would be built anew at every leaf
+_BRANCHES = (dict, list, tuple)
 
 
 class Ragged:
@@ -64,9 +66,11 @@ class Ragged:
 
 def namespace(leaf: Any) -> Any:
     """Return the array library of a leaf: ``torch`` for tensors, NumPy for everything else."""
-    if type(leaf).__module__.partition(".")[0] == "torch":
-        return sys.modules["torch"]
-    return np
+    if isinstance(leaf, np.ndarray):
+        return np
+    # A type derived from a tensor is one, wherever it was defined.
+    of_torch = any(base.__module__.partition(".")[0] == "torch" for base in type(leaf).__mro__)
+    return sys.modules["torch"] if of_torch else np
 
 
 def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:  # noqa: A001 - the field's word
@@ -80,14 +84,14 @@ def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:  # noqa: A001 
             if not isinstance(other, dict) or other.keys() != tree.keys():
                 raise _mismatch(tree, other)
         return {key: map(fn, value, *[other[key] for other in rest]) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
+    if isinstance(tree, _ROWS):
         for other in rest:
-            if not isinstance(other, list | tuple) or len(other) != len(tree):
+            if not isinstance(other, _ROWS) or len(other) != len(tree):
                 raise _mismatch(tree, other)
         parts = [map(fn, value, *[other[i] for other in rest]) for i, value in enumerate(tree)]
         return parts if isinstance(tree, list) else tuple(parts)
     for other in rest:
-        if isinstance(other, dict | list | tuple):
+        if isinstance(other, _BRANCHES):
             raise _mismatch(tree, other)
     return fn(tree, *rest)
 
@@ -96,7 +100,7 @@ def _mismatch(first: Tree, other: Tree) -> DataError:
     def shape(tree: Tree) -> str:
         if isinstance(tree, dict):
             return f"a dict with keys {sorted(tree)}"
-        if isinstance(tree, list | tuple):
+        if isinstance(tree, _ROWS):
             return f"a {type(tree).__name__} of {len(tree)}"
         return f"a leaf of type {type(tree).__name__}"
 
@@ -111,7 +115,7 @@ def items(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield from items(value, f"{path}/{key}" if path else str(key))
-    elif isinstance(tree, list | tuple):
+    elif isinstance(tree, _ROWS):
         for i, value in enumerate(tree):
             yield from items(value, f"{path}[{i}]")
     else:
@@ -122,7 +126,7 @@ def leaves(tree: Tree) -> list[Any]:
     """Return the leaves in order."""
     if isinstance(tree, dict):
         return [leaf for value in tree.values() for leaf in leaves(value)]
-    if isinstance(tree, list | tuple):
+    if isinstance(tree, _ROWS):
         return [leaf for value in tree for leaf in leaves(value)]
     return [tree]
 

@@ -111,7 +111,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 made = how(*args, **kwargs)
             if made is not NotImplemented:
                 return made
-        if any(tag in func.tags for tag in _HIDDEN):
+        if any(tag in func.tags for tag in _HIDDEN) and not _by_numbers(func, args):
             raise Unrecordable(f"{func} depends on values")
         return self._write(func, args, kwargs)
 
@@ -137,6 +137,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _node_of(self, arg: Any) -> Any:
         return self.node(arg) if isinstance(arg, Tensor) else arg
+
+
+def _by_numbers(func: Any, args: Any) -> bool:
+    """Whether entries are taken by their numbers; by a mask, how many there are depends on its values."""
+    return func is torch.ops.aten.index.Tensor and all(
+        place is None or place.dtype not in (torch.bool, torch.uint8) for place in args[1]
+    )
 
 
 def _inside(arg: Any) -> Any:
