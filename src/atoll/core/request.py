@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Folded", "Mail", "Ran", "Reply", "Request", "not_finite", "not_finite_total", "sketch", "wire_form"]
 
+_ARRAYS = (np.ndarray, np.generic)
+
 
 class Mail:
     """Sealed envelopes held by the relay: ``to -> sender -> payload``. The program sees who wrote to whom, never what."""
@@ -183,7 +185,7 @@ def not_finite(value: Tree, weight: Any) -> str:
     if not np.all(np.isfinite(np.asarray(weight, dtype=np.float64))):
         return "."
     for path, leaf in T.items(value):
-        if isinstance(leaf, np.ndarray | np.generic):
+        if isinstance(leaf, _ARRAYS):
             if leaf.dtype.kind in "fc" and not np.isfinite(leaf).all():
                 return path or "."
         elif isinstance(leaf, float):

@@ -147,8 +147,11 @@ def local_update(
     extra = {} if drawn is None else {"drawn": drawn}
     local = {**algorithm.start(broadcast, client), **extra}
     losses: list[float] = []
+    taken: Any = None
     for rows in batch_rows(quota(algorithm, epochs), len(y), key):
-        batch = MiniBatch(loss_gradient, x[rows], y[rows], curvature)
+        if rows is not taken:  # full batches are the same rows, step after step
+            taken, inputs, targets = rows, x[rows], y[rows]
+        batch = MiniBatch(loss_gradient, inputs, targets, curvature)
         local = {**algorithm.step(local, batch, broadcast), **extra}
         losses.append(batch.first or 0.0)
     work = LocalWork(float(len(y)), float(len(losses)))

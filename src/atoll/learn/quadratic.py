@@ -14,6 +14,7 @@ from atoll.core.tree import Tree
 
 from .contact import declared, trained
 from .learner import LearnerSettings
+from .local import LossGradient
 from .personal import measured, own_model
 from .reports import Reporting
 
@@ -112,6 +113,12 @@ class QuadraticLearner(Reporting):
     def _train(self, island: Any, message: Tree) -> Any:
         asked = self._asked(message)
         x, y = np.asarray(island.data.x, np.float64), np.asarray(island.data.y, np.float64)
+        chosen = self._noisy(island) if self.model.noise > 0 else self.loss_gradient
+        made = trained(self.algorithm, island, message, (x, y), chosen, self.curvature)
+        return self._with_reports(made, asked, len(y))
+
+    def _noisy(self, island: Any) -> LossGradient:
+        """The gradient with noise from the client's stream."""
         draw = island.rng.child("noise").generator()
         scale = self.model.noise / np.sqrt(self.model.dim)
 
@@ -119,9 +126,7 @@ class QuadraticLearner(Reporting):
             loss, gradient = self.loss_gradient(params, rows, targets)
             return loss, {"w": gradient["w"] + scale * draw.normal(size=self.model.dim)}
 
-        chosen = noisy if self.model.noise > 0 else self.loss_gradient
-        made = trained(self.algorithm, island, message, (x, y), chosen, self.curvature)
-        return self._with_reports(made, asked, len(y))
+        return noisy
 
     def _measure(self, island: Any, message: Tree) -> Any:
         return measured(self, island, message)
