@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch_toys import Cumulated, Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
+from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
 
 from atoll.core import tree as T
 from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining, prepare_worker
 from atoll.torch.backend import cpp_compiler
+from atoll.torch.update import StepForm
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 
@@ -28,22 +29,37 @@ def one_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     return folder
 
 
-CASES: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
-    "block": (Cumulated, (6,), {"mode": "vector", "block": 3, "unroll": 2}),
-    "single-images": (lambda: Images(nn.GroupNorm(2, 4)), (1, 8, 8), {"mode": "single", "channels_last": True}),
+class Cumulated(nn.Module):
+    """One layer, for few kernels, with an operation that native steps do not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(torch.tanh(self.last(x)), dim=1)
+
+
+CASES: dict[str, tuple[Any, tuple[int, ...], list[int], dict[str, Any]]] = {
+    "block": (Cumulated, (6,), [12, 17, 6], {"mode": "vector", "block": 3, "unroll": 2}),
+    "single-images": (lambda: Images(nn.GroupNorm(2, 4)), (1, 8, 8), [7, 6], {"mode": "single", "channels_last": True}),
 }
 
 
 @pytest.mark.parametrize("case", list(CASES))
 def test_compiled_equals_the_reference_on_unequal_clients(case: str, one_cache: Path) -> None:
-    make, shape, how = CASES[case]
+    """Clients with other numbers of examples and of steps, in programs that weigh examples and, in blocks, leave out clients that are done."""
+    make, shape, sizes, how = CASES[case]
     model = seeded(make)
-    training = LocalTraining(model, FedAvg(epochs=2, batch_size=5), choices={**how, "compiled": True})
-    assert compare(training, shards_of([7, 4, 7], shape), broadcast_of(model)) < 1e-4
+    training = LocalTraining(model, FedAvg(batch_size=5), choices={**how, "compiled": True})
+    assert compare(training, shards_of(sizes, shape), broadcast_of(model)) < 1e-4
     assert training.seconds["compile"] > 0.0
     assert any((one_cache / "torch").rglob("*.so"))
-    programs = [p for block in training._runner._blocks.values() for p in block.programs.values()]  # type: ignore[union-attr]
-    assert any(p.compiled for p in programs)
+    blocks = training._runner._blocks.values()  # type: ignore[union-attr]
+    steps = {key[0]: p for block in blocks for key, p in block.programs.items() if isinstance(key[0], StepForm)}
+    assert all(program.compiled for program in steps.values())
+    assert any(form.weighted for form in steps)
+    assert case != "block" or any(form.masked for form in steps)
 
 
 def test_always_compiles_and_never_does_not() -> None:
