@@ -15,7 +15,7 @@ class ByteCache:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._held: OrderedDict[int, Dataset] = OrderedDict()
+        self._held: OrderedDict[int, tuple[Dataset, int]] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
 
@@ -30,15 +30,15 @@ class ByteCache:
             found = self._held.get(key)
             if found is not None:
                 self._held.move_to_end(key)
-                return found
+                return found[0]
         made = make(key)
         size = made.nbytes
         with self._lock:
             if key not in self._held and size <= self.limit:
-                self._held[key] = made
+                self._held[key] = made, size
                 self._bytes += size
                 while self._bytes > self.limit:
-                    self._bytes -= self._held.popitem(last=False)[1].nbytes
+                    self._bytes -= self._held.popitem(last=False)[1][1]
         return made
 
     # Another process starts with an empty cache: what it holds can be made again.

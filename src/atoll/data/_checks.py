@@ -15,6 +15,7 @@ Array = NDArray[Any]
 
 TASKS = ("classification", "binary", "regression", "multilabel", "unlabelled")
 _PLAIN = "biufUSM"
+_FASTEST = np.dtype(np.float32)  # to add up; a sum that overflows is looked at again
 _STRETCH = 32 << 20  # bytes of a mapped file that are looked at at once
 
 
@@ -64,7 +65,7 @@ def _total(array: Array) -> float:
     """The sum of all entries; of a file that is mapped for reading a stretch at a time, whose pages are given back afterwards."""
     mapped = _mapping(array)
     if mapped is None or not hasattr(mmap, "MADV_DONTNEED"):
-        return float(array.sum(dtype=np.float64))
+        return float(array.sum(dtype=max(array.dtype, _FASTEST)))
     rows = max(1, _STRETCH // max(1, array[:1].nbytes))
     total = 0.0
     for begin in range(0, len(array), rows):
