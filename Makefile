@@ -29,7 +29,7 @@ demo: $(READY) ## train on digits over 100 clients and write a report
 	@$(BIN)/atoll demo $(ARGS)
 
 test: $(READY) ## run every test in parallel (WORKERS=n, ARGS="tests/core -k name")
-	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --durations=25 $(ARGS)
 
 faults: $(READY) ## cut networks, fill disks, turn clocks: the tests of failures that take minutes
 	@ATOLL_FAULTS=1 $(BIN)/pytest -q tests/runtime/failures
