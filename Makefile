@@ -3,8 +3,7 @@
 VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
-# One more than there are cores: some tests wait for processes of their own.
-WORKERS ?= $(shell $(BIN)/python -c 'import os; print(1 + (os.cpu_count() or 1))')
+WORKERS ?= auto
 
 # The first Python 3.11 or newer on the path. Override with `make PYTHON=/path/to/python`.
 FIND_PYTHON = for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
