@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -44,15 +45,21 @@ class Workers:
     def start(self, count: int, body: Callable[..., None], *args: Any) -> list[socket.socket]:
         """Start workers; return this end of their sockets."""
         context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-        for _ in range(count):
-            ours, theirs = self._pair()
-            self.sockets.append(ours)
-            # A forked worker holds copies of this process's ends: it must close them, or nobody would see an end.
-            inherited = list(self.sockets) if sys.platform == "linux" else []
-            process = context.Process(target=_main, args=(theirs, inherited, body, args), daemon=True)
-            process.start()
-            theirs.close()
-            self.processes.append(process)
+        collecting = gc.isenabled()
+        gc.disable()  # a worker must not collect before it has set aside what it inherits
+        try:
+            for _ in range(count):
+                ours, theirs = self._pair()
+                self.sockets.append(ours)
+                # A forked worker holds copies of this process's ends: it must close them, or nobody would see an end.
+                inherited = list(self.sockets) if sys.platform == "linux" else []
+                process = context.Process(target=_main, args=(theirs, inherited, collecting, body, args), daemon=True)
+                process.start()
+                theirs.close()
+                self.processes.append(process)
+        finally:
+            if collecting:
+                gc.enable()
         return self.sockets
 
     def describe(self, i: int) -> Callable[[], str]:
@@ -79,8 +86,16 @@ class Workers:
 
 
 def _main(
-    sock: socket.socket, inherited: list[socket.socket], body: Callable[..., None], args: tuple[Any, ...]
+    sock: socket.socket,
+    inherited: list[socket.socket],
+    collecting: bool,
+    body: Callable[..., None],
+    args: tuple[Any, ...],
 ) -> None:
+    # Garbage of the parent's may wait, as it ends, for threads that a fork leaves behind (gRPC's queues do, for ever): it is not this process's.
+    gc.freeze()
+    if collecting:
+        gc.enable()
     for other in inherited:
         other.close()
     # Ctrl-C goes to the whole group: the engine decides, workers end when their socket closes.
