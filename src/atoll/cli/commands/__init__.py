@@ -22,7 +22,13 @@ def register(words: Sequence[str]) -> None:
     Args:
         words: of the command line, after the program's name.
     """
-    typed, names = list(words[:1]), known()
-    for name in typed if typed and typed[0] in names else [] if typed == ["--version"] else names:
+    for name in _needed(words[:1]):
         importlib.import_module(f".{name}", __name__)
     app.registered_commands.sort(key=lambda command: str(command.name))
+
+
+def _needed(typed: Sequence[str]) -> Sequence[str]:
+    if list(typed) == ["--version"]:
+        return ()
+    names = known()
+    return typed if set(typed) & set(names) else names

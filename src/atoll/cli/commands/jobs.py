@@ -15,6 +15,7 @@ from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import COLOURS, KitOption, PassphraseFile, ServerOption, asked, moment, open_kit, telling
 
 if TYPE_CHECKING:
+    from atoll.cli.output import Output
     from atoll.runtime.fronts.admin import Admin
 
 
@@ -34,18 +35,25 @@ def command(
         return await admin.jobs()
 
     async def always(admin: Admin) -> list[dict[str, Any]]:
-        if not output.console.is_terminal:  # a file cannot be drawn over: a line for every change
-            tells: defaultdict[str, Callable[[dict[str, Any]], None]] = defaultdict(lambda: telling(output))
-            async for found in admin.watch():
-                for job in found:
-                    tells[job["job"]](job)
-        with Live(console=output.console, auto_refresh=False) as live:
-            async for found in admin.watch():
-                live.update(_table(found), refresh=True)
+        # A file cannot be drawn over: it gets a line for every change.
+        await (_drawn if output.console.is_terminal else _told)(admin, output)
         return []
 
     found = asked(open_kit(kit, passphrase_file), server, always if watch and not output.json else once)
     output.give({"jobs": found}, _table(found) if found else "There are no jobs yet.")
+
+
+async def _drawn(admin: Admin, output: Output) -> None:
+    with Live(console=output.console, auto_refresh=False) as live:
+        async for found in admin.watch():
+            live.update(_table(found), refresh=True)
+
+
+async def _told(admin: Admin, output: Output) -> None:
+    tells: defaultdict[str, Callable[[dict[str, Any]], None]] = defaultdict(lambda: telling(output))
+    async for found in admin.watch():
+        for job in found:
+            tells[job["job"]](job)
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

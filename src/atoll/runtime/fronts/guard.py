@@ -59,8 +59,7 @@ async def publish(revoked: Revocations, desks: Mapping[str, Desk]) -> None:
     known = revoked.signed
     while True:
         await asyncio.sleep(EVERY)
-        revoked(0)  # reads it again where it has changed
-        if revoked.signed != known:
-            known = revoked.signed
+        if (found := revoked.latest()) != known:
+            known = found
             for desk in desks.values():
                 desk.tell("revoked", revoked=known)

@@ -65,11 +65,16 @@ class Revocations:
 
     def __call__(self, serial: int) -> bool:
         """Whether the certificate of this serial number is refused."""
+        self.latest()
+        return serial in self.current.serials
+
+    def latest(self) -> bytes:
+        """The list that counts now, as the authority signed it; the file is read again where it has changed."""
         stamp = self._stamp()
         if stamp != self._seen:
             self._reload()
             self._seen = stamp
-        return serial in self.current.serials
+        return self.signed
 
     def _reload(self) -> None:
         try:
