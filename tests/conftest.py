@@ -16,6 +16,8 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
+pytest_plugins = ["hangs"]
+
 _SLOW_MACHINE = [HealthCheck.too_slow]
 settings.register_profile("local", deadline=None, suppress_health_check=_SLOW_MACHINE)
 settings.register_profile("repeatable", deadline=None, suppress_health_check=_SLOW_MACHINE, derandomize=True)
