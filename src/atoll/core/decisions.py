@@ -2,18 +2,19 @@
 
 Replies come in another order when a program runs again after a crash. What was decided before is therefore written down, durably, before any
 result is seen, and decided the same way again. A checkpoint makes the decisions before it superfluous; they are kept for one more.
+Where too few were in, and the program ended for that, nobody saw a result: whoever resumes it asks again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .errors import CheckpointError
+from .errors import CheckpointError, QuorumError
 from .files import append_bytes, write_bytes
 
 if TYPE_CHECKING:
@@ -78,8 +79,38 @@ class Decisions:
         for request in gone:
             del self._known[request]
         self._old = (self._old | covered) - gone
-        if gone and self.path is not None:
+        if gone:
+            self._rewrite()
+
+    def reopen(self, error: BaseException) -> None:
+        """Forget who was in where too few were: what a program has ended with that did not go on without those rounds.
+
+        Args:
+            error: what ended the program; the ``QuorumError`` of a request names it as its place.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        places = {found.where for found in _causes(error) if isinstance(found, QuorumError)}
+        gone = [request for request in self._known if request in places]
+        for request in gone:
+            del self._known[request]
+        self._old.difference_update(gone)
+        if gone:
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        if self.path is not None:
             write_bytes(self.path, b"".join(_line(request, who) for request, who in self._known.items()))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error with those that it was raised from, and all of a group."""
+    while error is not None:
+        yield error
+        for each in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+            yield from _causes(each)
+        error = error.__cause__
 
 
 def _line(request: str, positions: list[int]) -> bytes:

@@ -177,5 +177,8 @@ async def run_program(world: World, program: Program) -> tuple[Any, Federation]:
     await world.engine.open(world)
     try:
         return await program(fed), fed
+    except Exception as error:
+        world.decisions.reopen(error)
+        raise
     finally:
         await world.engine.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from functools import partial
 
 import numpy as np
 import pytest
@@ -111,6 +112,30 @@ def test_who_was_in_is_decided_once(tmp_path):
     gate.open("client-0")
     again = world(folder=tmp_path / "run", resume=True)
     assert live(again, program(False)) == ["client-1", "client-2"]
+
+
+def test_a_round_with_too_few_is_asked_again_by_whoever_resumes_it(tmp_path):
+    """Two rounds miss their quorum. The program goes on after the first, which stays closed, and ends after the second."""
+    gate = Gate(tmp_path / "gate", "client-0")
+
+    def program(deadline):
+        async def rounds(fed):
+            await fed.restore(None)
+            ask = partial(fed.sum, fed.parties, counted, {"gate": gate.path}, deadline=deadline, quorum=2)
+            with pytest.raises(QuorumError, match="of 2 parties answered"):
+                await ask(at=1)
+            try:
+                return (await ask(at=2)).senders.names
+            except QuorumError as error:
+                raise QuorumError(error.what, where="round 2") from error  # as a training says it
+
+        return rounds
+
+    with pytest.raises(QuorumError, match="of 2 parties answered"):
+        live(world(2, folder=tmp_path / "run"), program(0.05))
+    gate.open("client-0")
+    again = world(2, folder=tmp_path / "run", resume=True)
+    assert live(again, program(None)) == ["client-0", "client-1"]
 
 
 def test_hubs_share_a_quota(tmp_path):
