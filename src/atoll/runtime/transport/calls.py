@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 from typing import Any
@@ -12,11 +13,14 @@ from atoll.runtime.identity import Peer
 
 from .base import LARGEST, Buffer, PipeClosed
 
-__all__ = ["DialledPipe", "GrpcPipe", "aio", "grpc"]
+__all__ = ["DialledPipe", "GrpcPipe", "aio", "grpc", "stay"]
 
 # TLS 1.3 only. gRPC has no setting for it in Python: the suites named here are those of TLS 1.2, and need an RSA key, which no
 # certificate of a project has; TLS 1.3 has suites of its own that this leaves alone. Read once, when gRPC makes its first connection.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
+# A fork would wait for gRPC's threads to pause, with Python's lock in its hand, and one of them may wait for that lock to ask who listens:
+# for ever. Processes that engines fork use no gRPC, so nothing needs to pause.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 grpc: Any = need("grpc", "net", "a connection over gRPC")
 aio: Any = need("grpc.aio", "net", "a connection over gRPC")
@@ -24,6 +28,16 @@ aio: Any = need("grpc.aio", "net", "a connection over gRPC")
 _LOG = logging.getLogger("atoll.runtime")
 _PARTING = 0.5  # seconds
 _FAILURES = (grpc.RpcError, aio.UsageError, aio.InternalError, asyncio.InvalidStateError)
+
+
+@functools.cache
+def stay() -> None:
+    """Keep gRPC's queue of events, which all loops share, for this process's life; called in a running loop.
+
+    With its last channel or server gRPC would end the queue, and wait for the thread that fills it. That thread may wait for a loop that
+    reads no more (grpc/grpc#40989), and in a forked process it is not there at all: whoever collected the garbage would wait for ever.
+    """
+    aio.init_grpc_aio()
 
 
 class GrpcPipe:

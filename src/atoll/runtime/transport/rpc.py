@@ -10,7 +10,7 @@ from atoll.runtime.identity import peer_of
 
 from .addresses import joined, split
 from .base import LARGEST, Accept, Admission, Listener, Pipe, PipeClosed, Transport
-from .calls import DialledPipe, GrpcPipe, aio, grpc
+from .calls import DialledPipe, GrpcPipe, aio, grpc, stay
 from .handshakes import Handshakes, remote_of
 from .own import UNWELCOME, own
 from .refusals import reason, refusal
@@ -91,6 +91,7 @@ class GrpcTransport(Transport):
     name = "grpc"
 
     async def _listen(self, address: str, admission: Admission, accept: Accept) -> Listener:
+        stay()
         host, _ = split(address)
         mine = admission.credentials
         listening = _Listening(admission, accept)
@@ -112,6 +113,7 @@ class GrpcTransport(Transport):
         return listening
 
     async def _dial(self, address: str, admission: Admission, server_name: str | None) -> Pipe:
+        stay()
         mine = admission.credentials
         me = own(mine)
         name = server_name or split(address)[0]
