@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
+from atoll.core.clock import run
 from atoll.core.errors import BundleError, DataError, IdentityError, JobError, MessageError
 from atoll.core.wire import pack_error, unpack_error
 from atoll.runtime.fronts.control import text, whole
-from atoll.runtime.fronts.launch import Place
 from atoll.runtime.fronts.lines import MOST, Lines
 from atoll.runtime.fronts.liveness import stalled
 from atoll.runtime.fronts.news import News
 from atoll.runtime.fronts.outcomes import Outcome, aborted, crashed, failed, failed_at, finished, state_after
-from atoll.runtime.fronts.posting import LEDGER, forget, job_folder
+from atoll.runtime.fronts.place import LEDGER, Place
 from atoll.runtime.fronts.processes import Process
 from atoll.runtime.fronts.receiving import received
 from atoll.runtime.jobs.bundle import make_bundle
@@ -67,8 +67,8 @@ def test_a_site_unpacks_what_an_admin_has_signed_and_nothing_else(kits: dict[str
 @pytest.mark.parametrize("name", ["../up", "/etc", "a/b", "", ".hidden", "a..b", "x" * 81])
 def test_an_id_from_the_network_names_no_other_folder(name: str, tmp_path: Path) -> None:
     with pytest.raises(IdentityError, match="is no id of a job"):
-        job_folder(tmp_path, name)
-    assert job_folder(tmp_path, "00000001-a0b1c2") == tmp_path / "jobs" / "00000001-a0b1c2"
+        Place.of(tmp_path, name)
+    assert Place.of(tmp_path, "00000001-a0b1c2").folder == tmp_path / "jobs" / "00000001-a0b1c2"
 
 
 def test_what_a_site_keeps_of_a_job_is_its_privacy_ledger(tmp_path: Path) -> None:
@@ -76,12 +76,12 @@ def test_what_a_site_keeps_of_a_job_is_its_privacy_ledger(tmp_path: Path) -> Non
     (place.state / "segments").mkdir(parents=True)
     for path in (place.state / LEDGER, place.state / "segments" / "a.msg", place.folder / "order.msg"):
         path.write_text("x", encoding="utf-8")
-    forget(place.folder)
+    place.forget()
     assert [p for p in place.folder.rglob("*") if p.is_file()] == [place.state / LEDGER]
     (place.state / LEDGER).unlink()
-    forget(place.folder)
+    place.forget()
     assert not place.folder.exists()
-    forget(place.folder)
+    place.forget()
 
 
 def test_lines_go_in_batches_and_a_flood_is_counted() -> None:
@@ -123,33 +123,25 @@ def test_news_wakes_who_asked_before_it_came() -> None:
     asyncio.run(body())
 
 
-def test_a_job_that_does_nothing_is_found_out_and_one_that_works_is_not() -> None:
+def test_a_job_that_stands_still_is_found_out_in_time_and_one_that_works_is_not() -> None:
+    patience, limit = 8.0, 1.5 * 8.0 + 5.0
+
     async def body() -> None:
-        moved = spent = 0.0
+        clock, spent = asyncio.get_running_loop().time, 1.0
+        begin = clock()
+        watch = asyncio.create_task(stalled("7", patience, lambda: 5, lambda: spent))
+        while clock() < begin + 10 * patience:  # a fiftieth of a core is work
+            await asyncio.sleep(1.0)
+            spent += 0.02
+        assert not watch.done()
+        since = clock()
+        error = await watch
+        assert limit - 1.0 <= clock() - since <= limit + 2 * patience / 4  # it looks each quarter of the patience
+        assert isinstance(error, JobError)
+        assert "nothing came from any site" in error.what
+        assert error.where == "job 7, running"
 
-        def come() -> int:
-            return int(moved)
-
-        def works() -> float:
-            nonlocal spent
-            spent += 10.0
-            return spent
-
-        clock = asyncio.create_task(stalled("7", 0.02, come, works))
-        await asyncio.wait({clock}, timeout=0.2)
-        assert not clock.done()
-        clock.cancel()
-
-    asyncio.run(body())
-
-
-def test_a_job_that_stands_still_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter(range(0, 10_000, 3))
-    monkeypatch.setattr("atoll.runtime.fronts.liveness.time.monotonic", lambda: float(next(now)))
-    error = asyncio.run(stalled("7", 0.1, lambda: 5, lambda: 1.0))
-    assert isinstance(error, JobError)
-    assert "nothing came from any site" in error.what
-    assert error.where == "job 7, running"
+    run(body(), virtual=True)
 
 
 def record(barren: int) -> JobRecord:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from atoll.runtime.work import pulses
+from atoll.runtime.work.pulses import pulsing
 
 
-def test_work_in_a_thread_is_heard_and_waiting_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_in_a_thread_is_heard_and_waiting_is_not() -> None:
     moved = iter([0.0, 0.5, 0.5, 0.5, 0.9])
     last = [0.0]
 
@@ -17,7 +15,6 @@ def test_work_in_a_thread_is_heard_and_waiting_is_not(monkeypatch: pytest.Monkey
         last[0] = next(moved, last[0])
         return last[0]
 
-    monkeypatch.setattr(pulses.time, "process_time", cpu)
     told: list[float] = []
 
     async def main() -> None:
@@ -28,7 +25,7 @@ def test_work_in_a_thread_is_heard_and_waiting_is_not(monkeypatch: pytest.Monkey
             if len(told) == 2:
                 second.set()
 
-        async with pulses.pulsing(send, every=0.001):
+        async with pulsing(send, every=0.001, spent=cpu):
             await asyncio.wait_for(second.wait(), 10)
 
     asyncio.run(main())

@@ -37,8 +37,8 @@ class Attempt:
         desks: its sites.
         folder: where the job's checkpoints lie; new ones are progress.
         deploy: the frame that sites are sent, with the bundle, serialised once.
-        launch: starts the server's process.
-        running: called once every site has deployed.
+        launch: starts the server's process, given the sites that it is to work with.
+        running: called once the sites have deployed, with those that have not and are done without.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Attempt:
         desks: Sequence[Desk],
         folder: Path,
         deploy: Packed,
-        launch: Callable[[], Awaitable[JobProcess]],
-        running: Callable[[], None],
+        launch: Callable[[Sequence[str]], Awaitable[JobProcess]],
+        running: Callable[[Sequence[str]], None],
     ) -> None:
         self.job = job
         self.number = number
@@ -103,10 +103,9 @@ class Attempt:
 
     async def _work(self) -> Outcome:
         try:
-            await self._deploy()
-            self._running()
-            self._process = await self._launch()
-            for desk in self._parties.desks.values():
+            here = await self._deployed()
+            self._process = await self._launch([desk.name for desk in here])
+            for desk in here:
                 self._relays.append(asyncio.create_task(self._join(desk, self._process.channel(desk.name))))
             code = await self._process.wait()
             error = self._process.error()
@@ -118,16 +117,22 @@ class Attempt:
             return failed_at("server", error)
         return finished() if code == 0 else crashed(f"the job's process at the server ended with {code_in_words(code)}")
 
-    async def _deploy(self) -> None:
-        for desk in self._parties.desks.values():
+    async def _deployed(self) -> list[Desk]:
+        """Have the sites begin; those that have, where the job can do without the others."""
+        desks = self._parties.desks
+        for desk in desks.values():
             desk.deploy(self.job, self._deploying)
         late = await self._parties.deployed(self._terms.patience)
-        if late:
+        if late and len(desks) - len(late) < self._terms.floor(len(desks)):
             raise JobError(
                 f"for {self._terms.patience:g} s nothing was heard of the job's process at {', '.join(late)}",
                 where=f"job {self.job}, deployment at site {late[0]!r}",
                 remedy=f"see the log of `atoll site` at {late[0]}; raise `patience` if it needs longer to start",
             )
+        for site in late:
+            self._parties.let_go(site)
+        self._running(late)
+        return [desk for desk in desks.values() if desk.name not in late]
 
     async def _join(self, desk: Desk, local: Channel) -> None:
         """Pass blocks on. Where the site's end has ended, its own word counts, and the server's process need not guess."""

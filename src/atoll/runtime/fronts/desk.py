@@ -118,7 +118,7 @@ class Desk:
             self._on_offered(self, frame)
         elif op == "log":
             self._on_log(text(frame, "job"), self.name, self._readable(frame.get("lines")))
-        elif op in ("deployed", "exited"):
+        elif op in ("starting", "deployed", "exited"):
             # Of an attempt that nobody waits for any more nothing need be known.
             waiting = self._waiting.get((text(frame, "job"), whole(frame, "attempt")))
             if waiting is not None:

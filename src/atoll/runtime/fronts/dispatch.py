@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from atoll.core.errors import AtollError, JobError
@@ -32,7 +32,7 @@ _LOG = logging.getLogger("atoll.runtime")
 _AGAIN = 1.0
 """Seconds between two attempts to write down how a job ended."""
 
-Begin = Callable[[JobRecord, list[Desk], Callable[[], None]], Attempt]
+Begin = Callable[[JobRecord, list[Desk], Callable[[Sequence[str]], None]], Attempt]
 
 
 class Dispatcher:
@@ -41,7 +41,7 @@ class Dispatcher:
     Args:
         store: what is remembered.
         scheduler: what is decided.
-        begin: makes an attempt of a job at sites; the third argument is to be called when it runs.
+        begin: makes an attempt of a job at sites; the third argument is to be called when it runs, with the sites that it does without.
         news: told of every change.
 
     Attributes:
@@ -211,12 +211,13 @@ class Dispatcher:
         if len(desks) < len(sites):
             gone = ", ".join(sorted(set(sites) - {desk.name for desk in desks}))
             return crashed(f"site {gone} went away before the attempt began")
-        attempt = self._begin(record, desks, lambda: self._runs(job, record.attempts))
+        attempt = self._begin(record, desks, lambda late: self._runs(job, record.attempts, late))
         self._attempts[job] = attempt
         return await attempt.run()
 
-    def _runs(self, job: str, attempt: int) -> None:
-        self._move(job, JobState.RUNNING, reason=f"attempt {attempt}")
+    def _runs(self, job: str, attempt: int, late: Sequence[str]) -> None:
+        without = f", without {', '.join(late)}: nothing was heard of the job's process there" if late else ""
+        self._move(job, JobState.RUNNING, reason=f"attempt {attempt}{without}")
 
     async def _written(self, job: str, outcome: Outcome) -> None:
         """The next attempt, or the end; on a disk that is full it is tried until there is room, for every job must end."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +12,17 @@ from atoll.core.errors import AtollError
 from atoll.core.files import read_message, write_bytes, write_message
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import Peer
-from atoll.runtime.jobs.bundle import Verified, verify
 from atoll.runtime.jobs.manifest import JOB_FILE
 from atoll.runtime.jobs.resources import Grant
-from atoll.runtime.jobs.unpack import unpack
 from atoll.runtime.line import Channel, Line, Settings, local_line
-from atoll.runtime.provision import Kit
 from atoll.runtime.transport import local_pipe
+from atoll.runtime.work.pulses import pulsing
 
 from .lines import Lines
+from .place import Place
 from .processes import Process
 
-__all__ = ["JobProcess", "Place", "Stillborn", "launch"]
+__all__ = ["JobProcess", "Stillborn", "launch"]
 
 MODULE = "atoll.runtime.work"
 _START = 120.0
@@ -34,54 +31,6 @@ _WORDS = 1 << 14
 """Bytes that are kept for a process to say what went wrong: it may be that the disk is full."""
 _LEAVE, _KILL = 1.0, 3.0
 """Seconds to end after its line was closed, and after it was told to."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the files of a job lie at one front.
-
-    Attributes:
-        folder: the job's own.
-    """
-
-    folder: Path
-
-    @property
-    def state(self) -> Path:
-        """What outlives an attempt: results and checkpoints at the server, private state at a site."""
-        return self.folder / "state"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The generations of the job at the server."""
-        return self.state / "checkpoints"
-
-    def code(self, attempt: int) -> Path:
-        """The unpacked bundle of an attempt."""
-        return self.folder / f"attempt-{attempt}"
-
-    def open(
-        self, bundle: bytes, kit: Kit, attempt: int, admit: Callable[[Verified], None] = lambda verified: None
-    ) -> Path:
-        """Verify a bundle with the kit's own authorities, and only then write anything; where its files are.
-
-        Args:
-            bundle: the bundle.
-            kit: the front's.
-            attempt: the attempt's number.
-            admit: may refuse a bundle that is well signed.
-
-        Raises:
-            BundleError: it was altered, or must not be opened.
-            IdentityError: nobody has signed it who may.
-        """
-        verified = verify(bundle, ca=kit.bytes_of("ca.pem"), project=kit.project)
-        admit(verified)
-        code = self.code(attempt)
-        for old in self.folder.glob("attempt-*"):
-            shutil.rmtree(old, ignore_errors=True)
-        unpack(bundle, verified, code)
-        return code
 
 
 class Stillborn(LinkClosed):
@@ -157,6 +106,7 @@ async def launch(
     neighbours: Sequence[str] = (),
     grant: Grant | None = None,
     on_lines: Callable[[list[str]], None],
+    on_life: Callable[[], None] = lambda: None,
 ) -> JobProcess:
     """Start the process of a job at a front, and its line.
 
@@ -170,6 +120,7 @@ async def launch(
         neighbours: at a site, the other sites to which it may get a channel.
         grant: what it may use.
         on_lines: called with lines that it has written.
+        on_life: called now and then while it begins, as long as it works.
 
     Raises:
         TaskError: the system would not start it.
@@ -193,10 +144,19 @@ async def launch(
         environment={} if grant is None else grant.environment(), memory=0 if grant is None else grant.need.memory,
     )  # fmt: skip
     try:
-        return JobProcess(process, await _line(process, role, name, spool), told, lines)
+        async with pulsing(_telling(on_life), spent=process.cpu):
+            return JobProcess(process, await _line(process, role, name, spool), told, lines)
     except BaseException:
         lines.flush()
         raise
+
+
+def _telling(on_life: Callable[[], None]) -> Callable[[float], Awaitable[None]]:
+    async def tell(seconds: float) -> None:
+        del seconds
+        on_life()
+
+    return tell
 
 
 async def _line(process: Process, role: str, name: str, spool: Path) -> Line:

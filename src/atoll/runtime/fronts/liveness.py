@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 from atoll.core.errors import JobError
@@ -26,10 +25,11 @@ async def stalled(job: str, patience: float, moved: Callable[[], int], cpu: Call
         cpu: seconds of processor time of the job's process so far; None as long as there is none.
     """
     limit = 1.5 * patience + 5.0
-    bytes_, spent, since = -1, 0.0, time.monotonic()
+    clock = asyncio.get_running_loop().time
+    bytes_, spent, since = -1, 0.0, clock()
     while True:
         await asyncio.sleep(min(5.0, patience / 4))
-        now, used, come = time.monotonic(), cpu(), moved()
+        now, used, come = clock(), cpu(), moved()
         if used is None or come != bytes_ or used - spent > _WORKS * (now - since):
             bytes_, spent, since = come, used or 0.0, now
         elif now - since > limit:

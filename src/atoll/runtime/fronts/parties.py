@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .desk import Desk
@@ -34,16 +34,28 @@ class Parties:
         self._attempt = attempt
         self._deployed = {name: asyncio.Event() for name in self.desks}
         self._exited = {name: asyncio.Event() for name in self.desks}
+        self._heard = dict.fromkeys(self.desks, _now())
         self._tasks = [asyncio.create_task(self._listen(desk)) for desk in desks]
 
     def dismiss(self, site: str) -> None:
         """The server's process has let a site go: its end is no news, and what it has to say of it is waited for from now on."""
-        self._dismissed.setdefault(site, time.monotonic())
+        self._dismissed.setdefault(site, _now())
 
-    async def deployed(self, within: float) -> list[str]:
-        """Wait until every site has started its process; those that have not in time."""
-        await _all(self._deployed.values(), within)
-        return sorted(name for name, event in self._deployed.items() if not event.is_set())
+    def let_go(self, site: str) -> None:
+        """Go on without a site whose process has not begun; if it does yet, it is to end."""
+        self.dismiss(site)
+        self.desks[site].stop(self._job, self._attempt, end=False)
+
+    async def deployed(self, patience: float) -> list[str]:
+        """Wait until every site has started its process; those that have not, and of which nothing was heard for so long."""
+        begun = await asyncio.gather(*(self._begun(name, patience) for name in self.desks))
+        return sorted(name for name, there in zip(self.desks, begun, strict=True) if not there)
+
+    async def _begun(self, site: str, patience: float) -> bool:
+        event = self._deployed[site]
+        while not event.is_set() and (left := self._heard[site] + patience - _now()) > 0:
+            await _set(event, left)
+        return event.is_set()
 
     async def stopped(self, final: bool, within: float) -> None:
         """Have every process stopped, and wait until sites have said so; one that is away is told when it is back.
@@ -52,14 +64,14 @@ class Parties:
             final: the job has its result, and no attempt will follow.
             within: seconds, since it was let go of.
         """
-        now = time.monotonic()
+        now = _now()
         for name, desk in self.desks.items():
             # A site whose process has ended must still know whether the job has.
             desk.stop(self._job, self._attempt, end=final)
             if not desk.connected:
                 self._exited[name].set()
         left = {name: within - (now - self._dismissed.get(name, now)) for name in self.desks}
-        await asyncio.gather(*(_all([event], left[name]) for name, event in self._exited.items()))
+        await asyncio.gather(*(_set(event, left[name]) for name, event in self._exited.items()))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -72,13 +84,17 @@ class Parties:
             while True:
                 await asyncio.wait({getting, lost}, return_when=asyncio.FIRST_COMPLETED)
                 if not getting.done():
+                    if desk.name in self._dismissed:
+                        return
                     self._end(crashed(f"site {desk.name!r} is gone: {desk.line.error}"))
                     return
                 frame = getting.result()
                 if frame["op"] == "exited":
                     self._exit(desk.name, frame)
                     return
-                self._deployed[desk.name].set()
+                self._heard[desk.name] = _now()
+                if frame["op"] == "deployed":
+                    self._deployed[desk.name].set()
                 getting = asyncio.create_task(frames.get())
         finally:
             lost.cancel()
@@ -109,11 +125,12 @@ def code_in_words(code: Any) -> str:
     return f"exit code {code}" if type(code) is int else "no exit code"
 
 
-async def _all(events: Iterable[asyncio.Event], within: float) -> None:
-    """Wait for all of them, but no longer."""
-    try:
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _set(event: asyncio.Event, within: float) -> None:
+    """Wait for it, but no longer."""
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within):
-            for event in events:
-                await event.wait()
-    except TimeoutError:
-        return
+            await event.wait()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import shutil
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from atoll.core.errors import AtollError, IdentityError, JobError
+from atoll.core.errors import AtollError, JobError
 from atoll.core.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.jobs.register import Register
@@ -22,36 +21,20 @@ from atoll.runtime.line import Channel
 from atoll.runtime.provision import Kit
 
 from .control import direct_channel
-from .launch import JobProcess, Place, Stillborn, launch
+from .launch import JobProcess, Stillborn, launch
 from .neighbours import Neighbours, partners
+from .place import Place
 from .relay import carry, relay
 
-__all__ = ["LEDGER", "Post", "Posting", "forget", "job_folder"]
-
-LEDGER = "ledger.jsonl"
-"""The file of a job's state that says what it has spent."""
+__all__ = ["Post", "Posting"]
 
 _LOG = logging.getLogger("atoll.runtime")
-_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _GRACE = 10.0
 """Seconds that a job's process has to end by itself once the server has closed its channel."""
 _REACH = 5.0
 """Seconds in which another site must be reached directly."""
 
 Tell = Callable[..., None]
-
-
-def job_folder(top: Path, job: str) -> Path:
-    """Where a job's files lie; the name came over the network.
-
-    Raises:
-        IdentityError: the name is no name of a folder.
-    """
-    if not _JOB.fullmatch(job) or ".." in job:
-        raise IdentityError(
-            f"{job[:100]!r} is no id of a job", where="the server's order", remedy="look at that server"
-        )
-    return top / "jobs" / job
 
 
 @dataclass(frozen=True)
@@ -93,7 +76,7 @@ class Posting:
         self.attempt = attempt
         self._post = post
         self._grant = grant
-        self._place = Place(job_folder(post.folder, job))
+        self._place = Place.of(post.folder, job)
         self._channel: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
         self._process: JobProcess | None = None
         self._stopping = asyncio.Event()
@@ -153,7 +136,7 @@ class Posting:
                 task.cancel()
             if self._process is not None:
                 code = await self._process.stop()
-            self._post.tell("exited", job=self.job, attempt=self.attempt, code=code, error=error)
+            self._say("exited", code=code, error=error)
             if self._channel.done():
                 self._channel.result().close("the job's process has ended")
             await asyncio.to_thread(shutil.rmtree, self._place.code(self.attempt), ignore_errors=True)
@@ -164,9 +147,9 @@ class Posting:
         code = await asyncio.to_thread(self._place.open, bundle, kit, self.attempt, admit)
         self._process = await launch(
             self._place, code, role="site", name=kit.name, data=self._post.data, grant=self._grant, on_lines=self._log,
-            neighbours=sorted({*self._dialled, *self._awaited}),
+            neighbours=sorted({*self._dialled, *self._awaited}), on_life=partial(self._say, "starting"),
         )  # fmt: skip
-        self._post.tell("deployed", job=self.job, attempt=self.attempt)
+        self._say("deployed")
         return await self._serve(self._process)
 
     async def _serve(self, process: JobProcess) -> tuple[int, Any]:
@@ -206,6 +189,9 @@ class Posting:
         else:
             await relay(channel, local)
 
+    def _say(self, op: str, **fields: Any) -> None:
+        self._post.tell(op, job=self.job, attempt=self.attempt, **fields)
+
     def _log(self, lines: list[str]) -> None:
         self._post.tell("log", job=self.job, lines=lines)
 
@@ -214,15 +200,3 @@ def _wrapped(error: Exception) -> JobError:
     return JobError(
         f"the job could not be started: {error}", where="site", remedy="see the site's log, then submit the job again"
     )
-
-
-def forget(folder: Path) -> None:
-    """Remove a job's code and private state; the ledger of what it has spent stays."""
-    for path in folder.rglob("*") if folder.is_dir() else ():
-        if path.is_file() and path.name != LEDGER:
-            path.unlink(missing_ok=True)
-    for path in sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True):
-        with contextlib.suppress(OSError):  # the ledger's folder is not empty
-            path.rmdir()
-    with contextlib.suppress(OSError):
-        folder.rmdir()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ from .control import CONTROL, FROM_SITE
 from .desk import Desk
 from .dispatch import Dispatcher
 from .guard import follow, guard, publish
-from .launch import JobProcess, Place, launch
+from .launch import JobProcess, launch
 from .news import News
+from .place import Place
 from .requests import MAY, REQUEST, Desktop
 from .resuming import remind, tidy
 
@@ -76,7 +77,7 @@ class Server:
         scheduler = Scheduler(max_jobs=max_jobs, known=self._sites())
         self._dispatcher = Dispatcher(self._store, scheduler, self._begin, self._news)
         self._desktop = Desktop(
-            kit, self._store, self._dispatcher, self._news, lambda job: self._place(job).state, self._revoked
+            kit, self._store, self._dispatcher, self._news, lambda job: Place.of(folder, job).state, self._revoked
         )
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -181,26 +182,22 @@ class Server:
 
     # ------------------------------------------------------------------ jobs
 
-    def _place(self, job: str) -> Place:
-        return Place(self.folder / "jobs" / job)
-
-    def _begin(self, record: JobRecord, desks: list[Desk], running: Callable[[], None]) -> Attempt:
-        place, bundle = self._place(record.id), self._store.bundle(record.bundle)
+    def _begin(self, record: JobRecord, desks: list[Desk], running: Callable[[Sequence[str]], None]) -> Attempt:
+        place, bundle = Place.of(self.folder, record.id), self._store.bundle(record.bundle)
         terms = read_terms(dict(record.spec))
         frame = {"op": "deploy", "job": record.id, "attempt": record.attempts, "bundle": bundle}
         if terms.direct:
             frame |= {"direct": {desk.name: desk.direct for desk in desks}, "revoked": self._revoked.signed}
 
-        async def start() -> JobProcess:
+        async def start(sites: Sequence[str]) -> JobProcess:
             code = await asyncio.to_thread(place.open, bundle, self.kit, record.attempts)
             return await launch(
-                place, code, role="server", name=self.kit.name, sites=[desk.name for desk in desks],
+                place, code, role="server", name=self.kit.name, sites=sites,
                 on_lines=lambda lines: self._log(record.id, "server", lines),
             )  # fmt: skip
 
         return Attempt(
-            record.id, record.attempts, terms, desks, place.checkpoints, Packed(frame), start,
-            running,
+            record.id, record.attempts, terms, desks, place.checkpoints, Packed(frame), start, running
         )  # fmt: skip
 
     def _log(self, job: str, node: str, lines: list[str]) -> None:

@@ -22,7 +22,8 @@ from atoll.runtime.transport.addresses import split
 from .control import CONTROL, FROM_SERVER, Control, content, direct_channel, job_channel, text, whole
 from .dialling import dialler
 from .neighbours import Neighbours
-from .posting import Post, Posting, forget, job_folder
+from .place import Place
+from .posting import Post, Posting
 
 __all__ = ["Site"]
 
@@ -172,7 +173,7 @@ class Site:
     def _offer(self, job: str, frame: Mapping[str, Any]) -> None:
         ticket = whole(frame, "ticket")  # before anything is reserved
         try:
-            job_folder(self.folder, job)
+            Place.of(self.folder, job)
             told = self._manager.offer(job, Resources.of(frame.get("resources"))).tree()
         except AtollError as error:
             told = {"ok": False, "why": str(error), "never": True}
@@ -227,9 +228,9 @@ class Site:
 
     async def _forget(self, job: str) -> None:
         """A job has ended for good: only what it has spent of the site's privacy stays on record."""
-        folder = job_folder(self.folder, job)
+        place = Place.of(self.folder, job)
         await asyncio.to_thread(self._register.end, job)
-        await asyncio.to_thread(forget, folder)
+        await asyncio.to_thread(place.forget)
 
     def _opened(self, channel: Channel) -> None:
         """The server opens the channel of an attempt."""

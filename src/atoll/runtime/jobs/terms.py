@@ -97,6 +97,10 @@ class JobTerms(Section):
             raise problem("arguments", "are given without a program", "add program: module:name, or remove them")
         return self
 
+    def floor(self, sites: int) -> int:
+        """How many of an attempt's sites suffice to go on: all of them, unless the job goes on without those that are lost."""
+        return min(self.min_sites or 1, sites) if self.on_lost == "drop" else sites
+
     def want(self, job: str, sites: tuple[str, ...] = ()) -> Want:
         """What a scheduler is told.
 
@@ -108,7 +112,7 @@ class JobTerms(Section):
         if not sites:
             named = None if self.sites == "all" else tuple(self.sites)
             return Want(job=job, need=need, sites=named, quorum=self.min_sites, patience=self.patience)
-        floor = min(self.min_sites or 1, len(sites)) if self.on_lost == "drop" else None
+        floor = self.floor(len(sites)) if self.on_lost == "drop" else None
         return Want(job=job, need=need, sites=sites, floor=floor, patience=self.patience)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from .sitedata import SiteData
 if TYPE_CHECKING:
     from atoll.runtime.jobs.spec import JobConfig
 
-__all__ = ["named_objects", "serve_job"]
+__all__ = ["alive", "named_objects", "serve_job"]
 
 
 async def serve_job(
@@ -60,13 +61,14 @@ async def serve_job(
         TaskError: the server went away before the work began.
     """
     try:
-        data = await _loaded(channel, load)
-        await channel.send({"hello": Hello(data.names, data.sizes, data.card).packed()})
-        muster = Muster.unpack(await channel.recv())
-        neighbours = {} if links is None else await links()
-        resident = await asyncio.to_thread(
-            _resident, channel, job, data, muster, folder, policy, state_memory, neighbours
-        )
+        async with alive(channel):
+            data = await asyncio.to_thread(load)
+            await channel.send({"hello": Hello(data.names, data.sizes, data.card).packed()})
+            muster = Muster.unpack(await channel.recv())
+            neighbours = {} if links is None else await links()
+            resident = await asyncio.to_thread(
+                _resident, channel, job, data, muster, folder, policy, state_memory, neighbours
+            )
         await channel.send({"ready": True})
     except LinkClosed as error:
         raise TaskError(
@@ -80,9 +82,9 @@ async def serve_job(
     await resident.serve()
 
 
-async def _loaded(channel: Any, load: Callable[[], SiteData]) -> SiteData:
-    async with pulsing(lambda _: channel.send({"pulse": True})):
-        return await asyncio.to_thread(load)
+def alive(channel: Any) -> AbstractAsyncContextManager[None]:
+    """Show the server, until the work begins, that this process gets on."""
+    return pulsing(lambda _: channel.send({"pulse": True}))
 
 
 async def _told(channel: Any, error: Exception) -> None:

@@ -46,7 +46,7 @@ from atoll.runtime.line import Channel, Line, Settings, local_line
 from atoll.runtime.transport import local_pipe
 
 from .at_server import run_job
-from .at_site import serve_job
+from .at_site import alive, serve_job
 from .sitedata import load_site_data
 
 __all__ = ["FRONT_GONE", "main", "start"]
@@ -170,7 +170,8 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
                 await _until(set(names), channels, opened)
         return {site: channels[name] for name, site in names.items() if name in channels}
 
-    job, name = await asyncio.to_thread(load_job, order["job"]), str(order["name"])
+    async with alive(channels["server"]):
+        job, name = await asyncio.to_thread(load_job, order["job"]), str(order["name"])
     await serve_job(
         channels["server"], job, lambda: load_site_data(order["data"], name), Path(order["state"]), links=links
     )

@@ -16,19 +16,22 @@ _MOVED = 1e-3  # seconds of processor time that are work, not waiting
 
 
 @contextlib.asynccontextmanager
-async def pulsing(send: Callable[[float], Awaitable[None]], every: float = _EVERY) -> AsyncIterator[None]:
-    """Send a sign now and then while the processor time of this process moves; what takes long must run in a thread meanwhile.
+async def pulsing(
+    send: Callable[[float], Awaitable[None]], every: float = _EVERY, spent: Callable[[], float] = time.process_time
+) -> AsyncIterator[None]:
+    """Send a sign now and then while the processor time of a process moves; what takes long must run in a thread meanwhile.
 
     Args:
         send: is given the processor time so far, in seconds.
         every: seconds between two looks.
+        spent: that processor time; by default this process's own.
     """
 
     async def beat() -> None:
-        before = time.process_time()
+        before = spent()
         while True:
             await asyncio.sleep(every)
-            now = time.process_time()
+            now = spent()
             if now - before > _MOVED:
                 await send(now)
             before = now
