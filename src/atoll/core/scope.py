@@ -7,6 +7,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
 from .chain import Chain
+from .clock import Free
 from .errors import ConfigError
 from .launch import is_live
 from .live import LiveTraffic
@@ -135,6 +136,10 @@ class Scope:
         """Say whom this scope asks, from where, and where their private state is kept."""
         self.parties, self.home = parties, home
         self.hub = self.traffic.hub = hub
+
+    def observe(self) -> None:
+        """What this scope asks is an observer's: in a simulation it takes no time, and devices neither fail nor tire of it."""
+        self.traffic.cost = Free()
 
     def below(self) -> list[Self]:
         """Every scope and nested program inside this one, by slot."""

@@ -36,12 +36,16 @@ class Traffic:
         world: what they run in.
         hub: name of the party that asks.
         meter: counts their bytes.
+
+    Attributes:
+        cost: what its requests take of devices and links.
     """
 
     def __init__(self, world: World, hub: str, meter: Meter) -> None:
         self.world = world
         self.hub = hub
         self.meter = meter
+        self.cost = world.cost
         self.flights: list[Flight] = []
 
     def send(
@@ -61,12 +65,12 @@ class Traffic:
         if request.mail is not None:
             sent = sent + np.array([request.mail.nbytes(name) for name in parties.names], dtype=np.int64)
         self.meter.down(self.hub, parties.positions, sent)
-        if type(self.world.cost) is Free:
+        if type(self.cost) is Free:
             arrives, fraction = np.full(n, now), np.ones(n)
             lost = np.full(n, np.inf)
             energy = reason = spending = None
         else:
-            outcomes = self.world.cost.plan(parties, self.plan(request, parties, sent, now, up))
+            outcomes = self.cost.plan(parties, self.plan(request, parties, sent, now, up))
             arrives = np.where(outcomes.done, now + outcomes.seconds, np.inf)
             lost = np.where(outcomes.done, np.inf, now + outcomes.seconds)
             fraction, energy, reason = outcomes.fraction, outcomes.energy, outcomes.reason
@@ -126,7 +130,7 @@ class Traffic:
         Raises:
             QuorumError: fewer replies than the quorum came in time.
         """
-        if type(self.world.cost) is Free and terms.accept is None and len(flight.parties) >= terms.quorum:
+        if type(self.cost) is Free and terms.accept is None and len(flight.parties) >= terms.quorum:
             flight.open[:] = False  # the common case of a simulation without devices: everyone has answered
             return np.arange(len(flight.parties), dtype=np.int64)
         limit = np.inf if terms.deadline is None else flight.sent + terms.deadline

@@ -48,7 +48,7 @@ async def run_course(fed: Federation, job: Training, learner: Learner, data: Any
     """Train until a stop rule holds.
 
     The global model is found in rounds that are evaluated only. That is an observer's work: its messages go through a scope of their own,
-    ``observer``, and a round's ``bytes_up`` and ``bytes_down`` leave them out.
+    ``observer``; a round's ``bytes_up`` and ``bytes_down`` leave them out, and devices have no part in it: nobody crashes, and no time passes.
     """
     _require_turns(fed, job, course)
     state = await fed.restore({"course": course.initial(fed), "best": None, "model": None})
@@ -86,6 +86,7 @@ def _watch(fed: Federation) -> Federation:
     """The observer's scope: it sees the private state of this one, and has a meter of its own."""
     watch = fed.scope("observer")
     watch.settle_at(fed.parties, fed.hub, fed.home)
+    watch.observe()
     return watch
 
 

@@ -104,7 +104,7 @@ class _Clusters(Nodes):
         return {"server": node["server"], "buffers": node["buffers"]}
 
     def _hear(self, island: Island, message: Tree) -> Tree:
-        island.state = {**island.state, **message["state"]}
+        island.state = {"client": None, **(island.state or {}), **message["state"]}
         return {}
 
     def check(self, fed: Federation) -> None:
@@ -123,10 +123,12 @@ class _Clusters(Nodes):
             return state, row
         draw = fed.rng.child("sample", number).generator()
         sampled = fed.parties[np.array([int(draw.choice(group)) for group in self.groups], dtype=np.int64)]
-        said = await fed.ask_all(sampled, self.say, {"init": state["init"]}, at=("say", number))
+        said = await fed.ask_all(sampled, self.say, {"init": state["init"]}, at=(number, "say"), quorum=0)
+        if not len(said.senders):  # all of them crashed: no news from the server
+            return state, row
         weights = dict(zip(sampled.names, self.weights, strict=True))
         mean = mean_states(said.values, [weights[name] for name in said.senders.names])
-        await fed.ask_all(fed.parties, self.hear, {"state": mean}, at=("hear", number))
+        await fed.ask_all(fed.parties, self.hear, {"state": mean}, at=(number, "hear"), quorum=0)
         row["server_bytes_up"] = sum(M.nbytes(value) for value in said.values)
         row["server_bytes_down"] = len(fed.parties) * M.nbytes({"state": mean})
         return state, row

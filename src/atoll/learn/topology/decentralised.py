@@ -21,7 +21,14 @@ __all__ = ["Decentralised", "NodeCourse"]
 
 
 class NodeCourse(Course):
-    """A course over nodes: what it asks of them, and what it wants of their graph."""
+    """A course over nodes: what it asks of them, and what it wants of their graph.
+
+    Every request of a round has the round's number first in its label: who crashes in a round is down for all of it.
+    """
+
+    def turns(self, rounds: int) -> int | None:
+        """A turn is a round."""
+        return rounds
 
     @property
     def tasks(self) -> tuple[Task, ...]:

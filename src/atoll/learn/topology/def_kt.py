@@ -142,16 +142,16 @@ class _Pairs(Nodes):
         return found
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """Train, send, distil."""
+        """Train, send, distil; a pair of which either crashes has no part in the round."""
         pairs = sorted(self.matched(fed, number))
         senders = fed.parties[np.array([a for a, _ in pairs], dtype=np.int64)]
         message = {"init": state["init"], "round": number}
-        trained = await fed.sum(senders, self.local, message, at=("local", number))
+        trained = await fed.sum(senders, self.local, message, at=(number, "local"), quorum=0)
         to = {str(self.data.names[a]): str(self.data.names[b]) for a, b in pairs}
-        sent = await fed.exchange(trained.senders, self.send, {"to": to}, at=("send", number))
+        sent = await fed.exchange(trained.senders, self.send, {"to": to}, at=(number, "send"), quorum=0)
         receivers = [fed.world.roster.position(to[name]) for name in sent.senders.names]
         nodes = fed.parties[np.array(sorted(receivers), dtype=np.int64)]
-        done = await fed.exchange(nodes, self.distil, message, mail=sent.mail, at=("distil", number))
+        done = await fed.exchange(nodes, self.distil, message, mail=sent.mail, at=(number, "distil"), quorum=0)
         row = {k.removeprefix("metric/"): float(v) for k, v in trained.value.items() if k != "metric/updated"}
         return state, {"selected": 2 * len(pairs), "replied": len(sent) + len(done), **row}
 

@@ -100,8 +100,9 @@ class NodeBlock:
         """Repeat an earlier decision."""
         self.apart.recall(choices)
 
-    def prepare(self, cohort: Cohort, message: Tree) -> float:
-        """Decide and compile on these nodes; return the expected seconds of their round on one core."""
+    def prepare(self, cohort: Cohort, message: Tree, cores: int = 1) -> float:
+        """Decide and compile on these nodes; return the expected seconds of their round on one core, however many there are."""
+        del cores
         for _ in self.many(cohort, message):
             pass
         return float(self.apart.expected_seconds(len(cohort)))

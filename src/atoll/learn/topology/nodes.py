@@ -120,7 +120,8 @@ class Nodes(NodeCourse):
 
     def _take(self, island: Island, message: Tree) -> Tree:
         del message
-        island.state = {"client": None, **next(iter(island.inbox.values()))}
+        for came in island.inbox.values():  # from one sponsor, if it was heard
+            island.state = {"client": None, **came}
         return {}
 
     # ------------------------------------------------------------------ the course
@@ -161,7 +162,7 @@ class Nodes(NodeCourse):
                 invited,
                 self.local,
                 {"init": state["init"], "round": number},
-                at=("local", number),
+                at=(number, "local"),
                 **self.job.pacing.terms(size),
             )
             row |= {k.removeprefix("metric/"): float(v) for k, v in done.value.items() if k != "metric/updated"}
@@ -189,7 +190,10 @@ class Nodes(NodeCourse):
         return invited, min(count, len(invited))
 
     async def _welcome(self, fed: Federation, state: Tree, number: int) -> int:
-        """Newcomers get the state of a neighbour that was there before; of several, the one with the lowest position."""
+        """Newcomers get the state of a neighbour that was there before; of several, the one with the lowest position.
+
+        One that hears nobody, because either crashed, begins as everyone did.
+        """
         if self.members is None:
             return 0
         there = self.members.at(number, len(fed.parties))
@@ -204,13 +208,13 @@ class Nodes(NodeCourse):
             sponsor = int(known[0]) if len(known) else int(np.setdiff1d(there, fresh)[0])
             to.setdefault(str(self.data.names[sponsor]), []).append(str(self.data.names[position]))
         sponsors = fed.parties[np.array([fed.world.roster.position(name) for name in to], dtype=np.int64)]
-        sent = await fed.exchange(sponsors, self.give, {"init": state["init"], "to": to}, at=("give", number))
-        await fed.exchange(fed.parties[fresh], self.take, None, mail=sent.mail, at=("take", number))
+        sent = await fed.exchange(sponsors, self.give, {"init": state["init"], "to": to}, at=(number, "give"), quorum=0)
+        await fed.exchange(fed.parties[fresh], self.take, None, mail=sent.mail, at=(number, "take"), quorum=0)
         return len(fresh)
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """The mean of the nodes' models, and how far the farthest of them is from it."""
         there, message = self.there(watch, number), {"init": state["init"]}
-        mean = (await watch.sum(there, self.peek, message, at=("peek", number)))["params"]
-        away = await watch.sum(there, self.distance, {**message, "mean": mean}, at=("distance", number))
+        mean = (await watch.sum(there, self.peek, message, at=(number, "peek")))["params"]
+        away = await watch.sum(there, self.distance, {**message, "mean": mean}, at=(number, "distance"))
         return mean, {"consensus": max(float(part.value) for part in away["distance"])}

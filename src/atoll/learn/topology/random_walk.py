@@ -186,7 +186,9 @@ class _Walk(NodeCourse):
                 start.setdefault(name, []).append(int(token))
         message = {"init": state["init"], "round": number, "key": self.graph_key(fed, number), "start": start}
         nodes = fed.parties[np.array([fed.world.roster.position(name) for name in names], dtype=np.int64)]
-        heard = await fed.exchange(nodes, self.visit, message, mail=Mail(state["mail"]), quorum=0, at=("visit", hop))
+        heard = await fed.exchange(
+            nodes, self.visit, message, mail=Mail(state["mail"]), quorum=0, at=(number, "visit", hop)
+        )
         replies = heard.by_name()
         waiting = {name: box for name, box in state["mail"].items() if name in names and name not in replies}
         moved = {token: (name, reply["to"][token]) for name, reply in replies.items() for token in reply["to"]}
@@ -199,10 +201,12 @@ class _Walk(NodeCourse):
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """The mean of the tokens, as the nodes that had them last remember them."""
+        if not state["was"]:  # no token has met a node that is up
+            return global_model(self._begun(state["init"], 0)), {"spread": 0.0}
         nodes = watch.parties[
             np.array(sorted({watch.world.roster.position(name) for name in state["was"].values()}), dtype=np.int64)
         ]
-        said = await watch.ask_all(nodes, self.show, {"of": sorted(state["was"])}, at=("show", number))
+        said = await watch.ask_all(nodes, self.show, {"of": sorted(state["was"])}, at=(number, "show"))
         found = {
             token: reply[token]
             for name, reply in said.by_name().items()
