@@ -20,7 +20,7 @@ from atoll.runtime.fronts.admin import Admin
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.provision.project import AdminConfig, PartyConfig, ServerConfig
 
-DEADLINE = 90.0
+DEADLINE = 300.0
 """Seconds after which whatever a test waits for is said not to come."""
 SITES = ("site-1", "site-2")
 ENDED = ("finished", "failed", "aborted")

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
+import re
 import signal
-import time
 from pathlib import Path
 
-from failing_world import Follower, ended, error_of, outcome, until, world, write_job
+import numpy as np
+from failing_world import DEADLINE, SITES, Follower, ended, error_of, outcome, until, world, write_job
 
-PATIENCE = 5.0
+import atoll
+from atoll.data import Dataset, Islands
+from atoll.runtime.jobs.modules import importing
+
+PATIENCE = 4.0
 
 WALK = """
 import threading
@@ -24,7 +30,7 @@ import atoll
 @atoll.task
 def step(island, message):
     while message["gate"] and Path(message["gate"]).exists():
-        threading.Event().wait(0.01)
+        threading.Event().wait(0.005)  # which is work enough to be alive
     state = island.state if island.state is not None else {"speed": np.zeros(4)}
     island.state = {"speed": 0.9 * state["speed"] + island.rng.generator().normal(size=4)}
     return {"sum": atoll.Sum(message["x"] * 0.5 + island.state["speed"])}
@@ -43,59 +49,72 @@ async def walk(fed, rounds=8, gate="", at=3):
 """
 
 
+def simulated(folder: Path) -> bytes:
+    """Where the walk ends if nothing disturbs it."""
+    with importing(folder / "code"):
+        program = importlib.import_module("failing_job").walk
+        rows = Dataset({"x": np.zeros((1, 6))}, task="unlabelled")
+        walked = atoll.simulate(program, Islands.from_datasets(dict.fromkeys(SITES, rows)), engine="inline")
+    return np.asarray(walked["x"]).tobytes()
+
+
 def test_a_site_that_stands_still_is_named_and_let_go(tmp_path: Path) -> None:
+    """How soon is asked on clocks that jump: of one attempt in fronts/test_parties.py, of the engine in security/test_patience.py."""
     gate = tmp_path / "gate"
 
     async def play() -> None:
         async with world(tmp_path / "project") as here:
-            admin = await here.admin()
+            admin, site = await here.admin(), here.fronts["site-2"]
 
-            async def stuck(name: str, *, front: bool, **settings: object) -> tuple[str, float]:
-                """A job whose second site stands still in round 3, and when."""
-                gate.touch()
-                job = write_job(tmp_path / name, WALK, patience=PATIENCE, arguments={"gate": str(gate)}, **settings)
-                made = (await admin.submit(job))["job"]
-                follower = Follower(admin, made)
-                await until("round 2", lambda: follower.ended or len(follower.of("server", "round")) >= 2)
-                victims = here.fronts["site-2"].jobs() + ([here.fronts["site-2"].pid] if front else [])
-                for victim in victims:
-                    os.kill(victim, signal.SIGSTOP)
-                began = time.monotonic()
-                gate.unlink()
-                await follower.end()
-                return made, began
+            async def begun(name: str, **settings: object) -> str:
+                """A job that takes half of each site."""
+                half = {"patience": PATIENCE, "resources": {"cpus": 32.0}, **settings}
+                return str((await admin.submit(write_job(tmp_path / name, WALK, **half)))["job"])
 
-            # Its job's process stands still: the job fails in time, and what it held is free for the next one.
-            job, began = await stuck("stuck", front=False)
-            found = await ended(admin, job)
-            assert time.monotonic() - began < 3 * PATIENCE + 6
+            async def stuck(*jobs: str) -> None:
+                """Wait until jobs are in the middle of their third round."""
+                for follower in [Follower(admin, job) for job in jobs]:
+                    await until("round 2", lambda f=follower: f.ended or len(f.of("server", "round")) >= 2)
+
+            # The site's job processes stand still: one job fails, the other goes on without the site.
+            gate.touch()
+            shut = {"arguments": {"gate": str(gate)}}
+            failing = await begun("failing", **shut)
+            dropping = await begun("dropping", **shut, on_lost="drop", min_sites=1)
+            await stuck(failing, dropping)
+            for victim in site.jobs():
+                os.kill(victim, signal.SIGSTOP)
+            gate.unlink()
+            found = await ended(admin, failing)
             assert (found["state"], found["attempts"]) == ("failed", 1), found
-            assert "no progress for" in error_of(found)
+            silence = re.search(r"no progress for (\d+) seconds", error_of(found))
+            assert silence, error_of(found)
+            assert int(silence[1]) >= PATIENCE
             assert "site site-2" in error_of(found)
             assert "raise `patience`" in error_of(found)
-            job = (await admin.submit(write_job(tmp_path / "next", WALK)))["job"]
-            assert (await ended(admin, job))["state"] == "finished"
-            whole = await outcome(admin, job, tmp_path / "whole")
+            found = await ended(admin, dropping)
+            assert (found["state"], found["attempts"]) == ("finished", 1), found
+            whole = simulated(tmp_path / "dropping")
+            assert await outcome(admin, dropping, tmp_path / "less") != whole
 
-            # The whole machine stands still, front and all. Others go on, and it is welcome when it moves again.
-            job, began = await stuck("frozen", front=True)
-            found = await ended(admin, job)
-            assert time.monotonic() - began < 3 * PATIENCE + 6
+            # What they held is free again. The whole machine stands still, front and all: others go on.
+            gate.touch()
+            frozen = await begun("frozen", **shut)
+            await stuck(frozen)
+            for victim in (*site.jobs(), site.pid):
+                os.kill(victim, signal.SIGSTOP)
+            gate.unlink()
+            found = await ended(admin, frozen)
             assert found["state"] == "failed", found
             assert "site-2" in error_of(found)
-            alone = (await admin.submit(write_job(tmp_path / "alone", WALK, sites=["site-1"])))["job"]
-            assert (await ended(admin, alone))["state"] == "finished"
-            waits = (await admin.submit(write_job(tmp_path / "waits", WALK)))["job"]
-            for pid in [here.fronts["site-2"].pid, *here.fronts["site-2"].jobs()]:
+            waits = await begun("waits", patience=DEADLINE)
+            assert (await ended(admin, await begun("alone", sites=["site-1"])))["state"] == "finished"
+
+            # It is welcome when it moves again.
+            for pid in (site.pid, *site.jobs()):
                 os.kill(pid, signal.SIGCONT)
             assert (await ended(admin, waits))["state"] == "finished"
             assert await outcome(admin, waits, tmp_path / "waited") == whole
             assert not any(front.jobs() for front in here.fronts.values())
-
-            # Where the job says so, it goes on without the site.
-            job, _ = await stuck("dropped", front=False, on_lost="drop", min_sites=1)
-            found = await ended(admin, job)
-            assert (found["state"], found["attempts"]) == ("finished", 1), found
-            assert await outcome(admin, job, tmp_path / "less") != whole
 
     asyncio.run(play())
