@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from atoll.devices.accounting import COMPAT, CORRECTED
-from atoll.reproduce.safa import costs as words
 from atoll.reproduce.safa.grid import (
     ALGORITHMS,
     Cost,
@@ -129,24 +128,6 @@ def test_a_grid_has_every_run() -> None:
     claims = row_claims(BOSTON, found, 2)
     assert len(claims) == 48
     assert study(BOSTON, 0.1, 0.7, 1, 2)["synchronised"].mean > study(BOSTON, 0.1, 0.7, 10, 2)["synchronised"].mean
-
-
-def test_claims_of_a_task() -> None:
-    made = words.cost_claims(BOSTON)
-    found = {claim.claim: claim.holds for claim in made}
-    assert len(made) == 58
-    assert all(isinstance(claim.holds, bool) for claim in made)
-    assert all(holds for text, holds in found.items() if "T_dist" in text)
-    assert all(holds for text, holds in found.items() if "SAFA, cr" in text)
-    assert found["boston: a SAFA server that waits for its quota until T_lim loses its advantage where C > 1 - cr"]
-    assert not found["boston: FedAvg's SR is C"]
-    assert not found["boston: SAFA loses less work than FedAvg even where no crashed client goes on from where it was"]
-    assert not found["boston: mean round length, s, FedAvg, cr = 0.5"]
-    assert all(claim.holds for claim in words.study_claims())
-
-
-def test_the_bias_of_figure_3_5_turns_round() -> None:
-    assert [claim.holds for claim in words.bias_claims()] == [False, False, True]
 
 
 def test_a_wrong_rule_does_not_pass_for_the_tables(monkeypatch) -> None:

@@ -17,7 +17,7 @@ def test_entries_are_found(task: str) -> None:
     assert ("scaled down to 6000 training and 2000 test rows and 20 rounds" in found.title) is (task == "mnist")
 
 
-def test_a_quick_run_needs_no_data_and_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quick_run_needs_no_data_trains_nothing_and_judges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ATOLL_DATA", raising=False)
     made = reproduce("safa-boston", Lab(tmp_path), quick=True)
     assert made["seconds"] == 0
@@ -27,3 +27,15 @@ def test_a_quick_run_needs_no_data_and_trains_nothing(tmp_path: Path, monkeypatc
     held = [claim for claim in made["claims"] if claim["holds"]]
     assert len(held) > 55
     assert list(tmp_path.iterdir()) == []
+    costs, study, bias = made["claims"][:58], made["claims"][58:68], made["claims"][68:71]
+    assert [" by tolerance, " in claim["claim"] for claim in costs + study] == [False] * 58 + [True] * 9 + [False]
+    found = {claim["claim"]: claim["holds"] for claim in costs}
+    assert all(isinstance(holds, bool) for holds in found.values())
+    assert all(holds for text, holds in found.items() if "T_dist" in text)
+    assert all(holds for text, holds in found.items() if "SAFA, cr" in text)
+    assert found["boston: a SAFA server that waits for its quota until T_lim loses its advantage where C > 1 - cr"]
+    assert not found["boston: FedAvg's SR is C"]
+    assert not found["boston: SAFA loses less work than FedAvg even where no crashed client goes on from where it was"]
+    assert not found["boston: mean round length, s, FedAvg, cr = 0.5"]
+    assert all(claim["holds"] for claim in study)
+    assert [claim["holds"] for claim in bias] == [False, False, True]  # the bias of figure 3.5 turns round

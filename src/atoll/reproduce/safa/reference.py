@@ -83,7 +83,8 @@ class Rounds:
             came &= True if self.pickable is None else self.pickable
             taken = np.where(self.filled, taken, np.where(came, self.seconds, 0.0).max(axis=1))
             unmet = ~self.filled & ~came.all(axis=1)
-        spread = [np.var(v[done]) if done.any() else 0.0 for v, done in zip(self.versions, finished, strict=True)]
+        n = finished.sum(axis=1)
+        total, squares = ((finished * self.versions**power).sum(axis=1) for power in (1, 2))
         return RoundLog(
             clients=self.asked.shape[1],
             copies=self.sent.sum(axis=1),
@@ -91,7 +92,7 @@ class Rounds:
             taken=taken,
             asked=np.where(self.asked, self.seconds, 0.0).max(axis=1),
             unmet=unmet,
-            variance=np.array(spread),
+            variance=(n * squares - total**2) / np.maximum(n, 1) ** 2,  # in whole numbers, so without cancellation
             futile=lost.sum(axis=1),
             begun=self.asked.sum(axis=1),
         )
