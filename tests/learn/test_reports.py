@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from learn_toys import islands
@@ -16,6 +18,7 @@ from atoll.learn.algorithms import FedAvg, OutputPerturbation, SufficientStatist
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.matrix import MatrixRegression, matrix_observations
 from atoll.learn.quadratic import Quadratic, quadratics
+from atoll.learn.report_options import rows_for
 from atoll.testing import check_learner
 
 SIZES = [10, 4, 7, 1]
@@ -96,6 +99,40 @@ def test_a_client_without_rows_tells_nothing():
         assert (told["report/loss"].value, told["report/loss"].weight) == (0.0, 0.0)
 
 
+def test_a_survey_of_some_rows_tells_their_mean_and_is_right_on_average():
+    """One of the sets of 3 rows, not always the same one; over many keys the mean of all rows, within five standard errors."""
+    learner, data = linear()
+    params = {name: np.random.default_rng(0).normal(size=leaf.shape) for name, leaf in learner.init(Rng(0)).items()}
+    whole = data.shard(0).dataset()
+    each = [learner.report_of(params, whole.take([i]), {"loss": None})["loss"] for i in range(10)]
+    means = np.array([np.mean(some) for some in itertools.combinations(each, 3)])
+    told = []
+    for key in range(300):
+        part = learner.report(Told(data.shard(0), key), {"params": params, "reports": {"loss": {"rows": 3}}})[
+            "report/loss"
+        ]
+        assert part.weight == 3.0
+        assert np.abs(means - part.value).min() < 1e-12
+        told.append(float(part.value))
+    assert len(set(told)) > 50
+    assert abs(np.mean(told) - np.mean(each)) < 5 * means.std() / np.sqrt(len(told))
+    work = learner.report.declared(range(10), {"params": params, "reports": {"loss": {"rows": 3}}})
+    assert work.epochs == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("rows", [0, -1, 2.5, "many"])
+def test_a_survey_of_no_rows_is_refused(rows):
+    learner, data = linear()
+    with pytest.raises(ConfigError, match="rows="):
+        learner.report_of(learner.init(Rng(0)), data.test, {"loss": {"rows": rows}})
+
+
+def test_rows_are_not_drawn_of_what_cannot_be_taken_apart():
+    with pytest.raises(DataError, match="no rows can be drawn of a range"):
+        rows_for({"rows": 2}, range(5), 0)
+    assert rows_for({"rows": 5}, range(5), 0) == range(5)
+
+
 @pytest.mark.parametrize("where", ["train", "report", "own", "check"])
 def test_what_nobody_knows_or_this_model_cannot_tell_is_refused(where):
     learner, data = linear()
@@ -113,7 +150,7 @@ def test_what_nobody_knows_or_this_model_cannot_tell_is_refused(where):
         ask({"losses": None})
     with pytest.raises(CompositionError, match=r"LinearLearner cannot tell 'profile'.*use a PyTorch module"):
         ask({"profile": None})
-    with pytest.raises(ConfigError, match="options are: none"):
+    with pytest.raises(ConfigError, match="options are: rows"):
         ask({"loss": {"layer": "fc"}})
     with pytest.raises(ConfigError, match="use a dict"):
         ask(["loss"])

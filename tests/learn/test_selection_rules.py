@@ -17,6 +17,7 @@ import atoll
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.party import Roster
 from atoll.core.rng import Rng
+from atoll.devices import BatchRate, Fleet
 from atoll.learn import EqualWeights, FedAvg, SizeProportional, Synchronous, Training
 from atoll.learn.selection import AFL, Candidates, FedCS, Oort, PowerOfChoice, Seen
 from atoll.learn.selection.draw import draw, top
@@ -218,6 +219,20 @@ def test_remembered_losses_bring_new_clients_first():
     assert rule.invite(there, 2, state).tolist() == [2, 1]
 
 
+def test_a_mini_batch_of_everybody_is_everybody_and_a_smaller_one_is_cheaper():
+    """``cpow`` with as many rows as there are is ``pow`` to the bit; with two rows a survey of six clients with up to ten takes less."""
+    job = Training(model=atoll.models.linear(4, 3), algorithm=FedAvg(lr=0.1, batch_size=2), rounds=3)
+    rules = [PowerOfChoice(2, d=6), *(PowerOfChoice(2, d=6, variant="cpow", rows=rows) for rows in (10, 2))]
+    runs = [
+        atoll.simulate(job.replace(selection=rule), islands(SIZES), devices=Fleet(compute=BatchRate(1.0)), seed=2)
+        for rule in rules
+    ]
+    whole, same, few = ([(row["t_end"] - row["t_start"]) for row in run.metrics] for run in runs)
+    assert same == pytest.approx(whole, rel=1e-3)  # the message says how many rows, which takes its bytes
+    np.testing.assert_array_equal(flat(runs[0].params), flat(runs[1].params))
+    assert max(few) < min(whole)
+
+
 def test_power_of_choice_needs_sizes():
     with pytest.raises(ConfigError, match="the clients' sizes are not known"):
         PowerOfChoice(2).survey(candidates(30), 2, None)
@@ -327,6 +342,7 @@ RULES = [
     AFL(2, first=True),
     PowerOfChoice(2, d=4),
     PowerOfChoice(2, d=4, variant="rpow"),
+    PowerOfChoice(2, d=4, variant="cpow", rows=3),
     Oort(2, window=1),
     FedCS(3, deadline=3.5),
     FedCS(4, deadline=6.5, upload=0.5),
@@ -365,7 +381,8 @@ def test_the_same_on_engines_and_after_a_resume(rule, tmp_path):
         (lambda: AFL(alpha2=-1.0), "alpha2=-1.0"),
         (lambda: AFL(alpha3=1.5), "alpha3=1.5"),
         (lambda: PowerOfChoice(10, d=5), "d=5 candidates for count=10"),
-        (lambda: PowerOfChoice(variant="cpow"), "variant='cpow' is not known"),
+        (lambda: PowerOfChoice(variant="dpow"), "variant='dpow' is not known"),
+        (lambda: PowerOfChoice(variant="cpow", rows=0), "rows=0"),
         (lambda: Oort(epsilon=2.0), "epsilon=2.0"),
         (lambda: Oort(window=0), "window=0"),
         (lambda: Oort(alpha=-1.0), "alpha=-1.0"),
@@ -393,9 +410,10 @@ def test_rules_that_look_at_losses_are_refused_beside_a_mechanism():
         {"name": "FedCS", "count": 0.3, "deadline": 20.0, "upload": 2.0, "slots": 2},
         {"name": "Oort", "count": 5, "alpha": 1.0, "most": 10},
         {"name": "AFL", "count": 5, "alpha2": 0.1, "first": True},
-        {"name": "PowerOfChoice", "count": 2, "d": 6, "variant": "rpow"},
+        {"name": "PowerOfChoice", "count": 2, "d": 6, "variant": "cpow", "rows": 8},
         {"name": "FedProf", "count": 5, "alpha": [1.0, 2.0], "explore": 0.1, "layer": "0"},
         {"name": "Submodular", "count": 5, "every": 4},
+        {"name": "DivFL", "count": 5, "size": 32},
     ],
     ids=lambda said: said["name"],
 )

@@ -19,7 +19,7 @@ from atoll.learn.aggregation import KeepGlobal
 from atoll.learn.algorithms import DANE, FedAvgM, Scaffold, Upcycled
 from atoll.learn.pacing import Tiered
 from atoll.learn.pacing.tiered import cross_tier, tiers_of
-from atoll.learn.selection import Schedule
+from atoll.learn.selection import Schedule, TiFL
 from atoll.stages import QSGD
 
 
@@ -183,6 +183,11 @@ def test_a_forecast_must_be_known():
         (Tiered(tiers=CLIENTS + 1), {}, "tiers=6, and 5 clients are at work"),
         (Tiered(), {"aggregation": KeepGlobal()}, "KeepGlobal weighs the population"),
         (Tiered(), {"algorithm": DANE(mu=0.1)}, "DANE has phases"),
+        (
+            Tiered(),
+            {"selection": TiFL(2, tiers=2)},
+            "TiFL draws the tier whose turn it is.*by='observed' for TiFL's tiers",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(pacing, more, text):

@@ -107,7 +107,8 @@ def test_a_block_of_clients_gives_what_each_gives(more: dict[str, Any], uplink: 
 def test_a_survey_of_a_block_is_that_of_each() -> None:
     data = islands_of((6,), [13, 4, 0, 9, 1])
     learner = job(Dropped).learner(data)
-    check_task_many(learner.report, data, {"params": params_of(learner.model), "reports": BOTH}, tolerance=1e-5)
+    for asked in (BOTH, {**BOTH, "loss": {"rows": 5}}):
+        check_task_many(learner.report, data, {"params": params_of(learner.model), "reports": asked}, tolerance=1e-5)
 
 
 def test_a_client_whose_numbers_overflow_is_kept_out_alike() -> None:

@@ -53,6 +53,7 @@ class LinearLearner(Reporting):
     """A linear model as a learner."""
 
     releases = True
+    reports = ("loss", "sketch")
 
     def __init__(self, model: Linear, loss: str, settings: LearnerSettings) -> None:
         self.model = model

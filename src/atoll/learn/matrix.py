@@ -59,6 +59,7 @@ class MatrixRegressionLearner(Reporting):
     """Matrix regression as a learner; its parameters are ``{"X": (rows, columns)}``, zero at the start."""
 
     releases = True
+    reports = ("loss", "sketch")
     curved = True
 
     def __init__(self, model: MatrixRegression, settings: LearnerSettings) -> None:

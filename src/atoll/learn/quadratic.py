@@ -46,6 +46,7 @@ class QuadraticLearner(Reporting):
     """A quadratic as a learner; its parameters are ``{"w": (dim,)}``, zero at the start."""
 
     releases = True
+    reports = ("loss", "sketch")
     curved = True
 
     def __init__(self, model: Quadratic, settings: LearnerSettings) -> None:

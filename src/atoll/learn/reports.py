@@ -7,14 +7,16 @@ makes the same ones of any data, such as the server's own.
 =============  ==================================================================  =====================================
 name           in training                                                         in a survey
 =============  ==================================================================  =====================================
-``"loss"``     mean training loss of that contact, the one in ``"metric/loss"``    mean loss of the received model
+``"loss"``     mean training loss of that contact, the one in ``"metric/loss"``    mean loss of the received model; ``{"rows": b}``: on ``b`` rows,
+                                                                                   drawn anew without replacement
+``"sketch"``   ``{"size": b}``: `sketch` of the update of the model                none: there is no update
 ``"profile"``  `Profile` of the received model, taken before training              the same; ``{"layer": name | "auto"}``
 =============  ==================================================================  =====================================
 
-Every value comes with the number ``n`` of the client's rows as its weight. A client without rows, or with a model that has no loss yet, tells
+Every value comes with the number ``n`` of the rows behind it as its weight, the client's own unless fewer were asked for. A client without rows, or with a model that has no loss yet, tells
 nothing: zeros with weight 0. Reports are single values made of raw data: never under privacy, never through a reducer that reveals sums only.
 
-In declared work a profile is one pass over the data, and so is every report of a survey; a training loss costs nothing.
+In declared work a profile is one pass over the data, and so is every report of a survey, or as much of one as it looks at; a training loss costs nothing.
 """
 
 from __future__ import annotations
@@ -30,17 +32,15 @@ from atoll.core.task import Task, Work
 from atoll.core.tree import Tree
 
 from .release import refuse_reports
+from .report_options import CAN, OPTIONS, check_options, rows_for
+from .sketches import sketch, update_of
 
 if TYPE_CHECKING:
     from atoll.core.island import Island
 
     from .algorithm import Algorithm
 
-__all__ = ["OPTIONS", "Reporting", "as_reports", "survey_passes", "training_passes"]
-
-OPTIONS: Mapping[str, tuple[str, ...]] = {"loss": (), "profile": ("layer",)}
-"""The reports that there are, with the names of their options."""
-_CAN = {"loss": "a model with a loss", "profile": "a PyTorch module"}
+__all__ = ["Reporting", "as_reports", "training_passes"]
 
 
 def as_reports(told: Mapping[str, tuple[Tree, float]]) -> dict[str, Aggregate]:
@@ -54,12 +54,6 @@ def training_passes(message: Tree) -> int:
     """Passes over the data that the reports in a train message take besides the training."""
     asked = message.get("reports") if isinstance(message, Mapping) else None
     return int("profile" in (asked or {}))
-
-
-def survey_passes(message: Tree) -> int:
-    """Passes over the data of a survey."""
-    asked = message.get("reports") if isinstance(message, Mapping) else None
-    return len(asked or {})
 
 
 class Reporting:
@@ -101,18 +95,14 @@ class Reporting:
                 )
             if name not in self.reports:
                 raise CompositionError(
-                    f"{type(self).__name__} cannot tell {name!r}", where="reports", remedy=f"use {_CAN[name]}"
+                    f"{type(self).__name__} cannot tell {name!r}", where="reports", remedy=f"use {CAN[name]}"
                 )
-            if not isinstance(options, Mapping | None) or not set(options or {}) <= set(OPTIONS[name]):
-                known = ", ".join(OPTIONS[name]) or "none"
-                raise ConfigError(
-                    f"options {options!r} of report {name!r}", where="reports", remedy=f"options are: {known}"
-                )
+            check_options(name, options)
             self._check_report(name, dict(options or {}))
         return {name: dict(options or {}) for name, options in given.items()}
 
     def report_of(self, params: Tree, data: Any, reports: Mapping[str, Any]) -> dict[str, Tree]:
-        """Reports of a model on some data, by name: what a client with these rows would tell in a survey.
+        """Reports of a model on some data, by name: what a client would tell in a survey that looks at all of them.
 
         Args:
             params: parameters, and running statistics where they travel.
@@ -145,6 +135,12 @@ class Reporting:
         asked = self._asked(message)
         if not asked:
             raise ConfigError("no reports", where="the survey's message", remedy='ask for example for {"loss": None}')
+        if "sketch" in asked:
+            raise ConfigError(
+                "a sketch is of an update, and nobody trains in a survey",
+                where="the survey's message",
+                remedy="take it from replies, or ask for a profile",
+            )
         return asked
 
     def _told(self, name: str, options: dict[str, Any], params: Tree, data: Any) -> tuple[Tree, float]:
@@ -168,16 +164,30 @@ class Reporting:
     def _with_reports(
         self, reply: dict[str, Aggregate], asked: Mapping[str, dict[str, Any]], n: int
     ) -> dict[str, Aggregate]:
-        """A training's reply with what is asked for; the loss is that of its metric."""
-        told = {name: (reply["metric/loss"].value, float(n)) for name in asked if name == "loss"}
-        return {**reply, **as_reports(told)}
+        """A training's reply with what is asked for."""
+        return {**reply, **as_reports(self._trained(reply, asked, n))}
+
+    def _trained(self, reply: dict[str, Aggregate], asked: Mapping[str, dict[str, Any]], n: int) -> dict[str, Any]:
+        """What training tells: the loss of its metric, the sketch of its update."""
+        told: dict[str, Any] = {}
+        if "loss" in asked:
+            told["loss"] = (reply["metric/loss"].value, float(n))
+        if "sketch" in asked:
+            update = update_of(reply, self.algorithm)
+            told["sketch"] = (
+                sketch(update, asked["sketch"]["size"]) if n else np.zeros(asked["sketch"]["size"]),
+                float(n),
+            )
+        return told
 
     def _report(self, island: Island, message: Tree) -> dict[str, Aggregate]:
-        asked, data = self._asked_for_survey(message), island.data
-        return as_reports({name: self._told(name, options, message["params"], data) for name, options in asked.items()})
+        asked, params, key = self._asked_for_survey(message), message["params"], island.rng.key
+        rows = {name: rows_for(options, island.data, key) for name, options in asked.items()}
+        return as_reports({name: self._told(name, options, params, rows[name]) for name, options in asked.items()})
 
     def _report_work(self, data: Any, args: Any, message: Tree) -> Work:
         del args
-        passes, n = survey_passes(message), len(data)
-        batches = -(-n // int(self.algorithm.batch_of(n))) if n else 0
-        return Work(float(n), float(passes * batches), float(passes))
+        n, asked = len(data), (message.get("reports") or {}).values()
+        seen = [min(n, int((options or {}).get("rows") or n)) for options in asked]
+        size = int(self.algorithm.batch_of(n)) if n else 1
+        return Work(float(n), float(sum(-(-rows // size) for rows in seen)), sum(seen) / n if n else float(len(seen)))

@@ -23,6 +23,7 @@ from atoll.learn.local import pass_key
 from atoll.learn.partial import asked_epochs, epochs_of_pass
 from atoll.learn.personal import measured, own_model
 from atoll.learn.release import is_private, released
+from atoll.learn.report_options import TRAINED
 from atoll.learn.reports import Reporting, as_reports
 
 from .apart import Apart
@@ -67,7 +68,7 @@ class TorchLearner(Reporting):
         task: the data's task; with ``loss="auto"`` it picks the loss.
     """
 
-    reports = ("loss", "profile")
+    reports = ("loss", "profile", "sketch")
 
     def __init__(self, model: nn.Module, settings: LearnerSettings, task: str = "") -> None:
         self.model = model
@@ -187,7 +188,7 @@ class TorchLearner(Reporting):
         told = {
             name: self._told(name, options, _model_of(message), island.data)
             for name, options in asked.items()
-            if name != "loss"
+            if name not in TRAINED
         }
         reply: dict[str, Aggregate] = {}
         noise = released(self.algorithm, island)
@@ -200,8 +201,7 @@ class TorchLearner(Reporting):
             reply = {name: value for name, value in reply.items() if name != training.loss_metric}
         if state is not None:
             island.state = state
-        if "loss" in asked:
-            told["loss"] = (reply[training.loss_metric].value, float(len(island.data)))
+        told |= self._trained(reply, asked, len(island.data))
         return {**reply, **as_reports({name: told[name] for name in asked})}
 
     def _train_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
@@ -210,12 +210,13 @@ class TorchLearner(Reporting):
             told = self._told_many(cohort, message, asked)
             training, states, epochs = self._before_last(cohort, message)
             for batch in training.many(_rows_of(cohort), message["broadcast"], states, cohort.keys, epochs):
-                yield with_reports(batch, asked, told, batch.reply[training.loss_metric].weight) if asked else batch
+                sizes = batch.reply[training.loss_metric].weight
+                yield with_reports(batch, asked, told, sizes, self.algorithm) if asked else batch
 
     def _train_sums(self, cohort: Cohort, message: Tree) -> Summed | None:
-        if message["phase"] in self._single_replies:
-            return None
         asked = self._asked(message)
+        if message["phase"] in self._single_replies or "sketch" in asked:  # which is of a single update
+            return None
         with one_thread():
             training, states, epochs = self._before_last(cohort, message)
             try:
@@ -232,8 +233,8 @@ class TorchLearner(Reporting):
 
     def _told_many(self, cohort: Cohort, message: Tree, asked: dict[str, Any]) -> dict[str, Parts]:
         """The reports that do not come from training."""
-        others = {name: options for name, options in asked.items() if name != "loss"}
-        return surveyed(self.training.network, _model_of(message), _rows_of(cohort), len(cohort), others)
+        others = {name: options for name, options in asked.items() if name not in TRAINED}
+        return surveyed(self.training.network, _model_of(message), cohort, _rows_of(cohort), others)
 
     def _check_report(self, name: str, options: dict[str, Any]) -> None:
         if name == "profile":
@@ -248,7 +249,7 @@ class TorchLearner(Reporting):
     def _report_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
         asked = self._asked_for_survey(message)
         with one_thread():
-            told = surveyed(self.training.network, message["params"], _rows_of(cohort), len(cohort), asked)
+            told = surveyed(self.training.network, message["params"], cohort, _rows_of(cohort), asked)
         yield Batch(np.arange(len(cohort)), dict(told))
 
     def _before_last(self, cohort: Cohort, message: Tree) -> tuple[LocalTraining, Privates | None, int | None]:

@@ -10,12 +10,17 @@ import numpy as np
 
 from atoll.core import tree as T
 from atoll.core.aggregate import Parts, Totals
+from atoll.learn.report_options import rows_for
+from atoll.learn.sketches import sketches, update_of
 
 from .evaluate import evaluate_many
 from .profile import profile_many
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from atoll.core.cohort import Cohort
+    from atoll.learn.algorithm import Algorithm
 
     from .local import Summed, TrainedBatch
     from .network import Network
@@ -25,8 +30,17 @@ __all__ = ["add_reports", "sent_reports", "surveyed", "with_reports"]
 Asked = Mapping[str, Mapping[str, Any]]
 
 
-def surveyed(network: Network, params: Any, rows: Any, count: int, asked: Asked) -> dict[str, Parts]:
-    """Reports of one model on each of many clients' rows, with a leading client axis; see `profile_many` for the arguments."""
+def surveyed(network: Network, params: Any, cohort: Cohort, rows: Any, asked: Asked) -> dict[str, Parts]:
+    """Reports of one model on each of many clients' rows, with a leading client axis.
+
+    Args:
+        network: model and loss.
+        params: parameters, and buffers where they travel, by name.
+        cohort: the clients.
+        rows: all of theirs, as `profile_many` takes them.
+        asked: reports by name.
+    """
+    count = len(cohort)
     told: dict[str, Parts] = {}
     for name, options in asked.items():
         value: Any
@@ -34,13 +48,18 @@ def surveyed(network: Network, params: Any, rows: Any, count: int, asked: Asked)
         if name == "profile":
             value, sizes = profile_many(network, params, rows, count, **options)
         else:
-            sums = evaluate_many(network, params, rows, count)
+            few = (
+                [rows_for(options, cohort.shard(i), int(key)) for i, key in enumerate(cohort.keys)] if options else rows
+            )
+            sums = evaluate_many(network, params, few, count)
             value, sizes = sums["loss_sum"] / np.maximum(sums["n"], 1.0), sums["n"]
         told[f"report/{name}"] = Parts(value, examples=np.asarray(sizes, dtype=np.float64), metric=True)
     return told
 
 
-def with_reports(batch: TrainedBatch, asked: Asked, told: Mapping[str, Parts], sizes: NDArray[Any]) -> TrainedBatch:
+def with_reports(
+    batch: TrainedBatch, asked: Asked, told: Mapping[str, Parts], sizes: NDArray[Any], algorithm: Algorithm
+) -> TrainedBatch:
     """A trained block's replies with what is asked for.
 
     Args:
@@ -48,10 +67,15 @@ def with_reports(batch: TrainedBatch, asked: Asked, told: Mapping[str, Parts], s
         asked: reports by name.
         told: those that do not come from training, of the whole cohort.
         sizes: rows of each client of the block.
+        algorithm: that they ran.
     """
     own = {name: _rows(parts, batch.positions) for name, parts in told.items()}
     if "loss" in asked:
         own["report/loss"] = Parts(batch.losses, examples=sizes, metric=True)
+    if "sketch" in asked:
+        found = sketches(update_of(dict(batch.reply), algorithm), asked["sketch"]["size"])
+        found[np.asarray(sizes) == 0] = 0.0
+        own["report/sketch"] = Parts(found, examples=sizes, metric=True)
     return replace(batch, reply={**batch.reply, **{name: own[name] for name in _order(asked)}})
 
 

@@ -90,7 +90,12 @@ class Tiered(Asynchronous):
             require_positive("Tiered", deadline=self.deadline)
 
     def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse what has no model of a tier's own, and more tiers than clients at work."""
+        """Refuse what has no model of a tier's own, a rule that draws tiers itself, and more tiers than clients at work."""
+        from ..selection import TiFL  # which cuts its tiers as this does
+
+        if isinstance(job.selection, TiFL):
+            why = "TiFL draws the tier whose turn it is, and here every tier holds rounds of its own all the time"
+            refuse(self, why, "selection", "use Uniform(), and by='observed' for TiFL's tiers")
         super().check(job, learner, data)
         require_delta(self, job, learner, drops=False)
         if job.aggregation.weighs_population:

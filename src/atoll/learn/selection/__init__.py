@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from .afl import AFL
     from .base import Candidates, Seen, Selection
     from .cfcfm import CFCFM
+    from .divfl import DivFL
     from .fedcs import FedCS
     from .fedprof import FedProf, unbiased_alphas
     from .oort import Oort
@@ -23,6 +24,7 @@ else:
             "afl": ("AFL",),
             "base": ("Candidates", "Seen", "Selection"),
             "cfcfm": ("CFCFM",),
+            "divfl": ("DivFL",),
             "fedcs": ("FedCS",),
             "fedprof": ("FedProf", "unbiased_alphas"),
             "oort": ("Oort",),
@@ -38,6 +40,7 @@ __all__ = [
     "AFL",
     "CFCFM",
     "Candidates",
+    "DivFL",
     "Everyone",
     "FedCS",
     "FedProf",

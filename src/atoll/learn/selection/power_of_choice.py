@@ -37,25 +37,28 @@ class PowerOfChoice(Uniform):
     variant   loss that counts                                                            cost
     ========  ==========================================================================  ================================
     ``pow``   of the current model on all of a candidate's rows, by a survey              ``d`` models down, d evaluations
+    ``cpow``  the same on ``rows`` of a candidate's rows, drawn anew without replacement  ``d`` models down, d mini-batches
     ``rpow``  mean training loss of the candidate's last reply; never replied: infinite   none
     ========  ==========================================================================  ================================
 
-    Of the paper's variants, ``cpow`` (the loss of one mini-batch) is not offered: a survey looks at all rows.
+    The estimate of ``cpow`` is unbiased; at clients with no more than ``rows`` rows it is the loss itself.
 
     Attributes:
         count: clients a round, as in ``Uniform``.
         d: candidates; at least as many as are invited.
-        variant: whose losses count.
+        variant: which losses count.
+        rows: in the mini-batch of ``cpow``.
     """
 
     citation: ClassVar[str] = "Cho, Wang and Joshi 2020, Power-of-Choice Selection Strategies"
     d: int = 20
-    variant: Literal["pow", "rpow"] = "pow"
+    variant: Literal["pow", "cpow", "rpow"] = "pow"
+    rows: int = 32
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_count("PowerOfChoice", d=self.d)
-        require_choice("PowerOfChoice", "variant", self.variant, ("pow", "rpow"))
+        require_count("PowerOfChoice", d=self.d, rows=self.rows)
+        require_choice("PowerOfChoice", "variant", self.variant, ("pow", "cpow", "rpow"))
         if not isinstance(self.count, float) and self.d < self.count:
             raise ConfigError(
                 f"d={self.d} candidates for count={self.count}", where="PowerOfChoice", remedy="use d >= count"
@@ -64,7 +67,7 @@ class PowerOfChoice(Uniform):
     @property
     def reports(self) -> Mapping[str, Any]:
         """The loss."""
-        return {"loss": None}
+        return {"loss": {"rows": self.rows} if self.variant == "cpow" else None}
 
     def init(self, parties: Parties) -> Tree:
         """No losses."""
@@ -73,7 +76,7 @@ class PowerOfChoice(Uniform):
     def survey(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any] | None:
         """The candidates, where their losses are to be measured."""
         del state
-        return self._candidates(candidates, count) if self.variant == "pow" else None
+        return None if self.variant == "rpow" else self._candidates(candidates, count)
 
     def heard(self, seen: Seen, state: Tree) -> Tree:
         """Losses of the candidates; one who did not answer is not invited."""
@@ -95,7 +98,7 @@ class PowerOfChoice(Uniform):
     def accept(self, seen: Seen, state: Tree) -> Tree:
         """Remember what was reported, where that is what counts."""
         told = np.asarray(seen.reports.get("loss", []), dtype=np.float64)
-        if self.variant == "pow" or not len(told):
+        if self.variant != "rpow" or not len(told):
             return state
         loss = state["loss"].copy()
         loss[places_of(state["who"], seen.replied.positions)] = told

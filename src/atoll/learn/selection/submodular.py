@@ -21,7 +21,7 @@ from .uniform import Uniform
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Submodular"]
+__all__ = ["Submodular", "among_some", "require_pool"]
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ class Submodular(Uniform):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_count("Submodular", every=self.every)
-        if not 0 < self.pool <= 1:
-            raise ConfigError(f"pool={self.pool}", where="Submodular", remedy="use a share above 0 and up to 1")
+        require_pool("Submodular", self.pool)
 
     @property
     def reports(self) -> Mapping[str, Any]:
@@ -95,12 +94,47 @@ class Submodular(Uniform):
         """The greedy choice among some of those who are there."""
         where = candidates.parties.positions
         there = np.flatnonzero(np.isin(state["who"], where))
-        size = min(len(there), max(count, math.ceil(self.pool * len(there))))
-        among = np.sort(candidates.rng.generator().choice(there, size=size, replace=False))
         weights = state["examples"] if self.weighted else None
-        chosen, _ = lazy_greedy(_Among(state["alike"], weights, among), min(count, size))
+        chosen = there[among_some(state["alike"], weights, there, count, self.pool, candidates.rng.generator())]
         order = np.argsort(where, kind="stable")
-        return np.asarray(order[np.searchsorted(where[order], state["who"][among[chosen]])])
+        return np.asarray(order[np.searchsorted(where[order], state["who"][chosen])])
+
+
+def require_pool(where: str, pool: float) -> None:
+    """Refuse a share outside (0, 1].
+
+    Raises:
+        ConfigError: it is.
+    """
+    if not 0 < pool <= 1:
+        raise ConfigError(f"pool={pool}", where=where, remedy="use a share above 0 and up to 1")
+
+
+def among_some(
+    alike: NDArray[np.float64],
+    weights: NDArray[np.float64] | None,
+    there: NDArray[np.int64],
+    count: int,
+    pool: float,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Choose those that stand for everybody, greedily, among some that are drawn of those who are there.
+
+    Args:
+        alike: similarities of everybody, ``(clients, clients)``.
+        weights: of everybody, or alike.
+        there: who may be chosen, as rows of ``alike``, ascending.
+        count: how many are chosen, at most.
+        pool: share of ``there`` that is considered, at least ``count`` of them.
+        rng: draws them.
+
+    Returns:
+        Indices into ``there``, in the order of choice.
+    """
+    size = min(len(there), max(count, math.ceil(pool * len(there))))
+    some = np.sort(rng.choice(len(there), size=size, replace=False))
+    chosen, _ = lazy_greedy(_Among(alike, weights, there[some]), min(count, size))
+    return np.asarray(some[chosen])
 
 
 class _Among(FacilityLocation):
