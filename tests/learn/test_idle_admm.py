@@ -29,7 +29,7 @@ def test_a_client_without_rows_pulls_nowhere(algorithm):
     best = np.linalg.solve(sum(h for h, _ in losses.pairs), sum(b for _, b in losses.pairs))
     losses.pairs.append((np.zeros((0, 4)), np.zeros(0)))
     loop = Loop(algorithm, losses, w=np.full(4, 3.0))
-    for _ in range(250):
+    for _ in range(120):
         loop.round()
     np.testing.assert_allclose(loop.w, best, atol=1e-6)
 
