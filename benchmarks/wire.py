@@ -397,7 +397,7 @@ class Peak:
 def memory_client(kind: str, address: str, me: Credentials, folder: str, said: Any) -> None:
     async def run() -> None:
         line = await dial_line(
-            functools.partial(transport(kind).dial, address, me), settings=Settings(spool=Path(folder), window=8 << 20)
+            functools.partial(transport(kind).dial, address, me), settings=Settings(spool=Path(folder))
         )
         channel = await asyncio.wait_for(opened(line), 60)
         watched = Peak()

@@ -240,6 +240,23 @@ def test_a_stalled_channel_stalls_no_other_and_holds_no_more_than_its_window() -
     run(play())
 
 
+def test_what_processes_of_a_machine_have_on_their_way_to_each_other_is_little() -> None:
+    async def play() -> None:
+        async with two() as lines:
+            ends = [await joined(*lines, f"job {number}") for number in range(8)]
+            tree = {"w": np.arange(600_000.0)}
+            sending = [asyncio.create_task(here.send(tree)) for here, _ in ends]
+            while any(here.outbox.room(1 << 20) for here, _ in ends):
+                await asyncio.sleep(0)
+            # Shares of 8 MiB as channels begin: 4.6 (all of it) and 4 MiB, 2.7, 2, and 1.6 or 1.5 MiB each; of 32 MiB it would be all, 36 MiB.
+            assert sum(here.outbox.held for here, _ in ends) < 20 << 20
+            for _, there in ends:
+                assert M.equal(await there.recv(), tree)
+            await asyncio.gather(*sending)
+
+    run(play())
+
+
 def test_what_is_no_message_closes_its_channel_alone(caplog: pytest.LogCaptureFixture) -> None:
     async def play() -> None:
         async with two(Settings(limits=M.Limits(max_bytes=1 << 20))) as lines:

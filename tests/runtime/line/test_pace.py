@@ -11,6 +11,7 @@ from atoll.runtime.line.flight import Flight
 from atoll.runtime.line.flow import Inbox, Outbox
 from atoll.runtime.line.frames import END, Frame, Kind, parse
 from atoll.runtime.line.pace import SHORTEST, Pace
+from atoll.runtime.line.settings import Settings
 from atoll.runtime.transport.base import BLOCK
 
 WINDOW = 1 << 18
@@ -93,7 +94,7 @@ def test_on_a_slow_link_a_frame_arrives_well_within_the_time_in_which_something_
         buffered = buffered - took * rate + size
         sent += size
         pace.took(size, took)
-        pace.proven = sent - buffered > (8 << 20) / 3
+        pace.proven = sent - buffered > Settings().window / 3  # what a taker says at the latest
         ends.append(clock + buffered / rate)
     gaps = [later - earlier for earlier, later in pairwise(ends)]
     assert max(gaps) < silence / 2

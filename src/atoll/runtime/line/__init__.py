@@ -4,8 +4,9 @@
 """
 
 from .accepting import Switchboard
+from .backoff import Backoff
 from .channel import Block, Channel
-from .dialing import Backoff, dial_line, local_line
+from .dialing import dial_line, local_line
 from .line import Line
 from .messages import Packed
 from .settings import LineLost, LineRefused, Settings, Stats

@@ -8,50 +8,23 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-import numpy as np
-
 from atoll.core.errors import IdentityError
 from atoll.runtime.transport.base import Pipe, PipeClosed
 from atoll.runtime.transport.refusals import OWN
 
+from .backoff import Backoff
 from .channel import Channel
+from .flight import Flight
 from .frames import Violation
 from .hello import Hello, read_hello, write_hello
 from .line import Line
 from .settings import TAKEN, LineLost, LineRefused, Settings
 
-__all__ = ["Backoff", "dial_line", "local_line"]
+__all__ = ["dial_line", "local_line"]
 
 _LOG = logging.getLogger("atoll.runtime")
 Dial: TypeAlias = Callable[[], Awaitable[Pipe]]
-
-
-class Backoff:
-    """Pauses between attempts: doubled each time up to a bound, and shortened at random so that many do not come at once.
-
-    The pause after ``k`` failures is uniform in ``[d/2, d]`` with ``d = min(longest, first * 2**k)``.
-
-    Args:
-        first: seconds.
-        longest: seconds.
-        seed: of the random part; give each party its own.
-    """
-
-    def __init__(self, first: float = 0.1, longest: float = 20.0, seed: int = 0) -> None:
-        self._first = first
-        self._longest = longest
-        self._random = np.random.default_rng(seed)
-        self._failures = 0
-
-    def reset(self) -> None:
-        """An attempt succeeded."""
-        self._failures = 0
-
-    def pause(self) -> float:
-        """Seconds to wait after one more failure."""
-        whole = min(self._longest, self._first * 2.0 ** min(self._failures, 60))
-        self._failures += 1
-        return whole * (0.5 + 0.5 * self._random.random())
+_WITHIN = 8 << 20  # bytes on their way between two processes of a machine: more does not make it faster
 
 
 async def dial_line(
@@ -193,13 +166,13 @@ async def local_line(
     Args:
         pipe: the connection; see ``local_pipe``.
         dialled: true at exactly one of the ends: in the job process.
-        settings: bounds; heartbeat and patience do not count.
+        settings: bounds; heartbeat, patience and flight do not count.
         on_open: called with each channel that the other end opens.
 
     Raises:
         LineLost: the other end ended, or is of another version.
     """
-    settings = replace(settings or Settings(), heartbeat=None, patience=None)
+    settings = replace(settings or Settings(), heartbeat=None, patience=None, flight=Flight(_WITHIN))
     line = Line(pipe.peer, dialled=dialled, settings=settings)
     line.on_open = on_open
     try:

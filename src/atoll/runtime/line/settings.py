@@ -63,7 +63,7 @@ class Settings:
         ConfigError: a window of fewer than four blocks, a block longer than pipes take, or a time that is not positive.
     """
 
-    window: int = 8 << 20
+    window: int = 5 << 20
     flight: Flight = field(default_factory=Flight, compare=False)
     block: int = BLOCK
     heartbeat: float | None = 15.0
