@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from small_run import small
 
 import atoll
 from atoll.core.errors import CheckpointError, ConfigError, MissingExtraError
@@ -56,12 +58,18 @@ class Page(HTMLParser):
         self.text += data
 
 
-@pytest.fixture
-def done(settings: dict[str, Any], tmp_path: Path) -> RunFolder:
-    """A finished run with clients evaluated."""
-    folder = RunFolder(tmp_path / "done")
-    execute(parse_config({**settings, "evaluation": {"clients": -1}}), folder)
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with clients evaluated, and its report."""
+    folder = tmp_path_factory.mktemp("finished") / "done"
+    execute(parse_config({**small(), "evaluation": {"clients": -1}}), RunFolder(folder))
     return folder
+
+
+@pytest.fixture
+def done(finished: Path, tmp_path: Path) -> RunFolder:
+    """A copy of it, which a test may change."""
+    return RunFolder(shutil.copytree(finished, tmp_path / "done"))
 
 
 def read(folder: RunFolder) -> Page:

@@ -13,8 +13,7 @@ from atoll.cli import run
 from atoll.runs import yaml
 
 
-@pytest.fixture
-def settings() -> dict[str, Any]:
+def small() -> dict[str, Any]:
     """A linear model on iris, six clients, five rounds."""
     return {
         "name": "small",
@@ -25,6 +24,12 @@ def settings() -> dict[str, Any]:
         "rounds": 5,
         "engine": "inline",
     }
+
+
+@pytest.fixture
+def settings() -> dict[str, Any]:
+    """The small run as a configuration that a test may change."""
+    return small()
 
 
 @pytest.fixture

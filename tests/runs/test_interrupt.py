@@ -22,7 +22,7 @@ def test_a_signal_stops_after_the_round_and_resuming_ends_the_same(
     stop = {"name": "parts_of_mine:Interrupting", "after": 2, "number": int(number)}
     config.write_text(yaml.dump({**settings, "trackers": [stop]}))
     before = signal.getsignal(number)
-    code, result, said = typed("run", config, "--folder", "stopped")
+    code, result, said = typed("run", config, "--folder", "stopped", "--no-report")
     assert signal.getsignal(number) is before
     assert code == 130
     assert (result["status"], result["rounds"]) == ("interrupted", 2)
@@ -60,12 +60,12 @@ def test_between_checkpoints_too(settings: dict[str, Any], tmp_path: Path) -> No
 def test_a_second_signal_stops_at_once(config: Path, settings: dict[str, Any], typed: Callable[..., Any]) -> None:
     twice = [{"name": "parts_of_mine:Interrupting", "after": 3}] * 2
     config.write_text(yaml.dump({**settings, "trackers": twice}))
-    code, result, said = typed("run", config, "--folder", "stopped")
+    code, result, said = typed("run", config, "--folder", "stopped", "--no-report")
     assert code == 130
     assert result["error"]["kind"] == "Interrupted"
     assert "The last checkpoint counts" in said
     assert RunFolder("stopped").status() == "interrupted"
-    code, result, _ = typed("run", "stopped", "--resume", "--set", "trackers=[]")
+    code, result, _ = typed("run", "stopped", "--resume", "--set", "trackers=[]", "--no-report")
     assert (code, result["rounds"]) == (0, 5)
 
 
@@ -101,27 +101,27 @@ def test_workers_that_the_signal_ended_are_no_error(
 def test_resume_finds_the_unfinished_run_of_a_configuration(
     config: Path, settings: dict[str, Any], typed: Callable[..., Any]
 ) -> None:
-    assert typed("run", config)[0] == 0
+    assert typed("run", config, "--no-report")[0] == 0
     stop = {"name": "parts_of_mine:Interrupting", "after": 2}
-    _, first, _ = typed("run", config, "--set", f"trackers=[{json.dumps(stop)}]")
-    _, other, _ = typed("run", config, "--set", f"trackers=[{json.dumps(stop)}]", "--set", "seed=5")
+    _, first, _ = typed("run", config, "--set", f"trackers=[{json.dumps(stop)}]", "--no-report")
+    _, other, _ = typed("run", config, "--set", f"trackers=[{json.dumps(stop)}]", "--set", "seed=5", "--no-report")
     assert first["status"] == other["status"] == "interrupted"
-    code, result, _ = typed("run", config, "--resume")
+    code, result, _ = typed("run", config, "--resume", "--no-report")
     assert (code, result["run"], result["status"]) == (0, first["run"], "finished")
-    code, result, _ = typed("run", config, "--resume")
+    code, result, _ = typed("run", config, "--resume", "--no-report")
     assert code == 8
     assert result["error"]["what"] == "there is no unfinished run of this configuration"
 
 
 def test_a_run_folder_wants_resume(config: Path, typed: Callable[..., Any]) -> None:
-    run(["run", str(config), "--folder", "mine"])
+    run(["run", str(config), "--folder", "mine", "--no-report"])
     code, result, _ = typed("run", "mine")
     assert code == 2
     assert result["error"]["what"] == "'mine' is a run folder"
 
 
 def test_resuming_what_was_never_begun_begins(config: Path, typed: Callable[..., Any]) -> None:
-    code, result, said = typed("run", config, "--folder", "fresh", "--resume")
+    code, result, said = typed("run", config, "--folder", "fresh", "--resume", "--no-report")
     assert (code, result["rounds"]) == (0, 5)
     assert "Nothing was begun in fresh yet: beginning." in said
 
