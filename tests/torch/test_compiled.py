@@ -29,6 +29,14 @@ def one_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     return folder
 
 
+@pytest.fixture(autouse=True)
+def one_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch compiles and loads a probe for every vector instruction set of the processor, seconds each: one will do."""
+    from torch._inductor import cpu_vec_isa
+
+    monkeypatch.setattr(cpu_vec_isa, "supported_vec_isa_list", [cpu_vec_isa.VecAVX2()])
+
+
 class Cumulated(nn.Module):
     """One layer, for few kernels, with an operation that native steps do not know."""
 
