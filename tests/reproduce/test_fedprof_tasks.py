@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -141,7 +142,7 @@ def test_fedprof_runs(folder, tmp_path):
 
 def test_hybridfl_runs(folder, tmp_path):
     """All three methods on one drawing of devices; HybridFL's rounds are shorter, and a target is counted in federated rounds."""
-    protocol = hybrid.Protocol("aerofoil", rounds=10, drops=(0.6,), shares=(0.3,), seeds=2)
+    protocol = hybrid.Protocol("aerofoil", rounds=10, drops=(0.6,), shares=(0.3,), seeds=1)
     found = hybrid.cells(Lab(tmp_path / "runs"), protocol)
     lengths = {method: found[method, 0.6, 0.3].length for method in ("FedAvg", "HierFAVG", "HybridFL")}
     assert 30.0 < lengths["HybridFL"] < min(lengths["FedAvg"], lengths["HierFAVG"])
@@ -149,6 +150,8 @@ def test_hybridfl_runs(folder, tmp_path):
     assert all(cell.best < 1.0 for cell in found.values())
     again = hybrid.cells(Lab(tmp_path / "again"), protocol, ("HybridFL",))
     assert again["HybridFL", 0.6, 0.3] == found["HybridFL", 0.6, 0.3]  # the first model follows the seed
+    both = hybrid.cells(Lab(tmp_path / "again"), replace(protocol, seeds=2), ("HybridFL",))
+    assert both["HybridFL", 0.6, 0.3].length != found["HybridFL", 0.6, 0.3].length  # and so do the devices
 
 
 def test_configurations(folder):
