@@ -39,7 +39,7 @@ def test_a_compressed_model_on_the_way_down_leaves_the_optimum(algorithm):
     # A new client begins at what it was sent; the server used to count it at what it had meant to send.
     data = quadratics(4, 4)
     job = atoll.Training(
-        model=Quadratic(4), algorithm=algorithm, selection=atoll.Uniform(2), rounds=700, downlink=TopK(0.5)
+        model=Quadratic(4), algorithm=algorithm, selection=atoll.Uniform(2), rounds=450, downlink=TopK(0.5)
     )
     found = atoll.simulate(job, data, engine="inline", seed=0).params["w"]
     np.testing.assert_allclose(found, minimiser(data)[0], atol=1e-5)

@@ -202,7 +202,7 @@ def test_an_adaptive_penalty_finds_its_way_from_a_bad_one(share):
 
 def test_another_regulariser_is_as_well_served():
     # l1: the optimality condition |sum grad f_k| <= weight, with equality where Z is not zero.
-    z = train(rho=0.3 * L_MAX, steps=5, regulariser="l1", rounds=400).params["X"]
+    z = train(rho=0.3 * L_MAX, steps=5, regulariser="l1", rounds=250).params["X"]
     slope = sum(MatrixRegressionLearner.loss_gradient(None, {"X": z}, np.asarray(s.x), np.asarray(s.y))[1]["X"] for s in map(DATA.shard, range(8)))  # fmt: skip
     np.testing.assert_allclose(slope[z != 0], -WEIGHT * np.sign(z[z != 0]), atol=1e-4)
     assert np.abs(slope).max() <= WEIGHT + 1e-4
