@@ -92,7 +92,7 @@ ALL = [
 @pytest.mark.parametrize("algorithm", ALL, ids=repr)
 def test_at_the_fixed_point_multipliers_are_negative_gradients_and_add_up_to_nothing(algorithm):
     run, draw = Quadratics(algorithm), np.random.default_rng(1)
-    for _ in range(600):
+    for _ in range(400):
         run.round(draw.choice(5, 2, replace=False))
     z = run.state["params"]["w"]
     np.testing.assert_allclose(z, run.best, atol=1e-5)
