@@ -171,7 +171,7 @@ def test_the_quick_reproduction_gives_claims_as_data(
     assert set(found) == {"name", "claims", "seconds"}
     assert found["seconds"] > 0
     for claim in found["claims"]:
-        assert set(claim) == {"claim", "paper", "ours", "holds", "note"}
+        assert set(claim) == {"claim", "paper", "ours", "holds", "note", "part"}
         pooled = float(claim["note"].split()[1]) / 100
         assert claim["holds"] == (claim["ours"] >= pooled - 0.02)
         assert claim["note"].endswith("chosen after looking at the test rows: a smoke test, no evidence")

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.reproduce import Lab, entry
-from atoll.reproduce.upcycled.cells import Protocol, cell, settings, tuned
+from atoll.reproduce import Lab, NotKept, Page, entry
+from atoll.reproduce.upcycled.cells import Cell, Protocol, cell, settings, tuned
 from atoll.reproduce.upcycled.data import KINDS, divided, islands
+from atoll.reproduce.upcycled.judges import judge_bases, judge_gains, judge_level
 from atoll.reproduce.upcycled.methods import BASES, Method, algorithm, tries
 from atoll.reproduce.upcycled.model import logistic
+from atoll.reproduce.upcycled.pairs import Pair, decided
 from atoll.reproduce.upcycled.private import Trial
-from atoll.reproduce.upcycled.table import judge_pairs, table
+from atoll.reproduce.upcycled.table import table
 from atoll.reproduce.upcycled_table1 import _PAPER as TABLE_1
 from atoll.reproduce.upcycled_table3 import _PAPER as TABLE_3
 from atoll.runs import parse_config
@@ -64,8 +66,14 @@ def test_a_base_and_its_upcycled_version_have_the_same_grid():
     assert inner["stragglers"] == {"probability": 0.3}
 
 
-def test_the_rule_of_selection_is_the_best_mean_on_validation_rows(tmp_path: Path):
-    lab, two = Lab(tmp_path), replace(TINY, tuning_seeds=2)
+def test_the_rule_of_selection_is_the_best_mean_on_validation_rows_and_cells_are_kept(tmp_path: Path):
+    seen: list[str] = []
+
+    def watch(name, rounds):
+        seen.append(name)
+        return lambda row: None
+
+    lab, two = Lab(tmp_path, watch=watch), replace(TINY, rounds=2, tuning_seeds=2)
     for way in ("base", "upcycled"):
         means = {
             method: np.mean(
@@ -76,6 +84,17 @@ def test_the_rule_of_selection_is_the_best_mean_on_validation_rows(tmp_path: Pat
         best = tuned(lab, "FedAvg", way, "0,0", two)
         assert means[best] == max(means.values())
         assert best.lr == min(method.lr for method in means if means[method] == means[best])
+    assert len(seen) == 2 * 5 * 2
+    first = cell(lab, best, "0,0", two)
+    assert len(seen) == 20 + 2
+    again = Lab(tmp_path, watch=watch, kept=True)
+    np.testing.assert_array_equal(first.values, cell(again, best, "0,0", two).values)
+    assert 0.5 < first.values.mean() <= 1
+    # Where nothing may be trained, a cell has the seeds that were kept, and none is an error.
+    assert len(cell(again, best, "0,0", replace(two, seeds=4)).values) == 2
+    with pytest.raises(NotKept, match="syn-iid-fedavg-upcycled"):
+        cell(again, best, "iid", two)
+    assert len(seen) == 22
 
 
 def test_personal_models_are_measured_on_the_clients_own_test_rows(tmp_path: Path):
@@ -114,28 +133,12 @@ def test_the_papers_code_takes_the_softmax_twice():
     assert logistic(kind, rows=rows).make()(torch.ones(3, 20)).detach().abs().max() == 0
 
 
-def test_cells_are_kept(tmp_path: Path):
-    seen: list[str] = []
-
-    def watch(name, rounds):
-        seen.append(name)
-        return lambda row: None
-
-    lab = Lab(tmp_path, watch=watch)
-    best = tuned(lab, "FedAvg", "upcycled", "iid", TINY)
-    first = cell(lab, best, "iid", TINY)
-    assert len(seen) == 5 + 2
-    again = cell(Lab(tmp_path, watch=watch), best, "iid", TINY)
-    assert len(seen) == 7
-    np.testing.assert_array_equal(first.values, again.values)
-    assert 0.5 < first.values.mean() <= 1
-
-
-def test_a_table_judges_what_it_ran(tmp_path: Path):
-    claims = table(
-        Lab(tmp_path), TINY, TABLE_1, ("iid",), ("FedAvg", "pFedMe", "Scaffold"), dict.fromkeys(BASES, (0.03, 0.5))
-    )
+def test_a_table_judges_what_it_ran_and_writes_its_page(tmp_path: Path):
+    chosen, one_seed = dict.fromkeys(BASES, (0.03, 0.5)), replace(TINY, seeds=1)
+    ran = ("FedAvg", "pFedMe", "Scaffold")
+    claims = table(Lab(tmp_path), one_seed, TABLE_1, ("iid",), ran, chosen)
     said = {claim.claim: claim for claim in claims}
+    assert len(said) == len(claims)
     fold = said["Upcycled is more than its base with server learning rate 1 + u"]
     assert fold.ours == pytest.approx(0, abs=1e-9)
     assert not fold.holds
@@ -146,16 +149,62 @@ def test_a_table_judges_what_it_ran(tmp_path: Path):
     assert "both at lr=0.03" in level.note
     assert "u=0.3" in level.note
     assert "Upcycled-pFedMe is better than pFedMe on Syn(iid)" in said
-    assert said["Upcycled-FedAvg is better than FedAvg on Syn(iid)"].paper == "98.06 -> 98.83"
+    one = said["Upcycled-FedAvg is better than FedAvg on Syn(iid)"]
+    assert one.paper == "98.06 -> 98.83"
+    # Judged again from what was kept: the same; what was not run is said, more seeds than were kept are not made up.
+    kept, more = Lab(tmp_path, kept=True), replace(TINY, seeds=4)
+    assert table(kept, one_seed, TABLE_1, ("iid",), ran, chosen) == claims
+    again = {claim.claim: claim for claim in table(kept, more, TABLE_1, ("iid",), (*ran, "FedProx"), chosen)}
+    assert again["Upcycled-FedAvg is better than FedAvg on Syn(iid)"] == one
+    assert again["Upcycled-FedProx is better than FedProx on Syn(iid)"].verdict == "not run"
+    # The page has each of them, with its verdict.
+    page = Page(tmp_path / "page.md", entry("upcycled-table1"))
+    page.write({"name": "upcycled-table1", "claims": [claim.plain() for claim in again.values()]})
+    lines = page.file.read_text(encoding="utf-8").splitlines()
+    for claim in again.values():
+        assert sum(line.startswith(f"| {claim.claim} |") and f"| {claim.verdict} |" in line for line in lines) == 1
+
+
+def test_a_table_of_which_nothing_was_kept_has_no_verdict(tmp_path: Path):
+    (claim,) = table(Lab(tmp_path, kept=True), TINY, TABLE_1, ("iid",), ("FedYogi",))
+    assert (claim.paper, claim.ours, claim.verdict) == (None, None, "not run")
 
 
 def test_a_claim_that_does_not_hold_is_said():
-    gains = {("A", "x"): (np.array([1.0, 1.2]), 0.1), ("B", "x"): (np.array([-2.0, -2.1]), 0.05)}
-    mean, every, noise = judge_pairs(gains, {("A", "x"): (50.0, 51.0), ("B", "x"): (50.0, 50.5)})
-    assert (mean.paper, mean.holds) == (0.75, False)
+    up, down = (np.array(some) for some in ([1.0, 1.2, 1.0, 1.2], [-2.0, -2.1, -2.0, -2.1]))
+    gains = {("A", "x"): (up, 0.06), ("B", "x"): (down, 0.03)}
+    mean, every, noise = judge_gains(gains, {("A", "x"): (50.0, 51.0), ("B", "x"): (50.0, 50.5)})
+    assert (mean.paper, mean.ours, mean.holds) == (0.75, -0.47, False)
     assert (every.paper, every.ours, every.holds) == ("2/2", "1/2", False)
-    assert (noise.ours, noise.holds) == (0.5, False)
-    assert "B on (x)" in noise.note
+    assert (noise.ours, noise.holds) == ("1/2", False)
+    assert "worse: B on (x); better: A on (x)" in noise.note
+    bases = judge_bases({**gains, ("B", "y"): (up, 0.06)})
+    assert (bases.ours, bases.holds) == ("A +1.10, B -0.47", False)
+    # What was not run leaves open whether all gain, and what the mean is; not that some lose.
+    assert [claim.verdict for claim in judge_gains(gains, {}, absent=1)] == [
+        "undecided",
+        "does not hold",
+        "does not hold",
+    ]
+    assert judge_gains({("A", "x"): (up, 0.06)}, {}, absent=1)[1].verdict == "undecided"
+    assert [decided(up, 0.06), decided(down, 0.03), decided(up, 0.6), decided(up[:3], 0.06)] == [
+        True,
+        False,
+        None,
+        None,
+    ]
+    # Two seeds do not say what noise is.
+    assert judge_gains({("A", "x"): (up[:2], 0.1)}, {})[2].verdict == "not run"
+
+
+def test_bases_are_held_against_the_papers_accuracies():
+    near, far = (Cell(Method("A", "base", 0.1), np.array([value]), 0.0) for value in (0.51, 0.47))
+    said = judge_level(
+        {("A", "x"): Pair(near, near), ("A", "y"): Pair(far, far)},
+        dict.fromkeys([("A", "x"), ("A", "y")], (50.0, 60.0)),
+    )
+    assert (said.ours, said.holds) == ("1/2", False)
+    assert said.note.endswith("Farthest: A on (y) -3.0, A on (x) +1.0")
 
 
 def test_private_trials_spend_what_they_say(tmp_path: Path):
@@ -170,4 +219,7 @@ def test_private_trials_spend_what_they_say(tmp_path: Path):
         found = spent(Ledger(next(run.folder.path.rglob("ledger.jsonl"))), 1e-5, "moments")
         assert len(found) == 30
         assert max(found.values()) == pytest.approx(300.0, rel=1e-6)
-    assert entry("upcycled-privacy").run(Lab(tmp_path / "quick"), True)
+    (_, compared) = entry("upcycled-privacy").run(Lab(tmp_path / "quick"), True)
+    assert compared.verdict == "undecided"  # two seeds do not say what noise is
+    assert entry("upcycled-privacy").run(Lab(tmp_path / "quick", kept=True), True)[1] == compared
+    assert entry("upcycled-privacy").run(Lab(tmp_path / "nothing", kept=True), True)[1].verdict == "not run"

@@ -12,7 +12,7 @@ from atoll.core.errors import CheckpointError, DataError
 from atoll.runs import INTERRUPTED, RunFolder, Stopping, execute, parse_config
 from atoll.runs.config import RunConfig
 
-__all__ = ["Claim", "Entry", "Interrupted", "Lab", "Trained"]
+__all__ = ["Claim", "Entry", "Interrupted", "Lab", "NotKept", "Trained"]
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,24 @@ class Claim:
         claim: the statement, with its place in the paper.
         paper: the paper's number; ``None`` where it gives none.
         ours: our number.
-        holds: whether it holds here.
+        holds: whether it holds here; ``None`` where it was not run, or what was run does not decide it.
         note: by which rule it was judged, and how our setting differs.
+        part: the heading below which a page has it; empty for the statements that come first.
     """
 
     claim: str
     paper: Any
     ours: Any
-    holds: bool
+    holds: bool | None
     note: str = ""
+    part: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.holds is None:
+            return "not run" if self.ours is None else "undecided"
+        return "holds" if self.holds else "does not hold"
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -48,6 +57,7 @@ class Entry:
         source: the publication.
         needs: what it needs that Atoll does not bring along, in words; empty for nothing.
         run: ``(lab, quick) -> claims``.
+        shelf: the folder of its trainings; empty for its name. Reproductions that have trainings in common share one.
     """
 
     name: str
@@ -55,10 +65,15 @@ class Entry:
     source: str
     run: Callable[[Lab, bool], list[Claim]]
     needs: str = ""
+    shelf: str = ""
 
 
 class Interrupted(Exception):  # noqa: N818 - a request of the user, not an error
     """Somebody stopped a reproduction; what it finished is kept."""
+
+
+class NotKept(Exception):  # noqa: N818 - says what is, not what went wrong
+    """A training that was not finished, where nothing may be trained."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +129,14 @@ class Lab:
         stopping: asks a training to stop.
         watch: called with the title and rounds of each training that begins; gives a listener for its records.
         fresh: forget what was kept.
+        kept: train nothing.
     """
 
     folder: Path
     stopping: Stopping = field(default_factory=Stopping)
     watch: Callable[[str, int], Callable[[dict[str, Any]], None]] | None = None
     fresh: bool = False
+    kept: bool = False
     seconds: float = 0.0
 
     def train(self, settings: dict[str, Any]) -> Trained:
@@ -127,6 +144,7 @@ class Lab:
 
         Raises:
             Interrupted: somebody asked to stop.
+            NotKept: it would have to be trained, and nothing may be.
         """
         from atoll import __version__
 
@@ -135,6 +153,8 @@ class Lab:
         if self.fresh and folder.path.exists():
             shutil.rmtree(folder.path)
         if not self._finished(folder):
+            if self.kept:
+                raise NotKept(config.name)
             self._execute(config, folder)
         manifest = folder.manifest()
         self.seconds += float(manifest["seconds"])

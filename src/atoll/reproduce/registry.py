@@ -6,13 +6,13 @@ import importlib
 import pkgutil
 from typing import Any
 
-from atoll.core.errors import ConfigError, nearest
+from atoll.core.errors import CheckpointError, ConfigError, nearest
 
-from .entry import Entry, Lab
+from .entry import Entry, Lab, NotKept
 
 __all__ = ["entries", "entry", "reproduce"]
 
-_OTHERS = {"entry", "registry"}
+_OTHERS = {"entry", "page", "registry"}
 
 
 def entries() -> dict[str, Entry]:
@@ -49,8 +49,16 @@ def reproduce(name: str, lab: Lab, *, quick: bool = False) -> dict[str, Any]:
         quick: on less data and in less than a minute; judged only on what it ran.
 
     Returns:
-        ``{"name": ..., "claims": [{"claim", "paper", "ours", "holds", "note"}, ...], "seconds": ...}``; the seconds are those that
-        the trainings took when they ran, also if they were read back.
+        ``{"name": ..., "claims": [{"claim", "paper", "ours", "holds", "note", "part"}, ...], "seconds": ...}``; the seconds are those
+        that the trainings took when they ran, also if they were read back.
+
+    Raises:
+        CheckpointError: nothing may be trained, and it cannot judge what was kept alone.
     """
-    claims = entry(name).run(lab, quick)
+    try:
+        claims = entry(name).run(lab, quick)
+    except NotKept as training:
+        raise CheckpointError(
+            f"the training {str(training)!r} is not kept", where=str(lab.folder), remedy="run without --kept"
+        ) from None
     return {"name": name, "claims": [claim.plain() for claim in claims], "seconds": round(lab.seconds, 3)}

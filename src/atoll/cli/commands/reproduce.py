@@ -13,7 +13,8 @@ from atoll.cli.app import INTERRUPT_CODE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import Output
 from atoll.cli.progress import Rounds
-from atoll.reproduce import Interrupted, Lab, entries, entry, reproduce
+from atoll.core.errors import ConfigError
+from atoll.reproduce import Claim, Interrupted, Lab, Page, entries, entry, reproduce
 from atoll.runs import INTERRUPTED, Stopping
 
 
@@ -28,6 +29,13 @@ def command(
         ),
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what was kept.")] = False,
+    kept: Annotated[
+        bool, typer.Option("--kept", help="Train nothing: judge what was kept, and say what was not run.")
+    ] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option("--page", help="Write verdicts and tables into this Markdown page too.", metavar="FILE"),
+    ] = None,
     root: Annotated[Path, typer.Option("--root", help="Where its trainings are kept.", metavar="FOLDER")] = Path(
         "runs/reproduce"
     ),
@@ -39,10 +47,15 @@ def command(
         _list(output)
         return 0
     wanted = entry(name)
+    if fresh and kept:
+        raise ConfigError(
+            "--fresh forgets what --kept wants to judge", where="atoll reproduce", remedy="give one of the two"
+        )
+    written = None if page is None else Page(page, wanted).check()
     output.note(f"{wanted.title}\nSource: {wanted.source}")
     stopping = Stopping(tell=output.note)
     shown: list[Rounds] = []
-    lab = Lab(root / wanted.name, stopping, _watch(output, shown), fresh)
+    lab = Lab(root / (wanted.shelf or wanted.name), stopping, _watch(output, shown), fresh, kept)
     try:
         with stopping.signals():
             found = reproduce(name, lab, quick=quick)
@@ -52,6 +65,8 @@ def command(
         return INTERRUPT_CODE
     finally:
         _close(shown)
+    if written is not None:
+        written.write(found)
     output.give(found, _table(found))
     return 0
 
@@ -89,7 +104,7 @@ def _table(found: dict[str, Any]) -> Table:
     for column in ("claim", "paper", "ours", "holds", "note"):
         table.add_column(column)
     for claim in found["claims"]:
-        holds = "[green]yes[/green]" if claim["holds"] else "[red]no[/red]"
+        holds = {True: "[green]yes[/green]", False: "[red]no[/red]", None: Claim(**claim).verdict}[claim["holds"]]
         paper = "" if claim["paper"] is None else str(claim["paper"])
         table.add_row(claim["claim"], paper, str(claim["ours"]), holds, claim["note"])
     return table

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..entry import Lab
+from ..entry import Lab, NotKept
 from .columns import COLUMNS
 from .methods import Method, algorithm, tries
 
@@ -121,6 +121,17 @@ def tuned(lab: Lab, base: str, way: str, kind: str, protocol: Protocol) -> Metho
 
 
 def cell(lab: Lab, method: Method, kind: str, protocol: Protocol) -> Cell:
-    """A method's runs on the test rows."""
-    runs = [_accuracy(lab, method, kind, protocol, tuning=False, seed=seed) for seed in range(protocol.seeds)]
+    """A method's runs on the test rows: all seeds, or, where nothing may be trained, the first that were kept.
+
+    Raises:
+        NotKept: nothing may be trained, and the first seed was not kept.
+    """
+    runs: list[tuple[float, float]] = []
+    for seed in range(protocol.seeds):
+        try:
+            runs.append(_accuracy(lab, method, kind, protocol, tuning=False, seed=seed))
+        except NotKept:
+            if not runs:
+                raise
+            break
     return Cell(method, np.array([value for value, _ in runs]), sum(seconds for _, seconds in runs))

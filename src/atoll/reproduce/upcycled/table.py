@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import replace
 
 from ..entry import Claim, Entry, Lab
-from .cells import Cell, Protocol, cell, settings, tuned
+from .cells import Protocol
 from .columns import COLUMNS
+from .controls import contacts, folds, larger, scaffold
 from .data import KINDS
-from .methods import BASES, COEFFICIENT, COEFFICIENTS, Method
+from .judges import Paper, gains_of, judge_bases, judge_gains, judge_level
+from .methods import BASES
+from .pairs import Key, Pair, at_base_rate, decided, pairs_of
 
-__all__ = ["Paper", "SOURCE", "judge_pairs", "synthetic", "table"]
-
-Paper = Mapping[tuple[str, str], tuple[float, float]]
-"""``(base, kind) -> (accuracy of the base, accuracy of its Upcycled version)``, in percent."""
-_FOLDS = ("FedAvg", "FedAvgM", "FedProx", "pFedMe", "FedYogi")
-"""Bases whose server adds a multiple of a direction that the model itself does not enter: a pair of rounds is one with rate ``1 + u``."""
-_LEVEL = "at the base's learning rate"
-
+__all__ = ["Paper", "SOURCE", "synthetic", "table"]
 
 SOURCE = "Yin et al., Federated Learning with Reduced Information Leakage and Computation"
 """The paper."""
-
-
-@dataclass(frozen=True)
-class _Pair:
-    base: Cell
-    upcycled: Cell
-
-    @property
-    def gains(self) -> np.ndarray:
-        """Percentage points, seed by seed."""
-        return np.asarray(100 * (self.upcycled.values - self.base.values))
-
-    @property
-    def error(self) -> float:
-        """Standard error of the mean gain."""
-        return float(self.gains.std(ddof=1) / len(self.gains) ** 0.5) if len(self.gains) > 1 else 0.0
+_LEVEL = "at the base's learning rate"
+_CELLS = "Cells: accuracy in % ± deviation over the seeds (the gain in points ± its standard error); decided where four seeds gain or lose by more than two standard errors"
+_LEVEL_CELLS = "Cells whose two methods were given other learning rates, with the base's for both"
+_LARGER = "FedAvg with other coefficients"
 
 
 def table(
@@ -60,25 +42,35 @@ def table(
         bases: which of the seven.
         chosen: base -> ``(lr, u)`` instead of tuning.
     """
-    pairs: dict[tuple[str, str], _Pair] = {}
-    for kind in kinds:
-        for base in bases:
-            if chosen is not None:
-                lr, u = chosen[base]
-                methods = [Method(base, "base", lr), Method(base, "upcycled", lr, u)]
-            else:
-                methods = [tuned(lab, base, way, kind, protocol) for way in ("base", "upcycled")]
-            pairs[base, kind] = _Pair(*(cell(lab, method, kind, protocol) for method in methods))
-    claims = [_one(key, pair, paper.get(key)) for key, pair in pairs.items()]
-    claims += judge_pairs(_gains(pairs), paper)
-    level = {key: _at_base_rate(lab, protocol, key[1], pair) for key, pair in pairs.items()}
-    claims += [_level(key, pair) for key, pair in level.items()]
-    claims += [replace(said, claim=f"{_LEVEL}: {said.claim}") for said in judge_pairs(_gains(level), paper)]
-    claims += [_folds(lab, protocol, pairs), _contacts(lab, protocol, pairs)]
-    claims += [_larger(lab, protocol, kind, pairs["FedAvg", kind]) for kind in kinds if ("FedAvg", kind) in pairs]
-    if ("Scaffold", kinds[0]) in pairs:
-        claims.append(_scaffold(lab, protocol, {kind: pairs["Scaffold", kind] for kind in kinds}))
-    return claims
+    every = pairs_of(lab, protocol, kinds, bases, chosen)
+    pairs = {key: pair for key, pair in every.items() if pair is not None}
+    level = {key: at_base_rate(lab, protocol, key[1], pair) for key, pair in pairs.items()}
+    claims = (
+        _together(lab, protocol, pairs, {key: pair for key, pair in level.items() if pair}, paper, len(every))
+        if pairs
+        else []
+    )
+    claims += [_one(key, pair, paper.get(key)) for key, pair in every.items()]
+    claims += [
+        _level(key, pairs[key], pair) for key, pair in level.items() if pair is None or _differs(pairs[key], pair)
+    ]
+    alone = {kind: pairs["FedAvg", kind] for kind in kinds if ("FedAvg", kind) in pairs}
+    return claims + [
+        replace(larger(lab, protocol, kind, title(kind), pair), part=_LARGER) for kind, pair in alone.items()
+    ]
+
+
+def _together(
+    lab: Lab, protocol: Protocol, pairs: Mapping[Key, Pair], level: Mapping[Key, Pair], paper: Paper, cells: int
+) -> list[Claim]:
+    claims = judge_gains(gains_of(pairs), paper, cells - len(pairs))
+    if level:
+        said = judge_gains(gains_of(level), paper, cells - len(level))
+        claims += [replace(claim, claim=f"{_LEVEL}: {claim.claim}") for claim in said]
+    claims += [judge_bases(gains_of(pairs)), folds(lab, protocol, pairs), contacts(lab, protocol, pairs)]
+    drifting = {kind: pair for (base, kind), pair in pairs.items() if base == "Scaffold"}
+    claims += [scaffold(lab, protocol, drifting)] if drifting else []
+    return [*claims, judge_level(pairs, paper)]
 
 
 def synthetic(number: int, late: float, paper: Paper) -> Entry:
@@ -102,148 +94,36 @@ def synthetic(number: int, late: float, paper: Paper) -> Entry:
         title=f"Upcycled-FL on synthetic data, {late:.0%} stragglers: seven bases with and without".replace("%", " %"),
         source=f"{SOURCE}, Table {number}",
         run=run,
+        shelf="upcycled",
     )
 
 
-def _title(kind: str) -> str:
+def title(kind: str) -> str:
+    """A population in words."""
     return f"our {COLUMNS[kind][0]}, {kind}" if kind in COLUMNS else f"Syn({kind})"
 
 
-def _gains(pairs: Mapping[tuple[str, str], _Pair]) -> dict[tuple[str, str], tuple[np.ndarray, float]]:
-    return {key: (pair.gains, pair.error) for key, pair in pairs.items()}
-
-
-def _one(key: tuple[str, str], pair: _Pair, paper: tuple[float, float] | None) -> Claim:
+def _one(key: Key, pair: Pair | None, paper: tuple[float, float] | None) -> Claim:
     base, kind = key
-    mean = float(pair.gains.mean())
+    claim = f"Upcycled-{base} is better than {base} on {title(kind)}"
+    theirs = None if paper is None else f"{paper[0]:.2f} -> {paper[1]:.2f}"
+    if pair is None:
+        return Claim(claim, theirs, None, None, part=_CELLS)
     up = pair.upcycled.method
-    size = "more" if abs(mean) > 2 * pair.error else "less"
-    return Claim(
-        f"Upcycled-{base} is better than {base} on {_title(kind)}",
-        None if paper is None else f"{paper[0]:.2f} -> {paper[1]:.2f}",
-        f"{pair.base} -> {pair.upcycled} ({mean:+.2f} ± {pair.error:.2f})",
-        mean > 0,
-        f"accuracy in % ± deviation of {len(pair.gains)} seeds; the gain ± its standard error, {size} than two of them away from 0; "
-        f"lr={pair.base.method.lr:g} -> lr={up.lr:g}, u={up.u:g}",
-    )
+    each = ", ".join(f"{gain:+.2f}" for gain in pair.gains)
+    note = f"gain of each seed: {each}; lr={pair.base.method.lr:g} -> lr={up.lr:g}, u={up.u:g}"
+    return Claim(claim, theirs, str(pair), decided(pair.gains, pair.error), note, _CELLS)
 
 
-def judge_pairs(gains: Mapping[tuple[str, str], tuple[np.ndarray, float]], paper: Paper) -> list[Claim]:
-    """The two statements about all cells together.
-
-    Args:
-        gains: ``(base, kind) -> (gains of each seed in points, standard error of their mean)``.
-        paper: its numbers.
-    """
-    means = {key: float(found.mean()) for key, (found, _) in gains.items()}
-    theirs = [b - a for key, (a, b) in paper.items() if key in gains]
-    worse = [key for key, (_, error) in gains.items() if means[key] < -2 * error and means[key] < 0]
-    better = sum(mean > 0 for mean in means.values())
-    share = 1 - len(worse) / len(means)
-    average = float(np.mean(list(means.values())))
-    return [
-        Claim(
-            "the mean gain over all cells is positive",
-            round(float(np.mean(theirs)), 2) if theirs else None,
-            round(average, 2),
-            average > 0,
-            f"percentage points; {better} of {len(means)} cells gain here, {sum(g > 0 for g in theirs)} of {len(theirs)} in the paper",
-        ),
-        Claim(
-            "consistent improvements for all settings (section 7)",
-            f"{sum(g > 0 for g in theirs)}/{len(theirs)}" if theirs else None,
-            f"{better}/{len(means)}",
-            better == len(means),
-            "holds if every cell gains; the paper's own cells do not all",
-        ),
-        Claim(
-            "at least 80 % of the cells are not worse beyond noise",
-            None,
-            round(share, 3),
-            share >= 0.8,
-            "worse beyond noise: by more than two standard errors; "
-            + (", ".join(f"{b} on ({k})" for b, k in worse) or "none"),
-        ),
-    ]
+def _differs(pair: Pair, level: Pair) -> bool:
+    return pair.upcycled.method != level.upcycled.method
 
 
-def _folds(lab: Lab, protocol: Protocol, pairs: Mapping[tuple[str, str], _Pair]) -> Claim:
-    """The identity with the server learning rate, on the first seed."""
-    apart = 0.0
-    for (base, kind), pair in pairs.items():
-        if base in _FOLDS:
-            one = replace(protocol, seeds=1)
-            server = cell(lab, replace(pair.upcycled.method, way="server"), kind, one)
-            apart = max(apart, abs(float(server.values[0] - pair.upcycled.values[0])))
-    return Claim(
-        "Upcycled is more than its base with server learning rate 1 + u",
-        None,
-        apart,
-        apart > 1e-3,
-        "largest difference in accuracy between T rounds of the base with server learning rate 1 + u and 2 T of Upcycled at the same "
-        f"settings, over {', '.join(_FOLDS)}, first seed; by algebra they are the same method, and 0 says so. The paper does not compare",
-    )
-
-
-def _at_base_rate(lab: Lab, protocol: Protocol, kind: str, pair: _Pair, u: float = COEFFICIENT) -> _Pair:
-    """Upcycled at the learning rate that was picked for its base, so that the pick of another rate cannot be to blame."""
-    return _Pair(pair.base, cell(lab, replace(pair.base.method, way="upcycled", u=u), kind, protocol))
-
-
-def _level(key: tuple[str, str], pair: _Pair) -> Claim:
+def _level(key: Key, found: Pair, pair: Pair | None) -> Claim:
     base, kind = key
-    mean = float(pair.gains.mean())
-    return Claim(
-        f"{_LEVEL}: Upcycled-{base} is better than {base} on {_title(kind)}",
-        None,
-        f"{pair.base} -> {pair.upcycled} ({mean:+.2f} ± {pair.error:.2f})",
-        mean > 0,
-        f"both at lr={pair.base.method.lr:g}, which was picked for the base; u={pair.upcycled.method.u:g}",
-    )
-
-
-def _larger(lab: Lab, protocol: Protocol, kind: str, pair: _Pair) -> Claim:
-    """FedAvg with every coefficient, at its own learning rate."""
-    gains = {u: _at_base_rate(lab, protocol, kind, pair, u) for u in COEFFICIENTS}
-    best = max(gains, key=lambda u: float(gains[u].gains.mean()))
-    return Claim(
-        f"Upcycled-FedAvg is better than FedAvg on {_title(kind)} at the learning rate of FedAvg, with one u or another",
-        None,
-        ", ".join(f"u={u:g}: {pair.gains.mean():+.2f} ± {pair.error:.2f}" for u, pair in gains.items()),
-        float(gains[best].gains.mean()) > 2 * gains[best].error,
-        f"gain in points ± its standard error at lr={pair.base.method.lr:g}; holds if the better u gains by more than two of them, although it is "
-        "picked on the test rows",
-    )
-
-
-def _scaffold(lab: Lab, protocol: Protocol, pairs: Mapping[str, _Pair]) -> Claim:
-    """Scaffold moves its control variate along, which a server learning rate does not."""
-    gains = []
-    for kind, pair in pairs.items():
-        server = cell(lab, replace(pair.upcycled.method, way="server"), kind, protocol)
-        gains.append(100 * float((pair.upcycled.values - server.values).mean()))
-    return Claim(
-        "Upcycled-Scaffold, which moves the control variate along, is better than Scaffold with server learning rate 1 + u",
-        None,
-        round(float(np.mean(gains)), 2),
-        float(np.mean(gains)) > 0,
-        "mean difference in points; by population "
-        + ", ".join(f"({k}) {g:+.2f}" for k, g in zip(pairs, gains, strict=True)),
-    )
-
-
-def _contacts(lab: Lab, protocol: Protocol, pairs: Mapping[tuple[str, str], _Pair]) -> Claim:
-    """Contacts and bytes at equal iterations."""
-    (_, kind), pair = next(iter(pairs.items()))
-    sums = []
-    for found in (pair.base, pair.upcycled):
-        rows = lab.train(settings(found.method, kind, protocol, tuning=False, seed=0)).rows[: protocol.rounds]
-        sums.append([sum(float(row[name]) for row in rows) for name in ("selected", "bytes_up", "bytes_down")])
-    shares = np.array(sums[1]) / np.array(sums[0])
-    return Claim(
-        "at equal iterations half of the contacts and half of the bytes (section 4)",
-        0.5,
-        [round(float(share), 4) for share in shares],
-        bool(np.abs(shares - 0.5).max() < 0.01),
-        f"contacts, bytes up and bytes down of Upcycled over those of the base in {protocol.rounds} iterations",
-    )
+    claim = f"{_LEVEL}: Upcycled-{base} is better than {base} on {title(kind)}"
+    note = f"both at lr={found.base.method.lr:g}, which was picked for the base"
+    if pair is None:
+        return Claim(claim, None, None, None, note, _LEVEL_CELLS)
+    note += f"; u={pair.upcycled.method.u:g}"
+    return Claim(claim, None, str(pair), decided(pair.gains, pair.error), note, _LEVEL_CELLS)

@@ -1,0 +1,106 @@
+"""The page of a reproduction: its verdicts and tables in Markdown, written by the command that made them.
+
+A page has a place for each reproduction that it tells of, between two marks that readers do not see::
+
+    <!-- atoll reproduce NAME -->
+    <!-- end of NAME -->
+
+What stands there is replaced; the words around it are the author's. A page that is not there yet is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import ConfigError
+
+from .entry import Claim, Entry
+
+__all__ = ["Page", "block"]
+
+_COUNTED = (
+    ("holds", "hold"),
+    ("does not hold", "do not hold"),
+    ("undecided", "are undecided"),
+    ("not run", "were not run"),
+)
+_COLUMNS = ("claim", "paper", "ours", "verdict", "note")
+
+
+@dataclass(frozen=True)
+class Page:
+    """The place of a reproduction in a Markdown file.
+
+    Attributes:
+        file: the page.
+        entry: the reproduction.
+    """
+
+    file: Path
+    entry: Entry
+
+    @property
+    def marks(self) -> tuple[str, str]:
+        """The lines before and after what is written."""
+        return f"<!-- atoll reproduce {self.entry.name} -->", f"<!-- end of {self.entry.name} -->"
+
+    def check(self) -> Page:
+        """Refuse a page that has no place for the reproduction, before anything is trained.
+
+        Raises:
+            ConfigError: the page is there, but not each mark once, in order.
+        """
+        self._around()
+        return self
+
+    def write(self, found: dict[str, Any]) -> None:
+        """Replace what stands between the marks by what `reproduce` found."""
+        before, after = self._around()
+        begin, end = self.marks
+        text = "\n".join([begin, block(found), end])
+        self.file.write_text(before + text + after, encoding="utf-8")
+
+    def _around(self) -> tuple[str, str]:
+        if not self.file.exists():
+            return f"# {self.entry.title}\n\n{self.entry.source}.\n\n", "\n"
+        text, (begin, end) = self.file.read_text(encoding="utf-8"), self.marks
+        if text.count(begin) != 1 or text.count(end) != 1 or text.index(end) < text.index(begin):
+            raise ConfigError(
+                f"the page has no place for {self.entry.name}",
+                where=str(self.file),
+                remedy=f"write the lines {begin} and {end} where it belongs, once each",
+            )
+        return text[: text.index(begin)], text[text.index(end) + len(end) :]
+
+
+def block(found: dict[str, Any]) -> str:
+    """What `reproduce` found, in Markdown: how many statements hold, and a table for each part.
+
+    A column that is empty throughout a table is left out.
+    """
+    claims = [Claim(**plain) for plain in found["claims"]]
+    said = ", ".join(f"{sum(claim.verdict == verdict for claim in claims)} {words}" for verdict, words in _COUNTED)
+    parts = [f"Of {len(claims)} statements: {said}. `atoll reproduce {found['name']}` makes them again."]
+    for part, some in groupby(claims, key=lambda claim: claim.part):
+        parts += [f"**{part}**"] * bool(part) + [_table([_row(claim) for claim in some])]
+    return "\n" + "\n\n".join(parts) + "\n"
+
+
+def _row(claim: Claim) -> tuple[str, ...]:
+    values = (claim.claim, claim.paper, claim.ours, claim.verdict, claim.note)
+    return tuple(_shown(value).replace("|", "\\|").replace("\n", " ") for value in values)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_shown, value))
+    return "" if value is None else str(value)
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    used = [i for i in range(len(_COLUMNS)) if any(row[i] for row in rows)]
+    lines = [tuple(_COLUMNS[i] for i in used), ("---",) * len(used), *(tuple(row[i] for i in used) for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,102 @@
+"""A base beside its Upcycled version, and the same at the base's rate: the cells of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..entry import Lab, NotKept
+from .cells import Cell, Protocol, cell, tuned
+from .methods import COEFFICIENT, Method
+
+__all__ = ["SEEDS", "Key", "Pair", "Pairs", "at_base_rate", "decided", "pairs_of"]
+
+SEEDS = 4
+"""Seeds from which a standard error says something."""
+Key = tuple[str, str]
+"""``(base, kind)``."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A base and its Upcycled version on a population, with the seeds that both ran.
+
+    Attributes:
+        base: its cell.
+        upcycled: its cell.
+    """
+
+    base: Cell
+    upcycled: Cell
+
+    @classmethod
+    def of(cls, base: Cell, upcycled: Cell) -> Pair:
+        """Two cells beside each other, one of which may have been stopped early."""
+        n = min(len(base.values), len(upcycled.values))
+        return cls(*(replace(found, values=found.values[:n]) for found in (base, upcycled)))
+
+    @property
+    def gains(self) -> np.ndarray:
+        """Percentage points, seed by seed."""
+        return np.asarray(100 * (self.upcycled.values - self.base.values))
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean gain; 0 with one seed."""
+        return float(self.gains.std(ddof=1) / len(self.gains) ** 0.5) if len(self.gains) > 1 else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.base} -> {self.upcycled} ({self.gains.mean():+.2f} ± {self.error:.2f})"
+
+
+def decided(gains: np.ndarray, error: float) -> bool | None:
+    """Whether a mean is positive or negative beyond noise, by more than two standard errors of `SEEDS` seeds or more; ``None`` where it is neither."""
+    mean = float(gains.mean())
+    return mean > 0 if len(gains) >= SEEDS and abs(mean) > 2 * error else None
+
+
+Pairs = Mapping[Key, Pair | None]
+"""The cells of a table; ``None`` where nothing could be trained and it was not kept."""
+
+
+def pairs_of(
+    lab: Lab,
+    protocol: Protocol,
+    kinds: Sequence[str],
+    bases: Sequence[str],
+    chosen: Mapping[str, tuple[float, float]] | None = None,
+) -> dict[Key, Pair | None]:
+    """Tune and run every cell.
+
+    Args:
+        lab: runs and keeps trainings.
+        protocol: how much is run.
+        kinds: populations.
+        bases: which of the seven.
+        chosen: base -> ``(lr, u)`` instead of tuning.
+    """
+    return {(base, kind): _pair(lab, protocol, base, kind, chosen) for kind in kinds for base in bases}
+
+
+def _pair(
+    lab: Lab, protocol: Protocol, base: str, kind: str, chosen: Mapping[str, tuple[float, float]] | None
+) -> Pair | None:
+    try:
+        if chosen is None:
+            own, up = (tuned(lab, base, way, kind, protocol) for way in ("base", "upcycled"))
+        else:
+            lr, u = chosen[base]
+            own, up = Method(base, "base", lr), Method(base, "upcycled", lr, u)
+        return Pair.of(cell(lab, own, kind, protocol), cell(lab, up, kind, protocol))
+    except NotKept:
+        return None
+
+
+def at_base_rate(lab: Lab, protocol: Protocol, kind: str, pair: Pair, u: float = COEFFICIENT) -> Pair | None:
+    """Upcycled at the learning rate that was picked for its base, so that the pick of another rate cannot be to blame."""
+    try:
+        return Pair.of(pair.base, cell(lab, replace(pair.base.method, way="upcycled", u=u), kind, protocol))
+    except NotKept:
+        return None

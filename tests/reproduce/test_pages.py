@@ -1,0 +1,96 @@
+"""A reproduction writes its own page: what stands there is what was found, and nothing else of the page changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.cli import run
+from atoll.core.errors import CheckpointError, ConfigError
+from atoll.reproduce import Claim, Entry, Lab, Page, registry, reproduce
+
+CLAIMS = [
+    Claim("a|b grows", 0.5, [0.4, 0.6], True, "by a rule"),
+    Claim("c shrinks", None, 2.5, False),
+    Claim("Syn(iid)", None, None, None, part="Cells"),
+    Claim("Syn(0,0)", None, "1 -> 2", None, part="Cells"),
+]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Entry:
+    """A reproduction of one blink: what it trains is four rounds of a linear model."""
+    settings: dict[str, Any] = {
+        "name": "blink",
+        "data": {"source": "iris", "partition": {"name": "iid", "parties": 5}},
+        "model": {"name": "linear", "features": 4, "outputs": 3},
+        "selection": "Everyone",
+        "rounds": 2,
+        "engine": "inline",
+    }
+
+    def judged(lab: Lab, quick: bool) -> list[Claim]:
+        lab.train(settings)
+        return CLAIMS
+
+    entry = Entry("blink", "A title", "A paper, Table 1", judged)
+    monkeypatch.setattr(registry, "entries", lambda: {"blink": entry})
+    return entry
+
+
+def test_a_new_page_has_title_source_counts_and_a_table_a_part(made: Entry, tmp_path: Path) -> None:
+    page = Page(tmp_path / "new.md", made).check()
+    page.write(reproduce("blink", Lab(tmp_path / "kept")))
+    assert page.file.read_text(encoding="utf-8") == (
+        "# A title\n\nA paper, Table 1.\n\n<!-- atoll reproduce blink -->\n\n"
+        "Of 4 statements: 1 hold, 1 do not hold, 1 are undecided, 1 were not run. `atoll reproduce blink` makes them again.\n\n"
+        "| claim | paper | ours | verdict | note |\n| --- | --- | --- | --- | --- |\n"
+        "| a\\|b grows | 0.5 | 0.4, 0.6 | holds | by a rule |\n| c shrinks |  | 2.5 | does not hold |  |\n\n"
+        "**Cells**\n\n| claim | ours | verdict |\n| --- | --- | --- |\n"
+        "| Syn(iid) |  | not run |\n| Syn(0,0) | 1 -> 2 | undecided |\n\n<!-- end of blink -->\n"
+    )
+
+
+def test_only_what_stands_between_the_marks_is_replaced(made: Entry, tmp_path: Path) -> None:
+    page = Page(tmp_path / "page.md", made)
+    begin, end = page.marks
+    page.file.write_text(f"Mine, before.\n\n{begin}\nold numbers\n{end}\n\nMine, after.\n", encoding="utf-8")
+    found = reproduce("blink", Lab(tmp_path / "kept"))
+    page.write(found)
+    once = page.file.read_text(encoding="utf-8")
+    assert once.startswith(f"Mine, before.\n\n{begin}\n\nOf 4 statements")
+    assert once.endswith(f"| undecided |\n\n{end}\n\nMine, after.\n")
+    assert "old numbers" not in once
+    page.write(found)
+    assert page.file.read_text(encoding="utf-8") == once
+
+
+@pytest.mark.parametrize("text", ["", "{begin}", "{end}\n{begin}", "{begin}\n{end}\n{begin}\n{end}"])
+def test_a_page_without_a_place_is_refused_before_anything_is_trained(made: Entry, tmp_path: Path, text: str) -> None:
+    page = Page(tmp_path / "page.md", made)
+    begin, end = page.marks
+    page.file.write_text(text.format(begin=begin, end=end), encoding="utf-8")
+    with pytest.raises(ConfigError, match="the page has no place for blink"):
+        page.check()
+    kept = tmp_path / "kept"
+    assert run(["reproduce", "blink", "--root", str(kept), "--page", str(page.file), "--json"]) == ConfigError.exit_code
+    assert not kept.exists()
+
+
+def test_the_command_writes_the_page_and_trains_nothing_where_it_may_not(
+    made: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["reproduce", "blink", "--root", str(tmp_path / "kept"), "--page", str(tmp_path / "a.md"), "--json"]
+    assert run([*command, "--kept"]) == CheckpointError.exit_code
+    assert json.loads(capsys.readouterr().out)["error"]["remedy"] == "run without --kept"
+    assert not (tmp_path / "a.md").exists()
+    assert run(command) == 0
+    told = json.loads(capsys.readouterr().out)["claims"]
+    assert [claim["holds"] for claim in told] == [True, False, None, None]
+    first = (tmp_path / "a.md").read_text(encoding="utf-8")
+    assert run([*command, "--kept"]) == 0
+    assert (tmp_path / "a.md").read_text(encoding="utf-8") == first
+    assert run([*command, "--kept", "--fresh"]) == ConfigError.exit_code
