@@ -21,6 +21,7 @@ _DRAW = np.random.default_rng(0)
 RATINGS = _DRAW.normal(size=(30, 2)) @ _DRAW.normal(size=(2, 20)) + 0.05 * _DRAW.normal(size=(30, 20))
 HALF = _DRAW.random((30, 20)) < 0.5
 ALL = np.ones_like(HALF)
+NEAR = 0.3  # the optimum is the same for every penalty; with this one 150 rounds come closer to it than 600 with 1
 
 
 def users(mask, count=30):
@@ -55,7 +56,7 @@ def objective(u, v, mask):
 
 def test_half_of_the_ratings_golden_objective_and_held_out_error():
     # Specification of the survey, section 6.3: 17.539479 = centralised alternating minimisation; held-out RMSE 0.0715, ratings' deviation 1.298.
-    found, u = factorise(HALF, rounds=700, tolerance=2e-5)
+    found, u = factorise(HALF, rounds=700, tolerance=2e-5, rho=NEAR)
     assert abs(found.objective - 17.539479) < 1e-5
     error = (u @ found.items.T - RATINGS)[~HALF]
     assert abs(np.sqrt((error**2).mean()) - 0.0715) < 1e-4
@@ -66,7 +67,7 @@ def test_half_of_the_ratings_golden_objective_and_held_out_error():
 
 def test_all_ratings_golden_objective():
     # Specification of the survey, section 6.3: 18.331398, and the balance 8.5065. Ours comes close from above in fewer rounds.
-    found, _ = factorise(ALL, rounds=600)
+    found, _ = factorise(ALL, rounds=170, rho=NEAR)
     assert 18.331398 - 1e-6 < found.objective < 18.331398 + 1e-5
     assert abs(sum(found.balance) / 2 - 8.5065) < 1e-3
     assert found.primal < 1e-5
@@ -74,8 +75,8 @@ def test_all_ratings_golden_objective():
 
 def test_a_third_of_the_users_a_round_goes_to_the_same_objective():
     # Specification of the survey, section 6.3: 18.331398 with 10 of 30 after many rounds.
-    found, u = factorise(ALL, rounds=400, cohort=10)
-    assert objective(u, found.items, ALL) < 18.331398 * 1.1
+    found, u = factorise(ALL, rounds=150, cohort=10, rho=NEAR)
+    assert 18.331398 < objective(u, found.items, ALL) < 18.331398 * 1.005
 
 
 def observed(form, rounds=12, cohort=None):
