@@ -63,7 +63,7 @@ ROWS = (
     Row(name="L-FedADMM rho=0.1 T=1 as printed", reference=3e-3, factor=2.0, quick=False, **_low_rank(0.1, 1, "step")),
     Row(name="L-FedADMM rho=0.1 T=5 as printed", diverges=True, **_low_rank(0.1, 5, "step")),
     Row(name="L-FedADMM rho=0.1 T=5", reference=1e-10, factor=2.0, **_low_rank(0.1, 5)),
-    Row(name="FedADMM T=5", algorithm=FedADMM(lr=0.05, steps=5), below=1e-13, origin="theory: the fixed point is the optimum"),
+    Row(name="FedADMM T=5", algorithm=FedADMM(lr=0.05, steps=5), below=1e-13, rounds=250, origin="theory: the fixed point is the optimum"),
     Row(
         name="FedADMM T=5, 3 of 10",
         algorithm=FedADMM(lr=0.05, steps=5),
@@ -76,6 +76,7 @@ ROWS = (
         name="CEADMM inexact T=1",
         algorithm=CEADMM(bound=10.0),
         below=1e-13,
+        rounds=250,
         origin="theory: the fixed point is the optimum",
         quick=False,
     ),
@@ -95,13 +96,13 @@ ROWS = (
         quick=False,
         **_WIDE,
     ),
-    Row(name="fast ADMM rho=0.1", algorithm=FastADMM(rho=0.1, **_EXACT), below=2e-13, quick=False, **_WIDE),
+    Row(name="fast ADMM rho=0.1", algorithm=FastADMM(rho=0.1, **_EXACT), below=2e-13, quick=False, **{**_WIDE, "rounds": 200}),
     Row(
         name="fast ADMM rho=1, no restart",
         algorithm=FastADMM(restart=False, **_EXACT),
         diverges=True,
         quick=False,
-        **_WIDE,
+        **{**_WIDE, "rounds": 200},
     ),
-    Row(name="Anderson ADMM rho=0.1", algorithm=AndersonADMM(rho=0.1, **_EXACT), below=2e-13, quick=False, **_WIDE),
+    Row(name="Anderson ADMM rho=0.1", algorithm=AndersonADMM(rho=0.1, **_EXACT), below=2e-13, quick=False, **{**_WIDE, "rounds": 180}),
 )  # fmt: skip
