@@ -121,8 +121,17 @@ class Tuning(Protocol):
         """Repeat an earlier decision."""
         ...
 
-    def prepare(self, cohort: Cohort, message: Tree) -> float:
-        """Decide and compile for cohorts like this one, before workers are started; return the expected seconds on one core."""
+    def prepare(self, cohort: Cohort, message: Tree, cores: int = 1) -> float:
+        """Decide and compile for cohorts like this one, before workers are started.
+
+        Args:
+            cohort: what one of so many workers would get of a cohort.
+            message: what it was sent.
+            cores: that a cohort may use; a task that would rather use them itself, in threads, says that nothing is left for workers.
+
+        Returns:
+            The expected seconds of ``cohort`` on one core that processes could share; 0 where threads do.
+        """
         ...
 
 

@@ -199,6 +199,11 @@ class Islands:
         return self._sizes
 
     @property
+    def stored(self) -> bool:
+        """Whether the rows of all clients lie in one data set, so that fetching them is cheap."""
+        return isinstance(self._supply, Pooled)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns."""
         return self._supply.schema().columns

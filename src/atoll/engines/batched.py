@@ -35,7 +35,7 @@ class Batched(Inline):
     Everything else (single replies, conversations, tasks without a fast path, work too small for a process) runs in this process.
 
     Args:
-        workers: processes that share a cohort, this one included; by default one a core.
+        workers: processes that share a cohort, this one included, or threads where a task has its own; by default one a core.
     """
 
     name: ClassVar[str] = "batched"
@@ -123,7 +123,8 @@ class Batched(Inline):
         part = positions[: -(-len(positions) // self.choices["workers"])]
         shelf = self.host.store.shelf(request.slot)
         cohort = Cohort(Parties(executor.roster, part), executor.keys(request, part), executor.population, shelf)
-        seconds = tuning.prepare(cohort, request.message) * len(positions) / max(1, len(part))
+        cores = 1 if recorded is not None else self.choices["workers"]
+        seconds = tuning.prepare(cohort, request.message, cores) * len(positions) / max(1, len(part))
         workers = self.choices["workers"] if seconds > WORTH_A_PROCESS else 1
         if recorded is not None:
             workers = int(recorded["workers"])

@@ -35,6 +35,7 @@ class Choices:
         unroll: local steps in one call of a program.
         compiled: whether programs are compiled.
         native: whether clients are run in native code where that can be had; compiled says so too.
+        threads: that share a cohort in native code; results do not depend on it.
         channels_last: memory order of images.
         widths: mini-batch sizes that programs are made for, others run without; ``None`` for all.
         stretch: how many times its own size a client's mini-batch may be padded to, to fit a program.
@@ -47,6 +48,7 @@ class Choices:
     unroll: int = 1
     compiled: bool = False
     native: bool = False
+    threads: int = 1
     channels_last: bool = False
     widths: tuple[int, ...] | None = None
     stretch: int = 2

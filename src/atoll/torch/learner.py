@@ -305,13 +305,14 @@ class _Tuning:
         """Repeat an earlier decision."""
         self._training.choices = choices
 
-    def prepare(self, cohort: Cohort, message: Tree) -> float:
-        """Decide and compile; return the expected seconds of this cohort on one core."""
+    def prepare(self, cohort: Cohort, message: Tree, cores: int = 1) -> float:
+        """Decide and compile; return the expected seconds of this cohort on one core that processes could share."""
+        cores = cores if getattr(cohort.population, "stored", False) else 1  # making rows is worth processes
         with one_thread():
             training, states, epochs = self._learner._before_last(cohort, message)
             rows = _rows_of(cohort)
             try:
-                training.prepare(rows, message["broadcast"], states, cohort.keys, epochs)
+                training.prepare(rows, message["broadcast"], states, cohort.keys, epochs, cores)
             except CompositionError:  # the algorithm wants single replies (`Parts`), which nobody can add up
                 self._learner._single_replies.add(message["phase"])
                 for _ in training.many(rows, message["broadcast"], states, cohort.keys, epochs):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,7 @@ __all__ = ["LocalTraining", "Source", "Summed", "TrainedBatch"]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CHUNK = 512  # clients whose rows are held at once
+_FETCHED = 4 << 20  # bytes of rows that are fetched in the time of a message to a worker and its answer
 
 
 @dataclass
@@ -241,8 +242,9 @@ class LocalTraining:
         return self._stateful
 
     def expected_seconds(self, clients: int) -> float:
-        """Seconds of one core for a cohort like the last one prepared, by arithmetic alone."""
-        return 0.0 if self._runner is None else self._runner.seconds_a_client * clients
+        """Seconds of one core for a cohort like the last one prepared, by arithmetic alone; 0 where threads share them already."""
+        shared = self._choices is not None and self._choices.threads > 1
+        return 0.0 if self._runner is None or shared else self._runner.seconds_a_client * clients
 
     def check_shard(self, shard: Any, where: str = "the model") -> None:
         """Refuse a client's or a server's data that the model does not fit; see `check`."""
@@ -316,11 +318,20 @@ class LocalTraining:
         clients: Sequence[Tree] | Privates | None,
         keys: NDArray[np.uint64],
         epochs: int | None = None,
+        cores: int = 1,
     ) -> None:
-        """Decide, trace and compile on a sample of the cohort that one worker will get, before workers are forked."""
+        """Decide, trace and compile on a sample of the cohort that one worker will get, before workers are forked.
+
+        Native code shares cohorts among threads instead, one a core, where this process fetches the rows of all about as fast as workers would
+        tell it their sums.
+        """
         self.many_sum(shards, broadcast, clients, keys, epochs)
         for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs):
-            self._open_runner().warm(pool, broadcast, states, keys[positions])
+            runner = self._open_runner()
+            runner.warm(pool, broadcast, states, keys[positions])
+            others = pool.x.nbytes / len(positions) * len(keys) * (cores - 1)
+            if cores > 1 and self._choices is not None and runner.natives.ready and others <= _FETCHED:
+                self._choices = replace(self._choices, threads=cores)
             break
 
     def _chunks(

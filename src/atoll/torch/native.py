@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import logging
-import math
 import os
 import platform
 import subprocess
@@ -19,7 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -28,11 +26,11 @@ from .backend import cache_folder, cpp_compiler
 from .compiler import trace
 from .fuse import fuse_updates
 from .native_emit import emit
-from .native_ops import C_TYPES, simple_operations
-from .native_source import EPILOGUE, PREAMBLE
+from .native_ops import simple_operations
+from .native_program import MOST, Column, program
 from .native_values import Body, Unsupported
 
-__all__ = ["Column", "NativeCode", "NativeSteps", "Phase", "make_code", "make_native", "simple_graph", "small_enough"]
+__all__ = ["NativeCode", "NativeSteps", "Phase", "make_code", "make_native", "simple_graph", "small_enough"]
 
 Tensor = torch.Tensor
 _LOG = logging.getLogger(__name__)
@@ -45,24 +43,11 @@ _FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fPIC",
+    "-pthread",
     "-shared",
 )
 _LARGEST = 8 << 20  # bytes that a step may touch: past the cache, a library's blocking of products wins
 _TIMEOUT = 300.0
-
-
-@dataclass(frozen=True)
-class Column:
-    """Memory that native code reads or writes.
-
-    Attributes:
-        example: a tensor with the shape and type of one entry.
-        per: one entry in all (``"job"``), one a ``"client"``, one a ``"step"``, or a pool of single rows of which a step takes some (``"row"``;
-            the example is one mini-batch, with an axis of one step).
-    """
-
-    example: Tensor
-    per: str
 
 
 @dataclass(frozen=True)
@@ -88,27 +73,45 @@ class NativeCode:
         used: for each column whether anything reads or writes it.
     """
 
-    def __init__(self, run: Any, room: int, used: list[bool], seconds: dict[str, float]) -> None:
-        self._run = run
-        self._room = torch.empty(room + 64, dtype=torch.uint8)
+    def __init__(self, library: ctypes.CDLL, used: list[bool], seconds: dict[str, float]) -> None:
+        self._run = library.run
+        self._run.restype = ctypes.c_int64
+        self._run.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64] * 2
+        self._size = ctypes.c_int64.in_dll(library, "ROOM").value  # of the scratch memory of a thread
+        self._room = torch.empty(0, dtype=torch.uint8)
         self.used = used
         self.seconds = seconds
 
-    def __call__(self, held: list[Tensor], rows: Tensor, begins: Tensor, active: Tensor | None = None) -> None:
+    def __call__(
+        self,
+        held: list[Tensor | None],
+        rows: Tensor,
+        begins: Tensor,
+        active: Tensor | None = None,
+        parts: Tensor | None = None,
+        threads: int = 1,
+    ) -> None:
         """Run.
 
         Args:
-            held: the columns, contiguous; what is written is written in place.
+            held: the columns, contiguous; what is written is written in place. ``None`` for those of a thread.
             rows: numbers of the pool's rows for each step, ``(steps of all clients, batch)``.
             begins: client ``c`` takes the steps ``begins[c]:begins[c + 1]``, ``(clients + 1,)``.
             active: whether a step is taken, ``(steps of all clients,)``; ``None`` for all.
+            parts: part ``p`` has the clients ``parts[p]:parts[p + 1]``, ``(parts + 1,)``; ``None`` for a single one. Results depend on it.
+            threads: that share the parts; all but this one begin and end within the call. Results do not depend on it.
 
         Raises:
             IndexError: the model looked up an entry that is not there.
         """
-        pointers = (ctypes.c_void_p * len(held))(*[t.data_ptr() for t in held])
+        cut = torch.tensor([0, len(begins) - 1]) if parts is None else parts
+        threads = max(1, min(threads, MOST, len(cut) - 1))
+        if len(self._room) < threads * self._size + 64:
+            self._room = torch.empty(threads * self._size + 64, dtype=torch.uint8)
         room = -(-self._room.data_ptr() // 64) * 64
-        bad = self._run(pointers, room, _pointer(rows), _pointer(begins), _pointer(active), len(begins) - 1)
+        pointers = (ctypes.c_void_p * len(held))(*[_address(t) for t in held])
+        given = (rows, begins, active, cut)
+        bad = self._run(pointers, room, *[_address(t) for t in given], len(cut) - 1, threads)
         if bad:
             raise IndexError("the model looked up an entry that is not there")
 
@@ -144,14 +147,14 @@ class NativeSteps:
         """
         clients, steps = rows.shape[:2]
         losses = torch.zeros(clients, dtype=torch.float32)
-        held = [*local, *(t.contiguous() for t in (*shared, *pool, *data)), losses]
+        held: list[Tensor | None] = [*local, *(t.contiguous() for t in (*shared, *pool, *data)), losses]
         begins = torch.arange(clients + 1) * steps
         self._code(held, rows.contiguous(), begins, None if active is None else active.contiguous())
         return losses
 
 
-def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def make_native(
@@ -209,86 +212,15 @@ def make_code(columns: Sequence[Column], phases: dict[str, Phase], began: float)
             used[i] |= bool(node.users)
         for i, _ in phase.writes:
             used[i] = True
-    room = sum(body.room for body in bodies.values())
-    if room > _LARGEST:
+    if sum(body.room for body in bodies.values()) > _LARGEST:
         return None
-    text = _source(columns, bodies, used)
+    text = program(columns, bodies, used)
     traced = time.perf_counter()
     library = _library(text)
     if library is None:
         return None
-    run = library.run
-    run.restype = ctypes.c_int64
-    run.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64]
     seconds = {"trace": traced - began, "compile": time.perf_counter() - traced}
-    room += sum(2 * (64 + _bytes(c.example)) for c in columns if c.per == "row")
-    return NativeCode(run, room + 64 * len(columns), used, seconds)
-
-
-def _bytes(example: Tensor) -> int:
-    return max(1, math.prod(example.shape)) * example.element_size()
-
-
-def _source(columns: Sequence[Column], bodies: dict[str, Body], used: list[bool]) -> str:
-    sizes = [_bytes(c.example) for c in columns]
-    pooled = [i for i, c in enumerate(columns) if c.per == "row"]
-    batch = columns[pooled[0]].example.shape[1]
-    taken = [i for i in pooled if used[i]]
-    held = [f"alignas(64) char g{i}[{sizes[i]}];" for i in taken]
-    fetch = [_fetch(i, sizes[i] // batch, batch) for i in taken]
-    begin = [
-        f"{C_TYPES.get(c.example.dtype, 'char')}* __restrict x{i} = ({C_TYPES.get(c.example.dtype, 'char')}*)p[{i}]; (void)x{i};"
-        for i, c in enumerate(columns)
-    ]
-    functions, scratch = [], []
-    for name in ("start", "step", "finish"):
-        body = bodies.get(name, Body())
-        # The phases' buffers lie behind one another in the scratch memory, so their names must differ.
-        scratch += [line.replace(" t", f" {name}_t") for line in body.buffers]
-        names = [line.split()[-1].partition("[")[0] for line in body.buffers]
-        functions += [
-            f"static void {name}(char** p, Scratch& scratch, i64& bad) {{",
-            "(void)p; (void)scratch; (void)bad;",
-            *(begin if body.lines else []),
-            *[f"auto& {t} = scratch.{name}_{t};" for t in names],
-            *body.lines,
-            "}",
-        ]
-    per_client = [size if c.per == "client" else 0 for c, size in zip(columns, sizes, strict=True)]
-    per_step = [size if c.per == "step" and u else 0 for c, size, u in zip(columns, sizes, used, strict=True)]
-    return "\n".join(
-        [
-            PREAMBLE,
-            f"constexpr int COUNT = {len(columns)};",
-            f"constexpr i64 PER_CLIENT[COUNT] = {{{', '.join(map(str, per_client))}}};",
-            f"constexpr i64 PER_STEP[COUNT] = {{{', '.join(map(str, per_step))}}};",
-            "struct Fetched {",
-            *held,
-            "};",
-            "struct Scratch {",
-            *scratch,
-            "Fetched fetched[2];",
-            "};",
-            f"constexpr i64 BATCH = {batch};",
-            "static void fetch(char** given, Fetched& to, const i64* rows) {",
-            "(void)given; (void)to; (void)rows;",
-            *fetch,
-            "}",
-            "static void point(char** p, Fetched& from) {",
-            "(void)p; (void)from;",
-            *[f"p[{i}] = from.g{i};" for i in taken],
-            "}",
-            *functions,
-            EPILOGUE,
-        ]
-    )
-
-
-def _fetch(i: int, size: int, batch: int) -> str:
-    """Copy one mini-batch's rows of a column to where the step reads them."""
-    return (
-        f"for (int b = 0; b < {batch}; ++b) std::memcpy(to.g{i} + b * {size}, given[{i}] + rows[b] * {size}, {size});"
-    )
+    return NativeCode(library, used, seconds)
 
 
 def _library(source: str) -> ctypes.CDLL | None:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .native import Column, NativeCode, Phase, make_code, simple_graph, small_enough
+from .native import NativeCode, Phase, make_code, simple_graph, small_enough
+from .native_program import Column
 from .sums import hand_over, summands
 from .update import StepForm, Update
 
@@ -45,7 +46,7 @@ class NativeCohort:
         self.seconds = code.seconds
         self._code = code
         self._columns = columns
-        self._local = [torch.empty(c.example.shape, dtype=c.example.dtype) for c in columns["local"]]
+        self._local = [None] * len(columns["local"])
         self._draws = code.used[self._number("seeds")]
         self._no_seeds = torch.zeros(2, dtype=torch.int64)
         self._room: _Room | None = None
@@ -58,6 +59,7 @@ class NativeCohort:
         line: Line,
         tensors: tuple[list[Tensor], list[Tensor]],
         keys: NDArray[np.uint64],
+        threads: int = 1,
     ) -> None:
         """Train clients and add them to the sums.
 
@@ -68,21 +70,24 @@ class NativeCohort:
             line: the clients' mini-batches.
             tensors: leaves of the broadcast, and of the private states, stacked.
             keys: one a client.
+            threads: that share the clients; sums do not depend on it.
         """
         sent, private = tensors
-        room = self._room_for(len(at))
-        room.clear()
+        room, parts = self._room_for(len(at)), _cut(line.begins)
+        room.arrays["loss"][0][:] = 0.0
         for name, numbers in (("examples", line.sizes), ("steps", line.steps)):
             room.arrays[name][0][:] = numbers
         data = [] if line.weights is None else [torch.from_numpy(line.weights)]
         seeds = torch.from_numpy(line.seeds(keys)) if self._draws else self._no_seeds
         given = [*sent, *self.update.network.frozen.values(), *private, pool.x, pool.y, *data, seeds]
         held = [*(tensor.contiguous() for tensor in given), *self._local, *room.tensors]
-        self._code(held, torch.from_numpy(line.rows), torch.from_numpy(line.begins))
+        threads = min(threads, 1 + int(line.begins[-1]) // _WORTH)
+        self._code(held, torch.from_numpy(line.rows), torch.from_numpy(line.begins), parts=parts, threads=threads)
         out, place = room.arrays["out"], 1 + len(self.update.kinds)
         # New states outlive this call, and the room does not.
         rest = [*out[place : place + place], *(leaf.copy() for leaf in out[place + place :])]
-        hand_over(made, self.update, at, [line.steps, np.stack(out[:place], 1), *rest], room.tensors_of("sums"))
+        sums = [np.asarray(parted.sum(axis=0, dtype=parted.dtype)) for parted in room.arrays["sums"]]
+        hand_over(made, self.update, at, [line.steps, np.stack(out[:place], 1), *rest], sums)
 
     def _room_for(self, count: int) -> _Room:
         """Memory for what is written of so many clients, kept between cohorts."""
@@ -100,16 +105,30 @@ class NativeCohort:
 
 
 _WRITTEN = ("examples", "steps", "loss", "sums", "out")
+_PARTS = 16  # into which clients are cut at most
+_WORTH = 128  # local steps that repay a thread where the model is as small as can be
+
+
+def _parts(clients: int) -> int:
+    """Parts of so many clients: never a question of cores, since sums are added up part by part."""
+    return min(_PARTS, -(-clients // 2))
+
+
+def _cut(begins: NDArray[np.int64]) -> Tensor:
+    """Cut clients into parts of nearly equal numbers of steps, ``(parts + 1,)``."""
+    clients = len(begins) - 1
+    parts = _parts(clients)
+    cut = np.searchsorted(begins, np.arange(parts + 1) * int(begins[-1]) // parts)
+    cut[0], cut[-1] = 0, clients
+    return torch.from_numpy(cut)
 
 
 class _Room:
     """Columns of one piece of memory, as tensors and as arrays."""
 
     def __init__(self, columns: dict[str, list[Column]], count: int) -> None:
-        shapes = {
-            name: [((count,) if c.per == "client" else ()) + tuple(c.example.shape) for c in some]
-            for name, some in columns.items()
-        }
+        many = {"client": count, "part": _parts(count)}
+        shapes = {name: [(many[c.per], *c.example.shape) for c in some] for name, some in columns.items()}
         kinds = [c.example.dtype for some in columns.values() for c in some]
         flat = [shape for some in shapes.values() for shape in some]
         sizes = [-(-math.prod(shape) * kind.itemsize // 64) * 64 for shape, kind in zip(flat, kinds, strict=True)]
@@ -123,10 +142,6 @@ class _Room:
     def tensors_of(self, name: str) -> list[Tensor]:
         """The columns of a name."""
         return [t for known, t in zip(self._names, self.tensors, strict=True) if known == name]
-
-    def clear(self) -> None:
-        """Set everything to zero."""
-        self._all.zero_()
 
 
 def make_cohort(
@@ -158,7 +173,7 @@ def make_cohort(
         "pool": _columns(batch, "row"),
         "weights": _columns([torch.zeros(1, width)] if weighted else [], "step"),
         "seeds": _columns([torch.zeros(1, 2, dtype=torch.int64)], "step"),
-        "local": _columns(local, "job"),
+        "local": _columns(local, "thread"),
         "examples": _columns([scalar], "client"),
         "steps": _columns([scalar], "client"),
         "loss": _columns([scalar], "client"),
@@ -175,7 +190,7 @@ def make_cohort(
     finish = simple_graph(_ending(update), [c.example for name in ends for c in columns[name]])
     results = _results(finish)
     count = len(results) - _after(update)
-    columns["sums"], columns["out"] = _columns(results[:count], "job"), _columns(results[count:], "client")
+    columns["sums"], columns["out"] = _columns(results[:count], "part"), _columns(results[count:], "client")
     numbers, place = {}, 0
     for name, some in columns.items():
         numbers[name] = list(range(place, place + len(some)))

@@ -7,9 +7,12 @@ last place), written without branches so that loops over them become vector code
 
 from __future__ import annotations
 
-__all__ = ["EPILOGUE", "PREAMBLE"]
+__all__ = ["PREAMBLE"]
 
 PREAMBLE = r"""
+#include <pthread.h>
+
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -265,33 +268,5 @@ INLINE i64 within(i64 i, i64 n, i64& bad) {
   i = i < 0 ? i + n : i;
   if (__builtin_expect(i < 0 || i >= n, 0)) { bad = 1; return 0; }
   return i;
-}
-"""
-
-EPILOGUE = r"""
-// For every client: the beginning, its steps but those that it sits out, the end. Rows of the pool are fetched one step ahead: the processor
-// then copies them while it computes, and what it wrote is in the cache before it is read.
-extern "C" i64 run(char** given, char* room, const i64* rows, const i64* begins, const uint8_t* active, i64 clients) {
-  Scratch& scratch = *(Scratch*)room;
-  char* p[COUNT];
-  i64 bad = 0, side = 0;
-  const i64 end = begins[clients];
-  const auto next = [&](i64 at) { while (active && at < end && !active[at]) ++at; return at; };
-  i64 ready = next(begins[0]);
-  if (ready < end) fetch(given, scratch.fetched[0], rows + ready * BATCH);
-  for (i64 c = 0; c < clients; ++c) {
-    for (int i = 0; i < COUNT; ++i) p[i] = given[i] + c * PER_CLIENT[i];
-    start(p, scratch, bad);
-    for (i64 at = ready; at < begins[c + 1]; at = ready) {
-      for (int i = 0; i < COUNT; ++i) if (PER_STEP[i]) p[i] = given[i] + at * PER_STEP[i];
-      ready = next(at + 1);
-      if (ready < end) fetch(given, scratch.fetched[1 - side], rows + ready * BATCH);
-      point(p, scratch.fetched[side]);
-      step(p, scratch, bad);
-      side = 1 - side;
-    }
-    finish(p, scratch, bad);
-  }
-  return bad;
 }
 """

@@ -87,7 +87,7 @@ class Natives:
                     continue
                 some = orders if len(part) == len(members) else Orders(part, pool.offsets, keys, work)
                 line = some.line(width, weighted=weighted)
-                code.add(made, positions[part], pool, line, (sent, stacked), keys[part])
+                code.add(made, positions[part], pool, line, (sent, stacked), keys[part], chosen.threads)
         if not left:
             return np.zeros(0, np.int64)
         rest = np.sort(np.concatenate(left))

@@ -60,7 +60,9 @@ class Accumulator:
         """Put the sums, and what is known of each client, into the cohort's."""
         at = np.concatenate([positions for positions, _ in self._added])
         columns = [self._column(i) for i in range(len(self._added[0][1]))]
-        hand_over(made, self.block.update, at, columns, self.sums)
+        hand_over(
+            made, self.block.update, at, columns, [leaf.detach().contiguous().cpu().numpy() for leaf in self.sums]
+        )
 
     def _column(self, i: int) -> NDArray[Any]:
         """One result over all blocks, a row a client."""
@@ -104,7 +106,7 @@ class Accumulator:
 
 
 def hand_over(
-    made: Summed, update: Update, at: NDArray[np.int64], columns: list[NDArray[Any]], sums: list[Tensor]
+    made: Summed, update: Update, at: NDArray[np.int64], columns: list[NDArray[Any]], sums: list[NDArray[Any]]
 ) -> None:
     """Put sums, and what is known of each of some clients, into the cohort's.
 
@@ -113,7 +115,7 @@ def hand_over(
         update: knows the structures.
         at: the clients' positions.
         columns: a row a client: steps, flags, losses, weights of the aggregates, leaves of the new states.
-        sums: leaves.
+        sums: leaves, which nobody writes to any more.
     """
     assert update.state is not None  # noqa: S101 - set by tracing
     steps, flags, losses, *rest = columns
@@ -130,10 +132,10 @@ def hand_over(
     merge(made.totals, _totals(update, sums, heavy, int(kept.sum())))
 
 
-def _totals(update: Update, sums: list[Tensor], weights: dict[str, float], count: int) -> Totals:
-    """The sums as NumPy."""
+def _totals(update: Update, sums: list[NDArray[Any]], weights: dict[str, float], count: int) -> Totals:
+    """The sums by name."""
     assert update.reply is not None  # noqa: S101
-    arrays = iter([leaf.detach().contiguous().cpu().numpy().copy() for leaf in sums])
+    arrays = iter(sums)
     totals: Totals = {}
     for (name, kind), fields in zip(update.kinds.items(), update.reply.skeleton.values(), strict=True):
         value = T.rebuild(fields["value"], arrays)
