@@ -18,7 +18,7 @@ from atoll.learn import FedAvg, Synchronous, Training, Uniform
 from atoll.learn.aggregation import KeepGlobal
 from atoll.learn.algorithms import DANE, FedAvgM, Scaffold, Upcycled
 from atoll.learn.pacing import Tiered
-from atoll.learn.pacing.tiered import cross_tier, tiers_of
+from atoll.learn.pacing.tiers import cross_tier, tiers_of
 from atoll.learn.selection import Schedule, TiFL
 from atoll.stages import QSGD
 

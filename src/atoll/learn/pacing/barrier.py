@@ -11,9 +11,9 @@ from ..admm.asynchronous import overdue
 from ..checks import require_count
 from ..selection.members import places_of
 from ..wrapped import innermost
+from .asynchronous import Asynchronous
 from .base import refuse
 from .buffered import Buffered
-from .in_flight import Asynchronous
 from .soundness import require_at_work
 
 if TYPE_CHECKING:

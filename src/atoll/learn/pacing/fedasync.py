@@ -9,7 +9,8 @@ from atoll.core import tree as T
 from atoll.core.errors import ConfigError
 
 from ..checks import require_count
-from .in_flight import Asynchronous, InFlight
+from .asynchronous import Asynchronous
+from .in_flight import InFlight
 from .soundness import require_delta
 from .staleness import ConstantStaleness, Staleness
 

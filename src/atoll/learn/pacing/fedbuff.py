@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..checks import require_choice, require_count, require_positive
+from .asynchronous import Asynchronous
 from .base import refuse
 from .buffered import Buffered, groups_of
-from .in_flight import Asynchronous
 from .soundness import require_at_work, require_delta
 from .staleness import PolynomialStaleness, Staleness
 

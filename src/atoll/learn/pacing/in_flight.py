@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from atoll.core.reducer import Plain
 from atoll.core.tree import Tree
 
 from ..algorithm import RoundInfo
-from ..checks import require_finite, require_positive
+from ..checks import require_finite
 from ..counts import population_examples
 from ..fates import energy_since
 from ..invitation import Inviter, reply_bytes
@@ -23,9 +23,7 @@ from ..rounds import ServerRounds, server_round
 from ..selection import Seen
 from ..selection.members import places_of
 from ..server_state import initial
-from .base import Pacing
 from .round_log import RoundLog
-from .soundness import require_flexible
 
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
@@ -36,32 +34,14 @@ if TYPE_CHECKING:
 
     from ..learner import Learner
     from ..training import Training
+    from .asynchronous import Asynchronous
 
-__all__ = ["Asynchronous", "InFlight"]
+__all__ = ["InFlight"]
 
 MOST_LOOKS = 100_000
 """How often a server that has nobody at work looks again for clients that are there."""
 MOST_ASKS = 1_000
 """How often it asks before one of those asked answers."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asynchronous(Pacing):
-    """Base of the asynchronous pacings.
-
-    Attributes:
-        look_again: seconds after which a server that has nobody at work looks again for clients that are there.
-    """
-
-    look_again: float = 60.0
-
-    def __post_init__(self) -> None:
-        require_positive(type(self).__name__, look_again=self.look_again)
-
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse what cannot be done when clients work on models of several versions."""
-        del learner, data
-        require_flexible(self, job)
 
 
 class InFlight(ServerRounds):

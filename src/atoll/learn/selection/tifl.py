@@ -13,7 +13,7 @@ from atoll.core.party import Parties
 from atoll.core.tree import Tree
 from atoll.learn.checks import require_count
 
-from ..pacing.tiered import tiers_of
+from ..pacing.tiers import tiers_of
 from .base import Candidates, Seen
 from .members import members, places_of
 from .uniform import Uniform

@@ -1,0 +1,162 @@
+"""The rounds of ``Tiered``: each is one tier's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.errors import ConfigError, QuorumError
+
+from ..invitation import Inviter
+from ..selection.members import places_of
+from ..server_state import global_model
+from .in_flight import MOST_LOOKS, InFlight
+from .tiers import tiers_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.federation import Federation
+    from atoll.core.flight import Handle
+    from atoll.core.tree import Tree
+
+    from ..learner import Learner
+    from ..training import Training
+    from .round_log import RoundLog
+    from .tiered import Tiered
+
+__all__ = ["TierRounds"]
+
+
+class TierRounds(InFlight):
+    """The rounds of ``Tiered``.
+
+    Its state holds besides: by client ``"took"``, mean seconds of its ``"heard"`` replies, or what is expected; ``"models"`` and ``"updates"`` of the
+    tiers; and ``"open"``: turn -> tier, places and end of each round under way.
+    """
+
+    def __init__(self, pacing: Tiered, job: Training, learner: Learner, data: Any) -> None:
+        super().__init__(pacing, job, learner, data)
+        self.pacing = pacing
+
+    @property
+    def ahead(self) -> bool:
+        """A tier's replies are used together."""
+        return False
+
+    def initial(self, fed: Federation) -> Tree:
+        """Every tier has the initial model."""
+        state, pacing = super().initial(fed), self.pacing
+        return {
+            **state,
+            "took": None if pacing.by == "forecast" else np.zeros(len(fed.parties)),
+            "heard": np.zeros(len(fed.parties), dtype=np.int64),
+            "models": [global_model(state)] * pacing.tiers,
+            "updates": np.zeros(pacing.tiers, dtype=np.int64),
+            "open": {},
+        }
+
+    async def updates(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
+        """Begin rounds of idle tiers, and fold the one that ends first."""
+        if state["took"] is None:
+            state = {**state, "took": self._expected(fed, state)}
+        state = await self._begun(fed, state, log)
+        turn, ended = min(state["open"].items(), key=lambda item: (item[1]["ends"], int(item[0])))
+        await fed.clock.sleep_until(ended["ends"])
+        await self.arrived(fed)
+        late = fed.cancel(fed.parties.positions[ended["places"]])
+        log.late, log.wasted = log.late + late, log.wasted + late
+        state = {**state, "open": {key: one for key, one in state["open"].items() if key != turn}}
+        replies = [handle for handle in self.held if handle.flight.request.turn == int(turn)]
+        state = await self._folded(fed, state, int(ended["tier"]), replies, log)
+        until = state["until"].copy()
+        until[ended["places"]] = fed.clock.now()
+        self.let_go(replies)
+        return {**state, "until": until}
+
+    def _expected(self, fed: Federation, state: Tree) -> NDArray[np.float64]:
+        seconds = Inviter(fed, self.job, self.learner, self.data, state).seconds(fed.parties)
+        if seconds is None:
+            raise ConfigError(
+                "nobody knows how long the devices will take",
+                where="Tiered.by='forecast'",
+                remedy="use devices that can be forecast (atoll.devices.Fleet), or by='observed'",
+            )
+        return seconds
+
+    async def _begun(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
+        """Every tier whose clients are there holds a round."""
+        size = math.ceil(self.at_work(fed) / self.pacing.tiers)
+        for _ in range(MOST_LOOKS):
+            tier, free = tiers_of(state["took"], self.pacing.tiers), self.free(fed, state)
+            of_free = tier[places_of(fed.parties.positions, free.positions)]
+            busy = {int(one["tier"]) for one in state["open"].values()}
+            for m in range(self.pacing.tiers):
+                if m not in busy and (of_free == m).any():
+                    state = await self.ask(fed, state, log, free[np.flatnonzero(of_free == m)], size)
+                    state = self._noted(fed, state, m)
+            if state["open"]:
+                return state
+            await fed.clock.sleep_until(fed.clock.now() + self.look_again)
+        raise QuorumError(
+            "no tier has a client that can be asked",
+            where=f"contact {state['contacts']}",
+            remedy="use devices that are there more often",
+        )
+
+    def _noted(self, fed: Federation, state: Tree, tier: int) -> Tree:
+        """When the round that was just begun will end: with the last reply, or the last loss that is noticed; at the deadline if that is sooner."""
+        flight = self.last
+        ends = float(np.where(np.isfinite(flight.arrives), flight.arrives, flight.lost).max())
+        if self.pacing.deadline is not None:
+            ends = min(ends, flight.sent + self.pacing.deadline)
+        if not math.isfinite(ends):
+            raise QuorumError(
+                f"a client of tier {tier + 1} will never answer, and no link notices",
+                where=f"contact {state['contacts']}",
+                remedy="give Tiered a deadline",
+            )
+        places = places_of(fed.parties.positions, flight.parties.positions)
+        return {
+            **state,
+            "open": {**state["open"], str(state["contacts"]): {"tier": tier, "ends": ends, "places": places}},
+        }
+
+    async def _folded(self, fed: Federation, state: Tree, tier: int, replies: list[Handle], log: RoundLog) -> Tree:
+        """The tier's model is its clients' mean, and the server's a mixture of the tiers'."""
+        if not replies:
+            return state
+        combined = await fed.combine(replies, uplink=self.job.up(self.phase), reducer=self.reducer)
+        log.used(replies, combined, state["version"])
+        if not combined.n:
+            return state
+        base = replies[0].flight.request.message["broadcast"]["params"]
+        updates, models = state["updates"].copy(), list(state["models"])
+        updates[tier] += 1
+        models[tier] = {**T.add(base, combined.value["update"]), **combined.value.get("buffers", {})}
+        shares = self.pacing.mixture(updates).tolist()
+        mixed = T.scale(models[0], shares[0])
+        for model, share in zip(models[1:], shares[1:], strict=True):
+            mixed = T.add(mixed, T.scale(model, share))
+        params = state["server"]["params"]
+        value = {**combined.value, "update": T.sub({name: mixed[name] for name in params}, params)}
+        if "buffers" in value:
+            value["buffers"] = {name: mixed[name] for name in value["buffers"]}
+        moved = replace(combined, value=value)
+        state = self.applied(fed, state, moved)
+        return {**self._observed(fed, state, replies), "updates": updates, "models": models}
+
+    def _observed(self, fed: Federation, state: Tree, replies: list[Handle]) -> Tree:
+        if self.pacing.by == "forecast":
+            return state
+        took, heard = state["took"].copy(), state["heard"].copy()
+        for handle in replies:
+            place = int(places_of(fed.parties.positions, np.array([handle.party.position]))[0])
+            seconds = float(handle.flight.arrives[handle.index] - handle.flight.sent)
+            heard[place] += 1
+            took[place] += (seconds - took[place]) / heard[place]
+        return {**state, "took": took, "heard": heard}
