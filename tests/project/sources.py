@@ -81,9 +81,10 @@ class Import:
     typing: bool
 
 
-def imports(module: Module) -> Iterator[Import]:
+@cache
+def imports(module: Module) -> tuple[Import, ...]:
     """Every import of a module: statements, and ``import_module("literal")``."""
-    yield from _walk(module, module.tree.body, eager=True, typing=False)
+    return tuple(_walk(module, module.tree.body, eager=True, typing=False))
 
 
 def _walk(module: Module, body: list[ast.stmt], *, eager: bool, typing: bool) -> Iterator[Import]:

@@ -40,7 +40,10 @@ EAGER: dict[str, set[str]] = {
 }
 NEVER: dict[str, set[str]] = {"core": {"torch"}, "learn": {"torch"}, "engines": {"torch"}}
 
-EVERY_IMPORT = [item for module in modules() for item in imports(module)]
+
+def every_import() -> list[Import]:
+    """The imports of all files."""
+    return [item for module in modules() for item in imports(module)]
 
 
 def _library(item: Import) -> str:
@@ -61,14 +64,14 @@ def test_a_room_imports_only_the_rooms_it_may(room: str) -> None:
     allowed = ROOMS[room]
     if allowed is ANY:
         return
-    own = [item for item in EVERY_IMPORT if item.module.room == room and _library(item) == "atoll"]
+    own = [item for item in every_import() if item.module.room == room and _library(item) == "atoll"]
     wrong = [f"{i.where} imports {i.target}" for i in own if _room(i) not in {room, *allowed}]
     assert not wrong, f"{room} may import {sorted({room, *allowed})} only"
 
 
 def test_only_people_and_tests_reach_the_runtime() -> None:
     """What is not about networks must run without them."""
-    users = {item.module.room for item in EVERY_IMPORT if _library(item) == "atoll" and _room(item) == "runtime"}
+    users = {item.module.room for item in every_import() if _library(item) == "atoll" and _room(item) == "runtime"}
     assert users <= {"runtime", "cli", "testing"}
 
 
@@ -76,7 +79,7 @@ def test_libraries_wait_until_they_are_used() -> None:
     ready = {"numpy", "atoll", *sys.stdlib_module_names}
     wrong = [
         f"{item.where} loads {_library(item)} at once"
-        for item in EVERY_IMPORT
+        for item in every_import()
         if item.eager and _library(item) not in ready | EAGER.get(item.module.room, set())
     ]
     assert not wrong, "import it inside the function that needs it"
@@ -84,18 +87,18 @@ def test_libraries_wait_until_they_are_used() -> None:
 
 @pytest.mark.parametrize("room", sorted(NEVER))
 def test_some_rooms_never_name_pytorch(room: str) -> None:
-    wrong = [i.where for i in EVERY_IMPORT if i.module.room == room and _library(i) in NEVER[room]]
+    wrong = [i.where for i in every_import() if i.module.room == room and _library(i) in NEVER[room]]
     assert not wrong
 
 
 def test_only_the_torch_room_loads_pytorch_at_once() -> None:
-    loads = {item.module.room for item in EVERY_IMPORT if item.eager and _library(item) == "torch"}
+    loads = {item.module.room for item in every_import() if item.eager and _library(item) == "torch"}
     assert loads <= {"torch"}
 
 
 def test_the_scanner_sees_what_it_must_see() -> None:
     """The guard itself: lazy, typed, relative and dynamic imports of this very package are found."""
-    found = {(item.module.name, item.target): item for item in EVERY_IMPORT}
+    found = {(item.module.name, item.target): item for item in every_import()}
     assert found["atoll.models", "torch.nn"].typing or not found["atoll.models", "torch.nn"].eager
     assert found["atoll.learn.training", "atoll.learn.algorithms.FedAvg"].eager
     assert not found["atoll.learn.topology.base", "atoll.learn.course.run_course"].eager
