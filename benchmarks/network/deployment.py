@@ -29,7 +29,7 @@ sys.path.insert(0, str(HERE.parent))
 import envs  # noqa: E402
 from sampler import PeakMemory, marked, reap  # noqa: E402
 
-MARK = "ATOLL_BENCH_RUN"
+MARK = "ATOLL_JOB_BENCH_RUN"  # so named, it reaches the processes of Atoll's jobs too
 NUMBERS = 4_500_000  # float32, 18 MB
 SAMPLE_SECONDS = 1.0  # between two looks at the memory of all processes
 
