@@ -179,6 +179,7 @@ def test_a_claim_that_does_not_hold_is_said():
     assert (noise.ours, noise.holds) == ("1/2", False)
     assert "worse: B on (x); better: A on (x)" in noise.note
     bases = judge_bases({**gains, ("B", "y"): (up, 0.06)})
+    assert [judge_bases({("A", "x"): (up, 0.06)}, n).verdict for n in (0, 1)] == ["holds", "undecided"]
     assert (bases.ours, bases.holds) == ("A +1.10, B -0.47", False)
     # What was not run leaves open whether all gain, and what the mean is; not that some lose.
     assert [claim.verdict for claim in judge_gains(gains, {}, absent=1)] == [

@@ -67,7 +67,11 @@ def _together(
     if level:
         said = judge_gains(gains_of(level), paper, cells - len(level))
         claims += [replace(claim, claim=f"{_LEVEL}: {claim.claim}") for claim in said]
-    claims += [judge_bases(gains_of(pairs)), folds(lab, protocol, pairs), contacts(lab, protocol, pairs)]
+    claims += [
+        judge_bases(gains_of(pairs), cells - len(pairs)),
+        folds(lab, protocol, pairs),
+        contacts(lab, protocol, pairs),
+    ]
     drifting = {kind: pair for (base, kind), pair in pairs.items() if base == "Scaffold"}
     claims += [scaffold(lab, protocol, drifting)] if drifting else []
     return [*claims, judge_level(pairs, paper)]
