@@ -10,16 +10,16 @@ import numpy as np
 
 from . import message as M
 from .ahead import added, singly
-from .clock import Free, Outcomes, Plan, Spending
+from .clock import Free, Outcomes, Plan
 from .errors import ConfigError, QuorumError
 from .flight import Arrivals, Flight, Handle
 from .meter import Meter
 from .party import Parties
 from .quota import Share
-from .request import Folded, Mail, Reply, Request
+from .request import Folded, Reply, Request
 from .results import Taker, Terms
+from .saved_flights import flights_of, saved_flights
 from .task import Task, Work, Workload
-from .wire import pack_folded, unpack_folded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -292,59 +292,13 @@ class Traffic:
     def save(self) -> dict[str, Any]:
         """The requests under way, for a checkpoint. What arrived and was not touched is still under way: it arrives again."""
         self._let_go()
-        messages = {
-            id(f.request.message): f.request.message for f in self.flights
-        }  # a model sent many times is kept once
-        places = {key: i for i, key in enumerate(messages)}
-        rows = [
-            {
-                "task": f.request.task.spec(),
-                "message": places[id(f.request.message)],
-                "id": f.request.id,
-                "key": f.request.key,
-                "mail": f.request.mail.sealed() if f.request.mail else {},
-                "positions": f.parties.positions,
-                "arrives": f.arrives,
-                "lost": f.lost,
-                "fraction": f.fraction,
-                "version": f.version,
-                "sent": f.sent,
-                "down": f.down,
-                "open": f.open | f.waiting,
-                "energy": f.energy,
-                "reason": f.reason,
-                "spending": None if f.spending is None else vars(f.spending),
-                "turn": f.request.turn,
-                "ahead": f.ahead,
-                "kept": None if f.kept is None else [[i, pack_folded(one)] for i, one in f.kept.items()],
-            }
-            for f in self.flights
-        ]
-        return {"messages": list(messages.values()), "rows": rows}
+        return saved_flights(self.flights)
 
     def load(self, saved: dict[str, Any], slot: str, find: Callable[[str], Task]) -> None:
         """Put the requests of a checkpoint back on their way."""
-        self.flights = []
-        for row in saved["rows"]:
-            mail = Mail(row["mail"]) if row["mail"] else None
-            message = saved["messages"][row["message"]]
-            request = Request(
-                row["id"], Task.of(row["task"], find), message, slot, row["key"], mail=mail, turn=row["turn"]
-            )
-            parties = Parties(self.world.roster, np.array(row["positions"]))
-            columns = [np.array(row[name]) for name in ("arrives", "fraction", "open", "lost")]
-            arrives, fraction, open_, lost = columns
-            waiting = np.zeros(len(parties), dtype=bool)
-            flight = Flight(
-                request, parties, arrives, fraction, row["version"], row["sent"], row["down"], open_, waiting, lost
-            )
-            flight.energy, flight.reason = (None if row[k] is None else np.array(row[k]) for k in ("energy", "reason"))
-            spending = row.get("spending")
-            flight.spending = None if spending is None else Spending(**{k: np.array(v) for k, v in spending.items()})
+        self.flights = flights_of(saved, self.world.roster, slot, find)
+        for flight in self.flights:
             flight.credit = self._credit
-            flight.ahead = row["ahead"]
-            flight.kept = None if row["kept"] is None else {int(i): unpack_folded(one) for i, one in row["kept"]}
-            self.flights.append(flight)
 
 
 def accepted_of(
