@@ -18,12 +18,13 @@ __all__ = ["aged", "begun", "rebuilt", "replaced", "resummed"]
 
 
 def begun(params: Tree, clients: int) -> Tree:
-    """Every client's entry is the initial model: ``{"rows": leaves (clients, ...), "mean": float64 leaves}``."""
+    """Every client's entry is the initial model: ``{"rows": leaves (clients, ...), "mean": float64 leaves, "entered": round of each entry}``."""
     rows = T.map(lambda leaf: np.repeat(np.asarray(leaf)[None], clients, axis=0), params)
-    return {"rows": rows, "mean": T.map(lambda leaf: np.asarray(leaf, dtype=np.float64), params)}
+    mean = T.map(lambda leaf: np.asarray(leaf, dtype=np.float64), params)
+    return {"rows": rows, "mean": mean, "entered": np.zeros(clients, dtype=np.int64)}
 
 
-def replaced(cache: Tree, places: NDArray[np.int64], models: Tree, shares: NDArray[np.float64]) -> Tree:
+def replaced(cache: Tree, places: NDArray[np.int64], models: Tree, shares: NDArray[np.float64], turn: int) -> Tree:
     """The cache with other entries; the mean moves by what changed, so that the cost is that of the changes.
 
     ``mean <- mean + sum_k share_k (model_k - entry_k)``. The rows are changed in place.
@@ -33,6 +34,7 @@ def replaced(cache: Tree, places: NDArray[np.int64], models: Tree, shares: NDArr
         places: rows, each at most once.
         models: leaves ``(len(places), ...)``, or ``(1, ...)`` for one model at all of them.
         shares: of every client in the mean, ``(clients,)``; they add up to 1.
+        turn: number of the round.
     """
     if not len(places):
         return cache
@@ -43,7 +45,9 @@ def replaced(cache: Tree, places: NDArray[np.int64], models: Tree, shares: NDArr
         rows[places] = fresh
         return mean + np.tensordot(weights, change, axes=1)
 
-    return {**cache, "mean": T.map(moved, cache["mean"], cache["rows"], models)}
+    entered = cache["entered"].copy()
+    entered[places] = turn
+    return {**cache, "mean": T.map(moved, cache["mean"], cache["rows"], models), "entered": entered}
 
 
 def resummed(cache: Tree, shares: NDArray[np.float64]) -> Tree:

@@ -22,6 +22,7 @@ from ..selection import Seen
 from ..selection.members import places_of
 from ..server_state import initial
 from .base import weighs_examples
+from .came import Came
 from .dispatch import Dispatch, dispatched
 from .model_cache import aged, begun, rebuilt, replaced
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.federation import Federation
-    from atoll.core.flight import Arrivals, Flight
+    from atoll.core.flight import Flight
     from atoll.core.party import Parties
     from atoll.core.results import Combined
 
@@ -44,7 +45,7 @@ class LagTolerantRounds(ServerRounds):
     """One server's rounds with ``SAFA``.
 
     Its state holds the server's, and by client: ``version`` (base of its model), ``progress`` (whole epochs that it has done on it without a reply),
-    ``tried`` and ``failed`` (rounds), ``entered`` (round of its entry in the cache), ``made`` (seconds on the clock at which its model was). And ``newest``: the same of the newest model; ``bases``: version -> the message that brought it; ``cache``:
+    ``tried`` and ``failed`` (rounds), ``made`` (seconds on the clock at which its model was). And ``newest``: the same of the newest model; ``bases``: version -> the message that brought it; ``cache``:
     see ``model_cache``; ``shares``: ``n_k / n``; ``falling``: who works on towards a crash that is still to come, which only the devices know.
     """
 
@@ -63,7 +64,6 @@ class LagTolerantRounds(ServerRounds):
             "progress": np.zeros(clients, dtype=np.int64),
             "tried": np.zeros(clients, dtype=np.int64),
             "failed": np.zeros(clients, dtype=np.int64),
-            "entered": np.zeros(clients, dtype=np.int64),
             "made": np.full(clients, fed.clock.now()),
             "newest": fed.clock.now(),
             "bases": {},
@@ -145,10 +145,8 @@ class LagTolerantRounds(ServerRounds):
 
     # ------------------------------------------------------------------ waiting
 
-    async def _wait(
-        self, fed: Federation, state: Tree, sent: Dispatch, start: float
-    ) -> tuple[Arrivals, NDArray[np.int64]]:
-        """Until the selection rule is content: all arrivals of this round, and the places of those taken."""
+    async def _wait(self, fed: Federation, state: Tree, sent: Dispatch, start: float) -> Came:
+        """Until the selection rule is content."""
         rule, known = self.job.selection, state["selection"]
         limit = None if self.pacing.deadline is None else start + self.pacing.deadline
         working = sent.working
@@ -157,6 +155,8 @@ class LagTolerantRounds(ServerRounds):
         taken, closing = rule.take(found.positions, count, known) if count else (np.zeros(0, np.int64), None)
         while closing is None and len(found) < working:
             more = await fed.arrivals(max(1, rule.missing(found.positions, count, known)), until=limit)
+            if limit is not None and len(more) and more.time[-1] > limit:
+                more = more.until(limit)  # likewise: what came too late is the next round's
             if len(more) == 0:
                 break
             found = found.then(more)
@@ -169,7 +169,7 @@ class LagTolerantRounds(ServerRounds):
         if self.pacing.published:
             found = found.then(fed.foreseen())
             fed.cancel()
-        return found, taken
+        return Came(found, taken)
 
     def _called_off(self, fed: Federation, sent: Dispatch, flights: list[tuple[Flight, int]]) -> Dispatch:
         """Tell those who still work that the round is full: they keep what they have. All of them began in this round."""
@@ -182,40 +182,28 @@ class LagTolerantRounds(ServerRounds):
     # ------------------------------------------------------------------ discriminative aggregation
 
     async def _aggregate(
-        self,
-        fed: Federation,
-        state: Tree,
-        number: int,
-        sent: Dispatch,
-        came: tuple[Arrivals, NDArray[np.int64]],
-        row: dict[str, Any],
+        self, fed: Federation, state: Tree, number: int, sent: Dispatch, came: Came, row: dict[str, Any]
     ) -> tuple[Tree, dict[str, Any]]:
-        arrived, taken = came
         turn, params, before = state["contacts"], state["server"]["params"], state
-        combined = await fed.combine(arrived, uplink=self.job.up(self.phase))
+        combined = await fed.combine(came.arrived, uplink=self.job.up(self.phase))
         account(row, combined)
         parts = combined.value.get("update", [])
-        places = places_of(fed.parties.positions, np.array([part.sender for part in parts], dtype=np.int64))
-        picked = np.isin(places, places_of(fed.parties.positions, arrived.positions[taken]))
+        senders = np.array([part.sender for part in parts], dtype=np.int64)
+        places, picked = places_of(fed.parties.positions, senders), came.picked(senders)
         models = rebuilt(parts, state["version"][places], state["bases"], params)
         cache, shares = state["cache"], state["shares"]
         # (1) before: replies taken go in, and the model for deprecated clients without one
-        cache = replaced(cache, places[picked], T.map(lambda leaf: leaf[picked], models), shares)
+        cache = replaced(cache, places[picked], T.map(lambda leaf: leaf[picked], models), shares, turn)
         stale = np.flatnonzero(sent.deprecated & ~np.isin(np.arange(len(shares)), places[picked]))
-        cache = replaced(cache, stale, T.map(lambda leaf: np.asarray(leaf)[None], params), shares)
+        cache = replaced(cache, stale, T.map(lambda leaf: np.asarray(leaf)[None], params), shares, turn)
         # (2) the model is the cache's mean
-        entered = state["entered"].copy()
-        entered[places[picked]] = entered[stale] = turn
-        mean = T.map(
-            lambda value, leaf: value.astype(np.asarray(leaf).dtype), self._mean(cache, shares, turn - entered), params
-        )
+        mean = T.map(lambda value, leaf: value.astype(np.asarray(leaf).dtype), self._mean(cache, shares, turn), params)
         info = round_info(fed, state, (number, True), row["selected"], combined.n)
         state = self._folded(state, combined, T.sub(mean, params), info)
         # (3) after: the other replies go in, and count in the next round
-        cache = replaced(cache, places[~picked], T.map(lambda leaf: leaf[~picked], models), shares)
+        cache = replaced(cache, places[~picked], T.map(lambda leaf: leaf[~picked], models), shares, turn)
         row.update(self._told(sent, came, places, picked, state["version"][places], row["wasted"]))
-        entered[places[~picked]] = turn
-        state = self._moved_on({**state, "cache": cache, "entered": entered, "newest": fed.clock.now()}, sent, places)
+        state = self._moved_on({**state, "cache": cache, "newest": fed.clock.now()}, sent, places)
         state = {**state, "server": self.job.algorithm.advance(state["server"], info)}
         require_finite(state["server"]["params"], number)
         rule = self.job.selection
@@ -225,12 +213,12 @@ class LagTolerantRounds(ServerRounds):
         seen = replace(seen, asked=asked, round=turn, row={"round": number, **row})
         return {**state, "selection": rule.accept(seen, state["selection"])}, row
 
-    def _mean(self, cache: Tree, shares: NDArray[np.float64], ages: NDArray[np.int64]) -> Tree:
+    def _mean(self, cache: Tree, shares: NDArray[np.float64], turn: int) -> Tree:
         """The mean of the cache, its entries weighed by their age where that is wanted."""
         staleness = self.pacing.staleness
         if staleness is None:
             return cache["mean"]
-        kinds, which = np.unique(ages, return_inverse=True)
+        kinds, which = np.unique(turn - cache["entered"], return_inverse=True)
         return aged(cache, shares, np.array([staleness.weight(int(age)) for age in kinds])[which])
 
     def _folded(self, state: Tree, combined: Combined, update: Tree, info: Any) -> Tree:
@@ -259,7 +247,7 @@ class LagTolerantRounds(ServerRounds):
     def _told(
         self,
         sent: Dispatch,
-        came: tuple[Arrivals, NDArray[np.int64]],
+        came: Came,
         places: NDArray[np.int64],
         picked: NDArray[np.bool_],
         bases: NDArray[np.int64],
@@ -267,9 +255,6 @@ class LagTolerantRounds(ServerRounds):
     ) -> dict[str, Any]:
         """What the round's row says of its clients; see ``History``."""
         lost = sent.fraction[sent.crashed] - (sent.saved[sent.crashed] / self.epochs if self.pacing.resume else 0.0)
-        arrived, taken = came
-        began = np.array([flight.sent for flight in arrived.flights])[arrived.flight_of[taken]] if len(taken) else 0.0
-        took = arrived.time[taken] - began
         return {
             "picked": int(picked.sum()),
             "undrafted": int((~picked).sum()),
@@ -279,20 +264,14 @@ class LagTolerantRounds(ServerRounds):
             "deprecated": int(sent.deprecated.sum()),
             "version_variance": float(np.var(bases)) if len(bases) else 0.0,
             "wasted": wasted + float(lost.sum()),
-            "slowest_picked": float(took.max(initial=0.0)),
+            "slowest_picked": came.slowest,
         }
 
-    def _seen(
-        self, fed: Federation, combined: Combined, came: tuple[Arrivals, NDArray[np.int64]], before: Tree
-    ) -> Seen:
+    def _seen(self, fed: Federation, combined: Combined, came: Came, before: Tree) -> Seen:
         """What the selection rule learns: of the replies that were taken. ``before`` is the state that the round began with."""
-        arrived, taken = came
         senders, reports = combined.senders, reports_of(combined)
-        order = np.argsort(arrived.positions, kind="stable")
-        at = order[np.searchsorted(arrived.positions[order], senders.positions)]
-        chosen = np.flatnonzero(np.isin(at, taken))
-        began = np.array([flight.sent for flight in arrived.flights])
-        seconds = arrived.time[at] - began[arrived.flight_of[at]] if len(at) else np.zeros(0)
+        at = came.places(senders)
+        chosen = np.flatnonzero(came.picked(senders.positions))
         told = {name: [values[i] for i in chosen.tolist()] for name, values in reports.items()}
         sent = received_model(before["bases"][str(before["contacts"] - 1)])
         own = own_reports(self.job, self.learner, sent, self.data)
@@ -301,4 +280,4 @@ class LagTolerantRounds(ServerRounds):
         taking = senders[chosen]
         # Version v is the model of round v + 1.
         based = before["version"][places_of(fed.parties.positions, taking.positions)] + 1
-        return Seen(0, taking, taking, seconds[chosen], told, {}, own, rows, based)
+        return Seen(0, taking, taking, came.seconds[at[chosen]], told, {}, own, rows, based)
