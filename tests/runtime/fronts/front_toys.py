@@ -18,7 +18,7 @@ from atoll.runs import yaml
 from atoll.runtime.fronts.admin import Admin
 from atoll.runtime.fronts.poc import Poc
 
-DEADLINE = 60.0
+DEADLINE = 300.0
 SITES = ["site-1", "site-2"]
 
 # Random steps with memory at the parties: whatever is lost or done twice shows in the sum. A task waits at the gate of its round while a file is there.

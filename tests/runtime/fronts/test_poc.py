@@ -67,15 +67,15 @@ def test_a_program_prints_what_it_returned(tmp_path: Path) -> None:
     (tmp_path / "code" / "counting.py").write_text(COUNTING, encoding="utf-8")
     job = {"name": "census", "source": "code", "program": "counting:census"}
     (tmp_path / "job.yaml").write_text(yaml.dump(job), encoding="utf-8")
-    words = [sys.executable, "-m", "atoll.cli", "poc", "job.yaml", "--sites", "2", "--folder", "all"]
+    words = [sys.executable, "-m", "atoll.cli", "poc", "job.yaml", "--sites", "1", "--folder", "all"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    rows = sum(len(part.dataset()) for part in digits_at(site_names(2)))
+    rows = sum(len(part.dataset()) for part in digits_at(site_names(1)))
     assert f'result: {{"rows": {rows}}}' in done.stdout
     assert " 0 B" not in done.stdout
     said = result_of(RunFolder(tmp_path / "all" / "result"))  # what --json adds the job's id and sites to
     assert said["result"] == {"rows": rows}
-    assert said["bytes_up"] > 100
+    assert said["bytes_up"] > 50
 
 
 def test_parts_are_the_rows_of_the_simulated_clients(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 __all__ = ["until"]
 
 
-async def until(found: Callable[[], object], seconds: float = 15.0) -> None:
+async def until(found: Callable[[], object], seconds: float = 120.0) -> None:
     """Let others run until something is true."""
     async with asyncio.timeout(seconds):
         while not found():
