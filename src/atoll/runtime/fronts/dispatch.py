@@ -22,6 +22,7 @@ from atoll.runtime.jobs.wants import Action, Deploy, Offer, Refuse, Release, Wai
 from .attempt import Attempt
 from .control import text, whole
 from .desk import Desk
+from .desks import Desks
 from .news import News
 from .outcomes import Outcome, crashed, failed, state_after
 
@@ -49,14 +50,13 @@ class Dispatcher:
     """
 
     def __init__(self, store: JobStore, scheduler: Scheduler, begin: Begin, news: News) -> None:
-        self.desks: dict[str, Desk] = {}
+        self.desks = Desks()
         self._store = store
         self._scheduler = scheduler
         self._begin = begin
         self._news = news
         self._attempts: dict[str, Attempt] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._reached: dict[str, bool] = {}
         self._stirred = asyncio.Event()
         self._closing = False
 
@@ -107,14 +107,12 @@ class Dispatcher:
 
     def joined(self, desk: Desk) -> None:
         """A site has a new line."""
-        self.desks[desk.name] = desk
-        self._reached[desk.name] = True
+        self.desks.put(desk)
         self._do(self._scheduler.arrived(desk.name, time.monotonic(), desk.holding))
 
     def left(self, desk: Desk) -> None:
         """The line of a site is lost."""
-        if self.desks.get(desk.name) is desk:
-            del self.desks[desk.name]
+        if self.desks.remove(desk):
             self._do(self._scheduler.left(desk.name, time.monotonic()))
 
     def offered(self, desk: Desk, frame: Any) -> None:
@@ -150,12 +148,8 @@ class Dispatcher:
     def _look(self) -> None:
         """A line that is cut is not lost: its site cannot be asked meanwhile, and what runs there runs on."""
         now = time.monotonic()
-        for name, desk in self.desks.items():
-            if desk.connected == self._reached.get(name):
-                continue
-            self._reached[name] = desk.connected
-            scheduler = self._scheduler
-            self._do(scheduler.arrived(name, now) if desk.connected else scheduler.left(name, now))
+        for site, there in self.desks.changed():
+            self._do(self._scheduler.arrived(site, now) if there else self._scheduler.left(site, now))
 
     # ------------------------------------------------------------------ what is to be done
 
@@ -163,9 +157,9 @@ class Dispatcher:
         for action in actions:
             match action:
                 case Offer(job, site, need, ticket):
-                    self._tell(site, "offer", job=job, resources=need.tree(), ticket=ticket)
+                    self.desks.tell(site, "offer", job=job, resources=need.tree(), ticket=ticket)
                 case Release(job, site):
-                    self._tell(site, "release", job=job)
+                    self.desks.tell(site, "release", job=job)
                 case Deploy(job, sites):
                     self._spawn(self._attempt(job, sites))
                 case Refuse(job, error):
@@ -179,11 +173,6 @@ class Dispatcher:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _tell(self, site: str, op: str, **fields: Any) -> None:
-        desk = self.desks.get(site)
-        if desk is not None:
-            desk.tell(op, **fields)
 
     async def _attempt(self, job: str, sites: tuple[str, ...]) -> None:
         outcome = crashed("the server was stopped")
@@ -207,11 +196,12 @@ class Dispatcher:
     async def _carried(self, job: str, sites: tuple[str, ...]) -> Outcome:
         self._move(job, JobState.SCHEDULED, reason="sites hold what it asks for")
         record = self._move(job, JobState.DEPLOYING, sites=sites, reason=f"attempt at {', '.join(sites)}")
-        desks = [self.desks[site] for site in sites if site in self.desks]
-        if len(desks) < len(sites):
-            gone = ", ".join(sorted(set(sites) - {desk.name for desk in desks}))
-            return crashed(f"site {gone} went away before the attempt began")
-        attempt = self._begin(record, desks, lambda late: self._runs(job, record.attempts, late))
+        gone = self.desks.without(sites)
+        if gone:
+            return crashed(f"site {', '.join(gone)} went away before the attempt began")
+        attempt = self._begin(
+            record, [self.desks[site] for site in sites], lambda late: self._runs(job, record.attempts, late)
+        )
         self._attempts[job] = attempt
         return await attempt.run()
 

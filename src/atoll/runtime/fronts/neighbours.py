@@ -19,11 +19,12 @@ from atoll.core.errors import ConfigError, IdentityError
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import Credentials
 from atoll.runtime.line import Channel, Line, LineLost, Settings, Switchboard, dial_line
+from atoll.runtime.provision import Kit
 from atoll.runtime.provision.revocations import RevocationList, read_list
 from atoll.runtime.transport import Listener, Pipe, transport
 from atoll.runtime.transport.addresses import joined, split
 
-__all__ = ["Neighbours", "partners"]
+__all__ = ["Neighbours", "partners", "require_named"]
 
 _LOG = logging.getLogger("atoll.runtime")
 _SITES = ("site",)
@@ -42,6 +43,26 @@ def partners(me: str, addresses: Mapping[str, str]) -> tuple[dict[str, str], set
     mine, others = addresses.get(me, ""), {site: at for site, at in addresses.items() if site != me}
     dialled = {site: at for site, at in others.items() if at and (not mine or me < site)}
     return dialled, {site for site in others if mine and site not in dialled}
+
+
+def require_named(kit: Kit, address: str) -> None:
+    """Refuse to listen where no other site could verify who listens.
+
+    Args:
+        kit: the site's own.
+        address: ``host:port``, as others would dial it.
+
+    Raises:
+        ConfigError: the kit's certificate does not name the host.
+    """
+    host, _ = split(address)
+    if host not in kit.config.direct:
+        named = ", ".join(kit.config.direct) or "none"
+        raise ConfigError(
+            f"the kit of {kit.name!r} is not made to be dialled at {host!r} (direct: {named})",
+            where=f"--direct {address}",
+            remedy=f"add `direct: [{host}]` to the site in project.yaml, then atoll provision PROJECT --renew {kit.name}",
+        )
 
 
 class Neighbours:

@@ -17,11 +17,10 @@ from atoll.runtime.jobs.register import Register
 from atoll.runtime.jobs.resources import ResourceManager
 from atoll.runtime.line import Backoff, Channel, Line, LineRefused, Settings, dial_line
 from atoll.runtime.provision import Kit
-from atoll.runtime.transport.addresses import split
 
 from .control import CONTROL, FROM_SERVER, Control, content, direct_channel, job_channel, text, whole
 from .dialling import dialler
-from .neighbours import Neighbours
+from .neighbours import Neighbours, require_named
 from .place import Place
 from .posting import Post, Posting
 
@@ -70,7 +69,7 @@ class Site:
         self.folder = folder
         self._dial = dialler(kit, server)
         if direct is not None:
-            _require_named(kit, direct)
+            require_named(kit, direct)
         self._neighbours = Neighbours(
             kit.credentials(), kit.transport, direct, Settings(spool=folder / "spool", patience=_AWAY)
         )
@@ -251,15 +250,3 @@ class Site:
     def _tell(self, op: str, **fields: Any) -> None:
         if self._control is not None:
             self._control.tell(op, **fields)
-
-
-def _require_named(kit: Kit, address: str) -> None:
-    """Refuse to listen where no other site could verify who listens."""
-    host, _ = split(address)
-    if host not in kit.config.direct:
-        named = ", ".join(kit.config.direct) or "none"
-        raise ConfigError(
-            f"the kit of {kit.name!r} is not made to be dialled at {host!r} (direct: {named})",
-            where=f"--direct {address}",
-            remedy=f"add `direct: [{host}]` to the site in project.yaml, then atoll provision PROJECT --renew {kit.name}",
-        )
