@@ -46,11 +46,19 @@ def test_an_update_becomes_one_accumulating_product(update: Any, shapes: str, ow
     torch.testing.assert_close(w, want) if owned else None
 
 
-def test_a_weight_that_is_read_later_is_not_overwritten() -> None:
-    def fn(w: Any, a: Any, b: Any) -> Any:
-        new = w - 0.5 * (a.t() @ b)
-        return new, w.t().sum()
+def _read_after(w: Any, a: Any, b: Any) -> Any:
+    new = w - 0.5 * (a.t() @ b)
+    return new, w.t().sum()
 
+
+def _seen_before_and_read_after(w: Any, a: Any, b: Any) -> Any:
+    part = w.split(1)[0]
+    new = w - 0.5 * (a.t() @ b)
+    return new, part.sum()
+
+
+@pytest.mark.parametrize("fn", [_read_after, _seen_before_and_read_after])
+def test_a_weight_that_is_read_later_is_not_overwritten(fn: Any) -> None:
     draw = torch.Generator().manual_seed(0)
     w, a, b = (torch.randn(s, generator=draw) for s in SHAPES["matrix"])
     gm = make_fx(fn, tracing_mode="fake")(w, a, b)

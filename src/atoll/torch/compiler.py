@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 from atoll.core.errors import AtollError
 
 from .backend import cache_folder, cpp_compiler
+from .fold import fold_constants
 from .fuse import fuse_updates, mutated, tidy
 from .record import record
 
@@ -93,6 +94,8 @@ def _make_program(
     inputs = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device) for t in inputs]
     gm = by_pytorch(fn, inputs, _generators_table()) if compiled else trace(fn, inputs)
     fuse_updates(gm, owned or set()) if owned else tidy(gm)
+    if not compiled and inputs:
+        fold_constants(gm, inputs[0].device)
     traced = time.perf_counter()
     call = None
     if compiled:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-__all__ = ["fuse_updates", "mutated", "tidy"]
+__all__ = ["exposed", "fuse_updates", "mutated", "mutates", "tidy"]
 
 aten = torch.ops.aten
 _SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default}
@@ -33,6 +33,8 @@ _VIEWS = {
     aten.as_strided.default,
     *_SAME,
 }
+_RESHAPES = {aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.reshape.default}
+_PRODUCTS_BY_ENTRY = {aten.mul.Scalar, aten.mul.Tensor}
 _PRODUCTS = {aten.mm.default, aten.bmm.default}
 _IN_PLACE = {
     (aten.mm.default, True): aten.addmm_.default,
@@ -43,15 +45,29 @@ _IN_PLACE = {
 
 
 def tidy(gm: GraphModule) -> None:
-    """Drop detaches and operations that nobody uses."""
+    """Drop operations that change nothing, and those that nobody uses."""
     for node in list(gm.graph.nodes):
-        if node.target in (aten.detach.default, aten.alias.default):
+        if _changes_nothing(node):
             node.replace_all_uses_with(node.args[0])
             gm.graph.erase_node(node)
     for node in reversed(list(gm.graph.nodes)):
-        if node.op in ("call_function", "get_attr") and not node.users and not _mutates(node):
+        if node.op in ("call_function", "get_attr") and not node.users and not mutates(node):
             gm.graph.erase_node(node)
     gm.recompile()
+
+
+def _changes_nothing(node: Node) -> bool:
+    """Whether the result is the first argument: a detach, the same shape again, a product with one of which nobody keeps a copy."""
+    if node.target in (aten.detach.default, aten.alias.default):
+        return True
+    if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
+        return False
+    given = node.args[0]
+    if node.target in _RESHAPES:
+        return bool(given.meta["val"].shape == node.meta["val"].shape)
+    if node.target not in _PRODUCTS_BY_ENTRY or node.args[1] != 1 or given.meta["val"].dtype != node.meta["val"].dtype:
+        return False
+    return not exposed(given) and not exposed(node)
 
 
 def fuse_updates(gm: GraphModule, owned: set[int]) -> int:
@@ -85,22 +101,37 @@ def fuse_updates(gm: GraphModule, owned: set[int]) -> int:
 def mutated(gm: GraphModule) -> set[int]:
     """Numbers of the inputs that a program overwrites."""
     inputs = {node: i for i, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder")}
-    return {inputs[n.args[0]] for n in gm.graph.nodes if _mutates(n) and n.args[0] in inputs}
+    return {inputs[n.args[0]] for n in gm.graph.nodes if mutates(n) and n.args[0] in inputs}
 
 
-def _mutates(node: Node) -> bool:
+def mutates(node: Node) -> bool:
+    """Whether an operation writes to its first argument."""
     schema = getattr(node.target, "_schema", None)
     return bool(schema is not None and schema.is_mutable)
 
 
+def exposed(node: Node) -> bool:
+    """Whether somebody writes to the node's memory or gets it as a result, through views too."""
+    return any(reader.op == "output" or mutates(reader) for reader in _readers(node))
+
+
 def _readers(node: Node) -> set[Node]:
     """Everything that reads the node's memory, through views too."""
-    readers: set[Node] = set()
-    for user in node.users:
-        readers.add(user)
-        if user.target in _VIEWS or user.target is operator.getitem:
-            readers |= _readers(user)
-    return readers
+    found: set[Node] = set()
+    waiting = list(node.users)
+    while waiting:
+        user = waiting.pop()
+        if user not in found:
+            found.add(user)
+            waiting += user.users if _shares(user) else ()
+    return found
+
+
+def _shares(node: Node) -> bool:
+    """Whether a result may be the memory of an argument."""
+    schema = getattr(node.target, "_schema", None)
+    views = schema is not None and any(value.alias_info is not None for value in schema.returns)
+    return views or node.target in _VIEWS or node.target is operator.getitem
 
 
 def _match(node: Node) -> tuple[Node, Node, tuple[Any, float], bool] | None:

@@ -6,6 +6,7 @@ gets traced and compiled.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -139,14 +140,14 @@ class Update:
         ) -> list[Tensor]:
             frozen = dict(zip(self.frozen_names, fixed, strict=True))
             broadcast = self.broadcast.build(sent)
-            total = torch.zeros((), dtype=self.network.dtype, device=seeds.device)
+            losses: list[Tensor] = []
             for s in range(form.unroll):
                 batch = [column[s] for column in data]
                 weights = batch[2] if form.weighted else None
                 active = batch[-1] if form.masked else None
                 local, loss = self._step(local, broadcast, frozen, batch[0], batch[1], weights, seeds[s], active)
-                total = total + loss
-            return [*local, total]
+                losses.append(loss)
+            return [*local, functools.reduce(torch.add, losses)]
 
         def call(*flat: Tensor) -> list[Tensor]:
             a, b, c = counts
