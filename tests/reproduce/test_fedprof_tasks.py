@@ -39,10 +39,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name in ("gas_turbine", "airfoil", "mnist", "cifar10_subset"):
         (tmp_path / name).mkdir()
     for year in range(2011, 2016):
-        x = rng.normal(size=(60, 9))
+        x = rng.normal(size=(300, 9))
         y = np.exp(0.3 * x[:, :2]) * [2.0, 60.0]
         (tmp_path / "gas_turbine" / f"gt_{year}.csv.gz").write_bytes(_csv(SENSORS, np.hstack([x, y])))
-    x = rng.normal(size=(100, 5))
+    x = rng.normal(size=(300, 5))
     (tmp_path / "airfoil" / "airfoil_self_noise.csv.gz").write_bytes(_csv(FOIL, np.hstack([x, 120 + 5 * x[:, :1]])))
     for part, n in (("train", 6000), ("t10k", 20)):
         for kind, array in (
@@ -75,7 +75,7 @@ def test_who_has_which_data(folder):
     turbine = tasks.islands("gasturbine")
     assert kinds(turbine) == {"": 25, "fake": 5, "noise": 20}  # 10 % without valid data, 40 % noisy
     assert len(turbine) == 50
-    assert sum(turbine.sizes) == 210
+    assert sum(turbine.sizes) == 1050
     assert np.asarray(turbine.test.y).min() > 0
     images = tasks.islands("images")
     assert kinds(images) == {"": 400, "blur": 200, "irrelevant": 150, "salt_and_pepper": 250}
@@ -103,7 +103,7 @@ def test_scaled_targets_keep_the_accuracy(folder):
 def test_hybridfl_data(folder):
     foil = hybrid.islands("aerofoil")
     assert len(foil) == 15
-    assert sum(foil.sizes) == 80
+    assert sum(foil.sizes) == 240
     values = np.asarray(foil.pooled().y)
     assert 0 < values.min() < 0.01
     assert values.max() == pytest.approx(1.0)
