@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core.errors import TaskError
 from atoll.core.event import Event
 from atoll.core.executor import Executor
 from atoll.core.idle import IdleSelector, WatchedLoop, watching
@@ -20,6 +19,7 @@ from atoll.core.shelf import Shelf
 from atoll.core.states import States
 from atoll.core.wire import pack_error, pack_folded, pack_ran, unpack_request
 
+from .actors import Actors, answer_of
 from .link import Link, LinkClosed
 
 __all__ = ["Worker", "carried_shelves", "collector", "serve"]
@@ -38,9 +38,7 @@ class Worker:
         self.link = link
         self.executor = executor
         self.registry = registry
-        self._peers: dict[tuple[int, str], LocalPeers] = {}
-        self._running: dict[int, set[asyncio.Task[None]]] = {}
-        self._told: dict[tuple[int, str], dict[str, int]] = {}
+        self._actors = Actors()
         self._telling: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
@@ -49,10 +47,9 @@ class Worker:
             while True:
                 frame = await self.link.recv()
                 if frame["op"] in ("hand", "gone"):
-                    self._hand(frame)
+                    self._actors.hand(frame)
                 elif frame["op"] == "stop":
-                    for role in self._running.get(frame["session"], ()):
-                        role.cancel()
+                    self._actors.stop(frame["session"])
                 elif frame["op"] == "role":
                     self._start_role(frame)
                     await asyncio.sleep(0)  # let it begin: a task that is cancelled before never answers
@@ -61,17 +58,14 @@ class Worker:
 
     def _idle(self) -> bool:
         """Nothing goes on here: say which roles wait for whom, if that is news."""
-        waits = {key: peers.waits() for key, peers in self._peers.items()}
-        news = {key: found for key, found in waits.items() if found and found != self._told.get(key)}
-        self._told = waits
+        news = self._actors.waiting()
         if news:
             self._telling = asyncio.create_task(self._tell(news))
         return bool(news)
 
-    async def _tell(self, news: Mapping[tuple[int, str], dict[str, int]]) -> None:
+    async def _tell(self, frames: list[dict[str, Any]]) -> None:
         with contextlib.suppress(LinkClosed):
-            for (session, role), waits in news.items():
-                frame = {"op": "waits", "session": session, "role": role, "for": [[r, had] for r, had in waits.items()]}
+            for frame in frames:
                 await self.link.send(frame)
 
     async def _answer(self, frame: Any) -> None:
@@ -97,15 +91,6 @@ class Worker:
         ]
         return {"ran": ran}
 
-    def _hand(self, frame: Any) -> None:
-        peers = self._peers.get((frame["session"], frame["role"]))
-        if peers is None:
-            return
-        if frame["op"] == "gone":
-            peers.gone(frame["source"])
-        else:
-            peers.put(frame["source"], frame["message"], frame["time"])
-
     def _start_role(self, frame: Any) -> None:
         session, role = frame["session"], frame["role"]
 
@@ -115,25 +100,18 @@ class Worker:
             )
 
         peers = LocalPeers(role, list(frame["others"]), carry, frame["start"])
-        self._peers[session, role] = peers
-        task = asyncio.create_task(self._role(frame, peers))
-        self._running.setdefault(session, set()).add(task)
+        self._actors.begin((session, role), peers, self._role(frame, peers))
 
     async def _role(self, frame: Any, peers: LocalPeers) -> None:
         events: list[Any] = []
-        states = dict(frame["states"])
-        try:
-            request = unpack_request(frame["request"], self.registry)
-            ran = await self.executor.role(request, frame["position"], peers, states.get, collector(events))
-            answer: dict[str, Any] = {"ran": [pack_ran(ran)]}
-        except asyncio.CancelledError:
-            answer = {"error": pack_error(TaskError("stopped because another role of the session failed"))}
-        except Exception as error:
-            answer = {"error": pack_error(error)}
-        self._peers.pop((frame["session"], frame["role"]), None)
-        if not any(session == frame["session"] for session, _ in self._peers):
-            self._running.pop(frame["session"], None)
+        answer = await answer_of(self._play(frame, peers, events))
+        self._actors.end((frame["session"], frame["role"]))
         await self.link.send({"id": frame["id"], "events": events, **answer})
+
+    async def _play(self, frame: Any, peers: LocalPeers, events: list[Any]) -> dict[str, Any]:
+        request, states = unpack_request(frame["request"], self.registry), dict(frame["states"])
+        ran = await self.executor.role(request, frame["position"], peers, states.get, collector(events))
+        return {"ran": [pack_ran(ran)]}
 
 
 def carried_shelves(frame: Any) -> tuple[Shelf, Shelf | None]:

@@ -20,7 +20,8 @@ from atoll.core.wire import pack_request
 from atoll.core.world import World
 from atoll.engines.inline import Inline
 from atoll.engines.link import LinkClosed
-from atoll.runtime.network.direct import WORDS, NeighbourLost
+from atoll.runtime.network.account import WORDS
+from atoll.runtime.network.direct import NeighbourLost
 from atoll.runtime.network.rehearsal import Rehearsal, site_of
 from atoll.testing import Timetable, killed_and_resumed
 from atoll.testing.conformance import ENGINE_CHECKS

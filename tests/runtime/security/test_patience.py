@@ -27,9 +27,9 @@ class Beats:
         count = 0
         while not work.done():
             owing = engine._replies.owed() | {
-                SOUTH for one in engine._stations.values() if one.owes and one.name == "south"
+                SOUTH for one in engine.sites.stations.values() if one.owes and one.name == "south"
             }
-            if owing == {SOUTH} and not engine._stations["north"].owes:
+            if owing == {SOUTH} and not engine.sites.stations["north"].owes:
                 self.now += engine.patience / 10
                 count += 1
                 engine.beat()
@@ -49,19 +49,19 @@ def test_a_silent_site_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def rounds(fed: Any) -> Any:
         engine, beats = fed.world.engine, Beats(monkeypatch)
-        for one in engine._stations.values():
+        for one in engine.sites.stations.values():
             one.heard = one.link.heard = 0.0
         counts, silents = [], []
         for number in (1, 2, 3):
             work = asyncio.ensure_future(fed.sum(fed.parties, step, {"n": 1}, at=number, quorum=1))
             counts.append(await beats.until(engine, work))
             silents.append(work.result().silent.names)
-        assert engine._stations["south"].alive  # it may come back, as long as nothing was saved without it
+        assert engine.sites.stations["south"].alive  # it may come back, as long as nothing was saved without it
         saving = asyncio.ensure_future(engine.commit("main", 1))
         counts.append(await beats.until(engine, saving))
-        assert not engine._stations["south"].alive
+        assert not engine.sites.stations["south"].alive
         with pytest.raises(LinkClosed, match=r"channel|closed"):
-            await engine._stations["south"].link.recv()  # what runs there is let go
+            await engine.sites.stations["south"].link.recv()  # what runs there is let go
         return counts, silents
 
     counts, silents = play(rounds, silent, "drop")
@@ -75,11 +75,11 @@ def test_a_site_that_speaks_again_is_asked_again(monkeypatch: pytest.MonkeyPatch
 
     async def rounds(fed: Any) -> Any:
         engine, beats = fed.world.engine, Beats(monkeypatch)
-        for one in engine._stations.values():
+        for one in engine.sites.stations.values():
             one.heard = one.link.heard = 0.0
         work = asyncio.ensure_future(fed.sum(fed.parties, step, {"n": 1}, at=1, quorum=1))
         assert await beats.until(engine, work) == 11
-        engine._stations["south"].mute = False  # as a pulse of it does
+        engine.sites.stations["south"].mute = False  # as a pulse of it does
         return (await fed.sum(fed.parties, step, {"n": 1}, at=2)).n
 
     assert play(rounds, late, "drop") == 2

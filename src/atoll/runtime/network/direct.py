@@ -37,10 +37,7 @@ from typing import Any
 from atoll.core.errors import MessageError, TaskError
 from atoll.engines.link import LinkClosed
 
-__all__ = ["WORDS", "NeighbourLost", "Neighbours", "refused", "require_at"]
-
-WORDS = 512
-"""Words of a role that wait for each other at most."""
+__all__ = ["NeighbourLost", "Neighbours", "refused", "require_at"]
 
 
 class NeighbourLost(LinkClosed):

@@ -8,8 +8,7 @@ checkpoint after a crash.
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -27,6 +26,7 @@ from .generations import Generations
 from .replies import Replies, Started
 from .running import Running
 from .shared import Shared, bare
+from .sites import Sites
 from .station import Station
 
 if TYPE_CHECKING:
@@ -64,20 +64,14 @@ class Network:
     ) -> None:
         if not patience > 0:
             raise ConfigError(f"patience={patience} seconds", remedy="use a positive number")
-        homeless = sorted(set(placement) - set(links))
-        if homeless:
-            raise ConfigError(f"no link to site {homeless[0]!r}", where="placement", remedy="connect every site")
         self.choices: dict[str, Any] = {}
         self.news = News()
         self.patience = patience
         self.on_lost = on_lost
         self.direct = direct
-        self._links = dict(links)
-        self._placement = list(placement)
-        self._stations: dict[str, Station] = {}
+        self.sites = Sites(links, placement)
         self._replies = Replies(self.news, self._refuse)
-        self._numbers = itertools.count()
-        self._generations = Generations(self._stations, self.number, keep_on=on_lost == "drop")
+        self._generations = Generations(self.sites.stations, keep_on=on_lost == "drop")
         self._talks = Conversations(self)
         self._world: World | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -94,9 +88,8 @@ class Network:
     async def open(self, world: World) -> None:
         """Begin to listen to the sites."""
         self._world = world
-        self.choices["sites"] = sorted(self._links)
-        for name, link in self._links.items():
-            self._stations[name] = Station(name, link, self._heard, self._ended)
+        self.choices["sites"] = sorted(self.sites.links)
+        self.sites.open(self._heard, self._ended)
         if not world.clock.virtual:
             self._watch = asyncio.create_task(self._watching())
 
@@ -105,23 +98,7 @@ class Network:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
-        for station in self._stations.values():
-            await station.close()
-
-    def number(self) -> int:
-        """A number for a question."""
-        return next(self._numbers)
-
-    def station(self, position: int) -> Station:
-        """The site of a party."""
-        return self._stations[self._placement[position]]
-
-    def by_site(self, positions: Iterable[int]) -> dict[Station, list[int]]:
-        """Parties by site."""
-        found: dict[Station, list[int]] = {}
-        for position in positions:
-            found.setdefault(self.station(int(position)), []).append(int(position))
-        return found
+        await self.sites.close()
 
     # ------------------------------------------------------------------ what sites say
 
@@ -135,20 +112,8 @@ class Network:
         self._replies.arrived(request, position, frame, self.world.clock.now())
 
     def require_home(self, station: Station, position: int) -> None:
-        """Refuse a site that speaks for a party that does not live there.
-
-        Raises:
-            MessageError: there is no such party.
-            TaskError: it lives elsewhere.
-        """
-        if not 0 <= position < len(self._placement):
-            raise MessageError(f"there is no party number {position}")
-        if self._placement[position] != station.name:
-            raise TaskError(
-                f"it answered for {self.world.roster.name(position)!r}, who lives at {self._placement[position]!r}",
-                where=f"site {station.name}",
-                remedy="look at what runs there: the reply was refused",
-            )
+        """Refuse a site that speaks for a party that does not live there; see `Sites.require_home`."""
+        self.sites.require_home(station, position, self.world.roster.name)
 
     def note_events(self, events: Any, position: int) -> None:
         """What a party has spent is in the server's ledger before the program sees what it released.
@@ -162,7 +127,7 @@ class Network:
 
     def _refuse(self, position: int, error: MessageError) -> BaseException:
         """A party's reply cannot be added to the others': its site is given up."""
-        return self.station(position).refuse(error)
+        return self.sites.of(position).refuse(error)
 
     def _ended(self, station: Station, error: BaseException) -> None:
         if self.on_lost == "fail" or not isinstance(error, TaskError):
@@ -172,8 +137,7 @@ class Network:
             station.part()
 
     def _give_up(self, station: Station) -> None:
-        here = {p for p, site in enumerate(self._placement) if site == station.name}
-        self._replies.lost(here, self.world.clock.now())
+        self._replies.lost(self.sites.at(station), self.world.clock.now())
 
     async def _watching(self) -> None:
         while True:
@@ -185,8 +149,8 @@ class Network:
 
         Where the program goes on without it, it is not waited for again until something of it comes.
         """
-        owing = {self.station(position) for position in self._replies.owed()}
-        for station in {*owing, *(one for one in self._stations.values() if one.owes)}:
+        owing = self.sites.grouped(self._replies.owed())
+        for station in {*owing, *(one for one in self.sites.stations.values() if one.owes)}:
             if station.silence() > self.patience and station.alive:
                 self._silent(station)
 
@@ -206,7 +170,7 @@ class Network:
         started = self._replies.begin(request, positions, self._drop, push)
         body = Shared({"message": request.message})
         wanted = "fold" if push == "sum" else push
-        for station, here in self.by_site(positions.tolist()).items():
+        for station, here in self.sites.grouped(positions.tolist()).items():
             if station.mute or not station.alive:
                 self._give_up(station)
                 continue
@@ -216,7 +180,7 @@ class Network:
         return started
 
     def _drop(self, request: str, positions: list[int], undo: bool) -> None:
-        for station, here in self.by_site(positions).items():
+        for station, here in self.sites.grouped(positions).items():
             station.post({"op": "discard" if undo else "keep", "id": request, "positions": here})
 
     async def _ready(self, request: Request, positions: NDArray[np.int64], kind: str) -> None:
@@ -237,7 +201,7 @@ class Network:
         words = bare(request)
         frame = {"op": "collect", "as": kind, "id": request.id, "positions": []}
         frame |= {name: words[name] for name in ("uplink", "place", "public", "apart")}
-        for station, here in self.by_site(parked).items():
+        for station, here in self.sites.grouped(parked).items():
             self._replies.reopen(request.id, here, kind)
             station.post({**frame, "positions": here})
         await self._replies.wait(request.id, parked)
@@ -264,7 +228,7 @@ class Network:
         try:
             return self._replies.take(request, position)
         except AtollError as error:
-            place = f"site {self._placement[position]}"
+            place = f"site {self.sites.placement[position]}"
             where = place if error.where is None else f"{place}: {error.where}"
             raise type(error)(error.what, where=where, remedy=error.remedy) from error
 

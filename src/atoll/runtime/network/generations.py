@@ -19,13 +19,11 @@ class Generations:
 
     Args:
         stations: the sites by name.
-        number: gives a number for a question.
         keep_on: whether the program goes on without a site that is lost, and so without its answer.
     """
 
-    def __init__(self, stations: Mapping[str, Station], number: Callable[[], int], *, keep_on: bool) -> None:
+    def __init__(self, stations: Mapping[str, Station], *, keep_on: bool) -> None:
         self._stations = stations
-        self._number = number
         self._keep_on = keep_on
 
     async def commit(self, slot: str, generation: int, *, full: bool) -> list[str]:
@@ -65,7 +63,7 @@ class Generations:
             try:
                 if station.mute:  # it was waited for already
                     raise station.refuse(station.late())
-                return await station.call(self._number(), frames[station.name], read)
+                return await station.call(frames[station.name], read)
             except TaskError:
                 if station.alive or not self._keep_on:
                     raise

@@ -48,13 +48,13 @@ class Rehearsal(Network):
     async def open(self, world: World) -> None:
         """Start the sites."""
         names = [f"site-{i + 1}" for i in range(self._sites)]
-        self._placement = [names[p % len(names)] for p in range(len(world.roster))]
+        self.sites.placement = [names[p % len(names)] for p in range(len(world.roster))]
         executor = world.executor(vectorised=False)
         for name in names:
             folder = None if world.folder is None else world.folder / "sites" / name
             make = partial(site_of, executor, world.registry, folder, world.resume, self._pulse)
             with world.clock.busy():
-                self._links[name] = await self.link(name, make)
+                self.sites.links[name] = await self.link(name, make)
         await super().open(world)
 
     async def link(self, name: str, make: Callable[[Any], Resident]) -> Any:

@@ -13,17 +13,17 @@ from atoll.core import message as M
 from atoll.core.errors import TaskError
 from atoll.core.idle import IdleSelector, WatchedLoop, watching
 from atoll.core.session import LocalPeers
-from atoll.core.wire import pack_error, pack_ran, unpack_request
+from atoll.core.wire import pack_ran, unpack_request
+from atoll.engines.actors import Actors, Key, answer_of
 from atoll.engines.link import LinkClosed
 
-from .direct import WORDS, NeighbourLost, refused, require_at
+from .account import Account
+from .direct import NeighbourLost, refused, require_at
 
 if TYPE_CHECKING:
     from .resident import Resident
 
 __all__ = ["Roles"]
-
-Key = tuple[int, str]
 
 
 class Roles:
@@ -38,14 +38,11 @@ class Roles:
         self._home: asyncio.AbstractEventLoop | None = None
         self._loop: WatchedLoop | None = None
         self._thread: threading.Thread | None = None
-        self._peers: dict[Key, LocalPeers] = {}
-        self._running: dict[int, set[asyncio.Task[None]]] = {}
-        self._told: dict[Key, dict[str, int]] = {}
+        self._actors = Actors()
+        self._accounts: dict[Key, Account] = {}
         self._early: dict[Key, list[Any]] = {}
         self._ordered: set[Key] = set()
         self._places: dict[int, dict[str, str]] = {}
-        self._direct: dict[Key, dict[str, str]] = {}
-        self._words: dict[Key, list[Any]] = {}
 
     # ------------------------------------------------------------------ called in the link's loop
 
@@ -119,13 +116,11 @@ class Roles:
 
     def _idle(self) -> bool:
         """Nothing goes on here: say which roles wait for whom, if that is news."""
-        waits = {key: peers.waits() for key, peers in self._peers.items()}
-        news = {key: found for key, found in waits.items() if found and found != self._told.get(key)}
-        self._told = waits
-        for key in list(self._words):
-            self._tell(key)
-        for (session, role), found in news.items():
-            self._say({"op": "waits", "session": session, "role": role, "for": [[r, had] for r, had in found.items()]})
+        waiting = self._actors.waiting()
+        for account in self._accounts.values():
+            account.tell()
+        for frame in waiting:
+            self._say(frame)
         return False
 
     def _meet(self, frame: Any) -> None:
@@ -156,7 +151,7 @@ class Roles:
         site, error = told
         if not isinstance(error, LinkClosed):
             self._break(refused(site, error))
-        elif any(site in direct.values() for direct in self._direct.values()):
+        elif any(site in account.reached.values() for account in self._accounts.values()):
             self._break(NeighbourLost(f"the link to site {site!r} ended in the middle of a session: {error}"))
 
     def _break(self, error: Exception) -> None:
@@ -168,18 +163,11 @@ class Roles:
         key = (frame["session"], frame["role"])
         if key in self._early:
             self._early[key].append(frame)
-            return
-        peers = self._peers.get(key)
-        if peers is None:
-            return
-        if frame["op"] == "gone":
-            peers.gone(frame["source"])
         else:
-            peers.put(frame["source"], frame["message"], frame["time"])
+            self._actors.hand(frame)
 
     def _stop(self, frame: Any) -> None:
-        for role in self._running.get(frame["session"], ()):
-            role.cancel()
+        self._actors.stop(frame["session"])
         for key in [key for key in self._early if key[0] == frame["session"]]:
             if key in self._ordered:
                 self._early[key].append(frame)
@@ -189,83 +177,59 @@ class Roles:
 
     def _begin(self, frame: Any) -> None:
         session, role = key = frame["session"], frame["role"]
-        if frame["direct"] is not None:
-            self._direct[key], self._words[key] = dict(frame["direct"]), []
-        reached = self._direct.get(key, {})
+        account = self._accounts[key] = Account(session, role, frame["direct"], self._say)
 
         async def carry(target: str, message: Any, sent: float) -> None:
             said = {"session": session, "source": role, "message": message, "time": sent}
-            if target in reached:
-                self._note(key, "sent", target, M.nbytes(message))
-                self._say({**said, "op": "hand", "role": target}, reached[target])
+            if target in account.reached:
+                account.note("sent", target, M.nbytes(message))
+                self._say({**said, "op": "hand", "role": target}, account.reached[target])
             else:
-                self._tell(key)
+                account.tell()
                 self._say({**said, "op": "pass", "target": target})
 
-        peers = LocalPeers(
-            role, list(frame["others"]), carry, frame["start"], lambda source: self._note(key, "took", source)
-        )
-        self._peers[key] = peers
+        def took(source: str) -> None:
+            account.note("took", source)
+
+        peers = LocalPeers(role, list(frame["others"]), carry, frame["start"], took)
+        task = self._actors.begin(key, peers, self._role(frame, peers))
         self._ordered.discard(key)
-        task = asyncio.get_running_loop().create_task(self._role(frame, peers))
-        self._running.setdefault(session, set()).add(task)
-        for said in self._early.pop((session, role), ()):
+        for said in self._early.pop(key, ()):
             if said["op"] == "stop":
                 asyncio.get_running_loop().call_soon(task.cancel)  # once it has begun: it answers then
             else:
-                self._hand(said)
+                self._actors.hand(said)
 
     async def _role(self, frame: Any, peers: LocalPeers) -> None:
         events: list[Any] = []
+        answer = await answer_of(self._play(frame, peers, events))
+        self._end((frame["session"], frame["role"]))
+        self._say({"op": "answer", "number": frame["number"], "events": events, **answer})
+
+    async def _play(self, frame: Any, peers: LocalPeers, events: list[Any]) -> dict[str, Any]:
         resident = self._resident
 
         def spend(event: Any, party: str, request: str) -> None:
             resident.host.spend(event, party, request)
             events.append({"event": event.packed(), "party": party, "request": request})
 
-        try:
-            request = unpack_request({**frame["request"], "message": None}, resident.registry)
-            states = resident.host.states(request)
-            ran = await resident.host.executor.role(request, frame["position"], peers, states, spend)
-            resident.parking.park(request, ran)
-            answer: dict[str, Any] = {"ran": pack_ran(replace(ran, state=None, changed=False))}
-        except asyncio.CancelledError:
-            answer = {"error": pack_error(TaskError("stopped because another role of the session failed"))}
-        except Exception as error:
-            answer = {"error": pack_error(error)}
-        self._end(frame["session"], frame["role"])
-        self._say({"op": "answer", "number": frame["number"], "events": events, **answer})
+        request = unpack_request({**frame["request"], "message": None}, resident.registry)
+        states = resident.host.states(request)
+        ran = await resident.host.executor.role(request, frame["position"], peers, states, spend)
+        resident.parking.park(request, ran)
+        return {"ran": pack_ran(replace(ran, state=None, changed=False))}
 
-    def _end(self, session: int, role: str) -> None:
+    def _end(self, key: Key) -> None:
         """Tell what the role has said, to the server and to those who may wait for more of it."""
-        key = (session, role)
-        self._tell(key)
-        self._words.pop(key, None)
-        for other, site in self._direct.pop(key, {}).items():
+        session, role = key
+        account = self._accounts.pop(key)
+        account.tell()
+        for other, site in account.reached.items():
             self._say({"op": "gone", "session": session, "role": other, "source": role}, site)
-        self._peers.pop(key, None)
-        if not any(other == session for other, _ in self._peers):
-            self._running.pop(session, None)
+        self._actors.end(key)
         self._tidy(session)
 
     def _tidy(self, session: int) -> None:
         """Forget who is where, once no role of the session is here any more."""
-        if not any(other == session for other, _ in (*self._peers, *self._early)):
+        if not self._actors.playing(session) and not any(other == session for other, _ in self._early):
             self._places.pop(session, None)
-
-    # ------------------------------------------------------------------ words for the server
-
-    def _note(self, key: Key, *word: Any) -> None:
-        """Keep a word of a role that speaks directly to somebody."""
-        words = self._words.get(key)
-        if words is not None:
-            words.append(list(word))
-            if len(words) >= WORDS:
-                self._tell(key)
-
-    def _tell(self, key: Key) -> None:
-        """Tell the server the words so far."""
-        words = self._words.get(key)
-        if words:
-            self._say({"op": "words", "session": key[0], "role": key[1], "words": words})
-            self._words[key] = []

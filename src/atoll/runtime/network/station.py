@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -50,6 +51,7 @@ class Station:
         self._on_end = on_end
         self._orders: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
         self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count()
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
     @property
@@ -62,11 +64,10 @@ class Station:
         if self.alive:
             self._orders.put_nowait((frame,) if body is None else (frame, body))
 
-    async def call(self, number: int, frame: dict[str, Any], read: Callable[[Any], T]) -> T:
+    async def call(self, frame: dict[str, Any], read: Callable[[Any], T]) -> T:
         """Give an order, wait for its answer and read it.
 
         Args:
-            number: of the question.
             frame: the order.
             read: makes of the answer what was asked for; what it raises ends the site.
 
@@ -76,6 +77,7 @@ class Station:
         if not self.alive:
             raise self.gone()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        number = next(self._numbers)
         self._answers[number] = future
         self.post({**frame, "number": number})
         answer = await future

@@ -1,0 +1,84 @@
+"""The roles of sessions that a process plays: what is said to them, whom they wait for, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from typing import Any
+
+from atoll.core.errors import TaskError
+from atoll.core.session import LocalPeers
+from atoll.core.wire import pack_error
+
+__all__ = ["Actors", "Key", "answer_of"]
+
+Key = tuple[int, str]
+"""The number of a session, and a role of it."""
+
+
+class Actors:
+    """The roles that are played here, wherever the others are."""
+
+    def __init__(self) -> None:
+        self._peers: dict[Key, LocalPeers] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._held: set[asyncio.Task[None]] = set()
+        self._told: dict[Key, dict[str, int]] = {}
+
+    def begin(self, key: Key, peers: LocalPeers, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Have a role begin.
+
+        Args:
+            key: of the role.
+            peers: through which it hears the others.
+            work: plays it, and calls ``end`` before it answers.
+        """
+        self._peers[key] = peers
+        task = self._tasks[key] = asyncio.get_running_loop().create_task(work)
+        self._held.add(task)
+        task.add_done_callback(self._held.discard)
+        return task
+
+    def hand(self, frame: Any) -> None:
+        """Hand a role what another one says, or that it has ended; one that is not played any more hears nothing."""
+        peers = self._peers.get((frame["session"], frame["role"]))
+        if peers is None:
+            return
+        if frame["op"] == "gone":
+            peers.gone(frame["source"])
+        else:
+            peers.put(frame["source"], frame["message"], frame["time"])
+
+    def stop(self, session: int) -> None:
+        """Cancel the roles of a session."""
+        for key, task in self._tasks.items():
+            if key[0] == session:
+                task.cancel()
+
+    def end(self, key: Key) -> None:
+        """A role has ended: it hears no more, and its answer is not cancelled."""
+        del self._peers[key], self._tasks[key]
+
+    def playing(self, session: int) -> bool:
+        """Whether any role of a session is played here."""
+        return any(key[0] == session for key in self._peers)
+
+    def waiting(self) -> list[dict[str, Any]]:
+        """To be asked where nothing goes on here: which roles wait for whom, as frames; what was said before is no news."""
+        waits = {key: peers.waits() for key, peers in self._peers.items()}
+        news = {key: found for key, found in waits.items() if found and found != self._told.get(key)}
+        self._told = waits
+        return [
+            {"op": "waits", "session": session, "role": role, "for": [[other, had] for other, had in found.items()]}
+            for (session, role), found in news.items()
+        ]
+
+
+async def answer_of(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    """What a role gave, or the error that it ended with."""
+    try:
+        return await work
+    except asyncio.CancelledError:
+        return {"error": pack_error(TaskError("stopped because another role of the session failed"))}
+    except Exception as error:
+        return {"error": pack_error(error)}

@@ -1,0 +1,83 @@
+"""The sites of a world as its server sees them: a station each, and who lives where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from atoll.core.errors import ConfigError, MessageError, TaskError
+
+from .station import Station
+
+__all__ = ["Sites"]
+
+
+class Sites:
+    """Stations by name, and parties by site.
+
+    Args:
+        links: site -> link to its job process.
+        placement: the site of each party, in the order of the roster.
+
+    Attributes:
+        links: see above.
+        placement: see above.
+        stations: site -> station, once it is open.
+
+    Raises:
+        ConfigError: a party lives where there is no link to.
+    """
+
+    def __init__(self, links: Mapping[str, Any], placement: Sequence[str]) -> None:
+        homeless = sorted(set(placement) - set(links))
+        if homeless:
+            raise ConfigError(f"no link to site {homeless[0]!r}", where="placement", remedy="connect every site")
+        self.links = dict(links)
+        self.placement = list(placement)
+        self.stations: dict[str, Station] = {}
+
+    def open(self, on_frame: Callable[[Station, Any], None], on_end: Callable[[Station, BaseException], None]) -> None:
+        """Begin to listen; see `Station` for what is called."""
+        for name, link in self.links.items():
+            self.stations[name] = Station(name, link, on_frame, on_end)
+
+    async def close(self) -> None:
+        """Let all links go."""
+        for station in self.stations.values():
+            await station.close()
+
+    def of(self, position: int) -> Station:
+        """The site of a party."""
+        return self.stations[self.placement[position]]
+
+    def at(self, station: Station) -> set[int]:
+        """The parties of a site."""
+        return {position for position, site in enumerate(self.placement) if site == station.name}
+
+    def grouped(self, positions: Iterable[int]) -> dict[Station, list[int]]:
+        """Parties by site."""
+        found: dict[Station, list[int]] = {}
+        for position in positions:
+            found.setdefault(self.of(int(position)), []).append(int(position))
+        return found
+
+    def require_home(self, station: Station, position: int, name: Callable[[int], str]) -> None:
+        """Refuse a site that speaks for a party that does not live there.
+
+        Args:
+            station: who speaks.
+            position: for whom.
+            name: the name of a party, for the error.
+
+        Raises:
+            MessageError: there is no such party.
+            TaskError: it lives elsewhere.
+        """
+        if not 0 <= position < len(self.placement):
+            raise MessageError(f"there is no party number {position}")
+        if self.placement[position] != station.name:
+            raise TaskError(
+                f"it answered for {name(position)!r}, who lives at {self.placement[position]!r}",
+                where=f"site {station.name}",
+                remedy="look at what runs there: the reply was refused",
+            )
