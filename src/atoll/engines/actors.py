@@ -25,7 +25,7 @@ class Actors:
         self._held: set[asyncio.Task[None]] = set()
         self._told: dict[Key, dict[str, int]] = {}
 
-    def begin(self, key: Key, peers: LocalPeers, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def begin(self, key: Key, peers: LocalPeers, work: Coroutine[Any, Any, None]) -> None:
         """Have a role begin.
 
         Args:
@@ -37,7 +37,6 @@ class Actors:
         task = self._tasks[key] = asyncio.get_running_loop().create_task(work)
         self._held.add(task)
         task.add_done_callback(self._held.discard)
-        return task
 
     def hand(self, frame: Any) -> None:
         """Hand a role what another one says, or that it has ended; one that is not played any more hears nothing."""
@@ -50,10 +49,14 @@ class Actors:
             peers.put(frame["source"], frame["message"], frame["time"])
 
     def stop(self, session: int) -> None:
-        """Cancel the roles of a session."""
+        """Cancel the roles of a session that have begun by now, behind their first steps: a task that is cancelled before never answers."""
         for key, task in self._tasks.items():
             if key[0] == session:
-                task.cancel()
+                asyncio.get_running_loop().call_soon(self._cancel, key, task)
+
+    def _cancel(self, key: Key, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is task:
+            task.cancel()
 
     def end(self, key: Key) -> None:
         """A role has ended: it hears no more, and its answer is not cancelled."""

@@ -52,7 +52,6 @@ class Worker:
                     self._actors.stop(frame["session"])
                 elif frame["op"] == "role":
                     self._start_role(frame)
-                    await asyncio.sleep(0)  # let it begin: a task that is cancelled before never answers
                 else:
                     await self._answer(frame)
 

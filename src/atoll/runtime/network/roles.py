@@ -192,11 +192,11 @@ class Roles:
             account.note("took", source)
 
         peers = LocalPeers(role, list(frame["others"]), carry, frame["start"], took)
-        task = self._actors.begin(key, peers, self._role(frame, peers))
+        self._actors.begin(key, peers, self._role(frame, peers))
         self._ordered.discard(key)
         for said in self._early.pop(key, ()):
             if said["op"] == "stop":
-                asyncio.get_running_loop().call_soon(task.cancel)  # once it has begun: it answers then
+                self._actors.stop(session)
             else:
                 self._actors.hand(said)
 
