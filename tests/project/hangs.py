@@ -23,18 +23,23 @@ import pytest
 
 SECONDS = 300.0  # the slowest test takes a tenth on a slow machine
 FOLDER = "ATOLL_TEST_HANGS"  # where workers leave their stacks, by name
+_sink = 2  # where this process leaves them
 INNERMOST = 12  # lines of a thread that are told in the summary
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare this process: a worker, or the one that all others report to."""
+    global _sink
     if hasattr(config, "workerinput"):
         os.setpgid(0, 0)  # what it starts can be ended with it
-        _left(os.environ["PYTEST_XDIST_WORKER"], "pid").write_text(str(os.getpid()))
+        worker = os.environ["PYTEST_XDIST_WORKER"]
+        _left(worker, "pid").write_text(str(os.getpid()))
+        _sink = os.open(_left(worker, "stacks"), os.O_WRONLY | os.O_CREAT)
         _close_in_children([fd for entry in Path("/dev/fd").iterdir() if (fd := int(entry.name)) > 2 and _is_pipe(fd)])
     else:
         os.environ[FOLDER] = tempfile.mkdtemp(prefix="hangs-")
         config.pluginmanager.register(_Watch(), "hangs-watch")
+        _sink = os.dup(2)  # a test's own is captured
 
 
 def _is_pipe(fd: int) -> bool:
@@ -65,13 +70,12 @@ def _end(pid: int) -> None:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """End this process, with the stacks of its threads, where the test takes too long."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-    with _left(worker, "stacks").open("w") as file:
-        faulthandler.dump_traceback_later(SECONDS, exit=True, file=file if worker != "main" else sys.__stderr__)
-        try:
-            return (yield)
-        finally:
-            faulthandler.cancel_dump_traceback_later()
+    del item
+    faulthandler.dump_traceback_later(SECONDS, exit=True, file=_sink)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(tryfirst=True)
