@@ -21,16 +21,8 @@ CLAIMS = [
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Entry:
+def made(monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> Entry:
     """A reproduction of one blink: what it trains is four rounds of a linear model."""
-    settings: dict[str, Any] = {
-        "name": "blink",
-        "data": {"source": "iris", "partition": {"name": "iid", "parties": 5}},
-        "model": {"name": "linear", "features": 4, "outputs": 3},
-        "selection": "Everyone",
-        "rounds": 2,
-        "engine": "inline",
-    }
 
     def judged(lab: Lab, quick: bool) -> list[Claim]:
         lab.train(settings)

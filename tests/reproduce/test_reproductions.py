@@ -19,19 +19,6 @@ from atoll.reproduce.fedavg_mnist import paper_cnn, some_digits
 from atoll.runs import RunFolder, Stopping
 
 
-@pytest.fixture
-def settings() -> dict[str, Any]:
-    """A training of a blink."""
-    return {
-        "name": "blink",
-        "data": {"source": "iris", "partition": {"name": "iid", "parties": 5}},
-        "model": {"name": "linear", "features": 4, "outputs": 3},
-        "selection": "Everyone",
-        "rounds": 4,
-        "engine": "inline",
-    }
-
-
 def test_every_file_of_the_room_is_an_entry() -> None:
     found = entries()
     assert "fedavg-mnist" in found
