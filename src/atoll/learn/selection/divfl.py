@@ -12,10 +12,10 @@ from atoll.core.party import Parties
 from atoll.core.tree import Tree
 from atoll.learn.checks import require_count
 
+from .among import among_some, require_pool
 from .base import Candidates, Seen
 from .coverage import closeness, distances
 from .members import members, places_of
-from .submodular import among_some, require_pool
 from .uniform import Uniform
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class DivFL(Uniform):
             return fresh
         everybody = np.flatnonzero(state["known"])
         alike = closeness(distances(state["sketch"][everybody]))
-        chosen = among_some(alike, None, np.searchsorted(everybody, places[there]), left, self.pool, rng)
+        chosen = among_some(alike, None, places_of(everybody, places[there]), left, self.pool, rng)
         return np.concatenate([fresh, there[chosen]])
 
     def accept(self, seen: Seen, state: Tree) -> Tree:

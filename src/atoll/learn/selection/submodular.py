@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core.errors import ConfigError, DataError
+from atoll.core.errors import DataError
 from atoll.core.party import Parties
 from atoll.core.tree import Tree
 from atoll.learn.checks import require_count
 
+from .among import among_some, require_pool
 from .base import Candidates, Seen
-from .coverage import FacilityLocation, closeness, divergences, lazy_greedy
+from .coverage import closeness, divergences
 from .uniform import Uniform
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Submodular", "among_some", "require_pool"]
+__all__ = ["Submodular"]
 
 
 @dataclass(frozen=True)
@@ -98,62 +98,3 @@ class Submodular(Uniform):
         chosen = there[among_some(state["alike"], weights, there, count, self.pool, candidates.rng.generator())]
         order = np.argsort(where, kind="stable")
         return np.asarray(order[np.searchsorted(where[order], state["who"][chosen])])
-
-
-def require_pool(where: str, pool: float) -> None:
-    """Refuse a share outside (0, 1].
-
-    Raises:
-        ConfigError: it is.
-    """
-    if not 0 < pool <= 1:
-        raise ConfigError(f"pool={pool}", where=where, remedy="use a share above 0 and up to 1")
-
-
-def among_some(
-    alike: NDArray[np.float64],
-    weights: NDArray[np.float64] | None,
-    there: NDArray[np.int64],
-    count: int,
-    pool: float,
-    rng: np.random.Generator,
-) -> NDArray[np.int64]:
-    """Choose those that stand for everybody, greedily, among some that are drawn of those who are there.
-
-    Args:
-        alike: similarities of everybody, ``(clients, clients)``.
-        weights: of everybody, or alike.
-        there: who may be chosen, as rows of ``alike``, ascending.
-        count: how many are chosen, at most.
-        pool: share of ``there`` that is considered, at least ``count`` of them.
-        rng: draws them.
-
-    Returns:
-        Indices into ``there``, in the order of choice.
-    """
-    size = min(len(there), max(count, math.ceil(pool * len(there))))
-    some = np.sort(rng.choice(len(there), size=size, replace=False))
-    chosen, _ = lazy_greedy(_Among(alike, weights, there[some]), min(count, size))
-    return np.asarray(some[chosen])
-
-
-class _Among(FacilityLocation):
-    """Facility location where everybody counts and only some may be chosen."""
-
-    def __init__(self, alike: Any, weights: Any, among: NDArray[np.int64]) -> None:
-        super().__init__(alike, weights)
-        object.__setattr__(self, "among", among)
-
-    among: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.among)
-
-    def start(self) -> NDArray[np.float64]:
-        return np.zeros(len(self.similarity))
-
-    def gain(self, state: NDArray[np.float64], client: int) -> float:
-        return super().gain(state, int(self.among[client]))
-
-    def add(self, state: NDArray[np.float64], client: int) -> NDArray[np.float64]:
-        return super().add(state, int(self.among[client]))
