@@ -70,9 +70,8 @@ class Sums(Scope):
     def _result(self, flight: Flight, parts: list[Folded]) -> Combined:
         request, seconds = flight.request, self.clock.now() - flight.sent
         made = combined(self.world, parts, request.uplink, request.public, flight.parties, seconds, flight.down)
-        if (
-            type(self.traffic.cost) is Free and flight.launch is None
-        ):  # everyone answers at once, and nothing is to tell
+        # Where everyone answers at once there is nothing to tell.
+        if type(self.traffic.cost) is Free and flight.launch is None:
             return made
         return replace(made, outcomes=self.traffic.outcomes(flight))
 
