@@ -190,6 +190,11 @@ class Killing:
         return True
 
 
+def kept(here: World, site: str) -> set[str]:
+    """The names of the files of all jobs at a site."""
+    return {path.name for path in (here.place(site) / "jobs").rglob("*") if path.is_file()}
+
+
 def spent(here: World) -> dict[str, list[str]]:
     """What each site's ledgers hold, a job's in one list; jobs in order."""
     return {
@@ -228,9 +233,8 @@ def test_kills_change_nothing(tmp_path: Path) -> None:
             assert len(done) == KILLS
             assert {kind.split()[0] for kind in done} == {"server", "job", *SITES}
             _budget(here)
-            for site in SITES:  # nothing but the ledger stays where there is a result
-                left = {path.name for path in (here.place(site) / "jobs").rglob("*") if path.is_file()}
-                assert left == {"ledger.jsonl"}
+            for site in SITES:  # nothing but the ledger stays where there is a result, once the site has heard of it
+                await until(f"{site} has forgotten its jobs", lambda site=site: kept(here, site) == {"ledger.jsonl"})
 
     asyncio.run(play())
 
