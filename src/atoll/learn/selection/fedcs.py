@@ -29,7 +29,7 @@ class FedCS(Uniform):
     Federated Learning with Heterogeneous Resources in Mobile Edge", ICC 2019, Algorithm 3: with ``Theta`` the time at which the channel is free,
     the client that lengthens the round least comes next,
 
-        ``Theta' = Theta + upload + max(0, ready_k - Theta)``,  ``ready_k = forecast_k - upload``,
+        ``Theta' = Theta + upload + max(0, forecast_k - upload - Theta) = max(Theta + upload, forecast_k)``,
 
     and is admitted if ``Theta' + overhead <= deadline``. The paper's inequality is strict, and it adds up the distribution time apart; here it
     is part of each forecast.
@@ -84,10 +84,9 @@ class FedCS(Uniform):
 
     def _admitted(self, seconds: NDArray[np.float64], upload: float) -> list[int]:
         """The greedy choice: places of those admitted, in order of admission."""
-        ready = np.maximum(seconds - upload, 0.0)
         free, left, admitted = np.zeros(self.slots), list(range(len(seconds))), []
         while left:
-            ends = np.maximum(ready[left], free.min()) + upload
+            ends = np.maximum(free.min() + upload, seconds[left])
             best = int(np.argmin(ends))
             if ends[best] + self.overhead <= self.deadline:
                 free[int(np.argmin(free))] = ends[best]
