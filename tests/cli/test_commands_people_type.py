@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import atoll
 from atoll.cli import run
 from atoll.cli.app import app
 from atoll.cli.commands import demo, known
@@ -160,10 +162,18 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.strip() == __version__
+
     assert run(["--help"]) == 0
     text = capsys.readouterr().out
     for command in ("demo", "run", "runs", "report", "compare", "reproduce", "doctor", "schema"):
         assert command in text
+
+
+def test_the_package_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["atoll", "--version"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        runpy.run_module("atoll", run_name="__main__")
+    assert capsys.readouterr().out.strip() == atoll.__version__
 
 
 def test_json_stays_alone_on_stdout_whatever_else_prints(

@@ -21,6 +21,7 @@ ROOMS: dict[str, set[str] | None] = {
     "torch": {"core", "data", "learn", "stages"},
     "runtime": {"core", "engines", "data", "learn", "runs", "report", "simulation"},
     "atoll": ANY,
+    "__main__": {"cli"},
     "cli": ANY,
     "models": ANY,
     "report": ANY,
