@@ -77,14 +77,12 @@ class Phases:
                 combined = await self._ask(state, phase, message, sizes)
             except QuorumError as error:
                 if self.job.pacing.on_failure == "stop" or self.job.algorithm.card.everyone:
-                    where = f"round {self.number}, {error.where}"
-                    raise type(error)(error.what, where=where, remedy=error.remedy) from error
+                    raise self._failed(error) from error
                 # Clients already keep what the phases before gave them, and so does the server: both end at the same phase.
                 if error.combined is not None:
                     self._account(row, error.combined)
                 return state, {**row, "replied": 0, "failed": str(error.what)}, self._nobody(seen)
             self._account(row, combined)
-            self._require_everyone(combined.n)
             if combined.n == 0:  # a quorum of none is content, and there is nothing to fold
                 return state, {**row, "failed": "nobody replied"}, self._nobody(seen)
             info = round_info(self.fed, before, (self.number, True), len(self.invited), combined.n)
@@ -115,6 +113,8 @@ class Phases:
             )
         size = min(job.selection.cohort_size(len(self.fed.parties)), len(self.invited))
         terms = job.pacing.terms(size)
+        if job.algorithm.card.everyone:  # with fewer it would go on, to somewhere else
+            terms["quorum"] = len(self.fed.parties)
         if job.selection.picks:
             terms["accept"] = lambda arrived: job.selection.take(arrived, size, state["selection"])
         return await self.fed.sum(
@@ -129,16 +129,13 @@ class Phases:
             **terms,
         )
 
-    def _require_everyone(self, replied: int) -> None:
-        """Stop where somebody is missing whom the algorithm cannot do without: it would go on, to somewhere else."""
-        population = len(self.fed.parties)
-        if self.job.algorithm.card.everyone and replied < population:
-            name = type(self.job.algorithm).__name__
-            raise QuorumError(
-                f"{replied} of {population} clients replied, and {name} needs every client in every round",
-                where=f"round {self.number}",
-                remedy="wait for everyone (deadline=None), or use an algorithm that does with some (atoll.learn.algorithms.Scaffold)",
-            )
+    def _failed(self, error: QuorumError) -> QuorumError:
+        """What ends a training whose round had too few replies."""
+        what, remedy = error.what, error.remedy
+        if self.job.algorithm.card.everyone:
+            what = f"{what}; {type(self.job.algorithm).__name__} needs every client in every round"
+            remedy = f"{remedy}; with fewer, only an algorithm such as Scaffold can go on"
+        return type(error)(what, where=f"round {self.number}, {error.where}", remedy=remedy)
 
 
 def outgoing(

@@ -11,7 +11,7 @@ from work_toys import held, joined, sites_of
 
 import atoll.data
 from atoll.core.clock import run
-from atoll.core.errors import AtollError, CheckpointError, DataError, JobError, MessageError, TaskError
+from atoll.core.errors import AtollError, CheckpointError, DataError, JobError, MessageError, QuorumError, TaskError
 from atoll.data import Dataset
 from atoll.runs import RunFolder
 from atoll.runtime.jobs.spec import parse_job
@@ -67,30 +67,49 @@ def test_a_server_that_dies_goes_on_from_its_checkpoint(
     assert [row["round"] for row in RunFolder(tmp_path / "server").metrics()] == [1, 2, 3, 4, 5]
 
 
+async def losing_b(job: Any, parts: dict[str, Dataset], folder: Path) -> None:
+    """An attempt whose site ``b`` is killed after round 2."""
+    async with joined(list(parts)) as (server, site):
+        serving = {
+            name: asyncio.create_task(serve_job(site[name], job, load, folder / "at" / name))
+            for name, load in sites_of(parts).items()
+        }
+
+        def record(row: dict[str, Any]) -> None:
+            if row["round"] == 2:
+                serving["b"].cancel()
+                site["b"].close("killed")
+
+        try:
+            await run_job(server, job, folder / "server", report=False, on_record=record)
+        finally:
+            await asyncio.gather(*serving.values(), return_exceptions=True)
+
+
 def test_a_site_that_dies_ends_the_attempt_and_the_next_one_is_none_the_worse(
     parts: dict[str, Dataset], undisturbed: bytes, tmp_path: Path
 ) -> None:
-    async def dead(job: Any) -> None:
-        async with joined(list(parts)) as (server, site):
-            serving = {
-                name: asyncio.create_task(serve_job(site[name], job, load, tmp_path / "at" / name))
-                for name, load in sites_of(parts).items()
-            }
-
-            def record(row: dict[str, Any]) -> None:
-                if row["round"] == 2:
-                    serving["b"].cancel()
-                    site["b"].close("killed")
-
-            try:
-                await run_job(server, job, tmp_path / "server", report=False, on_record=record)
-            finally:
-                await asyncio.gather(*serving.values(), return_exceptions=True)
-
     with pytest.raises(TaskError, match=r"the site's job process went away \(in site b\)"):
-        run(dead(parse_job(JOB)), virtual=False)
+        run(losing_b(parse_job(JOB), parts, tmp_path), virtual=False)
     held(JOB, sites_of(parts), tmp_path, resume=True)
     assert (tmp_path / "server" / "model.safetensors").read_bytes() == undisturbed
+
+
+def test_an_algorithm_that_needs_everyone_asks_again_where_a_site_was_lost(
+    parts: dict[str, Dataset], tmp_path: Path
+) -> None:
+    """The round was closed without the site, which is written down; it has failed, so that whoever resumes the job asks all of them."""
+    job = {
+        **JOB,
+        "algorithm": {"name": "VRLSGD", "lr": 0.1, "batch_size": 16, "steps": 4},
+        "on_lost": "drop",
+        "rounds": 3,
+    }
+    needs = r"2 of 3 .*VRLSGD needs every client in every round \(in round 3, main/"
+    with pytest.raises(QuorumError, match=needs):
+        run(losing_b(parse_job(job), parts, tmp_path), virtual=False)
+    assert held(job, sites_of(parts), tmp_path, resume=True)["status"] == "finished"
+    assert [row["replied"] for row in RunFolder(tmp_path / "server").metrics()] == [3, 3, 3]
 
 
 def test_a_site_may_not_come_back_with_other_data(parts: dict[str, Dataset], tmp_path: Path) -> None:
