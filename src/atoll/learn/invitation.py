@@ -19,6 +19,7 @@ from .fates import energy_since, fates
 from .release import is_private
 from .selection import Candidates, Seen, Selection
 from .selection.inquiry import Inquired, Inquiry
+from .selection.members import places_among, places_of
 from .server_state import beside, global_model
 from .wrapped import dry_reply
 
@@ -89,7 +90,7 @@ class Inviter:
                 where=f"contact {turn}",
                 remedy="use devices that are there more often, or a pacing that waits for them",
             )
-        where = None if there is fed.parties else np.searchsorted(fed.parties.positions, there.positions)
+        where = None if there is fed.parties else places_of(fed.parties.positions, there.positions)
 
         def sizes() -> Any:
             known = getattr(self.data, "sizes", None)
@@ -222,7 +223,5 @@ def seen_of(number: int, combined: Combined, reports: dict[str, list[Tree]], own
     if combined.outcomes is None:
         seconds = np.zeros(len(combined.senders))
     else:
-        order = np.argsort(asked.positions, kind="stable")
-        found = np.searchsorted(asked.positions, combined.senders.positions, sorter=order)
-        seconds = combined.outcomes.seconds[order[found]]
+        seconds = combined.outcomes.seconds[places_among(asked.positions, combined.senders.positions)]
     return Seen(number, asked, combined.senders, seconds, reports, {}, own, examples_of(combined))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..selection.members import places_among
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -45,5 +47,4 @@ class Came:
 
     def places(self, senders: Parties) -> NDArray[np.int64]:
         """Where the replies of these clients are in ``arrived``."""
-        order = np.argsort(self.arrived.positions, kind="stable")
-        return order[np.searchsorted(self.arrived.positions[order], senders.positions)]
+        return places_among(self.arrived.positions, senders.positions)

@@ -1,4 +1,4 @@
-"""Where a rule's columns hold a client: a rule may be one edge's, whose members are some of the roster's positions."""
+"""Where columns hold a client: they may be one edge's, whose members are some of the roster's positions, or a round's, in the order of its replies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from atoll.core.party import Parties
 
-__all__ = ["members", "places_of"]
+__all__ = ["members", "places_among", "places_of"]
 
 
 def members(parties: Parties) -> NDArray[np.int64]:
@@ -27,3 +27,9 @@ def places_of(who: Any, positions: Any) -> NDArray[np.int64]:
         positions: in the roster.
     """
     return np.searchsorted(who, np.asarray(positions, dtype=np.int64))
+
+
+def places_among(who: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The places of some of those in columns that are in any order, each of them there once."""
+    order = np.argsort(who, kind="stable")
+    return np.asarray(order[np.searchsorted(who, positions, sorter=order)])

@@ -16,6 +16,7 @@ from atoll.learn.checks import require_count
 from .among import among_some, require_pool
 from .base import Candidates, Seen
 from .coverage import closeness, divergences
+from .members import places_among
 from .uniform import Uniform
 
 if TYPE_CHECKING:
@@ -96,5 +97,4 @@ class Submodular(Uniform):
         there = np.flatnonzero(np.isin(state["who"], where))
         weights = state["examples"] if self.weighted else None
         chosen = there[among_some(state["alike"], weights, there, count, self.pool, candidates.rng.generator())]
-        order = np.argsort(where, kind="stable")
-        return np.asarray(order[np.searchsorted(where[order], state["who"][chosen])])
+        return places_among(where, state["who"][chosen])
