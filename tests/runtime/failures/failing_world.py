@@ -177,7 +177,7 @@ class World:
         folder: for everything.
         sites: their names.
         transport: how bytes travel.
-        quick: settings of the lines, which makes fronts run from ``quick_front.py``; the ``atoll`` command otherwise.
+        quick: settings of the lines and of the scheduler, which makes fronts run from ``quick_front.py``; the ``atoll`` command otherwise.
         before: node -> a command that the node's own command is given to, such as one that enters a namespace.
         host: where the server listens.
         port: which port; by default the system chooses, and kits do not know it.

@@ -1,6 +1,6 @@
-"""``quick_front.py SETTINGS server|site KIT ...``: the ``atoll`` command with a line that notices silence sooner.
+"""``quick_front.py SETTINGS server|site KIT ...``: the ``atoll`` command, noticing silence sooner.
 
-SETTINGS is JSON: any of the numbers of ``atoll.runtime.line.Settings``.
+SETTINGS is JSON: any of the numbers of ``atoll.runtime.line.Settings``, and ``answer_within``, the seconds that a site has to answer an offer.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ def main() -> None:
         sys.exit("the test has ended")
     from atoll.runtime.fronts import server, site
 
+    scheduling = {name: numbers.pop(name) for name in ("answer_within",) if name in numbers}
+    server.Scheduler = functools.partial(server.Scheduler, **scheduling)
     for module in (server, site):
         module.Settings = functools.partial(module.Settings, **numbers)
     from atoll.cli import main as atoll

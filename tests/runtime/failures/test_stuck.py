@@ -63,7 +63,7 @@ def test_a_site_that_stands_still_is_named_and_let_go(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 
     async def play() -> None:
-        async with world(tmp_path / "project") as here:
+        async with world(tmp_path / "project", quick={"answer_within": 5.0}) as here:
             admin, site = await here.admin(), here.fronts["site-2"]
 
             async def begun(name: str, **settings: object) -> str:
