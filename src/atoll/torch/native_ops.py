@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -100,8 +103,12 @@ POINTWISE: dict[Any, str] = _table()
 """Operation -> expression with ``{0}``, ``{1}``, ... for its arguments, already converted to the type it works in."""
 
 
-def simple_operations() -> dict[Any, Any]:
-    """Decompositions into what is translated; PyTorch's core set, and softmax and normalisations taken apart further."""
+@functools.cache
+def simple_operations() -> Mapping[Any, Any]:
+    """Decompositions into what is translated; PyTorch's core set, and softmax and normalisations taken apart further.
+
+    Made once a process: collecting PyTorch's takes as long as tracing a small model's step.
+    """
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     further = [
@@ -118,7 +125,7 @@ def simple_operations() -> dict[Any, Any]:
         aten.native_layer_norm_backward,
         aten.var_mean,
     ]
-    return {**core_aten_decompositions(), **get_decompositions(further)}
+    return MappingProxyType({**core_aten_decompositions(), **get_decompositions(further)})
 
 
 def literal(value: float, dtype: torch.dtype) -> str:
