@@ -34,17 +34,18 @@ def divided(
     """
     import numpy as np
 
-    from atoll.data import Islands, synthetic, synthetic_iid
+    from atoll.data import Islands, Shard, synthetic, synthetic_iid
 
     spread = KINDS[kind]
     whole = synthetic_iid(seed=draw) if spread is None else synthetic(*spread, seed=draw)
     if rows:
         sizes = np.minimum(np.asarray(whole.sizes), rows)
         whole = synthetic_iid(seed=draw, sizes=sizes) if spread is None else synthetic(*spread, seed=draw, sizes=sizes)
-    if unit:
-        whole = Islands.from_datasets(
-            {name: _unit(whole.shard(i)) for i, name in enumerate(whole.names)}, scheme="unit"
-        )
+    # Stored: rows made on demand would be drawn and hashed again in every round.
+    read = _unit if unit else Shard.dataset
+    whole = Islands.from_datasets(
+        {name: read(whole.shard(i)) for i, name in enumerate(whole.names)}, scheme=whole.scheme
+    )
     train, test = whole.holdout(0.1, seed=draw)
     return train.holdout(0.1, seed=draw + 1) if tuning else (train, test)
 
