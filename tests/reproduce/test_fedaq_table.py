@@ -11,13 +11,15 @@ import pytest
 
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithms import FedAC
-from atoll.reproduce import Lab
-from atoll.reproduce.entry import Trained
+from atoll.reproduce import Lab, Page
+from atoll.reproduce.entry import NotKept, Trained
 from atoll.reproduce.fedaq import table as judge
 from atoll.reproduce.fedaq.cells import Cell, cell, first_round, target_of
 from atoll.reproduce.fedaq.methods import METHODS, settings
 from atoll.reproduce.fedaq.paper import BITS, COLUMNS
 from atoll.reproduce.fedaq.tasks import CONVEX, IMAGES, MLP, QUICK, small_cnn
+from atoll.reproduce.fedaq_table import ENTRY
+from atoll.reproduce.page import block
 from atoll.runs import RunFolder, parse_config
 
 # Residual per round R_comp T_sim, method by method: worked out independently from the printed rounds, sizes and times (Youn et al. 2022, Tables 14 to 16,
@@ -174,6 +176,17 @@ def test_the_papers_arithmetic_needs_no_training() -> None:
     assert found["cifar: the human times follow from the sizes with 18 devices and one computing time"]
     assert not found["cifar: the human times follow from the sizes with 8 devices and one computing time"]
     assert sum(not holds for holds in found.values()) == 1
+
+
+def test_the_page_has_a_place_and_the_arithmetic_of_today(tmp_path: Path) -> None:
+    page = Page(Path(__file__).parents[2] / "docs" / "results" / "fedaq.md", ENTRY).check()
+    arithmetic = block({"name": ENTRY.name, "claims": [claim.plain() for claim in judge.printed()]})
+    rows = [line for line in arithmetic.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == 5
+    text = page.file.read_text(encoding="utf-8")
+    assert all(row in text for row in rows)
+    with pytest.raises(NotKept, match="fedaq-convex"):
+        ENTRY.run(Lab(tmp_path, kept=True), False)
 
 
 def test_a_column_runs_end_to_end(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .entry import Claim, Entry, Lab
 from .fedaq.table import claims_of, column, printed, stability
 from .fedaq.tasks import CONVEX, IMAGES, MLP, QUICK
@@ -15,17 +17,20 @@ _CONVEX = (*_PAPER, "FedAQ-II 8b", *_CONTROLS, *_VARIANTS)
 _DEEP = (*_PAPER, "FedAQ-I 4b", *_CONTROLS)
 
 
+_COLUMNS = (
+    (CONVEX, _CONVEX, "Convex: logistic regression on MNIST, to 90.28 %"),
+    (MLP, _DEEP, "MLP: two layers of 200 units on MNIST, to 97.6 %"),
+    (IMAGES, _DEEP, "CNN: a part of CIFAR-10, to what FedAvg has after 15 rounds"),
+)
+_SMALL = ((QUICK, (*_PAPER, "FedAQ-II 8b", *_CONTROLS), "Small digits"),)
+
+
 def _run(lab: Lab, quick: bool) -> list[Claim]:
-    made = printed()
-    for task, names in (
-        ((QUICK, (*_PAPER, "FedAQ-II 8b", *_CONTROLS)),)
-        if quick
-        else ((CONVEX, _CONVEX), (MLP, _DEEP), (IMAGES, _DEEP))
-    ):
+    made = [replace(claim, part="The paper's arithmetic") for claim in printed()]
+    for task, names, part in _SMALL if quick else _COLUMNS:
         cells, rows = column(lab, task, names)
-        made += rows + claims_of(cells)
-        if task is CONVEX:
-            made.append(stability(lab, task, after=30))
+        found = rows + claims_of(cells) + ([stability(lab, task, after=30)] if task is CONVEX else [])
+        made += [replace(claim, part=part) for claim in found]
     return made
 
 

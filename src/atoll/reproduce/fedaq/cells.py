@@ -67,7 +67,11 @@ class Cell:
             return f"not in {self.task.rounds}"
         spread = f" ± {np.std(self.reached, ddof=1):.1f}" if len(self.reached) > 1 else ""
         missed = len(self.rounds) - len(self.reached)
-        return f"{np.mean(self.reached):.4g}{spread}" + (f" ({missed} not in {self.task.rounds})" if missed else "")
+        return (
+            f"{np.mean(self.reached):.1f}".removesuffix(".0")
+            + spread
+            + (f" ({missed} not in {self.task.rounds})" if missed else "")
+        )
 
 
 def first_round(run: Trained, target: float) -> int | None:

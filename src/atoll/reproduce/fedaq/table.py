@@ -67,12 +67,12 @@ def _row(found: Cell, target: float) -> Claim:
     theirs = COLUMNS[task.column].cells.get(name) if task.name == task.column else None
     ours = str(found)
     if isfinite(found.mean):
-        ours = f"{found} / {found.bits:.2g} / {_times(found)}"
+        ours = f"{found} / {found.bits:.1e} / {_times(found)}"
     note = f"rounds / bits up of a client / human time to {100 * target:.2f} %, {len(found.rounds)} seed(s)"
-    note += f"; the meter counted {8 * found.measured:.2g} bits"
+    note += f"; the meter counted {8 * found.measured:.1e} bits"
     if not isfinite(found.mean):
         note += f"; best {', '.join(f'{100 * b:.2f} %' for b in found.best)}"
-    paper = None if theirs is None else f"{theirs.rounds} / {theirs.bits:.2g} / {theirs.seconds:.0f} s"
+    paper = None if theirs is None else f"{theirs.rounds} / {theirs.bits:.1e} / {theirs.seconds:.0f} s"
     if theirs is None or task.target is None:
         other = (
             "" if theirs is None else "; the paper's is another task: its figures stand beside ours and judge nothing"
