@@ -7,6 +7,7 @@ import pytest
 
 import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError
+from atoll.core.task import task
 from atoll.data import Dataset, Islands
 from atoll.learn.admm.losses import gradient, solve, value
 from atoll.learn.admm.mocha import Mocha
@@ -80,6 +81,47 @@ def test_the_printed_constant_of_case_three_is_another_problem():
     )
     assert np.abs(half - centralised(data, MANY, "ridge", 1.0)).max() > 1e-3
     assert np.abs(whole - centralised(data, MANY, "ridge", 1.0)).max() < 1e-10
+
+
+@task
+def peek(island, message):
+    """For tests alone: a client's model and multiplier."""
+    return dict(island.state)
+
+
+@pytest.mark.parametrize("regulariser", ["nuclear", "ridge"])
+def test_the_fixed_point_is_the_optimality_condition(regulariser):
+    # Specification of the survey, section 5: x_i = z_psi(i), l_i = -grad f_i(x_i), and the sums of l_i over a task are the columns of a subgradient of R at Z.
+    data, tasks, _ = problem(MANY)
+    job = MultiTaskADMM(dim=6, tasks=tasks, regulariser=regulariser, weight=15.0, rho=30.0, rounds=80)
+
+    async def program(fed):
+        return await job.program(fed), await fed.ask_all(fed.parties, peek)
+
+    z, clients = run(program, data)
+    total = np.zeros((6, 4))
+    for i, (j, client) in enumerate(zip(MANY, clients, strict=True)):
+        x, y = (np.asarray(getattr(data.shard(i), field)) for field in "xy")
+        np.testing.assert_allclose(client["x"], z[:, j], atol=1e-9)
+        np.testing.assert_allclose(client["dual"], -x.T @ (x @ z[:, j] - y), atol=1e-7)
+        total[:, j] += client["dual"]
+    if regulariser == "ridge":
+        np.testing.assert_allclose(total, 2 * 15.0 * z, atol=1e-7)
+        return
+    left, values, right = np.linalg.svd(z)
+    rank = int((values > 1e-8).sum())
+    np.testing.assert_allclose(left[:, :rank].T @ total @ right[:rank].T, 15.0 * np.eye(rank), atol=1e-6)
+    assert np.linalg.norm(total, 2) <= 15.0 + 1e-6
+
+
+def test_server_steps_contract_by_the_spread_of_the_counts():
+    # Specification of the survey, section 5, case 2: a proximal step brings Z nearer by 1 - min n_j / max n_j at least.
+    _, tasks, _ = problem(MANY)
+    total, zero, counts = np.random.default_rng(0).normal(size=(6, 4)), np.zeros((6, 4)), np.bincount(MANY)
+    after = [MultiTaskADMM(dim=6, tasks=tasks, inner=k)._minimised(zero, total, counts) for k in (1, 2, 3, 4, 300)]
+    off = np.array([np.linalg.norm(z - after[-1]) for z in after[:-1]])
+    assert off[-1] > 1e-6
+    assert (off[1:] <= (1 - counts.min() / counts.max()) * off[:-1]).all()
 
 
 def test_each_task_may_be_summed_in_secret():

@@ -99,6 +99,13 @@ def test_the_exact_curve_is_inverse_and_never_above_the_bound(r, delta):
         assert cost(3, 2.0, sigma) == pytest.approx(r, rel=1e-5)
 
 
+@given(costs, st.floats(1.0, 20.0), deltas)
+def test_more_releases_or_less_noise_never_cost_less(r, more, delta):
+    assert moments_epsilon(r * more, delta) >= moments_epsilon(r, delta)
+    assert exact_epsilon(r * more, delta) >= exact_epsilon(r, delta) * (1 - 1e-9)
+    assert exact_epsilon(r, delta / more) >= exact_epsilon(r, delta) * (1 - 1e-9)
+
+
 def test_the_exact_curve_is_that_of_two_gaussians_by_numerical_integration():
     r, epsilon = 1.7, 0.8
     m = math.sqrt(r)
