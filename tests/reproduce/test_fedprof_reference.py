@@ -8,14 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll.reproduce.fedprof.judges import (
-    Found,
-    judge_participation,
-    judge_ratios,
-    judge_rounds,
-    judge_trained,
-    rounds_of,
-)
+from atoll.reproduce.fedprof.found import Found
+from atoll.reproduce.fedprof.heard import judge_divergences, judge_participation
+from atoll.reproduce.fedprof.judges import judge_ratios, judge_rounds, judge_sooner, judge_trained, rounds_of
 from atoll.reproduce.fedprof.paper import GROUPS, TABLE_3, TABLE_4, table_of
 from atoll.reproduce.fedprof.reference import (
     energy,
@@ -132,7 +127,9 @@ def test_verdicts_on_trainings():
             if "higher best" in c.claim or ("fewer rounds to" in c.claim and "FedProf" in c.claim)
         )
         never = {key: Found(0.5) for key in table}
-        assert not any(claim.holds for claim in judge_trained(setting, never))
+        none = judge_trained(setting, never)
+        assert not any(claim.holds for claim in none)
+        assert {claim.verdict for claim in none if "fewer rounds" in claim.claim} == {"undecided"}
     assert judge_trained(TURBINE, {}) == []
 
 
@@ -140,6 +137,46 @@ def test_medians_count_runs_that_never_arrive():
     runs = [Found(0.8, 5, 50.0, 1.0), Found(0.9, 7, 90.0, 2.0), Found(0.7)]
     assert Found.median(runs) == Found(0.8, 7, 90.0, 2.0)
     assert Found.median([*runs, Found(0.7), Found(0.7)]).rounds is None
+
+
+def test_a_median_is_told_with_the_least_and_the_most_of_its_runs():
+    runs = [Found(0.8, 5, 50.0, 1.0), Found(0.9, 7, 90.0, 2.0), Found(0.7)]
+    assert Found.median(runs).told("best", ".2f") == "0.80 (0.70 to 0.90)"
+    assert Found.median(runs).told("rounds") == "7 (5 to never)"
+    assert Found.median(runs[:1]).told("rounds") == "5"
+    assert Found(0.7).told("rounds") == "never"
+
+
+def test_verdicts_on_a_target_that_the_thesis_has_not():
+    """All four methods of the partial group arrive later, as late, and never; without FedProf there is nothing to say."""
+    own = ("partial", "FedProf", 0.1)
+    cells = {
+        own: Found(0.9, 6),
+        **{("partial", m, 0.1): Found(0.8, r) for m, r in (("AFL", 9), ("FedProx", 6), ("FedAdam", None))},
+    }
+    said = {claim.claim: claim for claim in judge_sooner(IMAGES, cells, 0.8)}
+    where = "images, partial, C=0.1: FedProf against {}: fewer rounds to 0.8"
+    assert {m: said[where.format(m)].holds for m in ("AFL", "FedProx", "FedAdam")} == {
+        "AFL": True,
+        "FedProx": False,
+        "FedAdam": True,
+    }
+    assert said[where.format("FedAdam")].ours == "6 against never"
+    assert all(claim.paper is None for claim in said.values())
+    del cells[own]
+    assert judge_sooner(IMAGES, cells, 0.8) == []
+
+
+def test_verdicts_on_divergences():
+    """Most of the seeds decide; the odds are ``exp(-10 (d - d of good clients))``."""
+    wished = {"": 0.1, "blur": 1.0, "irrelevant": 2.0, "salt_and_pepper": 0.4}
+    farther = {**wished, "salt_and_pepper": 1.2}
+    claim = judge_divergences([wished, wished, farther], "a model")
+    assert claim.holds
+    assert "so in 2 of them" in claim.note
+    assert "0.05 times" in claim.note  # exp(-10 * 0.3)
+    assert not judge_divergences([wished, farther], "a model").holds
+    assert not judge_divergences([{**wished, "": 0.5}], "a model").holds
 
 
 def test_verdicts_on_participation():

@@ -7,8 +7,9 @@ else by medians of ten seeds, each with its own partition, bad clients and devic
 from __future__ import annotations
 
 from .entry import Claim, Entry, Lab
-from .fedprof.judges import judge_participation, judge_ratios, judge_rounds, judge_trained, rounds_of
-from .fedprof.lab import Protocol, cells, runs, taken_part
+from .fedprof.heard import judge_participation, taken_part
+from .fedprof.judges import judge_ratios, judge_rounds, judge_trained, rounds_of
+from .fedprof.lab import Protocol, cells, runs
 from .fedprof.setting import TURBINE
 
 __all__ = ["ENTRY"]
@@ -17,8 +18,9 @@ __all__ = ["ENTRY"]
 def _run(lab: Lab, quick: bool) -> list[Claim]:
     protocol = Protocol("gasturbine", rounds=20, seeds=1, shares=(0.2,)) if quick else Protocol("gasturbine")
     rounds = judge_rounds(TURBINE, rounds_of(TURBINE, draws=200 if quick else 2000))
-    claims = rounds + judge_ratios(TURBINE) + judge_trained(TURBINE, cells(lab, protocol))
-    counts = taken_part(protocol, runs(lab, protocol, "partial", "FedProf", 0.2))
+    trained = runs(lab, protocol)
+    claims = rounds + judge_ratios(TURBINE) + judge_trained(TURBINE, cells("gasturbine", trained))
+    counts = taken_part(protocol, trained["partial", "FedProf", 0.2])
     return claims + judge_participation(TURBINE, counts, protocol.rounds or TURBINE.rounds["partial"])
 
 

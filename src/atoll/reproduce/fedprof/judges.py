@@ -6,53 +6,21 @@ orders and ratios are judged; a ratio holds from three quarters of the thesis's,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 
 from ..entry import Claim
+from .found import Found
 from .paper import GROUPS, Key, table_of
 from .reference import Expected, expected_round
 from .setting import Setting
 
-__all__ = ["Found", "judge_participation", "judge_ratios", "judge_rounds", "judge_trained", "rounds_of"]
+__all__ = ["judge_ratios", "judge_rounds", "judge_sooner", "judge_trained", "rounds_of"]
 
 _FEW = 0.15
 """Tolerance of a cell's time and energy a round: cells of four to sixteen rounds are few draws, and energy is printed to 0.01 Wh."""
 _RULES = {"FedProx": "sizes", "CFCFM": "first"}
-
-
-@dataclass(frozen=True)
-class Found:
-    """What we found of a cell, as medians over seeds; ``None`` where the target was not reached.
-
-    Attributes:
-        best: best accuracy in all rounds.
-        rounds: to the target accuracy.
-        seconds: to the target.
-        watt_hours: of all clients together to the target.
-    """
-
-    best: float
-    rounds: float | None = None
-    seconds: float | None = None
-    watt_hours: float | None = None
-
-    @classmethod
-    def median(cls, runs: Sequence[Found]) -> Found:
-        """The median of runs; one that never reached the target is later than all others.
-
-        Where the median run did not reach it, the median is ``None``.
-        """
-
-        def middle(of: Callable[[Found], float | None]) -> float | None:
-            values = [np.inf if (found := of(run)) is None else found for run in runs]
-            made = float(np.median(values))
-            return made if np.isfinite(made) else None
-
-        best = float(np.median([run.best for run in runs]))
-        return cls(best, middle(lambda r: r.rounds), middle(lambda r: r.seconds), middle(lambda r: r.watt_hours))
 
 
 def rounds_of(setting: Setting, seed: int = 0, draws: int = 200) -> dict[tuple[str, float], Expected]:
@@ -137,37 +105,71 @@ def judge_ratios(setting: Setting) -> list[Claim]:
 
 
 def judge_trained(setting: Setting, found: Mapping[Key, Found]) -> list[Claim]:
-    """FedProf beside every method of its group, for the cells that were trained."""
+    """FedProf beside every method of its group, for the cells that were trained; who arrives first is undecided where neither does."""
     claims = []
-    for group, methods in GROUPS.items():
-        for share in setting.shares:
-            own = found.get((group, "FedProf", share))
-            for method in methods[:-1]:
-                other = found.get((group, method, share))
-                if own is not None and other is not None:
-                    claims += _pair(setting, (group, method, share), own, other)
+    for key, own, other in _pairs(setting, found):
+        claims += _pair(setting, key, own, other)
     return claims + _groups(setting, found)
 
 
+def judge_sooner(setting: Setting, found: Mapping[Key, Found], target: float) -> list[Claim]:
+    """Rounds to a target that the thesis has no numbers for, FedProf's beside those of every method of its group.
+
+    Args:
+        setting: the task.
+        found: cells with rounds to this target.
+        target: accuracy.
+    """
+    return [
+        Claim(
+            f"{_where(setting, key)}: fewer rounds to {target:g}",
+            None,
+            f"{own.told('rounds')} against {other.told('rounds')}",
+            _sooner(own, other),
+            "medians over seeds; not a target of the thesis",
+        )
+        for key, own, other in _pairs(setting, found)
+    ]
+
+
+def _pairs(setting: Setting, found: Mapping[Key, Found]) -> list[tuple[Key, Found, Found]]:
+    """Every trained rival's key, FedProf's cell and the rival's."""
+    keys = [
+        (group, method, share)
+        for group, methods in GROUPS.items()
+        for share in setting.shares
+        for method in methods[:-1]
+    ]
+    pairs = ((key, found.get((key[0], "FedProf", key[2])), found.get(key)) for key in keys)
+    return [(key, own, other) for key, own, other in pairs if own is not None and other is not None]
+
+
+def _where(setting: Setting, key: Key) -> str:
+    return f"{setting.name}, {key[0]}, C={key[2]:g}: FedProf against {key[1]}"
+
+
+def _sooner(own: Found, other: Found) -> bool | None:
+    if own.rounds is None and other.rounds is None:
+        return None
+    return own.rounds is not None and (other.rounds is None or own.rounds < other.rounds)
+
+
 def _pair(setting: Setting, key: Key, own: Found, other: Found) -> list[Claim]:
-    group, method, share = key
-    table = table_of(setting)
-    mine, theirs = table[group, "FedProf", share], table[key]
-    where = f"{setting.name}, {group}, C={share:g}: FedProf against {method}"
-    sooner = own.rounds is not None and (other.rounds is None or own.rounds < other.rounds)
+    table, where = table_of(setting), _where(setting, key)
+    mine, theirs = table[key[0], "FedProf", key[2]], table[key]
     claims = [
         Claim(
             f"{where}: higher best accuracy",
             f"{mine.best:.3f} against {theirs.best:.3f}",
-            f"{own.best:.3f} against {other.best:.3f}",
+            f"{own.told('best', '.3f')} against {other.told('best', '.3f')}",
             own.best > other.best,
             "medians over seeds",
         ),
         Claim(
             f"{where}: fewer rounds to {setting.target:g}",
             f"{mine.rounds} against {theirs.rounds}",
-            f"{_said(own.rounds)} against {_said(other.rounds)}",
-            sooner,
+            f"{own.told('rounds')} against {other.told('rounds')}",
+            _sooner(own, other),
             "medians over seeds",
         ),
     ]
@@ -187,10 +189,6 @@ def _pair(setting: Setting, key: Key, own: Found, other: Found) -> list[Claim]:
     return claims
 
 
-def _said(value: float | None) -> str:
-    return "never" if value is None else f"{value:g}"
-
-
 def _groups(setting: Setting, found: Mapping[Key, Found]) -> list[Claim]:
     """Partial aggregation needs fewer rounds than full."""
     claims = []
@@ -202,50 +200,9 @@ def _groups(setting: Setting, found: Mapping[Key, Found]) -> list[Claim]:
                 Claim(
                     f"{setting.name}, C={share:g}: partial aggregation needs fewer rounds to {setting.target:g} than full",
                     f"{table['partial', 'FedAvg-RP', share].rounds} against {table['full', 'FedAvg', share].rounds}",
-                    f"{_said(partial.rounds)} against {_said(full.rounds)}",
-                    partial.rounds is not None and (full.rounds is None or partial.rounds < full.rounds),
+                    f"{partial.told('rounds')} against {full.told('rounds')}",
+                    _sooner(partial, full),
                     "FedAvg-RP against FedAvg, medians over seeds",
                 )
             )
     return claims
-
-
-def judge_participation(setting: Setting, counts: Mapping[str, float], rounds: int) -> list[Claim]:
-    """Figures 5.11 and 5.12: how often clients of each data quality were selected.
-
-    Args:
-        setting: the task.
-        counts: kind of data (``""`` for good) -> mean number of selections of such a client.
-        rounds: of the run; the figures' are 100 for the S-Task.
-    """
-    good = counts[""]
-    shown = ", ".join(f"{kind or 'good'} {count:.1f}" for kind, count in counts.items())
-    if setting.name == "gasturbine":
-        scale = rounds / 100
-        bad = max(counts[kind] for kind in ("fake", "noise"))
-        return [
-            Claim(
-                "gasturbine, C=0.2: clients with useless or noisy data are selected less than 10 times in 100 rounds",
-                "< 10",
-                shown,
-                bad < 10 * scale and bad < good,
-                f"mean selections of a client in {rounds} rounds",
-            )
-        ]
-    excluded = max(counts[kind] for kind in ("irrelevant", "blur"))
-    return [
-        Claim(
-            "images: irrelevant and blurred clients are practically excluded",
-            None,
-            shown,
-            excluded < 0.1 * good,
-            f"mean selections in {rounds} rounds; excluded: less than a tenth of a good client's",
-        ),
-        Claim(
-            "images: clients with salt and pepper are selected less often than good ones, and more often than the others",
-            None,
-            shown,
-            excluded < counts["salt_and_pepper"] < good,
-            f"mean selections in {rounds} rounds",
-        ),
-    ]
