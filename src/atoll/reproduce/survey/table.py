@@ -1,13 +1,14 @@
-"""All rows of the convergence table, family by family."""
+"""All rows of the convergence table, family by family, and all claimed rates."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 
+from .rate import Rate
 from .row import Row
 
-__all__ = ["families", "rows"]
+__all__ = ["families", "rates", "rows", "unclaimed"]
 
 _OTHERS = {"row", "table"}
 
@@ -23,3 +24,18 @@ def families() -> dict[str, tuple[Row, ...]]:
 def rows() -> tuple[Row, ...]:
     """All rows."""
     return tuple(row for some in families().values() for row in some)
+
+
+def rates() -> tuple[Rate, ...]:
+    """All claimed rates."""
+    from . import rates as tables
+    from . import rates_noise
+
+    return tables.RATES + rates_noise.RATES
+
+
+def unclaimed() -> dict[str, tuple[str, ...]]:
+    """Why no rate is claimed -> names of methods in the catalogue."""
+    from .rates import UNCLAIMED
+
+    return UNCLAIMED
