@@ -1,13 +1,18 @@
 """A model of 1 GiB to 10 stub sites and back through a deployed server: what its processes need of memory.
 
 python benchmarks/network/large_model.py
+
+``peak_gib_of_the_...`` are the system's own records of each process (VmHWM), which count a page that both have mapped in both. ``peak_gib_of_both_...`` are
+sampled sums over the server's processes at one moment: of PSS, which counts such a page once, and of RSS.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
+import threading
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -17,13 +22,48 @@ from atoll_roundtrip import ATOLL, project
 from deployment import HERE, Deployment, arguments, free_ports
 
 LAYERS = 64
+SAMPLE_SECONDS = 0.2
 
 
-def resident(run: Deployment) -> dict[str, int]:
-    """Peak memory of the server's front, as the system knows it."""
-    process = next(p for name, p in run.started if name == "server")
-    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    return {k: int(v.split()[0]) * 1024 for k, v in (line.split(":", 1) for line in lines) if k == "VmHWM"}
+def field(pid: int, file: str, name: str) -> int:
+    """Bytes that a file of the system's says of a process; 0 once it is gone."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it has started, and they."""
+    found = [pid]
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [one for child in children.read_text().split() for one in family(int(child))]
+    return found
+
+
+class Peaks(threading.Thread):
+    """The most that a process and its descendants take together, looked at every ``SAMPLE_SECONDS``."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.pid = pid
+        self.most = {"Pss": 0, "Rss": 0}  # bytes
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Look until told that it is over."""
+        while not self._over.wait(SAMPLE_SECONDS):
+            for name, most in self.most.items():
+                together = sum(field(pid, "smaps_rollup", name) for pid in family(self.pid))
+                self.most[name] = max(most, together)
+
+    def stop(self) -> dict[str, float]:
+        """The peaks, in GiB."""
+        self._over.set()
+        self.join()
+        return {name: round(most / 2**30, 3) for name, most in self.most.items()}
 
 
 def main() -> None:
@@ -36,6 +76,9 @@ def main() -> None:
         kits = run.folder / "kits"
         run.start("server", [*ATOLL, "server", str(kits / "server"), "--folder", str(run.folder / "server")])
         run.await_port(port)
+        front = run.started[0][1].pid
+        peaks = Peaks(front)
+        peaks.start()
         stubs = [sys.executable, str(HERE / "stub_sites.py"), str(kits), f"127.0.0.1:{port}"]
         run.start("stubs", [*stubs, str(args.clients), str(LAYERS), str(numbers)])
         record = run.folder / "record.json"
@@ -45,6 +88,7 @@ def main() -> None:
         (run.folder / "job" / "job.yaml").write_text(json.dumps({**job, "source": "code", "arguments": told}))
         run.call([*ATOLL, "submit", "job", "--kit", str(kits / "admin")])
         result = run.await_file(record, "server", args.timeout)
+        both = peaks.stop()
         laps = [b - a for a, b in pairwise(result["averaged_at"])]
         line = {
             "framework": "atoll",
@@ -56,7 +100,9 @@ def main() -> None:
             "seconds_per_round": round(median(laps), 1),
             "peak_gib_of_the_process_that_adds": round(result["VmHWM"] / 2**30, 3),
             "of_it_before_the_model": round(result["before"]["VmHWM"] / 2**30, 3),
-            "peak_gib_of_the_front": round(resident(run)["VmHWM"] / 2**30, 3),
+            "peak_gib_of_the_front": round(field(front, "status", "VmHWM") / 2**30, 3),
+            "peak_gib_of_both_pss": both["Pss"],
+            "peak_gib_of_both_rss": both["Rss"],
             "worst_error": result["worst_error"],
         }
         print(json.dumps(line), flush=True)

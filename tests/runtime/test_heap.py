@@ -43,3 +43,37 @@ def test_freed_memory_is_kept_for_the_next_message() -> None:
     done, count = faults(MALLOC_TRIM_THRESHOLD_="1000000")  # whoever says how memory is dealt with has the last word
     assert done == 0
     assert count > 50_000  # 5 turns of 72 MB are 88,000 pages
+
+
+COUNT_HEAPS = """
+import ctypes, sys, threading
+from atoll.runtime.heap import share_one_heap
+
+if sys.argv[1] == "told":
+    share_one_heap()
+library = ctypes.CDLL(None)
+def take():
+    library.malloc(200_000)  # ctypes lets go of Python's lock: threads meet in malloc
+    ready.wait()
+ready = threading.Barrier(3)
+threads = [threading.Thread(target=take) for _ in range(2)]
+for thread in threads:
+    thread.start()
+ready.wait()
+for thread in threads:
+    thread.join()
+library.fopen.restype = ctypes.c_void_p
+out = library.fopen(b"/dev/stdout", b"w")
+library.malloc_info(0, ctypes.c_void_p(out))
+library.fclose(ctypes.c_void_p(out))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc only")
+@pytest.mark.parametrize("told", ["told", "not"])
+def test_threads_share_one_heap(told: str) -> None:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+    found = subprocess.run(
+        [sys.executable, "-c", COUNT_HEAPS, told], env=clean, capture_output=True, text=True, check=True
+    ).stdout
+    assert (found.count("<heap nr=") == 1) is (told == "told")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
-__all__ = ["keep_freed_memory"]
+__all__ = ["keep_freed_memory", "share_one_heap"]
 
 # glibc's malloc.h
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _MAPPED_FROM = 32 << 20  # bytes; the most that glibc takes
 _KEPT = 256 << 20  # bytes
 
@@ -23,6 +24,23 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether it was done.
     """
+    return _told({_MMAP_THRESHOLD: _MAPPED_FROM, _TRIM_THRESHOLD: _KEPT})
+
+
+def share_one_heap() -> bool:
+    """Let all threads of this process allocate from one heap; to be called before there are others.
+
+    Otherwise glibc gives threads heaps of their own, and blocks that one thread allocates and another frees leave gaps in each of them. The threads of
+    gRPC pass every block on to Python's. The same is left alone as by ``keep_freed_memory``.
+
+    Returns:
+        Whether it was done.
+    """
+    return _told({_ARENA_MAX: 1})
+
+
+def _told(options: Mapping[int, int]) -> bool:
+    """Tell glibc's malloc, unless somebody else has, or there is none."""
     said = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
     if said or sys.platform != "linux":
         return False
@@ -31,4 +49,4 @@ def keep_freed_memory() -> bool:
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):
         return False
-    return bool(library.mallopt(_MMAP_THRESHOLD, _MAPPED_FROM)) and bool(library.mallopt(_TRIM_THRESHOLD, _KEPT))
+    return all(bool(library.mallopt(option, value)) for option, value in options.items())

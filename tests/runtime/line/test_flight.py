@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
 from atoll.runtime.line.flight import Flight
-from atoll.runtime.line.flow import Inbox, Outbox
-from atoll.runtime.line.frames import Kind
+from atoll.runtime.line.frames import END, Kind
+from atoll.runtime.line.inbox import Inbox
+from atoll.runtime.line.outbox import Outbox
 
 MIB = 1 << 20
 WINDOW = 8 * MIB
@@ -20,12 +21,12 @@ SIZES = st.lists(st.one_of(st.integers(0, MIB), st.just(MIB), st.integers(0, 300
 
 
 @settings(max_examples=60)
-@given(st.lists(SIZES, min_size=1, max_size=5), st.integers(1, 12 * MIB), st.integers(1, 4))
+@given(st.lists(SIZES, min_size=1, max_size=5), st.integers(1, 12 * MIB), st.integers(1, 12 * MIB), st.integers(1, 4))
 def test_whoever_tells_only_what_is_worth_telling_is_sent_everything(
-    contents: list[list[int]], total: int, eager: int
+    contents: list[list[int]], total: int, wanted: int, eager: int
 ) -> None:
-    flight = Flight(total)
-    ways = [(Outbox(1, WINDOW, flight), Inbox(1, WINDOW), list(sizes)) for sizes in contents]
+    flight, intake = Flight(total), Flight(wanted)
+    ways = [(Outbox(1, WINDOW, flight), Inbox(1, WINDOW, intake), list(sizes)) for sizes in contents]
     moving = True
     while moving:
         moving = False
@@ -39,13 +40,15 @@ def test_whoever_tells_only_what_is_worth_telling_is_sent_everything(
                 into.pop()
                 moving = True
                 if into.worth_telling():  # as a channel does, after each
-                    out.consumed(into.tell())
+                    out.consumed(into.tell(), into.share)
     assert not any(sizes for _, _, sizes in ways)
 
 
 def test_a_share_is_an_equal_one_and_a_block_always_fits() -> None:
     flight = Flight(12 * MIB)
     ways = [Outbox(1, WINDOW, flight) for _ in range(6)]
+    for out in ways:
+        out.consumed(0, WINDOW)
 
     def filled(out: Outbox) -> int:
         while out.room(MIB // 4):
@@ -67,6 +70,45 @@ def test_a_share_is_an_equal_one_and_a_block_always_fits() -> None:
     del ways[1:], out
     gc.collect()
     assert flight.share(ways[0]) == 12 * MIB
+
+
+def busiest(givers: int, blocks: int) -> tuple[int, int]:
+    """Bytes that takers who share 24 MiB have before them at most: of messages of so many blocks that all begin at once; of all, and of one."""
+    intake = Flight(24 * MIB)
+    ways = [(Outbox(1, WINDOW, Flight()), Inbox(1, WINDOW, intake), [END] + (blocks - 1) * [0]) for _ in range(givers)]
+    most = one = 0
+    while any(left for *_, left in ways):
+        for out, into, left in ways:
+            while left and out.room(MIB):
+                out.put(Kind.DATA, left.pop(), ZEROS, settled=True)
+            while out.cursor < out.next:
+                into.arrived(out.take())
+            most, one = max(most, sum(taker.held for _, taker, _ in ways)), max(one, into.held)
+        for out, into, _ in ways:
+            into.pop()
+            if into.worth_telling():
+                out.consumed(into.tell(), into.share)
+    return most // MIB, one // MIB
+
+
+def test_many_givers_have_no_more_on_their_way_than_few() -> None:
+    assert busiest(1, 40) == (7, 7)  # whole blocks in a window of 8 MiB
+    assert busiest(10, 20) == (20, 2)  # where windows alone would take 70
+    assert busiest(20, 20) == (40, 2)  # two each before they have heard, then one
+
+
+def test_a_giver_that_had_all_the_room_asks_anew_before_its_next_message() -> None:
+    out = Outbox(1, WINDOW, Flight())
+    for count in (1, 2):
+        assert out.room(2 * MIB)
+        assert not out.room(5 * MIB // 2)
+        out.put(Kind.DATA, 0, ZEROS, settled=True)
+        out.take()
+        out.consumed(2 * count - 1, WINDOW)
+        assert out.room(6 * MIB)  # nothing is on its way, and the message goes on
+        out.put(Kind.DATA, END, b"", settled=True)
+        out.take()
+        out.consumed(2 * count, WINDOW)
 
 
 def test_a_flight_of_nothing_is_refused() -> None:

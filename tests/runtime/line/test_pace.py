@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.runtime.line.flight import Flight
-from atoll.runtime.line.flow import Inbox, Outbox
 from atoll.runtime.line.frames import END, Frame, Kind, parse
+from atoll.runtime.line.inbox import Inbox
+from atoll.runtime.line.outbox import Outbox
 from atoll.runtime.line.pace import SHORTEST, Pace
 from atoll.runtime.line.settings import Settings
 from atoll.runtime.transport.base import BLOCK
@@ -36,7 +37,7 @@ def parted(frames: list[Frame]) -> list[bytes]:
 def test_what_is_cut_arrives_as_it_was_whatever_is_lost_in_between(
     sizes: list[int], writes: list[tuple[int, bool, int]]
 ) -> None:
-    out, into = Outbox(1, WINDOW, Flight()), Inbox(1, WINDOW)
+    out, into = Outbox(1, WINDOW, Flight()), Inbox(1, WINDOW, Flight())
     wanted = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
     waiting, got, steps = list(wanted), [], iter(writes)
     while waiting or out.cursor < out.next or len(into):

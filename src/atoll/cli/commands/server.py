@@ -29,7 +29,9 @@ def command(
     """Serve a project: accept sites and people, schedule jobs, keep results. Runs until Ctrl-C; killed, it goes on where it was."""
     from atoll.runtime.fronts.server import Server
     from atoll.runtime.handles import raise_handles
+    from atoll.runtime.heap import share_one_heap
 
+    share_one_heap()
     output, opened = output_of(context), open_kit(kit, passphrase_file)
     place = (folder or Path(opened.name)).absolute()
     with logging_on(output, place):

@@ -12,9 +12,10 @@ from atoll.core.errors import MessageError
 from atoll.engines.link import LinkClosed
 from atoll.runtime.transport.base import BLOCK, Buffer
 
-from .flow import Inbox, Outbox
 from .frames import DROP, END, Frame, Kind
+from .inbox import Inbox
 from .messages import Assembly, blocks_of
+from .outbox import Outbox
 
 if TYPE_CHECKING:
     from atoll.core.message import Limits
@@ -58,7 +59,7 @@ class Channel:
         self.number = number
         self.line = line
         self.outbox = Outbox(number, settings.window, settings.flight)
-        self.inbox = Inbox(number, settings.window)
+        self.inbox = Inbox(number, settings.window, settings.intake)
         self._settings = self._taking = settings
         self._sending = asyncio.Lock()
         self._assembly: Assembly | None = None
@@ -185,9 +186,9 @@ class Channel:
         if self.inbox.worth_telling():
             self.line.tell(self)
 
-    def consumed(self, count: int) -> None:
-        """The other end has consumed so many frames."""
-        self.outbox.consumed(count)
+    def consumed(self, count: int, room: int | None = None) -> None:
+        """The other end has consumed so many frames, and may have said for how many bytes it has room."""
+        self.outbox.consumed(count, room)
         self._freed.set()
 
     def resumed(self, received: int, consumed: int) -> None:

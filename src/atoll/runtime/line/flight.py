@@ -8,18 +8,20 @@ from weakref import WeakSet
 from atoll.core.errors import ConfigError
 from atoll.runtime.transport.base import BLOCK
 
-__all__ = ["DRAINED", "Flight"]
+__all__ = ["DRAINED", "LEAST", "Flight"]
 
 DRAINED = 256 << 10
 """Bytes after which a taker that has consumed everything says so: a giver whose share is small waits for that."""
-_LEAST = BLOCK + 2 * DRAINED  # with no room for a block, more than DRAINED is on its way: word of it will come
+LEAST = BLOCK + 2 * DRAINED
+"""Bytes that every channel may have on their way: with no room for a block, more than ``DRAINED`` is, and word of it will come."""
 
 
 class Flight:
-    """Bytes on their way on many channels, shared equally by those that have any: slow takers do not add up.
+    """Bytes on their way on many channels, shared equally by those that have any: slow takers do not add up, nor do many givers.
 
     A channel alone has its whole window; of ``n`` channels each has ``total / n``, and 1.5 MiB at least, once what it had before is consumed. So
-    a process comes to hold ``max(total, 1.5 MiB * n)`` for takers at the other ends, where windows alone would let it hold ``window * n``.
+    a process comes to hold ``max(total, 1.5 MiB * n)`` for takers at the other ends, where windows alone would let it hold ``window * n``. What it
+    takes is bounded likewise: with each acknowledgement it says what the giver may have on its way.
 
     Args:
         total: bytes.
@@ -36,7 +38,7 @@ class Flight:
 
     def share(self, of: object) -> int:
         """What a channel's half may have on its way now."""
-        return max(_LEAST, self.total // max(1, len(self._busy) + (of not in self._busy)))
+        return max(LEAST, self.total // max(1, len(self._busy) + (of not in self._busy)))
 
     def began(self, one: object) -> None:
         """Something of it is on its way."""

@@ -6,7 +6,7 @@ kind u8 | flags u8 | channel u32 | seq u64 | content
 
 ``HELLO`` is the first frame in each direction and the only one that is a message. ``OPEN`` (content: the name), ``DATA`` and ``CLOSE``
 (content: the reason) are numbered within their channel and direction from 0, and sent again after a cut. ``ACK`` says in ``seq`` how many frames of a
-channel were consumed. ``PING`` and ``PONG`` carry clocks. ``CLOSE`` of channel 0 ends the line.
+channel were consumed, and in a content of 8 bytes how many bytes may be on their way. ``PING`` and ``PONG`` carry clocks. ``CLOSE`` of channel 0 ends the line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from atoll.runtime.transport.base import BLOCK, Buffer
 
-__all__ = ["DROP", "END", "HEADER", "OVERHEAD", "Frame", "Kind", "Violation", "parse", "text_of"]
+__all__ = ["DROP", "END", "HEADER", "OVERHEAD", "Frame", "Kind", "Violation", "parse", "room_in", "room_of", "text_of"]
 
 HEADER = struct.Struct("<BBIQ")
 OVERHEAD = 64
@@ -27,6 +27,7 @@ END = 1
 DROP = 2
 """Flag of an empty last block: the message was given up, forget what came of it."""
 _LONGEST_TEXT = 2048
+_ROOM = struct.Struct("<Q")
 
 
 class Violation(Exception):  # noqa: N818 - what the other end did
@@ -93,6 +94,25 @@ def parse(block: Buffer) -> Frame:
     if flags & DROP and (len(content) or not flags & END):
         raise Violation("a message is dropped by an empty last block")
     return Frame(kind, flags, channel, seq, content)
+
+
+def room_of(size: int) -> bytes:
+    """The content of an acknowledgement."""
+    return _ROOM.pack(size)
+
+
+def room_in(frame: Frame) -> int | None:
+    """For how many bytes there is room, as an acknowledgement says it; None: it does not.
+
+    Raises:
+        Violation: it says something else.
+    """
+    if not frame.content:
+        return None
+    if len(frame.content) != _ROOM.size:
+        raise Violation(f"an acknowledgement of {len(frame.content)} bytes")
+    room: int = _ROOM.unpack(frame.content)[0]
+    return room
 
 
 def text_of(frame: Frame) -> str:

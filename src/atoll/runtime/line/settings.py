@@ -46,6 +46,7 @@ class Settings:
         window: bytes of one channel that may be on their way: sent and not consumed yet. What a channel holds in memory at
             either end is at most this.
         flight: what all channels of all lines with these settings may have on their way together.
+        intake: what they ask the other ends to have on their way to here together.
         block: bytes of content in one block.
         heartbeat: seconds between two heartbeats; None: none, where the death of the other end closes the connection at
             once (between processes of a machine).
@@ -65,6 +66,7 @@ class Settings:
 
     window: int = 5 << 20
     flight: Flight = field(default_factory=Flight, compare=False)
+    intake: Flight = field(default_factory=lambda: Flight(24 << 20), compare=False)
     block: int = BLOCK
     heartbeat: float | None = 15.0
     silence: float = 60.0

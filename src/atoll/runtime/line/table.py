@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from .channel import Channel, plain
-from .frames import Frame, Kind, Violation, text_of
+from .frames import Frame, Kind, Violation, room_in, text_of
 from .hello import Hello
 from .settings import LineLost
 
@@ -77,7 +77,7 @@ class Table:
         elif frame.kind is Kind.DATA:
             channel.arrived(frame)
         elif frame.kind is Kind.ACK:
-            channel.consumed(frame.seq)
+            channel.consumed(frame.seq, room_in(frame))
             self.tidy(channel)
         else:
             channel.ended(frame, text_of(frame))

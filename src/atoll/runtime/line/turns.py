@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .frames import Frame, Kind
+from .frames import Frame, Kind, room_of
 from .pace import Pace
 from .pulse import Pulse
 
@@ -68,7 +68,8 @@ class Turns:
         if not self._untold:
             return None
         channel = self._untold.pop(next(iter(self._untold)))
-        frame = Frame(Kind.ACK, 0, channel.number, channel.inbox.tell(), b"")
+        inbox = channel.inbox
+        frame = Frame(Kind.ACK, 0, channel.number, inbox.tell(), room_of(inbox.share))
         self._line.table.tidy(channel)
         return frame
 
