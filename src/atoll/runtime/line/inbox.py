@@ -1,0 +1,101 @@
+"""The half of a channel that takes: what came and was not consumed yet. No waiting here."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .flight import DRAINED, Flight
+from .frames import END, Frame, Kind, Violation
+
+__all__ = ["Inbox"]
+
+_SLACK = 1 << 13  # OPEN, CLOSE and dropped messages do not wait for room
+
+
+class Inbox:
+    """Frames that came, in order, until they are consumed.
+
+    Attributes:
+        received: number of the frame that must come next.
+        consumed: how many frames were consumed.
+        told: how many the other end knows to be consumed.
+        reason: why the other end closed the channel; None while it is open.
+        discarding: whether everything is consumed as it comes.
+        held: what counts against the window at the other end, in bytes.
+    """
+
+    def __init__(self, channel: int, window: int, intake: Flight) -> None:
+        self.received = 0
+        self.consumed = 0
+        self.told = 0
+        self.reason: str | None = None
+        self.discarding = False
+        self._channel = channel
+        self._window = window
+        self._intake = intake
+        self._whole = True  # the last message that came has ended
+        self._queue: deque[Frame] = deque()
+        self.held = 0  # bytes that the other end must count as not consumed
+        self._untold = 0  # of these, consumed
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def arrived(self, frame: Frame) -> None:
+        """Take a numbered frame.
+
+        Raises:
+            Violation: it came before, one before it is missing, it follows the end, or it is more than the window holds.
+        """
+        if frame.seq != self.received:
+            what = "came before" if frame.seq < self.received else "follows a gap"
+            raise Violation(f"frame {frame.seq} of channel {self._channel} {what}: {self.received} is due")
+        if self.reason is not None:
+            raise Violation(f"frame {frame.seq} of channel {self._channel} follows its end")
+        if self.held + frame.cost > self._window + _SLACK:
+            raise Violation(f"channel {self._channel} sends more than its window of {self._window} bytes")
+        if frame.kind is Kind.DATA:
+            self._intake.began(self)
+        self._whole = bool(frame.flags & END) or frame.kind is not Kind.DATA
+        self.received += 1
+        self.held += frame.cost
+        if frame.kind is Kind.DATA and not self.discarding:
+            self._queue.append(frame)
+        else:
+            self._count(frame.cost)
+
+    def pop(self) -> Frame:
+        """Consume the next frame of data."""
+        frame = self._queue.popleft()
+        self._count(frame.cost)
+        return frame
+
+    def discard(self) -> None:
+        """Consume what is here, and all that is to come."""
+        self.discarding = True
+        while self._queue:
+            self.pop()
+
+    def _count(self, cost: int) -> None:
+        self._untold += cost
+        self.consumed = self.received - len(self._queue)
+
+    @property
+    def share(self) -> int:
+        """How many bytes may be on their way to here now."""
+        return min(self._window, self._intake.share(self))
+
+    def worth_telling(self) -> bool:
+        """Whether enough was consumed that the other end should know: a third of the share, all of a larger message, or the end."""
+        if 3 * self._untold >= self.share:
+            return True
+        return not self._queue and (self._untold >= DRAINED or self.reason is not None)
+
+    def tell(self) -> int:
+        """How many frames were consumed, for an acknowledgement that is sent now."""
+        self.held -= self._untold
+        self._untold = 0
+        if self._whole and not self.held:
+            self._intake.ended(self)
+        self.told = self.consumed
+        return self.consumed

@@ -1,0 +1,134 @@
+"""The half of a channel that sends: what was sent and not consumed yet. No waiting here."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from atoll.runtime.transport.base import BLOCK, Buffer
+
+from .flight import DRAINED, LEAST, Flight
+from .frames import END, HEADER, OVERHEAD, Frame, Kind, Violation
+from .pace import SHORTEST
+
+__all__ = ["Outbox"]
+
+_UNTOLD = 2 * BLOCK + DRAINED  # of a message that begins, before the other end has said how much it has room for
+
+
+def _charge(size: int) -> int:
+    """What content counts against the window where it is sent: as much as if it were cut into the shortest frames."""
+    return size + OVERHEAD * max(1, -(-size // SHORTEST))
+
+
+class Outbox:
+    """Frames in order, kept until the other end has consumed them. One that was never written may still be cut into several.
+
+    Attributes:
+        first: number of the oldest frame that is kept.
+        cursor: number of the frame that is written next.
+        next: number that the next new frame gets.
+        closed: whether the last frame of all is in.
+        held: what the frames count against the window, in bytes.
+    """
+
+    def __init__(self, channel: int, window: int, flight: Flight) -> None:
+        self.first = 0
+        self.cursor = 0
+        self.next = 0
+        self.closed = False
+        self._channel = channel
+        self._written = 0  # frames from here on are not known at the other end
+        self._window = window
+        self._flight = flight
+        self._granted = _UNTOLD
+        self._whole = False  # the last message that was put in has ended
+        self.held = 0
+        self._frames: deque[Frame] = deque()
+
+    def room(self, size: int) -> bool:
+        """Whether content of so many bytes may be put in now."""
+        return self.held + _charge(size) <= min(self._window, self._granted, self._flight.share(self))
+
+    def put(self, kind: Kind, flags: int, content: Buffer, *, settled: bool = False) -> None:
+        """Number a frame and keep it.
+
+        Args:
+            kind: of the frame.
+            flags: of the frame.
+            content: what may change later is copied, once, to where it is sent from.
+            settled: nobody will change it.
+        """
+        frame = Frame(kind, flags, self._channel, self.next, content)
+        if not settled and not isinstance(content, bytes):
+            whole = b"".join(frame.parts)
+            frame = frame._replace(content=memoryview(whole)[HEADER.size :], whole=whole)
+        self._frames.append(frame)
+        if not self.held:
+            self._flight.began(self)
+        self.held += _charge(len(content))
+        self.next += 1
+        self._whole = bool(flags & END)
+        self.closed = kind is Kind.CLOSE
+
+    def shorter(self, size: int) -> bool:
+        """Whether the frame to write next has less content than that; false where there is none."""
+        return self.cursor < self.next and len(self._frames[self.cursor - self.first].content) < size
+
+    def take(self, most: int = BLOCK) -> Frame:
+        """The frame to write next; there must be one: ``cursor < next``.
+
+        Args:
+            most: bytes of content after which it is cut; ``SHORTEST`` times a power of two.
+        """
+        index = self.cursor - self.first
+        frame = self._frames[index]
+        if frame.seq != self.cursor:  # one before it was cut
+            frame = self._frames[index] = frame._replace(seq=self.cursor, whole=b"")
+        if len(frame.content) > most and self.cursor >= self._written:
+            frame = self._cut(index, frame, most)
+        self.cursor += 1
+        self._written = max(self._written, self.cursor)
+        return frame
+
+    def _cut(self, index: int, frame: Frame, most: int) -> Frame:
+        content = memoryview(frame.content)
+        head = frame._replace(flags=0, content=content[:most], whole=b"")
+        self._frames[index] = head
+        self._frames.insert(index + 1, frame._replace(seq=frame.seq + 1, content=content[most:], whole=b""))
+        self.next += 1
+        return head
+
+    def consumed(self, count: int, room: int | None = None) -> None:
+        """Forget the frames before number ``count``: the other end has consumed them.
+
+        Args:
+            count: a number of a frame.
+            room: how many bytes that end would have on their way now, at most; None: it does not say.
+
+        Raises:
+            Violation: they were never written.
+        """
+        if count > self._written:
+            raise Violation(f"frame {count} of channel {self._channel} is acknowledged, {self._written} were written")
+        if room is not None:
+            self._granted = max(LEAST, room)
+        if self.first < count == self.next:
+            self._flight.ended(self)
+            if self._whole:  # by the next message others may have come
+                self._granted = min(self._granted, _UNTOLD)
+        while self.first < count:
+            self.held -= _charge(len(self._frames.popleft().content))
+            self.first += 1
+        self.cursor = max(self.cursor, self.first)
+
+    def rewind(self, received: int) -> None:
+        """Write again from number ``received`` on: what was before has arrived.
+
+        Raises:
+            Violation: it was never written, or was consumed already.
+        """
+        if not self.first <= received <= self._written:
+            raise Violation(
+                f"channel {self._channel} cannot go on at frame {received}: {self.first} to {self._written}"
+            )
+        self.cursor = self._written = received
