@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..invitation import examples_of, reports_of
+from ..selection import Seen
 from ..selection.members import places_among
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from atoll.core.federation import Federation
     from atoll.core.flight import Arrivals
     from atoll.core.party import Parties
+    from atoll.core.results import Combined
+    from atoll.core.tree import Tree
 
-__all__ = ["Came"]
+    from ..selection import Selection
+    from .dispatch import Dispatch
+    from .safa import SAFA
+
+__all__ = ["Came", "gathered"]
 
 
 @dataclass(frozen=True)
@@ -48,3 +58,67 @@ class Came:
     def places(self, senders: Parties) -> NDArray[np.int64]:
         """Where the replies of these clients are in ``arrived``."""
         return places_among(self.arrived.positions, senders.positions)
+
+    def row(self, picked: NDArray[np.bool_], bases: NDArray[np.int64]) -> dict[str, Any]:
+        """What the round's row says of the replies that can be used; see ``History``.
+
+        Args:
+            picked: which are taken.
+            bases: version of the model that each sender began with.
+        """
+        return {
+            "picked": int(picked.sum()),
+            "undrafted": int((~picked).sum()),
+            "version_variance": float(np.var(bases)) if len(bases) else 0.0,
+            "slowest_picked": self.slowest,
+        }
+
+    def seen(self, combined: Combined, own: Callable[[str], Tree], based: NDArray[np.int64]) -> Seen:
+        """What the selection rule learns: of the replies that were taken.
+
+        Args:
+            combined: all replies.
+            own: what the server reports of its own data.
+            based: the round whose model each sender began with.
+        """
+        chosen = np.flatnonzero(self.picked(combined.senders.positions))
+        told = {name: [values[i] for i in chosen.tolist()] for name, values in reports_of(combined).items()}
+        rows = examples_of(combined)
+        rows = rows[chosen] if len(rows) else rows
+        taking = combined.senders[chosen]
+        return Seen(0, taking, taking, self.seconds[self.places(taking)], told, {}, own, rows, based[chosen])
+
+
+async def gathered(fed: Federation, rule: Selection, known: Tree, sent: Dispatch, pacing: SAFA, start: float) -> Came:
+    """Wait until the selection rule is content.
+
+    Args:
+        fed: the federation.
+        rule: takes replies.
+        known: its memory.
+        sent: who works.
+        pacing: the training's.
+        start: when the round began.
+    """
+    limit = None if pacing.deadline is None else start + pacing.deadline
+    working = sent.working
+    count = min(rule.cohort_size(len(fed.parties)), working)
+    found = await fed.arrivals(until=start)  # nobody yet, unless a late reply came while the server was at work
+    taken, closing = rule.take(found.positions, count, known) if count else (np.zeros(0, np.int64), None)
+    while closing is None and len(found) < working:
+        more = await fed.arrivals(max(1, rule.missing(found.positions, count, known)), until=limit)
+        if limit is not None and len(more) and more.time[-1] > limit:
+            more = more.until(limit)  # likewise: what came too late is the next round's
+        if len(more) == 0:
+            break
+        found = found.then(more)
+        taken, closing = rule.take(found.positions, count, known)
+    if closing is not None:
+        found = found.until(found.time[closing])  # a clock that runs on may have brought more
+    elif len(found) < working and limit is None:
+        falls = sent.falls[np.isfinite(sent.falls)]
+        await fed.clock.sleep_until(float(falls.max(initial=fed.clock.now())))
+    if pacing.published:
+        found = found.then(fed.foreseen())
+        fed.cancel()
+    return Came(found, taken)

@@ -97,6 +97,21 @@ class Dispatch:
         falls[places] = np.where(falling, np.inf, falls[places])
         return replace(self, saved=saved, falls=falls)
 
+    def lost(self, epochs: int, *, kept: bool) -> float:
+        """Local updates that were thrown away in crashes.
+
+        Args:
+            epochs: of a whole local update.
+            kept: whether whole epochs are not.
+        """
+        saved = self.saved[self.crashed] / epochs if kept else 0.0
+        return float((self.fraction[self.crashed] - saved).sum())
+
+    def row(self) -> dict[str, int]:
+        """What an ended round's row says of it; see ``History``."""
+        told = {"crashed": self.crashed, "synchronised": self.fresh, "deprecated": self.deprecated}
+        return {name: int(column.sum()) for name, column in told.items()}
+
     def falling(self, before: Dispatch) -> Tree | None:
         """Of an ended round, those who work on towards a crash: arguments of `dispatched`; ``None`` where there are none.
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from atoll.core.aggregate import Part
 
-__all__ = ["aged", "begun", "rebuilt", "replaced", "resummed"]
+    from .staleness import Staleness
+
+__all__ = ["aged", "begun", "rebuilt", "replaced", "resummed", "weighed"]
 
 
 def begun(params: Tree, clients: int) -> Tree:
@@ -59,6 +61,14 @@ def aged(cache: Tree, shares: NDArray[np.float64], weights: NDArray[np.float64])
     """The mean of all rows with shares times weights, made to add up to 1; float64 leaves."""
     mixed = shares * weights
     return resummed(cache, mixed / mixed.sum())
+
+
+def weighed(cache: Tree, shares: NDArray[np.float64], turn: int, staleness: Staleness | None) -> Tree:
+    """The mean of the cache, its entries weighed by their age where that is wanted."""
+    if staleness is None:
+        return cache["mean"]
+    kinds, which = np.unique(turn - cache["entered"], return_inverse=True)
+    return aged(cache, shares, np.array([staleness.weight(int(age)) for age in kinds])[which])
 
 
 def rebuilt(parts: list[Part], versions: NDArray[np.int64], bases: Tree, params: Tree) -> Tree:

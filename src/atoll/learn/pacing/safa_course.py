@@ -14,17 +14,16 @@ from atoll.core.tree import Tree
 from ..checks import require_finite
 from ..counts import client_examples
 from ..fates import energy_since, require_in_time
-from ..invitation import Inviter, examples_of, own_reports, reply_bytes, reports_of
+from ..invitation import Inviter, own_reports, reply_bytes
 from ..partial import own_epochs
 from ..phases import account, folded, outgoing, received_model, round_info
 from ..rounds import ServerRounds, server_round
-from ..selection import Seen
 from ..selection.members import places_of
 from ..server_state import initial
 from .base import weighs_examples
-from .came import Came
+from .came import Came, gathered
 from .dispatch import Dispatch, dispatched
-from .model_cache import aged, begun, rebuilt, replaced
+from .model_cache import begun, rebuilt, replaced, weighed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,7 +91,7 @@ class LagTolerantRounds(ServerRounds):
         row: dict[str, Any] = {"selected": len(invited), "bytes_up": 0, "bytes_down": 0, **spent}
         start = fed.clock.now()
         state, sent, flights = await self._distribute(fed, state, invited, row)
-        came = await self._wait(fed, state, sent, start)
+        came = await gathered(fed, job.selection, state["selection"], sent, self.pacing, start)
         over = sent.ended(np.inf if self.pacing.published else fed.clock.now())
         if self.pacing.bounded:
             over = self._called_off(fed, over, flights)
@@ -143,34 +142,6 @@ class LagTolerantRounds(ServerRounds):
             flights.append((flight, work))
         return state, sent, flights
 
-    # ------------------------------------------------------------------ waiting
-
-    async def _wait(self, fed: Federation, state: Tree, sent: Dispatch, start: float) -> Came:
-        """Until the selection rule is content."""
-        rule, known = self.job.selection, state["selection"]
-        limit = None if self.pacing.deadline is None else start + self.pacing.deadline
-        working = sent.working
-        count = min(rule.cohort_size(len(fed.parties)), working)
-        found = await fed.arrivals(until=start)  # nobody yet, unless a late reply came while the server was at work
-        taken, closing = rule.take(found.positions, count, known) if count else (np.zeros(0, np.int64), None)
-        while closing is None and len(found) < working:
-            more = await fed.arrivals(max(1, rule.missing(found.positions, count, known)), until=limit)
-            if limit is not None and len(more) and more.time[-1] > limit:
-                more = more.until(limit)  # likewise: what came too late is the next round's
-            if len(more) == 0:
-                break
-            found = found.then(more)
-            taken, closing = rule.take(found.positions, count, known)
-        if closing is not None:
-            found = found.until(found.time[closing])  # a clock that runs on may have brought more
-        elif len(found) < working and limit is None:
-            falls = sent.falls[np.isfinite(sent.falls)]
-            await fed.clock.sleep_until(float(falls.max(initial=fed.clock.now())))
-        if self.pacing.published:
-            found = found.then(fed.foreseen())
-            fed.cancel()
-        return Came(found, taken)
-
     def _called_off(self, fed: Federation, sent: Dispatch, flights: list[tuple[Flight, int]]) -> Dispatch:
         """Tell those who still work that the round is full: they keep what they have. All of them began in this round."""
         for flight, work in flights:
@@ -184,8 +155,8 @@ class LagTolerantRounds(ServerRounds):
     async def _aggregate(
         self, fed: Federation, state: Tree, number: int, sent: Dispatch, came: Came, row: dict[str, Any]
     ) -> tuple[Tree, dict[str, Any]]:
-        turn, params, before = state["contacts"], state["server"]["params"], state
-        combined = await fed.combine(came.arrived, uplink=self.job.up(self.phase))
+        job, turn, params, before = self.job, state["contacts"], state["server"]["params"], state
+        combined = await fed.combine(came.arrived, uplink=job.up(self.phase))
         account(row, combined)
         parts = combined.value.get("update", [])
         senders = np.array([part.sender for part in parts], dtype=np.int64)
@@ -197,29 +168,26 @@ class LagTolerantRounds(ServerRounds):
         stale = np.flatnonzero(sent.deprecated & ~np.isin(np.arange(len(shares)), places[picked]))
         cache = replaced(cache, stale, T.map(lambda leaf: np.asarray(leaf)[None], params), shares, turn)
         # (2) the model is the cache's mean
-        mean = T.map(lambda value, leaf: value.astype(np.asarray(leaf).dtype), self._mean(cache, shares, turn), params)
+        mean = weighed(cache, shares, turn, self.pacing.staleness)
+        mean = T.map(lambda value, leaf: value.astype(np.asarray(leaf).dtype), mean, params)
         info = round_info(fed, state, (number, True), row["selected"], combined.n)
         state = self._folded(state, combined, T.sub(mean, params), info)
         # (3) after: the other replies go in, and count in the next round
         cache = replaced(cache, places[~picked], T.map(lambda leaf: leaf[~picked], models), shares, turn)
-        row.update(self._told(sent, came, places, picked, state["version"][places], row["wasted"]))
+        row.update(sent.row(), **came.row(picked, state["version"][places]))
+        row["late"] = sent.working - len(places) - row["crashed"]
+        row["wasted"] += sent.lost(self.epochs, kept=self.pacing.resume)
         state = self._moved_on({**state, "cache": cache, "newest": fed.clock.now()}, sent, places)
-        state = {**state, "server": self.job.algorithm.advance(state["server"], info)}
+        state = {**state, "server": job.algorithm.advance(state["server"], info)}
         require_finite(state["server"]["params"], number)
-        rule = self.job.selection
         asked = fed.parties[np.flatnonzero(sent.asked)]
-        seen = self._seen(fed, combined, came, before)
-        row.update(self.job.evaluation.told(asked, seen.replied))
+        known = received_model(before["bases"][str(turn - 1)])
+        # Version v is the model of round v + 1.
+        based = before["version"][places_of(fed.parties.positions, combined.senders.positions)] + 1
+        seen = came.seen(combined, own_reports(job, self.learner, known, self.data), based)
+        row.update(job.evaluation.told(asked, seen.replied))
         seen = replace(seen, asked=asked, round=turn, row={"round": number, **row})
-        return {**state, "selection": rule.accept(seen, state["selection"])}, row
-
-    def _mean(self, cache: Tree, shares: NDArray[np.float64], turn: int) -> Tree:
-        """The mean of the cache, its entries weighed by their age where that is wanted."""
-        staleness = self.pacing.staleness
-        if staleness is None:
-            return cache["mean"]
-        kinds, which = np.unique(turn - cache["entered"], return_inverse=True)
-        return aged(cache, shares, np.array([staleness.weight(int(age)) for age in kinds])[which])
+        return {**state, "selection": job.selection.accept(seen, state["selection"])}, row
 
     def _folded(self, state: Tree, combined: Combined, update: Tree, info: Any) -> Tree:
         if combined.n == 0:  # nobody answered: the cache may have moved all the same
@@ -243,41 +211,3 @@ class LagTolerantRounds(ServerRounds):
         needed = np.unique(version)
         bases = {str(v): state["bases"][str(v)] for v in needed.tolist() if str(v) in state["bases"]}
         return {**state, "version": version, "progress": progress, "made": made, "bases": bases}
-
-    def _told(
-        self,
-        sent: Dispatch,
-        came: Came,
-        places: NDArray[np.int64],
-        picked: NDArray[np.bool_],
-        bases: NDArray[np.int64],
-        wasted: float,
-    ) -> dict[str, Any]:
-        """What the round's row says of its clients; see ``History``."""
-        lost = sent.fraction[sent.crashed] - (sent.saved[sent.crashed] / self.epochs if self.pacing.resume else 0.0)
-        return {
-            "picked": int(picked.sum()),
-            "undrafted": int((~picked).sum()),
-            "crashed": int(sent.crashed.sum()),
-            "late": sent.working - len(places) - int(sent.crashed.sum()),
-            "synchronised": int(sent.fresh.sum()),
-            "deprecated": int(sent.deprecated.sum()),
-            "version_variance": float(np.var(bases)) if len(bases) else 0.0,
-            "wasted": wasted + float(lost.sum()),
-            "slowest_picked": came.slowest,
-        }
-
-    def _seen(self, fed: Federation, combined: Combined, came: Came, before: Tree) -> Seen:
-        """What the selection rule learns: of the replies that were taken. ``before`` is the state that the round began with."""
-        senders, reports = combined.senders, reports_of(combined)
-        at = came.places(senders)
-        chosen = np.flatnonzero(came.picked(senders.positions))
-        told = {name: [values[i] for i in chosen.tolist()] for name, values in reports.items()}
-        sent = received_model(before["bases"][str(before["contacts"] - 1)])
-        own = own_reports(self.job, self.learner, sent, self.data)
-        rows = examples_of(combined)
-        rows = rows[chosen] if len(rows) else rows
-        taking = senders[chosen]
-        # Version v is the model of round v + 1.
-        based = before["version"][places_of(fed.parties.positions, taking.positions)] + 1
-        return Seen(0, taking, taking, came.seconds[at[chosen]], told, {}, own, rows, based)
