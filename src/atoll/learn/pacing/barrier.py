@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..admm.asynchronous import overdue
 from ..checks import require_count
 from ..selection.members import places_of
@@ -94,7 +92,5 @@ class _Bounded(Buffered):
 
     def _waits(self, fed: Federation, state: Tree) -> bool:
         working = state["until"] > fed.clock.now()
-        working[places_of(fed.parties.positions, np.array([h.party.position for h in self.held], dtype=np.int64))] = (
-            False
-        )
+        working[places_of(fed.parties.positions, self.held.positions)] = False
         return bool(overdue(state["version"] - state["base"], self.pacing.max_delay)[working].any())

@@ -23,6 +23,7 @@ from ..rounds import ServerRounds, server_round
 from ..selection import Seen
 from ..selection.members import places_of
 from ..server_state import initial
+from .held import Held, positions_of
 from .round_log import RoundLog
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ class InFlight(ServerRounds):
         super().__init__(job, learner, data)
         self.look_again = pacing.look_again
         self.phase = job.algorithm.phases[0]
-        # Not part of the state: whatever has arrived and was not used arrives again in a resumed run.
-        self.held: list[Handle] = []
+        self.held = Held()
         self.last: Flight
 
     @property
@@ -161,15 +161,6 @@ class InFlight(ServerRounds):
 
     # ------------------------------------------------------------------ waiting
 
-    def collect(self, arrived: Sequence[Handle]) -> None:
-        """Hold arrivals in order of time; those of one moment in the order in which they were asked."""
-
-        def order(handle: Handle) -> tuple[float, int, int]:
-            time = float(handle.flight.arrives[handle.index])
-            return time, handle.flight.request.turn, handle.party.position
-
-        self.held = sorted([*self.held, *arrived], key=order)
-
     async def await_more(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
         """Hold at least one more arrival, or find that a crash has been noticed; when nobody is at work, ask again.
 
@@ -182,7 +173,7 @@ class InFlight(ServerRounds):
             ahead = state["until"][np.isfinite(state["until"]) & (state["until"] > now)]
             noticed = float(ahead.min()) if len(ahead) else math.inf
             if fed.under_way:
-                self.collect((await fed.arrivals(1, until=noticed if math.isfinite(noticed) else None)).handles())
+                self.held.add((await fed.arrivals(1, until=noticed if math.isfinite(noticed) else None)).handles())
                 return state
             before = state["contacts"]
             state = await self.fill(fed, state, log)
@@ -203,23 +194,16 @@ class InFlight(ServerRounds):
 
     async def arrived(self, fed: Federation) -> None:
         """Hold what has arrived by now, without waiting."""
-        self.collect((await fed.arrivals(1, until=fed.clock.now())).handles())
+        self.held.add((await fed.arrivals(1, until=fed.clock.now())).handles())
 
     # ------------------------------------------------------------------ using
 
     def released(self, fed: Federation, state: Tree, handles: Sequence[Handle]) -> Tree:
         """These clients can be asked again."""
         until = state["until"].copy()
-        until[places_of(fed.parties.positions, np.array([h.party.position for h in handles], dtype=np.int64))] = (
-            fed.clock.now()
-        )
-        self.let_go(handles)
+        until[places_of(fed.parties.positions, positions_of(handles))] = fed.clock.now()
+        self.held.let_go(handles)
         return {**state, "until": until}
-
-    def let_go(self, handles: Sequence[Handle]) -> None:
-        """Hold these arrivals no more."""
-        gone = set(map(id, handles))
-        self.held = [h for h in self.held if id(h) not in gone]
 
     async def dropped(self, fed: Federation, handles: Sequence[Handle], log: RoundLog) -> None:
         """Replies that are not used: if the work was not done in a block with others', it never is."""

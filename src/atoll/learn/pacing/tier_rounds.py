@@ -75,7 +75,7 @@ class TierRounds(InFlight):
         state = await self._folded(fed, state, int(ended["tier"]), replies, log)
         until = state["until"].copy()
         until[ended["places"]] = fed.clock.now()
-        self.let_go(replies)
+        self.held.let_go(replies)
         return {**state, "until": until}
 
     def _expected(self, fed: Federation, state: Tree) -> NDArray[np.float64]:
