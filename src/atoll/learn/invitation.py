@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.chain import Chain
 from atoll.core.clock import Free
-from atoll.core.errors import ConfigError, QuorumError
+from atoll.core.errors import QuorumError
 from atoll.core.rng import Rng
 from atoll.core.tree import Tree
 
@@ -19,8 +18,9 @@ from .fates import energy_since, fates
 from .release import is_private
 from .selection import Candidates, Seen, Selection
 from .selection.inquiry import Inquired, Inquiry
-from .selection.members import places_among, places_of
+from .selection.members import places_of
 from .server_state import beside, global_model
+from .shown import own_reports, seen_of
 from .wrapped import dry_reply
 
 if TYPE_CHECKING:
@@ -28,12 +28,11 @@ if TYPE_CHECKING:
 
     from atoll.core.federation import Federation
     from atoll.core.party import Parties
-    from atoll.core.results import Combined
 
     from .learner import Learner
     from .training import Training
 
-__all__ = ["Inviter", "examples_of", "reply_bytes", "reports_of", "seen_of"]
+__all__ = ["Inviter", "reply_bytes"]
 
 
 def reply_bytes(job: Training, params: Tree, phase: str) -> int:
@@ -153,9 +152,7 @@ class Inviter:
         combined = await self.fed.sum(
             asked, self.learner.report, message, at=at, quorum=0, deadline=self.job.pacing.deadline, up=told
         )
-        reports = reports_of(combined)
-        own = own_reports(self.job, self.learner, model, self.data)
-        seen = seen_of(self.state["contacts"], combined, reports, own)
+        seen = seen_of(self.state["contacts"], combined, own_reports(self.job, self.learner, model, self.data))
         spent = {"bytes_up": combined.bytes_up, "bytes_down": combined.bytes_down}
         energy = {name: value for name, value in fates(self.fed, combined).items() if name == "energy_wh"}
         return rule.heard(seen, known), {**spent, **energy}
@@ -187,41 +184,3 @@ class Inviter:
             return None
         told = self.learner.report_of(model, rows.take(slice(0, 1)), self.job.selection.reports)
         return M.nbytes({f"report/{name}": {"kind": "parts", "value": v, "weight": 1.0} for name, v in told.items()})
-
-
-def own_reports(job: Training, learner: Learner, model: Tree, data: Any) -> Callable[[str], Tree]:
-    """What the server reports about its own data under a model."""
-
-    def own(name: str) -> Tree:
-        rows = getattr(data, "test", None)
-        if rows is None:
-            raise ConfigError(
-                f"{type(job.selection).__name__} compares clients with the server's own data, and there is none",
-                where="Training.selection",
-                remedy="give the federated data set a `test` set",
-            )
-        return learner.report_of(model, rows, {name: job.selection.reports[name]})[name]
-
-    return own
-
-
-def reports_of(combined: Combined) -> dict[str, list[Tree]]:
-    """The reports among replies: name -> one value a sender, in cohort order."""
-    found = {name: parts for name, parts in combined.value.items() if name.startswith("report/")}
-    return {name.removeprefix("report/"): [part.value for part in parts] for name, parts in found.items()}
-
-
-def examples_of(combined: Combined) -> NDArray[np.float64]:
-    """The rows behind each sender's reports, in cohort order; none without reports."""
-    parts: Any = next((parts for name, parts in combined.value.items() if name.startswith("report/")), [])
-    return np.array([part.weight for part in parts], dtype=np.float64)
-
-
-def seen_of(number: int, combined: Combined, reports: dict[str, list[Tree]], own: Callable[[str], Tree]) -> Seen:
-    """What a request showed."""
-    asked = combined.senders if combined.asked is None else combined.asked
-    if combined.outcomes is None:
-        seconds = np.zeros(len(combined.senders))
-    else:
-        seconds = combined.outcomes.seconds[places_among(asked.positions, combined.senders.positions)]
-    return Seen(number, asked, combined.senders, seconds, reports, {}, own, examples_of(combined))

@@ -14,9 +14,10 @@ from .algorithm import RoundInfo
 from .checks import require_finite
 from .downlink import held_by, lowered
 from .fates import fates
-from .invitation import own_reports, reply_bytes, reports_of, seen_of
+from .invitation import reply_bytes
 from .selection import Seen
 from .server_state import beside
+from .shown import own_reports, seen_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,9 +88,7 @@ class Phases:
                 return state, {**row, "failed": "nobody replied"}, self._nobody(seen)
             info = round_info(self.fed, before, (self.number, True), len(self.invited), combined.n)
             info = info if self.odds is None else replace(info, odds=self.odds)
-            seen = seen_of(
-                info.round, combined, reports_of(combined), own_reports(self.job, self.learner, sent, self.data)
-            )
+            seen = seen_of(info.round, combined, own_reports(self.job, self.learner, sent, self.data))
             state = {**state, "down": held_by(state["down"], combined.senders.positions)}
             state = folded(self.job, state, combined, info, phase)
         return state, row, replace(seen, round=before["contacts"], model=sent)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..invitation import examples_of, reports_of
 from ..selection import Seen
 from ..selection.members import places_among
+from ..shown import examples_of, reports_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,12 +14,13 @@ from atoll.core.tree import Tree
 from ..checks import require_finite
 from ..counts import client_examples
 from ..fates import energy_since, require_in_time
-from ..invitation import Inviter, own_reports, reply_bytes
+from ..invitation import Inviter, reply_bytes
 from ..partial import own_epochs
 from ..phases import account, folded, outgoing, received_model, round_info
 from ..rounds import ServerRounds, server_round
 from ..selection.members import places_of
 from ..server_state import initial
+from ..shown import own_reports
 from .base import weighs_examples
 from .came import Came, gathered
 from .dispatch import Dispatch, dispatched
