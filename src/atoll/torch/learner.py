@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from atoll.core import message as M
-from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Parts, Totals
 from atoll.core.errors import CompositionError
 from atoll.core.rng import Rng
@@ -30,6 +29,7 @@ from .apart import Apart
 from .evaluate import evaluate, evaluate_many, pullback, score
 from .local import LocalTraining
 from .models import buffers_of, init, load, params_of
+from .passes import states_after
 from .private import Privates
 from .profile import layer_of, profile
 from .reports import add_reports, sent_reports, surveyed, with_reports
@@ -259,11 +259,7 @@ class TorchLearner(Reporting):
         states = _states_of(cohort, lambda: plan[0].asked.client_init(message["broadcast"]["params"]))
         for at, training in enumerate(plan[:-1]):
             keys = np.array([pass_key(int(k), at, len(plan)) for k in cohort.keys], dtype=np.uint64)
-            after: list[Tree] = [None] * len(cohort)
-            for batch in training.many(_rows_of(cohort), message["broadcast"], states, keys, epochs[at]):
-                for i, position in enumerate(batch.positions.tolist()):
-                    after[position] = T.map(lambda leaf, i=i: leaf[i], batch.states)
-            states = Privates(after, len(cohort))
+            states = states_after(training, _rows_of(cohort), message["broadcast"], states, keys, epochs[at])
         return plan[-1], states, epochs[-1]
 
     def _measure(self, island: Island, message: Tree) -> dict[str, Aggregate]:

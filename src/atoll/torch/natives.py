@@ -71,7 +71,8 @@ class Natives:
         runner, sizes, work = self._runner, pool.sizes, pool.work(self._runner.algorithm)
         sent, sent_layout = runner.sent(broadcast, False)
         left: list[NDArray[np.int64]] = []
-        for width, members in _by_width(natural_widths(work, sizes), chosen):
+        whole = runner.algorithm.batch_size is None
+        for width, members in _by_width(natural_widths(work, sizes), chosen, whole):
             if not width:
                 left.append(members)
                 continue
@@ -118,14 +119,19 @@ class Natives:
         return self._made[key]
 
 
-def _by_width(natural: NDArray[np.int64], chosen: Choices) -> list[tuple[int, NDArray[np.int64]]]:
-    """Clients by the width of the code that they fit into, 0 for none."""
+def _by_width(natural: NDArray[np.int64], chosen: Choices, whole: bool) -> list[tuple[int, NDArray[np.int64]]]:
+    """Clients by the width of the code that they fit into, 0 for none; ``whole`` where a batch is all that a client has."""
     kinds = np.unique(natural[natural > 0]) if len(natural) and natural.min() < natural.max() else natural[:1]
     if len(kinds) == 1 and kinds[0] and (chosen.widths is None or int(kinds[0]) in chosen.widths):
         return [(int(kinds[0]), np.arange(len(natural)))]
-    known = {int(n): fit(max(1, int(n)), chosen) for n in np.unique(natural)}
+    known = {int(n): fit(max(1, int(n)), chosen) or whole * _wider(int(n)) for n in np.unique(natural)}
     widths = np.array([known[n] for n in natural.tolist()])
     return [(int(w), np.flatnonzero(widths == w)) for w in np.unique(widths)]
+
+
+def _wider(natural: int) -> int:
+    """The next of 256, 1024 and 4096, 0 behind: clients come one by one, so that a wide batch takes little room."""
+    return next((width for width in (256, 1024, 4096) if natural <= width), 0)
 
 
 def _cut(members: NDArray[np.int64], steps: NDArray[np.int64], width: int) -> list[NDArray[np.int64]]:
