@@ -30,7 +30,7 @@ def _claim(family: str, row: Row) -> Claim:
 
 def _rate(rate: Rate) -> Claim:
     found = rate.fit()
-    note = f"{rate.source}; {rate.note}" + (f". {rate.but}" if rate.but else "")
+    note = f"{rate.source}; {rate.note}" + (f"; why not: {rate.but}" if rate.but else "")
     return Claim(rate.name, rate.stated(), round(found, 3), rate.holds(found), note, part="Rates")
 
 

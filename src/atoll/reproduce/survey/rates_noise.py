@@ -62,7 +62,7 @@ def _over_steps(name: str, kind: Any, **more: Any) -> Rate:
     return Rate(
         name=f"{name}, over eta",
         methods=(kind.__name__,),
-        claim="exp(-c sqrt(eta mu T) R)",
+        claim="exp(-c sqrt(eta mu tau) R)",
         source=_THEOREMS,
         fit=lambda: slopes(make, (0.01, 0.04), wide(12, 0.05, 2, apart=False, bent=False), 40, 120),
         expected=0.5,
