@@ -96,6 +96,7 @@ def _make_program(
     fuse_updates(gm, owned or set()) if owned else tidy(gm)
     if not compiled and inputs:
         fold_constants(gm, inputs[0].device)
+    gm.recompile()
     traced = time.perf_counter()
     call = None
     if compiled:

@@ -45,7 +45,7 @@ _IN_PLACE = {
 
 
 def tidy(gm: GraphModule) -> None:
-    """Drop operations that change nothing, and those that nobody uses."""
+    """Drop operations that change nothing, and those that nobody uses. The module's code is written anew by ``recompile``, once after all passes."""
     for node in list(gm.graph.nodes):
         if _changes_nothing(node):
             node.replace_all_uses_with(node.args[0])
@@ -53,7 +53,6 @@ def tidy(gm: GraphModule) -> None:
     for node in reversed(list(gm.graph.nodes)):
         if node.op in ("call_function", "get_attr") and not node.users and not mutates(node):
             gm.graph.erase_node(node)
-    gm.recompile()
 
 
 def _changes_nothing(node: Node) -> bool:
