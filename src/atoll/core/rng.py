@@ -25,6 +25,7 @@ __all__ = ["Rng", "hash64", "hash_names", "keyed", "mix64", "mix_key", "mix_keys
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MUL_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MUL_2 = np.uint64(0x94D049BB133111EB)
+_THIRTY, _TWENTY_SEVEN, _THIRTY_ONE = np.uint64(30), np.uint64(27), np.uint64(31)
 _MASK = (1 << 64) - 1
 
 
@@ -52,13 +53,14 @@ def hash_names(names: Sequence[str]) -> NDArray[np.uint64]:
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Apply the SplitMix64 finaliser (Steele, Lea and Flood 2014): a bijection that scatters every bit."""
-    with np.errstate(over="ignore"):  # a single number would warn of the overflow that is meant
-        z = values + _GOLDEN
-        for shift, factor in ((30, _MUL_1), (27, _MUL_2)):
-            z ^= z >> np.uint64(shift)
-            z *= factor
-        z ^= z >> np.uint64(31)
-        return np.asarray(z, dtype=np.uint64)
+    if not np.ndim(values):  # a single number would warn of the overflow that is meant
+        return np.asarray(_mix(int(values)), dtype=np.uint64)
+    z = values + _GOLDEN
+    for shift, factor in ((_THIRTY, _MUL_1), (_TWENTY_SEVEN, _MUL_2)):
+        z ^= z >> shift
+        z *= factor
+    z ^= z >> _THIRTY_ONE
+    return z
 
 
 def _mix(value: int) -> int:

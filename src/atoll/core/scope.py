@@ -73,10 +73,11 @@ class Scope:
 
     def bytes(self) -> dict[str, int]:
         """Bytes and messages of this scope and everything below it."""
-        total: Counter[str] = Counter(self.meter.totals())
+        total = self.meter.totals()
         for member in self.below():
-            total.update(member.meter.totals())
-        return dict(total)
+            for name, value in member.meter.totals().items():
+                total[name] += value
+        return total
 
     def record(self, metrics: dict[str, Any]) -> None:
         """Write a record of metrics, stamped with the clock."""
