@@ -14,7 +14,7 @@ from torch_toys import Cumulated, Images, broadcast_of, compare, keys_of, seeded
 from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining, buffers_of, cache_folder, params_of
 from atoll.torch.decide import _gap, _nudge
-from atoll.torch.local import Source
+from atoll.torch.source import Source
 
 ALGORITHM = FedAvg(epochs=2, batch_size=4)
 

@@ -12,8 +12,7 @@ from torch import nn
 from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
 
 from atoll.learn.algorithms import FedAvg
-from atoll.torch import LocalTraining
-from atoll.torch import native as native_module
+from atoll.torch import LocalTraining, native_library
 from atoll.torch.backend import cpp_compiler
 from atoll.torch.native import NativeSteps, make_native
 from atoll.torch.native_cohort import NativeCohort
@@ -228,7 +227,7 @@ def test_without_a_working_compiler_pytorchs_programs_run(monkeypatch: pytest.Mo
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(native_module, "cpp_compiler", lambda: str(broken))
+    monkeypatch.setattr(native_library, "cpp_compiler", lambda: str(broken))
     model = seeded(lambda: nn.Linear(6, 4))
     training = _chosen(model, FedAvg(batch_size=5))
     assert compare(training, shards_of([5, 5], (6,)), broadcast_of(model)) < 1e-5

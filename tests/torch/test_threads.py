@@ -54,12 +54,14 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
             np.testing.assert_equal(_bits(training, shards), wanted)
         assert training._runner is not None
         code = next(iter(training._runner.natives._made.values()))._code  # type: ignore[union-attr]
-        assert len(code._room) >= 2 * code._size  # scratch memory of several threads
+        assert len(code._room) >= 2 * code._needs(
+            8 * 12, 60
+        )  # scratch memory of several threads, each with a client's mini-batches
 
 
-def _islands(stored: bool = True) -> Islands:
+def _islands(stored: bool = True, kind: str = "f4") -> Islands:
     def make(client: int, rng: np.random.Generator) -> dict[str, Any]:
-        return {"x": rng.normal(size=(20, 6)).astype("f4"), "y": np.arange(20) % 4}
+        return {"x": rng.normal(size=(20, 6)).astype(kind), "y": np.arange(20) % 4}
 
     about = About(name="made", task="classification", classes=4)
     made = Islands.generate(8, make, sizes=20, about=about)
@@ -67,16 +69,22 @@ def _islands(stored: bool = True) -> Islands:
 
 
 @pytest.mark.parametrize(
-    ("stored", "compile_", "fetched", "threads"),
-    [(True, "always", 960, 3), (True, "always", 959, 1), (True, "never", 960, 1), (False, "always", 960, 1)],
-    ids=["stored", "too much to fetch", "without native code", "made on demand"],
+    ("stored", "kind", "compile_", "fetched", "threads"),
+    [
+        (True, "f4", "always", 0, 3),
+        (True, "f8", "always", 960, 3),
+        (True, "f8", "always", 959, 1),
+        (True, "f4", "never", 960, 1),
+        (False, "f4", "always", 960, 1),
+    ],
+    ids=["read where they are", "converted", "too much to fetch", "without native code", "made on demand"],
 )
 def test_threads_are_taken_where_workers_would_bring_less(
-    stored: bool, compile_: str, fetched: int, threads: int, monkeypatch: pytest.MonkeyPatch
+    stored: bool, kind: str, compile_: str, fetched: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of three cores the other two would fetch the rows of twice as many clients as this one prepares."""
     monkeypatch.setattr(local, "_FETCHED", fetched)
-    islands, model = _islands(stored), _linear()
+    islands, model = _islands(stored, kind), _linear()
     settings = LearnerSettings(algorithm=FedAvg(lr=0.1, batch_size=5), compile=compile_)
     tuning = adapt(model, settings, islands).train.tuning
     assert tuning is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,23 @@ from .join import concatenate
 Ids = NDArray[np.int64]
 
 _SAMPLED_CLIENTS = 32
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where the rows of some clients are: client ``c`` has the rows ``order[first[c]:first[c] + sizes[c]]``.
+
+    Attributes:
+        columns: whole, of all clients.
+        order: numbers of rows, int32 or int64; ``None`` where rows are in the order of their numbers.
+        first: where each client begins in the order.
+        sizes: rows of each client.
+    """
+
+    columns: list[Array]
+    order: NDArray[Any] | None
+    first: NDArray[np.int64]
+    sizes: NDArray[np.int64]
 
 
 class Supply(ABC):
@@ -84,6 +103,12 @@ class Pooled(Supply):
         positions = ranges(starts, sizes)
         rows = positions if self._order is None else self._order[positions]
         return [self.pool[column].take(rows, axis=0) for column in columns], sizes
+
+    def located(self, clients: Ids, columns: Sequence[str]) -> Located:
+        """Where columns of several clients are."""
+        starts = self._offsets[clients]
+        sizes = self._offsets[clients + 1] - starts
+        return Located([self.pool[column] for column in columns], self._order, starts, sizes)
 
     def sample(self) -> Dataset:
         return self.pool

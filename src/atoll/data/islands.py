@@ -15,7 +15,7 @@ from atoll.core.rng import Rng
 from ._checks import Array
 from ._generated import Generated, Make, Sizes
 from ._holdout import hold_out
-from ._supply import Pooled, Supply, offsets_of
+from ._supply import Located, Pooled, Supply, offsets_of
 from .about import About
 from .dataset import Dataset, root
 from .join import concatenate
@@ -243,6 +243,16 @@ class Islands:
         ids = self._ids[self._positions(clients)]
         stacked, sizes = self._supply.gather(ids, columns)
         return (*stacked, offsets_of(sizes))
+
+    def located(self, clients: ArrayLike, *columns: str) -> Located | None:
+        """Where columns of several clients are, without a copy; ``None`` where their rows are not stored together.
+
+        Raises:
+            DataError: no such client or column.
+        """
+        if not isinstance(self._supply, Pooled):
+            return None
+        return self._supply.located(self._ids[self._positions(clients)], columns)
 
     def subset(self, clients: ArrayLike) -> Islands:
         """Return the population of some clients, by position; they keep their names, data and tags."""

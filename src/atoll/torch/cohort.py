@@ -96,13 +96,12 @@ class Runner:
         if left is None or len(left):
             self._add_blocks(made, chosen, positions, pool, broadcast, states, keys, left)
         if self.training.loss_metric:
-            weights = pool.sizes.astype(np.float64)
-            keep = np.array([p not in made.rejected for p in positions.tolist()])
-            value = np.float64((made.losses[positions] * weights)[keep].sum())
-            merge(
-                made.totals,
-                {self.training.loss_metric: Total("mean", value, float(weights[keep].sum()), int(keep.sum()), True)},
-            )
+            weights, losses = pool.sizes.astype(np.float64), made.losses[positions]
+            if made.rejected:
+                keep = np.array([p not in made.rejected for p in positions.tolist()])
+                weights, losses = weights[keep], losses[keep]
+            value, weight = np.float64((losses * weights).sum()), float(weights.sum())
+            merge(made.totals, {self.training.loss_metric: Total("mean", value, weight, len(weights), True)})
 
     def _add_blocks(
         self,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .local import Source
 from .pool import columns_of, pool_of
+from .source import Source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -33,6 +33,7 @@ from .passes import states_after
 from .private import Privates
 from .profile import layer_of, profile
 from .reports import add_reports, sent_reports, surveyed, with_reports
+from .source import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +119,7 @@ class TorchLearner(Reporting):
         """Trains a cohort in blocks where every client got a broadcast of its own; ``None`` where clients are trained one by one anyway."""
         if is_private(self.algorithm) or self.training.network.buffer_names:
             return None
-        return Apart(lambda part: LocalTraining(self.model, part, **self._options), self.algorithm, _rows_of)
+        return Apart(lambda part: LocalTraining(self.model, part, **self._options), self.algorithm, rows_of)
 
     def init(self, rng: Rng) -> Tree:
         """The initial parameters: the given module's, or those of a fresh one from the factory under ``rng``."""
@@ -209,7 +210,7 @@ class TorchLearner(Reporting):
         with one_thread():
             told = self._told_many(cohort, message, asked)
             training, states, epochs = self._before_last(cohort, message)
-            for batch in training.many(_rows_of(cohort), message["broadcast"], states, cohort.keys, epochs):
+            for batch in training.many(rows_of(cohort), message["broadcast"], states, cohort.keys, epochs):
                 sizes = batch.reply[training.loss_metric].weight
                 yield with_reports(batch, asked, told, sizes, self.algorithm) if asked else batch
 
@@ -220,7 +221,7 @@ class TorchLearner(Reporting):
         with one_thread():
             training, states, epochs = self._before_last(cohort, message)
             try:
-                made = training.many_sum(_rows_of(cohort), message["broadcast"], states, cohort.keys, epochs)
+                made = training.many_sum(rows_of(cohort), message["broadcast"], states, cohort.keys, epochs)
             except (
                 CompositionError
             ):  # single replies in a phase that was not prepared; anything else is raised again by `many`
@@ -234,7 +235,7 @@ class TorchLearner(Reporting):
     def _told_many(self, cohort: Cohort, message: Tree, asked: dict[str, Any]) -> dict[str, Parts]:
         """The reports that do not come from training."""
         others = {name: options for name, options in asked.items() if name not in TRAINED}
-        return surveyed(self.training.network, _model_of(message), cohort, _rows_of(cohort), others)
+        return surveyed(self.training.network, _model_of(message), cohort, rows_of(cohort), others)
 
     def _check_report(self, name: str, options: dict[str, Any]) -> None:
         if name == "profile":
@@ -249,7 +250,7 @@ class TorchLearner(Reporting):
     def _report_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
         asked = self._asked_for_survey(message)
         with one_thread():
-            told = surveyed(self.training.network, message["params"], cohort, _rows_of(cohort), asked)
+            told = surveyed(self.training.network, message["params"], cohort, rows_of(cohort), asked)
         yield Batch(np.arange(len(cohort)), dict(told))
 
     def _before_last(self, cohort: Cohort, message: Tree) -> tuple[LocalTraining, Privates | None, int | None]:
@@ -259,14 +260,14 @@ class TorchLearner(Reporting):
         states = _states_of(cohort, lambda: plan[0].asked.client_init(message["broadcast"]["params"]))
         for at, training in enumerate(plan[:-1]):
             keys = np.array([pass_key(int(k), at, len(plan)) for k in cohort.keys], dtype=np.uint64)
-            states = states_after(training, _rows_of(cohort), message["broadcast"], states, keys, epochs[at])
+            states = states_after(training, rows_of(cohort), message["broadcast"], states, keys, epochs[at])
         return plan[-1], states, epochs[-1]
 
     def _measure(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         return measured(self, island, message)
 
     def _measure_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
-        sums = evaluate_many(self.training.network, message["params"], _rows_of(cohort), len(cohort))
+        sums = evaluate_many(self.training.network, message["params"], rows_of(cohort), len(cohort))
         reply: dict[str, Aggregate] = {"measure": Parts(sums, examples=sums["n"], metric=True)}
         if message.get("personal"):
             # One by one: every client has a model of its own.
@@ -306,7 +307,7 @@ class _Tuning:
         cores = cores if getattr(cohort.population, "stored", False) else 1  # making rows is worth processes
         with one_thread():
             training, states, epochs = self._learner._before_last(cohort, message)
-            rows = _rows_of(cohort)
+            rows = rows_of(cohort)
             try:
                 training.prepare(rows, message["broadcast"], states, cohort.keys, epochs, cores)
             except CompositionError:  # the algorithm wants single replies (`Parts`), which nobody can add up
@@ -320,6 +321,9 @@ class _Tuning:
 def one_thread() -> Iterator[None]:
     """Small operations lose more to threads than they gain; cohorts are spread over processes instead."""
     before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
     torch.set_num_threads(1)
     try:
         yield
@@ -347,14 +351,6 @@ def _model_of(message: Tree) -> Tree:
     """The model in a train message, with the running statistics that travel beside it."""
     broadcast = message["broadcast"]
     return {**broadcast["params"], **broadcast.get("buffers", {})}
-
-
-def _rows_of(cohort: Cohort) -> Callable[..., Any] | list[Any]:
-    """How to fetch the cohort's rows: in one call where the population can, else shard by shard."""
-    gather = getattr(cohort.population, "gather", None)
-    if gather is None:
-        return [cohort.shard(i) for i in range(len(cohort))]
-    return lambda positions: gather(cohort.positions[positions], "x", "y")
 
 
 def _auto(model: nn.Module, task: str) -> str:

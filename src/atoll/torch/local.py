@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from atoll.core.aggregate import Aggregate, Mean, Totals
-from atoll.core.errors import ConfigError, nearest
+from atoll.core.errors import ConfigError, DataError, nearest
 from atoll.core.rng import Rng
 from atoll.core.task import Batch
 from atoll.core.tree import Tree
@@ -19,9 +20,10 @@ from atoll.learn.wrapped import Drawing, overrides
 from .backend import device_of
 from .choose import Choices
 from .network import Network
-from .pool import Pool, columns_of, pool_of
+from .pool import Pool
 from .private import Privates
 from .reference import Outcome, train_one
+from .source import Source, StoredPool
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,29 +74,6 @@ class Summed:
     steps: NDArray[np.int64]
     losses: NDArray[np.float64]
     sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-
-
-class Source:
-    """Where a cohort's rows come from.
-
-    Args:
-        shards: one a client, or a function ``positions -> (x, y, offsets)`` that stacks many at once.
-        count: clients.
-    """
-
-    def __init__(self, shards: Any, count: int) -> None:
-        self._shards = shards
-        self.count = count
-
-    def pool(self, positions: NDArray[np.int64], network: Network) -> Pool:
-        """The rows of some clients."""
-        if callable(self._shards):
-            x, y, offsets = self._shards(positions)
-            return pool_of(x, y, np.asarray(offsets, dtype=np.int64), network.device, network.dtype)
-        columns = [columns_of(self._shards[int(p)]) for p in positions]
-        offsets = np.zeros(len(columns) + 1, dtype=np.int64)
-        np.cumsum([len(x) for x, _ in columns], out=offsets[1:])
-        return pool_of([x for x, _ in columns], [y for _, y in columns], offsets, network.device, network.dtype)
 
 
 class LocalTraining:
@@ -148,6 +127,7 @@ class LocalTraining:
         self._choices = None if choices is None else Choices.of(choices)
         self._runner: Runner | None = None
         self._shape: tuple[int, ...] | None = None
+        self._stored: NDArray[Any] | None = None
         self._stateful: str | None = None
 
     @property
@@ -256,12 +236,20 @@ class LocalTraining:
         Raises:
             DataError: labels outside the model's outputs, or a wrong shape.
         """
+        stored = pool.stored if isinstance(pool, StoredPool) else None
+        if stored is not None and stored is self._stored:
+            return
         if len(pool.labels) == 0:
             return
         if self._shape is None:
             self.network.settle(pool.x[:2], pool.labels, where)
             self._shape = self.network.output_shape(pool.x[:2], where)
         self.network.loss.check(self._shape, pool.labels, where)
+        if stored is not None:
+            # Labels that all fit, of whichever client, need no second look.
+            with contextlib.suppress(DataError):
+                self.network.loss.check(self._shape, stored, where)
+                self._stored = stored
 
     def many(
         self,
@@ -305,10 +293,11 @@ class LocalTraining:
         )
         for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs):
             made.sizes[positions] = pool.sizes
-            runner.add_up(made, positions, pool, broadcast, states, keys[positions])
-        kept = np.ones(len(keys), dtype=bool)
-        kept[list(made.rejected)] = False
-        made.kept = np.flatnonzero(kept)
+            own = keys if len(positions) == len(keys) else keys[positions]
+            runner.add_up(made, positions, pool, broadcast, states, own)
+        made.kept = np.arange(len(keys))
+        if made.rejected:
+            made.kept = np.delete(made.kept, list(made.rejected))
         return made
 
     def prepare(
@@ -322,14 +311,15 @@ class LocalTraining:
     ) -> None:
         """Decide, trace and compile on a sample of the cohort that one worker will get, before workers are forked.
 
-        Native code shares cohorts among threads instead, one a core, where this process fetches the rows of all about as fast as workers would
-        tell it their sums.
+        Native code shares cohorts among threads instead, one a core, where it reads rows where they are, or this process fetches those of all about
+        as fast as workers would tell it their sums.
         """
         self.many_sum(shards, broadcast, clients, keys, epochs)
         for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs):
             runner = self._open_runner()
             runner.warm(pool, broadcast, states, keys[positions])
-            others = pool.x.nbytes / len(positions) * len(keys) * (cores - 1)
+            stays = isinstance(pool, StoredPool)
+            others = 0.0 if stays else pool.x.nbytes / len(positions) * len(keys) * (cores - 1)
             if cores > 1 and self._choices is not None and runner.natives.ready and others <= _FETCHED:
                 self._choices = replace(self._choices, threads=cores)
             break

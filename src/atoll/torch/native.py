@@ -8,46 +8,33 @@ to PyTorch's own code generator.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import logging
-import os
-import platform
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.fx import GraphModule
 
-from .backend import cache_folder, cpp_compiler
 from .compiler import trace
 from .fuse import fuse_updates
 from .native_emit import emit
+from .native_library import library_of
 from .native_ops import simple_operations
+from .native_orders import Draws, address
 from .native_program import MOST, Column, program
 from .native_values import Body, Unsupported
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["NativeCode", "NativeSteps", "Phase", "make_code", "make_native", "simple_graph", "small_enough"]
 
 Tensor = torch.Tensor
 _LOG = logging.getLogger(__name__)
-# Without math-errno and trapping-math loops with comparisons become vector code; results stay IEEE, NaN and infinity included.
-_FLAGS = (
-    "-O3",
-    "-march=native",
-    "-std=c++17",
-    "-fopenmp-simd",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fPIC",
-    "-pthread",
-    "-shared",
-)
 _LARGEST = 8 << 20  # bytes that a step may touch: past the cache, a library's blocking of products wins
-_TIMEOUT = 300.0
 
 
 @dataclass(frozen=True)
@@ -74,29 +61,30 @@ class NativeCode:
     """
 
     def __init__(self, library: ctypes.CDLL, used: list[bool], seconds: dict[str, float]) -> None:
-        self._run = library.run
-        self._run.restype = ctypes.c_int64
-        self._run.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64] * 2
-        self._size = ctypes.c_int64.in_dll(library, "ROOM").value  # of the scratch memory of a thread
+        self._run, self._needs = library.run, library.room
+        self._run.restype = self._needs.restype = ctypes.c_int64
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        self._run.argtypes = [pointer, pointer, number, *[pointer] * 4, number, pointer, number, number]
+        self._needs.argtypes = [ctypes.c_int64] * 2
         self._room = torch.empty(0, dtype=torch.uint8)
         self.used = used
         self.seconds = seconds
 
     def __call__(
         self,
-        held: list[Tensor | None],
-        rows: Tensor,
-        begins: Tensor,
+        held: Sequence[Tensor | NDArray[Any] | int | None],
+        begins: NDArray[np.int64],
+        rows: Tensor | Draws,
         active: Tensor | None = None,
-        parts: Tensor | None = None,
+        parts: NDArray[np.int64] | None = None,
         threads: int = 1,
     ) -> None:
         """Run.
 
         Args:
-            held: the columns, contiguous; what is written is written in place. ``None`` for those of a thread.
-            rows: numbers of the pool's rows for each step, ``(steps of all clients, batch)``.
+            held: the columns, contiguous, or their addresses; what is written is written in place. ``None`` for those of a thread.
             begins: client ``c`` takes the steps ``begins[c]:begins[c + 1]``, ``(clients + 1,)``.
+            rows: numbers of the pool's rows for each step, ``(steps of all clients, batch)``; or how to draw them.
             active: whether a step is taken, ``(steps of all clients,)``; ``None`` for all.
             parts: part ``p`` has the clients ``parts[p]:parts[p + 1]``, ``(parts + 1,)``; ``None`` for a single one. Results depend on it.
             threads: that share the parts; all but this one begin and end within the call. Results do not depend on it.
@@ -104,15 +92,19 @@ class NativeCode:
         Raises:
             IndexError: the model looked up an entry that is not there.
         """
-        cut = torch.tensor([0, len(begins) - 1]) if parts is None else parts
+        cut = np.array([0, len(begins) - 1]) if parts is None else parts
         threads = max(1, min(threads, MOST, len(cut) - 1))
-        if len(self._room) < threads * self._size + 64:
-            self._room = torch.empty(threads * self._size + 64, dtype=torch.uint8)
+        drawn = rows if isinstance(rows, Draws) else None
+        longest, largest = (0, 0) if drawn is None else (drawn.longest, drawn.largest)
+        each = self._needs(longest, largest)
+        if self._room.numel() < threads * each + 64:
+            self._room = torch.empty(threads * each + 64, dtype=torch.uint8)
         room = -(-self._room.data_ptr() // 64) * 64
-        pointers = (ctypes.c_void_p * len(held))(*[_address(t) for t in held])
-        given = (rows, begins, active, cut)
-        bad = self._run(pointers, room, *[_address(t) for t in given], len(cut) - 1, threads)
-        if bad:
+        pointers = (ctypes.c_void_p * len(held))(*map(address, held))
+        given = address(rows) if isinstance(rows, Tensor) else None
+        draws = None if drawn is None else drawn.structure()
+        rest = (address(begins), address(active), draws, longest, address(cut))
+        if self._run(pointers, room, each, given, *rest, len(cut) - 1, threads):
             raise IndexError("the model looked up an entry that is not there")
 
 
@@ -148,13 +140,9 @@ class NativeSteps:
         clients, steps = rows.shape[:2]
         losses = torch.zeros(clients, dtype=torch.float32)
         held: list[Tensor | None] = [*local, *(t.contiguous() for t in (*shared, *pool, *data)), losses]
-        begins = torch.arange(clients + 1) * steps
-        self._code(held, rows.contiguous(), begins, None if active is None else active.contiguous())
+        begins = np.arange(clients + 1) * steps
+        self._code(held, begins, rows.contiguous(), None if active is None else active.contiguous())
         return losses
-
-
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
 
 
 def make_native(
@@ -216,41 +204,8 @@ def make_code(columns: Sequence[Column], phases: dict[str, Phase], began: float)
         return None
     text = program(columns, bodies, used)
     traced = time.perf_counter()
-    library = _library(text)
+    library = library_of(text)
     if library is None:
         return None
     seconds = {"trace": traced - began, "compile": time.perf_counter() - traced}
     return NativeCode(library, used, seconds)
-
-
-def _library(source: str) -> ctypes.CDLL | None:
-    """Compile, or take what an earlier run compiled on such a machine."""
-    compiler = cpp_compiler()
-    if compiler is None or os.name != "posix":
-        return None
-    stamp = Path(compiler).resolve().stat()
-    facts = (source, _FLAGS, compiler, stamp.st_size, stamp.st_mtime_ns, platform.machine(), _processor())
-    name = hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
-    folder = cache_folder() / "native"
-    found = folder / f"{name}.so"
-    try:
-        if not found.is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder) as place:
-                text, made = Path(place) / "step.cpp", Path(place) / "step.so"
-                text.write_text(source)
-                command = [compiler, *_FLAGS, str(text), "-o", str(made)]
-                subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT)
-                made.replace(found)
-        return ctypes.CDLL(str(found))
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _processor() -> str:
-    """What the processor can do, since the code is made for this one."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .local import Summed
-    from .pool import Pool
-    from .schedule import Line
+    from .native_orders import Draws
+    from .pool import Form, Place
 
 __all__ = ["NativeCohort", "make_cohort"]
 
@@ -48,17 +48,17 @@ class NativeCohort:
         self._columns = columns
         self._local = [None] * len(columns["local"])
         self._draws = code.used[self._number("seeds")]
-        self._no_seeds = torch.zeros(2, dtype=torch.int64)
+        self._drawn = [None] * weighted
+        self._frozen = [tensor.contiguous() for tensor in update.network.frozen.values()]
         self._room: _Room | None = None
 
     def add(
         self,
         made: Summed,
         at: NDArray[np.int64],
-        pool: Pool,
-        line: Line,
-        tensors: tuple[list[Tensor], list[Tensor]],
-        keys: NDArray[np.uint64],
+        place: Place,
+        draws: Draws,
+        leaves: tuple[list[Any], list[Any]],
         threads: int = 1,
     ) -> None:
         """Train clients and add them to the sums.
@@ -66,28 +66,26 @@ class NativeCohort:
         Args:
             made: the cohort's sums.
             at: the clients' positions in the cohort.
-            pool: the rows.
-            line: the clients' mini-batches.
-            tensors: leaves of the broadcast, and of the private states, stacked.
-            keys: one a client.
+            place: where their rows are.
+            draws: the clients' mini-batches.
+            leaves: of the broadcast, and of the private states, stacked; contiguous tensors or arrays.
             threads: that share the clients; sums do not depend on it.
         """
-        sent, private = tensors
-        room, parts = self._room_for(len(at)), _cut(line.begins)
-        room.arrays["loss"][0][:] = 0.0
-        for name, numbers in (("examples", line.sizes), ("steps", line.steps)):
+        sent, private = leaves
+        begins = draws.begins
+        room, parts = self._room_for(len(at)), _cut(begins)
+        room.arrays["loss"][0].fill(0.0)
+        for name, numbers in (("examples", draws.sizes), ("steps", draws.steps)):
             room.arrays[name][0][:] = numbers
-        data = [] if line.weights is None else [torch.from_numpy(line.weights)]
-        seeds = torch.from_numpy(line.seeds(keys)) if self._draws else self._no_seeds
-        given = [*sent, *self.update.network.frozen.values(), *private, pool.x, pool.y, *data, seeds]
-        held = [*(tensor.contiguous() for tensor in given), *self._local, *room.tensors]
-        threads = min(threads, 1 + int(line.begins[-1]) // _WORTH)
-        self._code(held, torch.from_numpy(line.rows), torch.from_numpy(line.begins), parts=parts, threads=threads)
-        out, place = room.arrays["out"], 1 + len(self.update.kinds)
+        seeds = draws.seeds() if self._draws else None
+        held = [*sent, *self._frozen, *private, place.x, place.y, *self._drawn, seeds, *self._local, *room.addresses]
+        threads = min(threads, 1 + int(begins[-1]) // _WORTH)
+        self._code(held, begins, draws, parts=parts, threads=threads)
+        out, after = room.arrays["out"], 1 + len(self.update.kinds)
         # New states outlive this call, and the room does not.
-        rest = [*out[place : place + place], *(leaf.copy() for leaf in out[place + place :])]
+        rest = [*out[after : after + after], *(leaf.copy() for leaf in out[after + after :])]
         sums = [np.asarray(parted.sum(axis=0, dtype=parted.dtype)) for parted in room.arrays["sums"]]
-        hand_over(made, self.update, at, [line.steps, np.stack(out[:place], 1), *rest], sums)
+        hand_over(made, self.update, at, [draws.steps, np.stack(out[:after], 1), *rest], sums)
 
     def _room_for(self, count: int) -> _Room:
         """Memory for what is written of so many clients, kept between cohorts."""
@@ -114,13 +112,13 @@ def _parts(clients: int) -> int:
     return min(_PARTS, -(-clients // 2))
 
 
-def _cut(begins: NDArray[np.int64]) -> Tensor:
+def _cut(begins: NDArray[np.int64]) -> NDArray[np.int64]:
     """Cut clients into parts of nearly equal numbers of steps, ``(parts + 1,)``."""
     clients = len(begins) - 1
     parts = _parts(clients)
     cut = np.searchsorted(begins, np.arange(parts + 1) * int(begins[-1]) // parts)
     cut[0], cut[-1] = 0, clients
-    return torch.from_numpy(cut)
+    return cut
 
 
 class _Room:
@@ -136,6 +134,7 @@ class _Room:
         self._all = torch.zeros(max(1, sum(sizes)), dtype=torch.uint8)
         pieces = zip(torch.split(self._all[: sum(sizes)], sizes), flat, kinds, strict=True)
         self.tensors = [p[: math.prod(s) * k.itemsize].view(k).view(s) for p, s, k in pieces]
+        self.addresses = [t.data_ptr() for t in self.tensors]
         self._names = [name for name, some in shapes.items() for _ in some]
         self.arrays = {name: [t.numpy() for t in self.tensors_of(name)] for name in columns}
 
@@ -145,7 +144,7 @@ class _Room:
 
 
 def make_cohort(
-    update: Update, sent: Sequence[Tensor], private: Sequence[Tensor], pool: Pool, width: int, weighted: bool
+    update: Update, sent: Sequence[Tensor], private: Sequence[Tensor], form: Form, width: int, weighted: bool
 ) -> NativeCohort | None:
     """Translate and compile an update for mini-batches of one width, or return ``None`` where that cannot be done or would not pay.
 
@@ -153,7 +152,7 @@ def make_cohort(
         update: the functions, of one client.
         sent: leaves of the broadcast.
         private: leaves of one client's private state.
-        pool: rows like those to come.
+        form: of the rows.
         width: examples of a mini-batch.
         weighted: whether rows carry weights.
 
@@ -162,7 +161,7 @@ def make_cohort(
     """
     began = time.perf_counter()
     network = update.network
-    batch = [column.new_empty(1, width, *column.shape[1:]) for column in (pool.x, pool.y)]
+    batch = [torch.empty(1, width, *shape, dtype=dtype) for shape, dtype in form]
     start = simple_graph(update.start, [*sent, *private])
     local = _results(start)
     scalar = torch.zeros((), dtype=network.dtype)
@@ -171,7 +170,7 @@ def make_cohort(
         "frozen": _columns(network.frozen.values(), "job"),
         "private": _columns(private, "client"),
         "pool": _columns(batch, "row"),
-        "weights": _columns([torch.zeros(1, width)] if weighted else [], "step"),
+        "weights": _columns([torch.zeros(1, width)] if weighted else [], "drawn"),
         "seeds": _columns([torch.zeros(1, 2, dtype=torch.int64)], "step"),
         "local": _columns(local, "thread"),
         "examples": _columns([scalar], "client"),

@@ -12,6 +12,7 @@ __all__ = ["PREAMBLE"]
 PREAMBLE = r"""
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdint>

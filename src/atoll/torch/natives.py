@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .course import fit, natural_widths
+from .course import fit
+from .leaves import flatten
 from .native_cohort import NativeCohort, make_cohort
-from .schedule import Orders
+from .native_orders import Draws, readable
 from .update import Update
 
 if TYPE_CHECKING:
@@ -20,13 +21,12 @@ if TYPE_CHECKING:
     from .choose import Choices
     from .cohort import Runner
     from .local import Summed
-    from .pool import Pool
+    from .pool import Form, Pool
     from .private import Privates
 
 __all__ = ["Natives"]
 
 Tensor = torch.Tensor
-_AT_ONCE = 64 << 20  # bytes of mini-batch numbers that are laid out at once
 
 
 class Natives:
@@ -42,6 +42,9 @@ class Natives:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._made: dict[Any, NativeCohort | None] = {}
+        self._last: tuple[Any, NativeCohort | None] | None = (
+            None  # comparing structures is cheaper than writing them out
+        )
         self.seconds = {"trace": 0.0, "compile": 0.0}
 
     @property
@@ -68,27 +71,23 @@ class Natives:
         """Train clients and add them to the sums; return which are left for other programs, ``None`` for all."""
         if not self.possible(chosen):
             return None
-        runner, sizes, work = self._runner, pool.sizes, pool.work(self._runner.algorithm)
-        sent, sent_layout = runner.sent(broadcast, False)
+        runner, place = self._runner, pool.place
+        draws = Draws.of(pool.work(runner.algorithm), place, pool.sizes, keys)
+        sent, sent_layout = flatten({name: value for name, value in broadcast.items() if name != "buffers"})
+        sent = self._placed(sent)
         left: list[NDArray[np.int64]] = []
         whole = runner.algorithm.batch_size is None
-        for width, members in _by_width(natural_widths(work, sizes), chosen, whole):
-            if not width:
+        for width, members in _by_width(draws.batches, chosen, whole):
+            some = draws.part(members)
+            own = states if some is draws else states[members]
+            private, layout = own.leaves(lambda: runner.algorithm.client_init(broadcast["params"]))
+            stacked = self._placed(private)
+            kind = (width, chosen.uneven or some.partial(width))
+            code = self._code(kind, pool.form, (sent, sent_layout), (stacked, layout)) if width else None
+            if code is None:
                 left.append(members)
-                continue
-            orders = Orders(members, pool.offsets, keys, work)
-            weighted = chosen.uneven or orders.partial(width)
-            for part in _cut(members, orders.steps, width):
-                own = states if len(part) == len(states) else states[part]
-                private, layout = own.leaves(lambda: runner.algorithm.client_init(broadcast["params"]))
-                stacked = [runner.place(leaf, False) for leaf in private]
-                code = self._code((width, weighted), pool, (sent, sent_layout), (stacked, layout))
-                if code is None:
-                    left.append(part)
-                    continue
-                some = orders if len(part) == len(members) else Orders(part, pool.offsets, keys, work)
-                line = some.line(width, weighted=weighted)
-                code.add(made, positions[part], pool, line, (sent, stacked), keys[part], chosen.threads)
+            else:
+                code.add(made, positions[members], place, some, (sent, stacked), chosen.threads)
         if not left:
             return np.zeros(0, np.int64)
         rest = np.sort(np.concatenate(left))
@@ -98,25 +97,34 @@ class Natives:
         """Make the code of all widths that unlike clients can come to need."""
         if not self.possible(chosen):
             return
-        sent, sent_layout = self._runner.sent(broadcast, False)
-        private, layout = states.leaves(lambda: self._runner.algorithm.client_init(broadcast["params"]))
-        stacked = [self._runner.place(leaf, False) for leaf in private]
+        sent = self._runner.sent(broadcast, False)
+        private = states.leaves(lambda: self._runner.algorithm.client_init(broadcast["params"]))
         for width in chosen.widths or ():
-            self._code((width, True), pool, (sent, sent_layout), (stacked, layout))
+            self._code((width, True), pool.form, sent, private)
 
-    def _code(self, kind: tuple[int, bool], pool: Pool, sent: Any, private: Any) -> NativeCohort | None:
+    def _placed(self, leaves: list[Any]) -> list[Any]:
+        """Leaves as native code reads them; those that are so already stay as they are."""
+        return [leaf if readable(leaf) else self._runner.place(leaf, False).contiguous() for leaf in leaves]
+
+    def _code(self, kind: tuple[int, bool], form: Form, sent: Any, private: Any) -> NativeCohort | None:
         """The code for a width and form of state, made when it is first asked for."""
-        runner, (width, weighted) = self._runner, kind
-        shape = (pool.x.shape[1:], pool.x.dtype, pool.y.shape[1:], pool.y.dtype)
-        key = (kind, shape, sent[1].key, private[1].key)
+        wanted = (kind, form, sent[1], private[1])
+        if self._last is not None and self._last[0] == wanted:
+            return self._last[1]
+        key = (kind, form, sent[1].key, private[1].key)
         if key not in self._made:
-            update = Update(runner.network, runner.algorithm, sent[1], private[1], 0)
-            self._made[key] = found = make_cohort(
-                update, sent[0], [leaf[0] for leaf in private[0]], pool, width, weighted
-            )
-            for what, seconds in (found.seconds if found else {}).items():
-                self.seconds[what] += seconds
+            self._made[key] = self._make(kind, form, sent, private)
+        self._last = (wanted, self._made[key])
         return self._made[key]
+
+    def _make(self, kind: tuple[int, bool], form: Form, sent: Any, private: Any) -> NativeCohort | None:
+        runner, (width, weighted) = self._runner, kind
+        update = Update(runner.network, runner.algorithm, sent[1], private[1], 0)
+        given, own = ([runner.place(leaf, False) for leaf in leaves] for leaves in (sent[0], private[0]))
+        found = make_cohort(update, given, [leaf[0] for leaf in own], form, width, weighted)
+        for what, seconds in (found.seconds if found else {}).items():
+            self.seconds[what] += seconds
+        return found
 
 
 def _by_width(natural: NDArray[np.int64], chosen: Choices, whole: bool) -> list[tuple[int, NDArray[np.int64]]]:
@@ -132,11 +140,3 @@ def _by_width(natural: NDArray[np.int64], chosen: Choices, whole: bool) -> list[
 def _wider(natural: int) -> int:
     """The next of 256, 1024 and 4096, 0 behind: clients come one by one, so that a wide batch takes little room."""
     return next((width for width in (256, 1024, 4096) if natural <= width), 0)
-
-
-def _cut(members: NDArray[np.int64], steps: NDArray[np.int64], width: int) -> list[NDArray[np.int64]]:
-    """Cut clients into parts whose mini-batches are laid out at once."""
-    if int(steps.sum()) * width * 12 < _AT_ONCE:
-        return [members] if len(members) else []
-    load = np.cumsum(steps * width * 12) // _AT_ONCE
-    return [part for part in np.split(members, np.flatnonzero(np.diff(load)) + 1) if len(part)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,7 +18,27 @@ if TYPE_CHECKING:
     from atoll.learn.algorithm import Algorithm
     from atoll.learn.partial import Counted
 
-__all__ = ["Pool", "columns_of", "pool_of"]
+__all__ = ["Form", "Place", "Pool", "columns_of", "pool_of"]
+
+Form: TypeAlias = "tuple[tuple[tuple[int, ...], torch.dtype], ...]"
+"""Shape and type of a row of the inputs and of the targets."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where rows are, for those who read them one by one.
+
+    Attributes:
+        x: inputs, a contiguous tensor or array; of the pool's clients alone, or of many others too.
+        y: targets, likewise.
+        first: number of each client's first row.
+        order: where the row of each number is, int32 or int64; ``None`` in the order of their numbers.
+    """
+
+    x: Any
+    y: Any
+    first: NDArray[np.int64]
+    order: NDArray[Any] | None
 
 
 @dataclass
@@ -43,6 +63,16 @@ class Pool:
     def sizes(self) -> NDArray[np.int64]:
         """Rows of each client."""
         return np.diff(self.offsets)
+
+    @property
+    def form(self) -> Form:
+        """Of a row."""
+        return tuple((tuple(column.shape[1:]), column.dtype) for column in (self.x, self.y))
+
+    @property
+    def place(self) -> Place:
+        """Where the rows are."""
+        return Place(self.x.contiguous(), self.y.contiguous(), np.ascontiguousarray(self.offsets[:-1], np.int64), None)
 
     def part(self, clients: NDArray[np.int64]) -> Pool:
         """The rows of some clients."""

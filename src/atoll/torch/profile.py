@@ -29,8 +29,8 @@ from torch import nn
 from atoll.core.errors import ConfigError, nearest
 
 from .evaluate import run_over
-from .local import Source
 from .pool import Pool, columns_of, pool_of
+from .source import Source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

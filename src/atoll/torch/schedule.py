@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from atoll.learn.partial import Counted
 
-__all__ = ["Line", "Orders", "Schedule", "cut_blocks", "pad_width", "schedule"]
+__all__ = ["Orders", "Schedule", "cut_blocks", "pad_width", "schedule"]
 
 
 @dataclass
@@ -133,32 +133,6 @@ class Orders:
             if n and steps:
                 self._groups.append((at, _orders(n, size, steps, self._keys[at], algorithm.cyclic)))
 
-    def partial(self, width: int) -> bool:
-        """Whether any mini-batch has fewer examples than a width."""
-        return any(made.shape[2] < width or bool((made[:1] < 0).any()) for _, made in self._groups)
-
-    def line(self, width: int, *, weighted: bool) -> Line:
-        """Lay out all steps, one client after the other.
-
-        Args:
-            width: of every mini-batch.
-            weighted: whether to give weights; without, no batch may be partial.
-        """
-        begins = np.concatenate([[0], np.cumsum(self.steps)]).astype(np.int64)
-        alike = len(self._groups) == 1 and len(self._groups[0][0]) == len(self.steps)
-        if alike and not weighted:
-            rows = (self._groups[0][1] + self._begin[:, None, None]).reshape(-1, width)
-            return Line(rows, None, begins, self.steps, self.sizes)
-        rows = np.zeros((int(begins[-1]), width), np.int64)
-        weights = np.zeros(rows.shape, np.float32) if weighted else None
-        for at, made in self._groups:
-            where, first = begins[at][:, None] + np.arange(made.shape[1]), self._begin[at][:, None, None]
-            rows[where] = first
-            rows[where, : made.shape[2]] = np.maximum(made, 0) + first
-            if weights is not None:
-                weights[where, : made.shape[2]] = made >= 0
-        return Line(rows, weights, begins, self.steps, self.sizes)
-
     def rectangle(self, slots: int, stretch: tuple[int, int], width: int) -> Schedule:
         """Lay out the steps ``stretch[0] .. stretch[1] - 1`` of the first ``slots`` clients.
 
@@ -184,30 +158,6 @@ class Orders:
         seeds[:count] = step_seeds(self._keys[:count], np.arange(begin, end))
         active = np.arange(begin, end)[None, :] < steps[:, None]
         return Schedule(rows, weights, active, steps, sizes, seeds)
-
-
-@dataclass
-class Line:
-    """The mini-batches of some clients one after the other, each client as long as it is.
-
-    Attributes:
-        rows: row numbers in the pool, ``(steps of all clients, batch)``; padded entries repeat a row that exists.
-        weights: 1.0 for a real row, 0.0 for padding, same shape; ``None`` when nothing is padded.
-        begins: client ``c`` takes the steps ``begins[c]:begins[c + 1]``, ``(clients + 1,)``.
-        steps: steps of each client, ``(clients,)``.
-        sizes: examples of each client, ``(clients,)``.
-    """
-
-    rows: NDArray[np.int64]
-    weights: NDArray[np.float32] | None
-    begins: NDArray[np.int64]
-    steps: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-
-    def seeds(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """For the draws at each step, ``(steps of all clients, 2)``."""
-        at = np.arange(self.begins[-1]) - np.repeat(self.begins[:-1], self.steps)
-        return step_seeds(np.repeat(keys, self.steps), at, paired=True)
 
 
 def _kinds(sizes: NDArray[np.int64], steps: NDArray[np.int64]) -> list[tuple[int, int]]:

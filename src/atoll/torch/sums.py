@@ -120,16 +120,16 @@ def hand_over(
     assert update.state is not None  # noqa: S101 - set by tracing
     steps, flags, losses, *rest = columns
     weights, states = rest[: len(update.kinds)], rest[len(update.kinds) :]
-    kept = flags.all(axis=1)
-    made.steps[at] = steps.astype(np.int64)
-    made.losses[at] = losses.astype(np.float64)
-    made.rejected.update(rejections(at, list(update.kinds), flags[:, 1:].T, made.losses[at]))
+    made.steps[at], made.losses[at] = steps, losses
     if update.state.count:
         made.states.append((at, update.state.build(states)))
-    heavy = {
-        name: float(weight[kept].sum(dtype=np.float64)) for name, weight in zip(update.kinds, weights, strict=True)
-    }
-    merge(made.totals, _totals(update, sums, heavy, int(kept.sum())))
+    count = len(at)
+    if not flags.all():
+        made.rejected.update(rejections(at, list(update.kinds), flags[:, 1:].T, made.losses[at]))
+        kept = flags.all(axis=1)
+        weights, count = [weight[kept] for weight in weights], int(kept.sum())
+    heavy = {name: float(weight.sum(dtype=np.float64)) for name, weight in zip(update.kinds, weights, strict=True)}
+    merge(made.totals, _totals(update, sums, heavy, count))
 
 
 def _totals(update: Update, sums: list[NDArray[Any]], weights: dict[str, float], count: int) -> Totals:
