@@ -86,8 +86,10 @@ class Inbox:
         return min(self._window, self._intake.share(self))
 
     def worth_telling(self) -> bool:
-        """Whether enough was consumed that the other end should know: a third of the share, all of a larger message, or the end."""
-        if 3 * self._untold >= self.share:
+        """Whether enough was consumed that the other end should know: a third of the window or half of the share, all of a larger message, or the end."""
+        if self._untold >= min(
+            self._window // 3, self.share // 2
+        ):  # of a small share, two blocks: each word has its price
             return True
         return not self._queue and (self._untold >= DRAINED or self.reason is not None)
 

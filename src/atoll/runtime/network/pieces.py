@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["finite", "pieces"]
 
-_PIECE = 1 << 22  # bytes
+_PIECE = 1 << 20  # bytes
 
 
 def pieces(into: NDArray[Any], leaf: NDArray[Any]) -> Iterable[tuple[NDArray[Any], NDArray[Any]]]:
