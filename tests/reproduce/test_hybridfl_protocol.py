@@ -16,11 +16,12 @@ from atoll.reproduce.hybridfl.trained import judge_trained
 METHODS = ("FedAvg", "HierFAVG", "HybridFL")
 
 
-def test_the_small_grid_has_every_column_and_trains_each_as_often():
-    assert [protocol.shares for protocol in SMALL] == [(0.1,), (0.3,), (0.5,)]
-    assert [round(protocol.rounds * protocol.shares[0]) for protocol in SMALL] == [24, 24, 24]
-    for protocol in SMALL:
-        assert protocol.drops == (0.1, 0.3, 0.6)
+def test_the_small_grid_has_every_cell_and_trains_each_column_as_often():
+    cells = {(protocol.drops, protocol.shares): protocol for protocol in SMALL}
+    assert sorted(cells) == [((drop,), (share,)) for drop in (0.1, 0.3, 0.6) for share in (0.1, 0.3, 0.5)]
+    for (drops, shares), protocol in cells.items():
+        assert round(protocol.rounds * shares[0]) == 24
+        assert protocol.seeds == {0.1: 1, 0.3: 1, 0.6: 3}[drops[0]]
         small = protocol.setting
         assert (small.clients, small.regions, small.population, small.target) == (100, 10, (10.0, 3.0), 0.9)
         assert "300 digits each" in protocol.told

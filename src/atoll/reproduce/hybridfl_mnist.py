@@ -35,8 +35,10 @@ def _run(lab: Lab, quick: bool) -> list[Claim]:
 
 def _trained(lab: Lab, protocols: Sequence[Protocol], part: str = "") -> list[Claim]:
     found = {key: cell for protocol in protocols for key, cell in cells(lab, protocol).items()}
-    first, *others = protocols
-    told = first.told + "".join(f"; {other.rounds} rounds at C = {other.shares[0]:g}" for other in others)
+    first = protocols[0]
+    rounds = {f"{protocol.rounds} at C = {share:g}" for protocol in protocols for share in protocol.shares}
+    seeds = {f"{protocol.seeds} with E[dr] = {drop:g}" for protocol in protocols for drop in protocol.drops}
+    told = f"{first.told}; rounds: {', '.join(sorted(rounds))}; seeds: {', '.join(sorted(seeds))}"
     if first.goal:
         told += f"; the thesis's numbers are to {DIGITS.target:g}"
     return [
