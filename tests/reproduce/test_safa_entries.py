@@ -23,7 +23,9 @@ def test_a_quick_run_needs_no_data_trains_nothing_and_judges(tmp_path: Path, mon
     assert made["seconds"] == 0
     untrained = [claim for claim in made["claims"] if "best accuracy" in claim["claim"]]
     assert len(untrained) == 16
-    assert all(claim["ours"] is None and claim["holds"] is None and "not trained" in claim["note"] for claim in untrained)
+    assert all(
+        claim["ours"] is None and claim["holds"] is None and "not trained" in claim["note"] for claim in untrained
+    )
     held = [claim for claim in made["claims"] if claim["holds"]]
     assert len(held) > 55
     assert list(tmp_path.iterdir()) == []

@@ -9,8 +9,9 @@ from __future__ import annotations
 from .entry import Claim, Entry, Lab
 from .hybridfl.grid import judge_slack, timing
 from .hybridfl.judges import judge_half, judge_lengths, judge_limits, judge_table
+from .hybridfl.protocol import Protocol
 from .hybridfl.setting import AEROFOIL
-from .hybridfl.tasks import Protocol, cells
+from .hybridfl.tasks import cells
 from .hybridfl.trained import judge_trained
 
 __all__ = ["ENTRY"]
