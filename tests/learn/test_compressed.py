@@ -245,6 +245,16 @@ def test_what_is_charged_is_what_is_sent():
     assert "bits_declared" not in run(FedAvg(lr=0.01, **FULL), rounds=1, data=data, uplink=[Threshold(0.1)]).metrics[-1]
 
 
+def test_bits_that_the_stages_declare_are_found_once_a_form_and_phase(monkeypatch):
+    from atoll.learn import training
+
+    found = []
+    monkeypatch.setattr(training, "declared_bits", lambda *given: found.append(given[3]) or 7)
+    rows = run(FedPAQ(lr=0.01, **FULL), rounds=4, data=quadratics(3, 20)).metrics
+    assert found == ["train"]
+    assert [row["bits_declared"] for row in rows if "bits_declared" in row] == [21] * 4
+
+
 def test_sign_votes_take_two_bits_an_entry_and_client():
     """Specification of the survey: 2Nd bits a round; the way down is one sign an entry because a step is ``lr`` times signs."""
     stage, value = Sign("model", scaled=False), {"w": np.random.default_rng(0).normal(size=1024)}

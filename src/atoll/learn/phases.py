@@ -12,7 +12,6 @@ from atoll.core.tree import Tree
 
 from .algorithm import RoundInfo
 from .checks import require_finite
-from .declared import declared_bits
 from .downlink import held_by, lowered
 from .fates import fates
 from .invitation import reply_bytes
@@ -108,8 +107,7 @@ class Phases:
         """
         if state["buffers"]:
             return
-        params = state["server"]["params"]
-        bits = declared_bits(self.job.local_algorithm, self.job.up(phase), params, phase)
+        bits = self.job.declared(state["server"]["params"], phase)
         if bits is not None:
             row["bits_declared"] = row.get("bits_declared", 0) + bits * combined.n
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core import tree as T
 from atoll.core.chain import Chain
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.reducer import Plain, Reducer
@@ -18,6 +20,7 @@ from atoll.privacy import Budget
 from .aggregation import Aggregation, Renormalised
 from .algorithm import Algorithm
 from .algorithms import FedAvg
+from .declared import declared_bits
 from .downlink import check_downlink
 from .evaluation import Evaluation
 from .learner import Learner, LearnerSettings, adapt
@@ -33,6 +36,7 @@ from .wrapped import innermost
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
     from atoll.core.task import Task
+    from atoll.core.tree import Tree
 
     from .history import History
 
@@ -198,6 +202,17 @@ class Training:
     def replace(self, **changes: Any) -> Training:
         """The same job with other parts."""
         return dataclasses.replace(self, **changes)
+
+    def declared(self, params: Tree, phase: str) -> int | None:
+        """Bits that the stages on the way up declare of one reply of a phase, see `declared_bits`; remembered, as the model's form alone decides."""
+        form = (phase, *((path, leaf.shape, leaf.dtype) for path, leaf in T.items(params)))
+        if form not in self._declared:
+            self._declared[form] = declared_bits(self.local_algorithm, self.up(phase), params, phase)
+        return self._declared[form]
+
+    @functools.cached_property
+    def _declared(self) -> dict[tuple[Any, ...], int | None]:
+        return {}
 
     @property
     def local_algorithm(self) -> Algorithm:
