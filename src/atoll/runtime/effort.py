@@ -25,46 +25,6 @@ class _Process(NamedTuple):
     ended: int  # of its children that have ended and were waited for
 
 
-class Effort:
-    """Looks now and then at whether this process has worked since.
-
-    What it has started counts too: a task may hand its computation to another program and wait for that.
-
-    Args:
-        own: seconds of processor time of this process.
-        started: of what it has started. Systems count it in steps of 10 ms, of which an idle process makes one now and then: it is work where it is
-            more than 1 ms a look, since it was work last.
-    """
-
-    def __init__(
-        self, own: Callable[[], float] = time.process_time, started: Callable[[], float] | None = None
-    ) -> None:
-        self._own = own
-        self._started = started or started_seconds
-        self._before = own()
-        self._others: float | None = None
-        self._looks = 0
-
-    def moved(self) -> bool:
-        """Whether there was work since the last look."""
-        moved = self._own() - self._before > _MOVED
-        if moved:
-            self._others = None
-        else:
-            moved = self._others_moved()
-        self._before = self._own()  # looking takes time too
-        return moved
-
-    def _others_moved(self) -> bool:
-        now = self._started()
-        self._looks += 1
-        if self._others is not None and now - self._others <= _MOVED * self._looks and now >= self._others:
-            return False
-        moved = self._others is not None and now > self._others
-        self._others, self._looks = now, 0
-        return moved
-
-
 def cpu_seconds(group: int) -> float:
     """Seconds of processor time of all processes of a group, waited-for children included; 0 where there is no /proc."""
     return _seconds(sum(one.own + one.ended for one in _processes() if one.group == group))
@@ -95,3 +55,45 @@ def _processes() -> Iterator[_Process]:
             fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             user, system, ended, ended_system = (int(fields[i]) for i in (11, 12, 13, 14))
             yield _Process(int(path.parent.name), int(fields[1]), int(fields[2]), user + system, ended + ended_system)
+
+
+class Effort:
+    """Looks now and then at whether a process has worked since: by default this one.
+
+    What it has started counts too: a task may hand its computation to another program and wait for that.
+
+    Args:
+        own: seconds of its processor time.
+        started: of what it has started; None where ``own`` counts that as well. Systems count it in steps of 10 ms, of which an idle process makes one now and then: it is work where it is
+            more than 1 ms a look, since it was work last.
+    """
+
+    def __init__(
+        self,
+        own: Callable[[], float] = time.process_time,
+        started: Callable[[], float] | None = started_seconds,
+    ) -> None:
+        self._own = own
+        self._started = started
+        self._before = own()
+        self._others: float | None = None
+        self._looks = 0
+
+    def moved(self) -> bool:
+        """Whether there was work since the last look."""
+        now = self._own()
+        moved, self._before = now - self._before > _MOVED, now
+        if moved or self._started is None:
+            self._others = None
+            return moved
+        moved = self._others_moved(self._started())
+        self._before = self._own()  # looking takes time too
+        return moved
+
+    def _others_moved(self, now: float) -> bool:
+        self._looks += 1
+        if self._others is not None and now - self._others <= _MOVED * self._looks and now >= self._others:
+            return False
+        moved = self._others is not None and now > self._others
+        self._others, self._looks = now, 0
+        return moved

@@ -31,15 +31,13 @@ def command(
     """List the jobs of the server, oldest first."""
     output = output_of(context)
 
-    async def once(admin: Admin) -> list[dict[str, Any]]:
-        return await admin.jobs()
-
     async def always(admin: Admin) -> list[dict[str, Any]]:
         # A file cannot be drawn over: it gets a line for every change.
         await (_drawn if output.console.is_terminal else _told)(admin, output)
         return []
 
-    found = asked(open_kit(kit, passphrase_file), server, always if watch and not output.json else once)
+    body = always if watch and not output.json else lambda admin: admin.jobs()
+    found = asked(open_kit(kit, passphrase_file), server, body)
     output.give({"jobs": found}, _table(found) if found else "There are no jobs yet.")
 
 

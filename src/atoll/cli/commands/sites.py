@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.markup import escape
@@ -11,9 +11,6 @@ from rich.table import Table
 from atoll.cli.app import app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, open_kit
-
-if TYPE_CHECKING:
-    from atoll.runtime.fronts.admin import Admin
 
 
 @app.command("sites")
@@ -27,10 +24,7 @@ def command(
     """List the sites that have come to the server since it began: whether they are there, their round trip, clock and traffic."""
     output = output_of(context)
 
-    async def body(admin: Admin) -> list[dict[str, Any]]:
-        return await admin.sites()
-
-    found = asked(open_kit(kit, passphrase_file), server, body)
+    found = asked(open_kit(kit, passphrase_file), server, lambda admin: admin.sites())
     output.give({"sites": found}, _table(found) if found else "No site has come since the server began.")
 
 

@@ -12,7 +12,6 @@ from atoll.runtime.effort import Effort
 __all__ = ["pulsing"]
 
 _EVERY = 1.0  # seconds
-_MOVED = 1e-3  # seconds of processor time that are work, not waiting
 
 
 @contextlib.asynccontextmanager
@@ -26,12 +25,12 @@ async def pulsing(
         every: seconds between two looks.
         spent: the processor time so far, in seconds; by default that of this process and of what it has started.
     """
-    moved = Effort().moved if spent is None else _grows(spent)
+    effort = Effort() if spent is None else Effort(spent, started=None)
 
     async def beat() -> None:
         while True:
             await asyncio.sleep(every)
-            if moved():
+            if effort.moved():
                 await send()
 
     async def quiet() -> None:
@@ -44,15 +43,3 @@ async def pulsing(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def _grows(spent: Callable[[], float]) -> Callable[[], bool]:
-    before = spent()
-
-    def moved() -> bool:
-        nonlocal before
-        now = spent()
-        grown, before = now - before > _MOVED, now
-        return grown
-
-    return moved
