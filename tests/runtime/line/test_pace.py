@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,11 +34,11 @@ def parted(frames: list[Frame]) -> list[bytes]:
 
 
 @settings(max_examples=40)
-@given(CONTENTS, WRITES)
+@given(CONTENTS, WRITES, st.booleans())
 def test_what_is_cut_arrives_as_it_was_whatever_is_lost_in_between(
-    sizes: list[int], writes: list[tuple[int, bool, int]]
+    sizes: list[int], writes: list[tuple[int, bool, int]], again: bool
 ) -> None:
-    out, into = Outbox(1, WINDOW, Flight()), Inbox(1, WINDOW, Flight())
+    out, into = Outbox(1, WINDOW, Flight(), again=again), Inbox(1, WINDOW, Flight())
     wanted = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
     waiting, got, steps = list(wanted), [], iter(writes)
     while waiting or out.cursor < out.next or len(into):
@@ -45,7 +46,7 @@ def test_what_is_cut_arrives_as_it_was_whatever_is_lost_in_between(
             content = waiting.pop(0)
             out.put(Kind.DATA, END, bytearray(content) if len(content) % 2 else content)
         shorter, lost, taken = next(steps, (0, False, 3))
-        if lost:  # the connection ends, and with it what the other end had not seen
+        if lost and again:  # the connection ends, and with it what the other end had not seen
             out.consumed(into.tell())
             out.rewind(into.received)
         if out.cursor < out.next:
@@ -53,7 +54,7 @@ def test_what_is_cut_arrives_as_it_was_whatever_is_lost_in_between(
             assert len(frame.content) <= SHORTEST << shorter
             arrived = parse(b"".join(frame.parts))
             assert arrived.seq == frame.seq
-            if taken:
+            if taken or not again:
                 into.arrived(arrived)
             else:
                 out.rewind(into.received)
@@ -62,6 +63,21 @@ def test_what_is_cut_arrives_as_it_was_whatever_is_lost_in_between(
         if into.worth_telling() or not len(into):
             out.consumed(into.tell())
     assert parted(got) == wanted
+    assert out.held == 0
+
+
+def test_where_no_connection_follows_nothing_that_was_written_is_kept() -> None:
+    content = bytearray(3 * SHORTEST)
+    out = Outbox(1, WINDOW, Flight(), again=False)
+    out.put(Kind.DATA, END, memoryview(content), settled=True)
+    held = out.held
+    out.take(2 * SHORTEST)
+    with pytest.raises(BufferError):
+        content.clear()  # the last part has not been written yet
+    out.take(2 * SHORTEST)
+    content.clear()
+    assert out.held == held  # it counts until the other end has consumed it
+    out.consumed(2)
     assert out.held == 0
 
 

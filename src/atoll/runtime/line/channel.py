@@ -59,7 +59,7 @@ class Channel:
         self.name = name
         self.number = number
         self.line = line
-        self.outbox = Outbox(number, settings.window, settings.flight)
+        self.outbox = Outbox(number, settings.window, settings.flight, again=settings.resumes)
         self.inbox = Inbox(number, settings.window, settings.intake)
         self._settings = self._taking = settings
         self._sending = asyncio.Lock()

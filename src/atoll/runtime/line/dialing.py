@@ -166,13 +166,14 @@ async def local_line(
     Args:
         pipe: the connection; see ``local_pipe``.
         dialled: true at exactly one of the ends: in the job process.
-        settings: bounds; heartbeat, patience and flight do not count.
+        settings: bounds; heartbeat, patience, resumes and flight do not count.
         on_open: called with each channel that the other end opens.
 
     Raises:
         LineLost: the other end ended, or is of another version.
     """
-    settings = replace(settings or Settings(), heartbeat=None, patience=None, flight=Flight(_WITHIN))
+    within = Flight(_WITHIN)
+    settings = replace(settings or Settings(), heartbeat=None, patience=None, resumes=False, flight=within)
     line = Line(pipe.peer, dialled=dialled, settings=settings)
     line.on_open = on_open
     try:

@@ -23,6 +23,12 @@ def _charge(size: int) -> int:
 class Outbox:
     """Frames in order, kept until the other end has consumed them. One that was never written may still be cut into several.
 
+    Args:
+        channel: its number.
+        window: bytes that may be in here.
+        flight: what all channels may have on their way together.
+        again: whether frames may have to be written again; if not, what was written only counts, and its content is let go.
+
     Attributes:
         first: number of the oldest frame that is kept.
         cursor: number of the frame that is written next.
@@ -31,7 +37,7 @@ class Outbox:
         held: what the frames count against the window, in bytes.
     """
 
-    def __init__(self, channel: int, window: int, flight: Flight) -> None:
+    def __init__(self, channel: int, window: int, flight: Flight, *, again: bool = True) -> None:
         self.first = 0
         self.cursor = 0
         self.next = 0
@@ -40,10 +46,12 @@ class Outbox:
         self._written = 0  # frames from here on are not known at the other end
         self._window = window
         self._flight = flight
+        self._again = again
         self._granted = _UNTOLD
         self._whole = False  # the last message that was put in has ended
         self.held = 0
         self._frames: deque[Frame] = deque()
+        self._charges: deque[int] = deque()  # what each of them counts against the window
 
     def room(self, size: int) -> bool:
         """Whether content of so many bytes may be put in now."""
@@ -65,7 +73,8 @@ class Outbox:
         self._frames.append(frame)
         if not self.held:
             self._flight.began(self)
-        self.held += _charge(len(content))
+        self._charges.append(_charge(len(content)))
+        self.held += self._charges[-1]
         self.next += 1
         self._whole = bool(flags & END)
         self.closed = kind is Kind.CLOSE
@@ -86,6 +95,8 @@ class Outbox:
             frame = self._frames[index] = frame._replace(seq=self.cursor, whole=b"")
         if len(frame.content) > most and self.cursor >= self._written:
             frame = self._cut(index, frame, most)
+        if not self._again:
+            self._frames[index] = frame._replace(content=b"", whole=b"")
         self.cursor += 1
         self._written = max(self._written, self.cursor)
         return frame
@@ -95,6 +106,8 @@ class Outbox:
         head = frame._replace(flags=0, content=content[:most], whole=b"")
         self._frames[index] = head
         self._frames.insert(index + 1, frame._replace(seq=frame.seq + 1, content=content[most:], whole=b""))
+        self._charges[index] -= _charge(len(content) - most)
+        self._charges.insert(index + 1, _charge(len(content) - most))
         self.next += 1
         return head
 
@@ -117,7 +130,8 @@ class Outbox:
             if self._whole:  # by the next message others may have come
                 self._granted = min(self._granted, _UNTOLD)
         while self.first < count:
-            self.held -= _charge(len(self._frames.popleft().content))
+            self._frames.popleft()
+            self.held -= self._charges.popleft()
             self.first += 1
         self.cursor = max(self.cursor, self.first)
 

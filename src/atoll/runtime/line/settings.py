@@ -52,6 +52,7 @@ class Settings:
             once (between processes of a machine).
         silence: a connection on which nothing was heard for so many seconds is given up and made anew.
         patience: seconds without any connection after which the line is lost; None: never.
+        resumes: whether another connection may follow one that is cut; otherwise what was written is not kept for it.
         greeting: seconds that the other end has to say who it is.
         channels: how many channels the other end may have open.
         limits: bounds on messages.
@@ -71,6 +72,7 @@ class Settings:
     heartbeat: float | None = 15.0
     silence: float = 60.0
     patience: float | None = 600.0
+    resumes: bool = True
     greeting: float = 20.0
     channels: int = 1024
     limits: M.Limits = M.DEFAULT_LIMITS
