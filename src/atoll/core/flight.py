@@ -74,6 +74,11 @@ class Flight:
     credit: Callable[[Flight, NDArray[np.int64]], None] | None = field(default=None, repr=False)
 
     @property
+    def foretold(self) -> bool:
+        """Whether ``arrives`` and ``lost`` say from the beginning who will answer; between real parties they fill as replies and losses come."""
+        return self.launch is None
+
+    @property
     def alive(self) -> bool:
         """Whether anything of it can still be used."""
         return bool(self.open.any() or self.waiting.any())

@@ -28,6 +28,8 @@ def noted(columns: Tree, places: NDArray[np.int64], flight: Flight, share: float
         places: of its parties.
         flight: the request.
         share: of a local update that it asks for.
+
+    How far real parties are is not known: all of it counts as done from the beginning, as with whoever is lost there.
     """
     lost = ~np.isfinite(flight.arrives)
     # A crash that no link ever notices is there from the beginning.

@@ -68,7 +68,7 @@ class Dispatch:
         return [(int(v), int(p), begins[which.ravel() == i]) for i, (v, p) in enumerate(kinds)]
 
     def learning(self, places: NDArray[np.int64], flight: Flight, work: int, epochs: int) -> Dispatch:
-        """The same, knowing who of a request will not answer.
+        """The same, knowing who of a request will not answer. Between real parties nobody knows; see `missed`.
 
         Args:
             places: of its parties.
@@ -76,6 +76,9 @@ class Dispatch:
             work: epochs that it asks for.
             epochs: of a whole local update.
         """
+        begun = self.begun + len(places) * work / epochs
+        if not flight.foretold:
+            return replace(self, begun=begun)
         lost = ~np.isfinite(flight.arrives)
         falls, fraction, saved = self.falls.copy(), self.fraction.copy(), self.saved.copy()
         # A crash that no link ever notices is silence, which the round ends with.
@@ -83,13 +86,23 @@ class Dispatch:
         falls[places] = np.where(lost, noticed, np.inf)
         fraction[places] = np.where(lost, flight.fraction * work / epochs, 0.0)
         saved[places] = np.where(lost, np.floor(flight.fraction * work), 0).astype(np.int64)
-        begun = self.begun + len(places) * work / epochs
         return replace(self, falls=falls, fraction=fraction, saved=saved, begun=begun)
 
     def ended(self, now: float) -> Dispatch:
         """The same at the end of the round: whoever crashes later still works, and nothing of it is saved yet."""
         crashed = np.isfinite(self.falls) & (self.falls <= now)
         return replace(self, crashed=crashed, saved=np.where(crashed, self.saved, 0))
+
+    def missed(self, answered: NDArray[np.bool_], awaited: NDArray[np.bool_], share: NDArray[np.float64]) -> Dispatch:
+        """The same at the end of a round between real parties: whoever worked, has not answered and is not waited for any more was lost, with all of its work.
+
+        Args:
+            answered: whose reply is here.
+            awaited: whose reply may still come.
+            share: of a local update that each was asked for.
+        """
+        crashed = (self.begin | self.busy) & ~answered & ~awaited
+        return replace(self, crashed=crashed, fraction=np.where(crashed, share, 0.0), saved=np.zeros_like(self.saved))
 
     def called_off(self, places: NDArray[np.int64], flight: Flight, now: float, work: int, epochs: int) -> Dispatch:
         """The same, with those of an ended round's request who still work told to stop: they keep the whole epochs that they have done.

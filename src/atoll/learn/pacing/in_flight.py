@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.errors import QuorumError
+from atoll.core.launch import is_live
 from atoll.core.reducer import Plain
 from atoll.core.tree import Tree
 
@@ -126,6 +127,7 @@ class InFlight(ServerRounds):
 
     async def fill(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
         """Ask so many more that ``at_work`` clients are."""
+        state = self._without_lost(fed, state, log)
         working = int((state["until"] > fed.clock.now()).sum()) - len(self.held)
         return await self.ask(fed, state, log, self.free(fed, state), self.at_work(fed) - working)
 
@@ -155,7 +157,7 @@ class InFlight(ServerRounds):
         self.last = flight
         where = places_of(fed.parties.positions, invited.positions)
         until, base = state["until"].copy(), state["base"].copy()
-        until[where] = np.where(np.isfinite(flight.arrives), np.inf, flight.lost)
+        until[where] = np.where(np.isfinite(flight.arrives), np.inf, flight.lost) if flight.foretold else np.inf
         base[where] = flight.version
         return {**state, "until": until, "base": base}
 
@@ -175,7 +177,7 @@ class InFlight(ServerRounds):
                 came = (await fed.arrivals(1, until=noticed if math.isfinite(noticed) else None)).handles()
                 self.held.add(came)
                 log.unanswered = 0 if len(came) else log.unanswered
-                return state
+                return self._without_lost(fed, state, log)
             _require_answers(log, state)
             before = state["contacts"]
             state = await self.fill(fed, state, log)
@@ -192,6 +194,16 @@ class InFlight(ServerRounds):
             where=f"contact {state['contacts']}",
             remedy="use devices that answer and are there more often, or invite more clients",
         )
+
+    def _without_lost(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
+        """Real parties whose reply is neither under way nor held were lost: from now on they can be asked again. A simulation foretells them."""
+        if not is_live(fed.world):
+            return state
+        everyone = fed.parties.positions
+        hoped = np.isin(everyone, fed.busy) | np.isin(everyone, self.held.positions)
+        lost = np.isposinf(state["until"]) & ~hoped
+        log.missed(int(lost.sum()))
+        return {**state, "until": np.where(lost, fed.clock.now(), state["until"])}
 
     async def arrived(self, fed: Federation) -> None:
         """Hold what has arrived by now, without waiting."""

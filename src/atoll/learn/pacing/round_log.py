@@ -53,11 +53,17 @@ class RoundLog:
 
     def sent(self, flight: Flight) -> None:
         """Write down a request."""
-        lost = ~np.isfinite(flight.arrives)
         self.unanswered += 1
         self.asked += flight.parties.positions.tolist()
-        self.crashed += int(lost.sum())
-        self.wasted += float(flight.fraction[lost].sum())
+        if flight.foretold:
+            lost = ~np.isfinite(flight.arrives)
+            self.crashed += int(lost.sum())
+            self.wasted += float(flight.fraction[lost].sum())
+
+    def missed(self, clients: int) -> None:
+        """Write down that real parties were lost; nobody knows how far they were, so that each has thrown away a whole update."""
+        self.crashed += clients
+        self.wasted += clients
 
     def parties(self, fed: Federation) -> tuple[Parties, Parties]:
         """Who was asked, and whose replies were used."""

@@ -9,6 +9,8 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core import tree as T
+from atoll.core.errors import ConfigError
+from atoll.core.launch import is_live
 from atoll.core.tree import Tree
 
 from ..checks import require_finite
@@ -58,7 +60,18 @@ class LagTolerantRounds(ServerRounds):
         self.epochs = own_epochs(job.algorithm)
 
     def initial(self, fed: Federation) -> Tree:
-        """Everyone is as far as the initial model, and the cache holds it."""
+        """Everyone is as far as the initial model, and the cache holds it.
+
+        Raises:
+            ConfigError: the pace needs to know how far clients are, or who will answer, and real parties do not tell.
+        """
+        unknown = [name for name in ("published", "bounded") if getattr(self.pacing, name)]
+        if unknown and is_live(fed.world):
+            raise ConfigError(
+                f"{unknown[0]}=True between real parties: nobody knows how far their work is, or will be",
+                where="SAFA",
+                remedy="leave it out, or simulate",
+            )
         state, clients = initial(fed, self.job, self.learner), len(fed.parties)
         return {
             **state,
@@ -97,7 +110,7 @@ class LagTolerantRounds(ServerRounds):
         start = fed.clock.now()
         state, sent, flights = await self._distribute(fed, state, invited, row)
         came = await gathered(fed, job.selection, state["selection"], sent, self.pacing, start)
-        over = sent.ended(np.inf if self.pacing.published else fed.clock.now())
+        over = self._over(fed, sent, came, state["doing"]["share"])
         if self.pacing.bounded:
             over = self._called_off(fed, over, flights)
         row.update(energy_since(fed, before))
@@ -150,6 +163,13 @@ class LagTolerantRounds(ServerRounds):
             doing = noted(doing, who, flight, work / self.epochs)
             flights.append((flight, work))
         return {**state, "doing": doing}, sent, flights
+
+    def _over(self, fed: Federation, sent: Dispatch, came: Came, share: NDArray[np.float64]) -> Dispatch:
+        """The round's end: whose crash has been noticed by now."""
+        if not is_live(fed.world):
+            return sent.ended(np.inf if self.pacing.published else fed.clock.now())
+        everyone = fed.parties.positions
+        return sent.missed(np.isin(everyone, came.arrived.positions), np.isin(everyone, fed.busy), share)
 
     def _called_off(self, fed: Federation, sent: Dispatch, flights: list[tuple[Flight, int]]) -> Dispatch:
         """Tell those who still work that the round is full: they keep what they have. All of them began in this round."""

@@ -117,6 +117,12 @@ class TierRounds(InFlight):
         ends = float(np.where(np.isfinite(flight.arrives), flight.arrives, flight.lost).max())
         if self.pacing.deadline is not None:
             ends = min(ends, flight.sent + self.pacing.deadline)
+        if not math.isfinite(ends) and not flight.foretold:
+            raise ConfigError(
+                "nobody knows when real parties will answer, and a tier's round has to end",
+                where="Tiered.deadline",
+                remedy="give Tiered a deadline",
+            )
         if not math.isfinite(ends):
             raise QuorumError(
                 f"a client of tier {tier + 1} will never answer, and no link notices",
