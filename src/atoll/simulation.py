@@ -16,6 +16,7 @@ from .core.world import World
 
 if TYPE_CHECKING:
     from .core.task import Task
+    from .learn.by_device import ByDevice
     from .learn.history import History
     from .learn.training import Trained, Training
 
@@ -35,6 +36,7 @@ class Result:
         seconds: wall-clock seconds of the whole simulation.
         bytes: bytes and messages by direction.
         engine: name and choices of the engine.
+        devices: what every device was asked, did and spent, also before a resume.
         job: the job.
         data: the federated data set.
         folder: the run folder, if there is one.
@@ -48,6 +50,7 @@ class Result:
     seconds: float
     bytes: dict[str, int]
     engine: dict[str, Any]
+    devices: ByDevice
     job: Any = field(repr=False, default=None)
     data: Any = field(repr=False, default=None)
     folder: Path | None = None
@@ -92,6 +95,7 @@ def result_of_training(
         seconds,
         fed.bytes(),
         {"name": engine.name, **engine.choices},
+        trained.devices,
         job,
         data,
         fed.world.folder,

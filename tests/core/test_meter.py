@@ -8,13 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core import message as M
+from atoll.core.aggregate import Sum
 from atoll.core.clock import Outcomes
 from atoll.core.cohort import Community
+from atoll.core.errors import QuorumError
 from atoll.core.meter import Meter
 from atoll.core.task import task
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.simulation import run_in
+from atoll.testing import Timetable
 
 
 @task
@@ -65,7 +68,7 @@ def test_many_rounds_stay_small():
     meter = Meter()
     for _ in range(5000):
         meter.down("server", at([3, 1]), 2)
-    assert len(meter._columns["server", "down"]) <= 1025
+    assert len(meter._tally._columns["server", "down"]) <= 1025
     assert meter.links() == {1: 10_000, 3: 10_000}
 
 
@@ -124,3 +127,46 @@ def test_energy_of_the_devices_survives_in_flight_and_on_disk(tmp_path):
         live(False)
     assert live(True) == ([2.5] * 3, [0, 4, 0], [5.0] * 3)
     assert told == [[0.0] * 3, [2.5], [5.0, 2.5, 2.5]]
+
+
+@task
+def spoiled(island, message):
+    return {"x": Sum(np.array([np.nan if island.data in message["bad"] else 1.0]))}
+
+
+def fates_of(program, **more):
+    """Of clients 0 to 5, who take 1 to 6 seconds and of whom client 2 is lost: asked, answered, crashed, called off, refused."""
+    lost = Timetable({f"client-{i}": i + 1.0 for i in range(6)}, lost={"": ["client-2"]})
+
+    async def whole(fed):
+        await program(fed)
+        return fed.meter.devices(6)
+
+    table = run_in(World(Community(list(range(6))), Inline(), cost=lost, **more), whole)[0]
+    return {name: np.flatnonzero(table[name]).tolist() for name in ("answered", "crashed", "called_off", "refused")}
+
+
+def test_what_became_of_every_request():
+    everyone = [0, 1, 3, 4, 5]
+
+    async def cut(fed):
+        await fed.sum(fed.parties, spoiled, {"bad": [1]}, accept=3)
+
+    async def kept(fed):
+        await fed.sum(fed.parties, spoiled, {"bad": []}, accept=3, late="drop")
+
+    async def failed(fed):
+        with pytest.raises(QuorumError, match="2 of 6 parties"):
+            await fed.sum(fed.parties, spoiled, {"bad": []}, deadline=2.0, quorum=3)
+
+    async def flown(fed):
+        await fed.send(fed.parties, spoiled, {"bad": []})
+        here = await fed.arrivals(2)
+        assert here[0].cancel()
+        await fed.combine([here[1]])
+        fed.cancel(at([3, 4]))  # and 5 stays under way
+
+    assert fates_of(cut) == {"answered": [0, 3], "crashed": [2], "called_off": [4, 5], "refused": [1]}
+    assert fates_of(kept) == {"answered": everyone, "crashed": [2], "called_off": [], "refused": []}
+    assert fates_of(failed) == {"answered": [], "crashed": [2], "called_off": everyone, "refused": []}
+    assert fates_of(flown) == {"answered": [1], "crashed": [2], "called_off": [0, 3, 4], "refused": []}

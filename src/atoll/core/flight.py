@@ -50,6 +50,7 @@ class Flight:
         launch: the work under way between real parties, which may be told that nobody wants it.
         spending: how ``energy`` is spent, where the model of devices knows.
         credit: called with indices that are called off: what they will not spend is given back.
+        unheard: called with indices of replies that would have come, and that nobody will use.
     """
 
     request: Request
@@ -72,6 +73,7 @@ class Flight:
     launch: Launch | None = field(default=None, repr=False)
     spending: Spending | None = field(default=None, repr=False)
     credit: Callable[[Flight, NDArray[np.int64]], None] | None = field(default=None, repr=False)
+    unheard: Callable[[Flight, NDArray[np.int64]], None] | None = field(default=None, repr=False)
 
     @property
     def foretold(self) -> bool:
@@ -132,6 +134,8 @@ class Flight:
         given_up = before[~self.open[before]]
         if self.credit is not None:
             self.credit(self, stopped)
+        if self.unheard is not None:
+            self.unheard(self, given_up)
         if self.launch is not None:
             self.launch.drop(given_up)
         return len(given_up)
@@ -173,6 +177,8 @@ class Handle:
         self.flight.require_undone()
         was = bool(self.flight.waiting[self.index])
         self.flight.waiting[self.index] = False
+        if was and self.flight.unheard is not None:
+            self.flight.unheard(self.flight, np.array([self.index]))
         if was and self.flight.launch is not None:
             self.flight.launch.drop(np.array([self.index]))
         return was

@@ -73,10 +73,11 @@ class LiveTraffic(Traffic):
         else:
             flight.cancelled = np.flatnonzero(flight.open)
             flight.open[:] = False
+            self._unheard(flight, flight.cancelled)
             if flight.launch is not None:
                 flight.launch.drop(flight.cancelled, undo=terms.late == "cancel")
                 flight.cancelled = flight.cancelled[:0]  # the work is done or dropped where it is: nothing to run again
-        self._check_quorum(flight, len(accepted), terms)
+        self._check_quorum(flight, accepted, terms)
         return np.sort(accepted)
 
     async def _first(self, flight: Flight, terms: Terms, limit: float) -> NDArray[np.int64]:
@@ -112,9 +113,10 @@ class LiveTraffic(Traffic):
     def _resolved(flight: Flight) -> bool:
         return bool((np.isfinite(flight.arrives) | np.isfinite(flight.lost)).all())
 
-    @staticmethod
-    def _mark_lost(flight: Flight) -> None:
-        flight.open &= ~np.isfinite(flight.lost)
+    def _mark_lost(self, flight: Flight) -> None:
+        lost = flight.open & np.isfinite(flight.lost)
+        self.meter.ended(self.hub, "crashed", flight.parties.positions[lost])
+        flight.open &= ~lost
 
     def _left(self, limit: float) -> float | None:
         return None if not np.isfinite(limit) else max(0.0, limit - self.world.clock.now())

@@ -1,24 +1,28 @@
-"""Meters: every byte on every link, in both directions, and the energy that devices spend."""
+"""Meters: every byte on every link, in both directions, what became of requests, and the energy that devices spend."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+
+from .tally import Tally
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Meter"]
+__all__ = ["Fate", "Meter"]
 
+Fate = Literal["crashed", "called_off", "refused"]
+"""What becomes of a request that is not answered: its party was lost on the way; nobody waits for it any more; or its reply was kept out of a sum, being not
+finite, or the task raised."""
 
-_Column = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64] | None"]
-"""Positions, what was counted of each, and how often (``None``: once each)."""
+_COUNTED = {"asked": "down", "answered": "up", "crashed": "crashed", "called_off": "called_off", "refused": "refused"}
+_SUMMED = {"bytes_down": "down", "bytes_up": "up", "energy": "energy"}
 
 
 class Meter:
-    """Bytes and messages by link, and energy by device. A link is a hub and a party; ``down`` leads to the party.
+    """Bytes and messages by link, fates of requests, and energy by device. A link is a hub and a party; ``down`` leads to the party.
 
     Totals are kept as they come; the single links of a cohort are kept as columns and added up when someone asks. Energy is kept in whole
     microjoules, so that sums do not depend on their order.
@@ -30,7 +34,7 @@ class Meter:
         self.messages_down = 0
         self.messages_up = 0
         self.bytes_between = 0
-        self._columns: dict[tuple[str, str], list[_Column]] = defaultdict(list)
+        self._tally = Tally()
         self._microjoules: int | None = None
 
     def down(self, hub: str, positions: NDArray[np.int64], nbytes: int | NDArray[np.int64]) -> None:
@@ -41,13 +45,13 @@ class Meter:
             each, total = np.full(len(positions), nbytes, dtype=np.int64), nbytes * len(positions)
         self.bytes_down += total
         self.messages_down += len(positions)
-        self._add((hub, "down"), positions, each)
+        self._tally.add((hub, "down"), positions, each)
 
     def up(self, hub: str, positions: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
         """A reply came from each of these parties."""
         self.bytes_up += int(nbytes.sum())
         self.messages_up += len(positions)
-        self._add((hub, "up"), positions, nbytes)
+        self._tally.add((hub, "up"), positions, nbytes)
 
     def control(self, hub: str, direction: str, positions: NDArray[np.int64], nbytes: int, times: int = 1) -> None:
         """Messages of a protocol that are neither requests nor replies: a signal, a count. They are in the bytes, not in who was asked or answered.
@@ -62,13 +66,18 @@ class Meter:
         size, n = nbytes * times, len(positions)
         for name, value in ((f"bytes_{direction}", size * n), (f"messages_{direction}", times * n)):
             setattr(self, name, getattr(self, name) + value)
-        self._add((hub, direction), positions, np.full(n, size, dtype=np.int64), np.zeros(n, dtype=np.int64))
+        self._tally.add((hub, direction), positions, np.full(n, size, dtype=np.int64), np.zeros(n, dtype=np.int64))
+
+    def ended(self, hub: str, fate: Fate, positions: NDArray[np.int64]) -> None:
+        """A request to each of these parties will not be answered."""
+        if len(positions):
+            self._tally.add((hub, fate), positions, np.zeros(len(positions), dtype=np.int64))
 
     def energy(self, hub: str, positions: NDArray[np.int64], joules: NDArray[np.float64]) -> None:
         """What each of these devices spends on a request; negative where it is given back."""
         each = np.rint(joules * 1e6).astype(np.int64)
         self._microjoules = (self._microjoules or 0) + int(each.sum())
-        self._add((hub, "energy"), positions, each)
+        self._tally.add((hub, "energy"), positions, each)
 
     @property
     def joules(self) -> float | None:
@@ -78,13 +87,10 @@ class Meter:
     def spent(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Joules that each of these devices has spent so far, on requests of all hubs."""
         total = np.zeros(len(positions), dtype=np.int64)
-        for (_, kind), columns in self._columns.items():
-            if kind == "energy" and columns:
-                columns[:] = [_compact(columns)]
-                known, amount, _ = columns[0]
-                place = np.minimum(np.searchsorted(known, positions), max(0, len(known) - 1))
-                if len(known):
-                    total += np.where(known[place] == positions, amount[place], 0)
+        for key in self._tally.keys("energy"):
+            known, amount, _ = self._tally.of(key)
+            place = np.minimum(np.searchsorted(known, positions), len(known) - 1)
+            total += np.where(known[place] == positions, amount[place], 0) if len(known) else 0
         return total / 1e6
 
     def between(self, nbytes: int) -> None:
@@ -95,30 +101,37 @@ class Meter:
         """Add another meter to this one: a nested program is over."""
         for name, value in other.totals().items():
             setattr(self, name, getattr(self, name) + value)
-        for key, columns in other._columns.items():
-            self._columns[key].extend(columns)
+        self._tally.absorb(other._tally)
         if other._microjoules is not None:
             self._microjoules = (self._microjoules or 0) + other._microjoules
 
-    def _add(
-        self,
-        key: tuple[str, str],
-        positions: NDArray[np.int64],
-        nbytes: NDArray[np.int64],
-        times: NDArray[np.int64] | None = None,
-    ) -> None:
-        columns = self._columns[key]
-        columns.append((np.asarray(positions), nbytes, times))
-        if len(columns) > 1024:
-            columns[:] = [_compact(columns)]
-
     def links(self, hub: str = "server", direction: str = "down") -> dict[int, int]:
         """Bytes by party position on one hub's links in one direction; for ``"energy"``, microjoules."""
-        columns = self._columns.get((hub, direction), [])
-        if not columns:
-            return {}
-        positions, nbytes, _ = _compact(columns)
+        positions, nbytes, _ = self._tally.of((hub, direction))
         return dict(zip(positions.tolist(), nbytes.tolist(), strict=True))
+
+    def parties(self, hub: str | None = None) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
+        """Every party that was asked anything, and what it was asked, did and spent: memory follows them, however many there are.
+
+        Args:
+            hub: requests of this hub only; by default of all.
+
+        Returns:
+            Their positions, rising, and columns with one entry each: ``asked`` and ``answered`` (requests); those that ``crashed`` (a simulation knows it when
+            it asks, also where the device is called off before), were ``called_off`` or ``refused`` (see ``Fate``); ``bytes_down``, ``bytes_up``; and
+            ``energy`` (joules).
+        """
+        kinds = dict.fromkeys((*_COUNTED.values(), *_SUMMED.values()))
+        found = {kind: [self._tally.of(key) for key in self._tally.keys(kind, hub)] for kind in kinds}
+        none = np.zeros(0, dtype=np.int64)
+        met = np.unique(np.concatenate([none, *(known for rows in found.values() for known, _, _ in rows)]))
+        columns: dict[str, NDArray[Any]] = {}
+        for which, names in ((2, _COUNTED), (1, _SUMMED)):
+            for name, kind in names.items():
+                columns[name] = np.zeros(len(met), dtype=np.int64)
+                for row in found[kind]:
+                    columns[name][np.searchsorted(met, row[0])] += row[which]
+        return met, {**columns, "energy": columns["energy"] / 1e6}
 
     def devices(self, population: int, hub: str | None = None) -> dict[str, NDArray[Any]]:
         """What every device was asked and spent, as columns with one entry a position.
@@ -128,23 +141,14 @@ class Meter:
             hub: requests of this hub only; by default of all.
 
         Returns:
-            ``asked`` and ``answered`` (requests), ``bytes_down``, ``bytes_up`` and ``energy`` (joules).
+            The columns of ``parties``.
         """
-        amount = {kind: np.zeros(population, dtype=np.int64) for kind in ("down", "up", "energy")}
-        times = {kind: np.zeros(population, dtype=np.int64) for kind in ("down", "up", "energy")}
-        for (at, kind), columns in self._columns.items():
-            if columns and hub in (None, at):
-                positions, total, often = _compact(columns)
-                keep = positions < population
-                amount[kind][positions[keep]] += total[keep]
-                times[kind][positions[keep]] += often[keep]
-        return {
-            "asked": times["down"],
-            "answered": times["up"],
-            "bytes_down": amount["down"],
-            "bytes_up": amount["up"],
-            "energy": amount["energy"] / 1e6,
-        }
+        met, columns = self.parties(hub)
+        keep = met < population
+        whole = {name: np.zeros(population, dtype=column.dtype) for name, column in columns.items()}
+        for name, column in columns.items():
+            whole[name][met[keep]] = column[keep]
+        return whole
 
     def totals(self) -> dict[str, int]:
         """The totals by name."""
@@ -158,12 +162,7 @@ class Meter:
 
     def save(self) -> dict[str, Any]:
         """Everything as a tree, for a checkpoint."""
-        links = []
-        for (hub, direction), columns in self._columns.items():
-            positions, nbytes, times = _compact(columns)
-            link = {"hub": hub, "direction": direction, "positions": positions, "bytes": nbytes, "times": times}
-            links.append(link)
-        return {"totals": self.totals(), "links": links}
+        return {"totals": self.totals(), "links": self._tally.save()}
 
     @classmethod
     def load(cls, saved: dict[str, Any]) -> Meter:
@@ -171,22 +170,7 @@ class Meter:
         meter = cls()
         for name, value in saved["totals"].items():
             setattr(meter, name, int(value))
-        for link in saved["links"]:
-            key = (link["hub"], link["direction"])
-            meter._columns[key] = [(np.array(link["positions"]), np.array(link["bytes"]), np.array(link["times"]))]
-            if link["direction"] == "energy":
-                meter._microjoules = (meter._microjoules or 0) + int(np.sum(link["bytes"]))
+        meter._tally = Tally.load(saved["links"])
+        for key in meter._tally.keys("energy"):
+            meter._microjoules = (meter._microjoules or 0) + int(meter._tally.of(key)[1].sum())
         return meter
-
-
-def _compact(columns: list[_Column]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    if len(columns) == 1 and columns[0][2] is not None:
-        return columns[0]  # type: ignore[return-value]
-    positions = np.concatenate([c[0] for c in columns])
-    nbytes = np.concatenate([c[1] for c in columns])
-    times = np.concatenate([np.ones(len(c[0]), dtype=np.int64) if c[2] is None else c[2] for c in columns])
-    unique, inverse = np.unique(positions, return_inverse=True)
-    total, often = np.zeros(len(unique), dtype=np.int64), np.zeros(len(unique), dtype=np.int64)
-    np.add.at(total, inverse, nbytes)
-    np.add.at(often, inverse, times)
-    return unique, total, often

@@ -80,13 +80,18 @@ class Traffic:
         total = int(sent.sum()) if isinstance(sent, np.ndarray) else sent * n
         open_, waiting = np.isfinite(arrives), np.zeros(n, dtype=bool)
         flight = Flight(request, parties, arrives, fraction, version, now, total, open_, waiting, lost)
-        flight.energy, flight.reason, flight.spending, flight.credit = energy, reason, spending, self._credit
+        flight.energy, flight.reason, flight.spending = energy, reason, spending
+        flight.credit, flight.unheard = self._credit, self._unheard
         return self.begin(flight, push)
 
     def begin(self, flight: Flight, push: str) -> Flight:
-        """A request is on its way: here work is done when its reply is wanted."""
+        """A request is on its way: here work is done when its reply is wanted, and who will not answer is known."""
         del push
+        self.meter.ended(self.hub, "crashed", flight.parties.positions[~np.isfinite(flight.arrives)])
         return flight
+
+    def _unheard(self, flight: Flight, which: NDArray[np.int64]) -> None:
+        self.meter.ended(self.hub, "called_off", flight.parties.positions[which])
 
     def _credit(self, flight: Flight, which: NDArray[np.int64]) -> None:
         """Charge those that are called off now for what they have done by the time they hear of it, and no more."""
@@ -161,9 +166,9 @@ class Traffic:
         else:
             flight.cancelled = np.flatnonzero(flight.open)
             if terms.late == "drop":
-                flight.credit = None  # nobody is told, and all do their work
+                flight.credit = flight.unheard = None  # nobody is told, and all do their work and answer
             flight.cancel()
-        self._check_quorum(flight, len(accepted), terms)
+        self._check_quorum(flight, accepted, terms)
         return np.sort(accepted)
 
     def outcomes(self, flight: Flight) -> Outcomes:
@@ -174,9 +179,11 @@ class Traffic:
             seconds = np.minimum(seconds, self.world.clock.now() - flight.sent)
         return Outcomes(seconds, done, flight.fraction, flight.energy, flight.reason)
 
-    def _check_quorum(self, flight: Flight, answered: int, terms: Terms) -> None:
+    def _check_quorum(self, flight: Flight, accepted: NDArray[np.int64], terms: Terms) -> None:
+        answered = len(accepted)
         if answered >= terms.quorum:
             return
+        self._unheard(flight, accepted)
         within = "" if terms.deadline is None else f" within {terms.deadline:g} s"
         raise QuorumError(
             f"{answered} of {len(flight.parties)} parties answered{within}, fewer than the quorum of {terms.quorum}",
@@ -272,6 +279,8 @@ class Traffic:
         if folded.errors and self.world.errors == "raise":
             raise folded.errors[min(folded.errors)]
         self.meter.up(self.hub, folded.senders, folded.nbytes)
+        if folded.rejected or folded.errors:
+            self.meter.ended(self.hub, "refused", np.array([*folded.rejected, *folded.errors], dtype=np.int64))
         return folded
 
     async def fold_ahead(self, flight: Flight, request: Request, which: NDArray[np.int64]) -> Folded:
@@ -298,7 +307,7 @@ class Traffic:
         """Put the requests of a checkpoint back on their way."""
         self.flights = flights_of(saved, self.world.roster, slot, find)
         for flight in self.flights:
-            flight.credit = self._credit
+            flight.credit, flight.unheard = self._credit, self._unheard
 
 
 def accepted_of(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core.tree import Tree
 
+from .by_device import by_device
 from .history import History, lower_is_better
 
 if TYPE_CHECKING:
@@ -58,4 +59,4 @@ def trained(fed: Federation, job: Training, best: Any, params: Tree, reason: str
     history = History(fed.records)
     chosen = best if job.keep_best else None
     params, number = (chosen["params"], chosen["round"]) if chosen else (params, len(history))
-    return Trained(params, history, reason, number)
+    return Trained(params, history, reason, number, by_device(fed))

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from atoll.core.task import Task
     from atoll.core.tree import Tree
 
+    from .by_device import ByDevice
     from .history import History
 
 __all__ = ["Callback", "Training", "Trained"]
@@ -55,12 +56,14 @@ class Trained:
         history: a row a round.
         reason: why it stopped.
         round: the round the parameters come from.
+        devices: what every device was asked, did and spent.
     """
 
     params: Any
     history: History
     reason: str
     round: int
+    devices: ByDevice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import pytest
 from gates import Gate, wait_at
 
 import atoll
+from atoll.core import message as M
 from atoll.core.clock import Clock, run
 from atoll.core.errors import ConfigError
 from atoll.core.federation import run_program
@@ -67,13 +68,15 @@ def test_safa_between_real_parties_ends_where_its_simulation_does():
     told = ("picked", "undrafted", "crashed", "late", "silent", "deprecated", "synchronised", "wasted", "begun")
     for name in (*told, "bytes_up", "bytes_down"):
         assert virtual.metrics.column(name) == real.history.column(name), name
+    assert M.equal(virtual.devices.packed(), real.devices.packed())
 
 
 def test_safa_tells_the_slow_from_the_lost(tmp_path):
     """Client 2 is late in the first round, counts in the second, and is lost from the third on."""
     gate = Gate(tmp_path / "gate", "client-2")
     job, data = training(SAFA(), model=Held(gate=gate.path), selection=CFCFM(2 / 3))
-    rows = live(job, data, {1: lambda _: gate.open("client-2"), 2: killed(2)}, on_lost="drop").history
+    found = live(job, data, {1: lambda _: gate.open("client-2"), 2: killed(2)}, on_lost="drop")
+    rows, devices = found.history, found.devices
     names = ("picked", "undrafted", "crashed", "late", "silent", "wasted")
     assert [tuple(row[name] for name in names) for row in rows] == [
         (2, 0, 0, 1, 0, 0.0),
@@ -81,6 +84,8 @@ def test_safa_tells_the_slow_from_the_lost(tmp_path):
         (2, 0, 1, 0, 1, 1.0),
         (2, 0, 1, 0, 1, 1.0),
     ]
+    assert (devices.asked.tolist(), devices.answered.tolist()) == ([4, 4, 3], [4, 4, 1])
+    assert devices.crashed.tolist() == [0, 0, 2]
     assert rows[1]["version_variance"] > 0  # its base was the first model
 
 
@@ -88,13 +93,15 @@ def test_safa_tells_the_slow_from_the_lost(tmp_path):
 def test_asynchronous_pacings_ask_another_when_a_real_party_is_lost(pacing):
     """Everyone asked has answered, was lost, or is one of the two at work."""
     job, data = training(pacing, selection=atoll.Uniform(2), rounds=12)
-    rows = live(job, data, {2: killed(2)}, on_lost="drop").history
+    found = live(job, data, {2: killed(2)}, on_lost="drop")
+    rows = found.history
     asked, heard, lost = (np.cumsum(rows.column(name)) for name in ("selected", "replied", "crashed"))
     assert lost[1] == 0
     assert lost[-1] >= 1
     assert (asked - heard - lost >= 0).all()
     assert (asked - heard - lost <= 2).all()
     assert rows.column("wasted") == rows.column("crashed")
+    assert (found.devices.crashed.sum(), found.devices.answered.sum()) == (lost[-1], heard[-1])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""Tallies: what is counted of parties, kept as columns as it comes and added up when someone asks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Key", "Tally"]
+
+Key = tuple[str, str]
+"""A hub, and what is counted on its links."""
+
+_Column = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64] | None"]
+"""Positions, what was counted of each, and how often (``None``: once each)."""
+
+_MOST = 1024
+"""Columns of one key that are kept before they are added up: memory follows the parties that were met, not the requests."""
+
+
+class Tally:
+    """Whole numbers by key and party: amounts, and how often something was counted."""
+
+    def __init__(self) -> None:
+        self._columns: dict[Key, list[_Column]] = defaultdict(list)
+
+    def add(
+        self,
+        key: Key,
+        positions: NDArray[np.int64],
+        amounts: NDArray[np.int64],
+        times: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Count.
+
+        Args:
+            key: hub and kind.
+            positions: of the parties; one that is named twice is counted twice.
+            amounts: of each.
+            times: how often each; ``None`` is once.
+        """
+        columns = self._columns[key]
+        columns.append((np.asarray(positions), amounts, times))
+        if len(columns) > _MOST:
+            columns[:] = [_compact(columns)]
+
+    def of(self, key: Key) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Parties, rising, with the sum of their amounts and how often they were counted, ``(parties,)`` each."""
+        columns = self._columns.get(key)
+        if not columns:
+            none = np.zeros(0, dtype=np.int64)
+            return none, none, none
+        columns[:] = [_compact(columns)]
+        return _compact(columns)
+
+    def keys(self, kind: str, hub: str | None = None) -> list[Key]:
+        """Keys of a kind at which something was counted, of one hub or of all."""
+        return [key for key, columns in self._columns.items() if columns and key[1] == kind and hub in (None, key[0])]
+
+    def absorb(self, other: Tally) -> None:
+        """Add another tally to this one."""
+        for key, columns in other._columns.items():
+            self._columns[key].extend(columns)
+
+    def items(self) -> Iterator[tuple[Key, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
+        """Every key with what `of` gives."""
+        for key in list(self._columns):
+            yield key, *self.of(key)
+
+    def save(self) -> list[dict[str, Any]]:
+        """Everything as trees, for a checkpoint."""
+        return [
+            {"hub": hub, "direction": kind, "positions": positions, "bytes": amounts, "times": times}
+            for (hub, kind), positions, amounts, times in self.items()
+        ]
+
+    @classmethod
+    def load(cls, saved: list[dict[str, Any]]) -> Tally:
+        """Back from a checkpoint."""
+        tally = cls()
+        for link in saved:
+            column = (np.array(link["positions"]), np.array(link["bytes"]), np.array(link["times"]))
+            tally._columns[link["hub"], link["direction"]] = [column]
+        return tally
+
+
+def _compact(columns: list[_Column]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    if len(columns) == 1 and columns[0][2] is not None and (np.diff(columns[0][0]) > 0).all():
+        return columns[0]  # type: ignore[return-value]
+    positions = np.concatenate([c[0] for c in columns])
+    amounts = np.concatenate([c[1] for c in columns])
+    times = np.concatenate([np.ones(len(c[0]), dtype=np.int64) if c[2] is None else c[2] for c in columns])
+    unique, inverse = np.unique(positions, return_inverse=True)
+    total, often = np.zeros(len(unique), dtype=np.int64), np.zeros(len(unique), dtype=np.int64)
+    np.add.at(total, inverse, amounts)
+    np.add.at(often, inverse, times)
+    return unique, total, often
