@@ -18,7 +18,7 @@ from atoll.core.errors import ConfigError, MessageError
 from atoll.core.records import Allowance
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import Peer
-from atoll.runtime.line import Channel, Line, LineLost, Packed, Settings, local_line
+from atoll.runtime.line import Block, Channel, Line, LineLost, Packed, Settings, local_line
 from atoll.runtime.line.messages import Assembly
 from atoll.runtime.transport import local_pipe
 
@@ -223,6 +223,26 @@ def test_a_relay_passes_blocks_on_without_reading_them() -> None:
             assert M.equal(await far.recv(), tree)
             await sending
             relaying.cancel()
+
+    run(play())
+
+
+def test_a_sender_whose_room_others_took_in_the_middle_of_its_message_goes_on() -> None:
+    """It was not told of the block that it had room beyond, and has to ask."""
+    block = Block(bytes(1 << 20), 0)
+
+    async def play() -> None:
+        async with two() as lines:
+            here, there = await joined(*lines)
+            await here.send_block(block)
+            for _ in range(6):
+                other, _ = await joined(*lines)
+                await other.send_block(block)
+            await there.recv_block()
+            for _ in range(3):
+                taking = asyncio.create_task(there.recv_block())  # with that the last one is consumed
+                await here.send_block(block)
+                await taking
 
     run(play())
 

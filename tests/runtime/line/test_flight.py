@@ -26,10 +26,11 @@ SIZES = st.lists(st.one_of(st.integers(0, MIB), st.just(MIB), st.integers(0, 300
     st.integers(1, 12 * MIB),
     st.integers(1, 12 * MIB),
     st.integers(1, 4),
+    st.integers(1, 4),
     st.booleans(),
 )
 def test_whoever_tells_only_what_is_worth_telling_is_sent_everything(
-    contents: list[list[int]], total: int, wanted: int, eager: int, passed_on: bool
+    contents: list[list[int]], total: int, wanted: int, quick: int, eager: int, passed_on: bool
 ) -> None:
     flight, intake = Flight(total), Flight(wanted)
     ways = [(Outbox(1, WINDOW, flight), Inbox(1, WINDOW, intake), list(sizes)) for sizes in contents]
@@ -37,11 +38,18 @@ def test_whoever_tells_only_what_is_worth_telling_is_sent_everything(
     while moving:
         moving = False
         for out, into, sizes in ways:
-            while sizes and out.room(sizes[0]):
+            put = 0
+            while put < quick and sizes and out.room(sizes[0]):
                 out.put(Kind.DATA, 0, ZEROS[: sizes.pop(0)], settled=True)
-                moving = True
+                put, moving = put + 1, True
+            asking = bool(sizes) and not out.room(sizes[0]) and out.must_ask()
             while out.cursor < out.next:
                 into.arrived(out.take())
+            if asking:
+                into.asked()
+                if into.worth_telling():
+                    out.consumed(into.tell(), into.share)
+                    moving = True
             if into.settle() and into.worth_telling():
                 out.consumed(into.tell(), into.share)
                 moving = True
@@ -99,6 +107,43 @@ def busiest(givers: int, blocks: int) -> tuple[int, int]:
             if into.worth_telling():
                 out.consumed(into.tell(), into.share)
     return most // MIB, one // MIB
+
+
+@pytest.mark.parametrize(("room", "words"), [(1, 20), (2, 10), (3, 10), (5, 10)])
+def test_a_taker_speaks_after_every_second_block_unless_its_giver_has_room_for_one_alone(room: int, words: int) -> None:
+    out, into = Outbox(1, WINDOW, Flight(room * MIB + 4096 * room)), Inbox(1, WINDOW, Flight())
+    left, told = [END] + 19 * [0], 0
+    while left or len(into):
+        while left and out.room(MIB):
+            out.put(Kind.DATA, left.pop(), ZEROS, settled=True)
+        while out.cursor < out.next:
+            into.arrived(out.take())
+        into.pop()
+        if into.worth_telling():
+            told += 1
+            out.consumed(into.tell(), into.share)
+    assert told == words
+    assert out.held == 0
+
+
+def test_a_giver_whose_room_was_taken_by_others_asks_and_is_told() -> None:
+    flight = Flight(4 * MIB)
+    out, others = Outbox(1, WINDOW, flight), [Outbox(1, WINDOW, flight) for _ in range(3)]
+    into = Inbox(1, WINDOW, Flight())
+    out.put(Kind.DATA, 0, ZEROS, settled=True)  # with room for more: nobody has to hear of it
+    for other in others:
+        other.put(Kind.DATA, 0, ZEROS, settled=True)
+    into.arrived(out.take())
+    into.pop()
+    assert not out.room(MIB)
+    assert not into.worth_telling()
+    assert out.must_ask()
+    assert not out.must_ask()  # once is enough
+    into.asked()
+    assert into.worth_telling()
+    out.consumed(into.tell(), into.share)
+    assert out.room(MIB)
+    assert not into.worth_telling()
 
 
 def test_many_givers_have_no_more_on_their_way_than_few() -> None:

@@ -18,7 +18,7 @@ from line_toys import QUICK, Hub, hub, run
 from atoll.core import message as M
 from atoll.runtime.line import LineLost, Stats
 from atoll.runtime.line.frames import HEADER, Kind, Violation
-from atoll.runtime.line.hello import Hello, read_hello, write_hello
+from atoll.runtime.line.hello import VERSION, Hello, read_hello, write_hello
 from atoll.runtime.line.pulse import Pulse
 from atoll.runtime.transport import Pipe, PipeClosed
 from atoll.runtime.transport.base import BLOCK
@@ -88,6 +88,8 @@ WRONG = {
     "name with control characters": ([frame(Kind.OPEN, content=b"a\nERROR forged")], "control characters"),
     "name without end": ([frame(Kind.OPEN, content=b"a" * 5000)], "a text of 5000 bytes"),
     "after the end": ([OPEN, frame(Kind.CLOSE, 1, 1), frame(Kind.DATA, 1, 2, SAY, 1)], "follows its end"),
+    "asked about, never opened": ([frame(Kind.ASK, 3)], "ASK for channel 3, which is not open"),
+    "asked with content": ([OPEN, frame(Kind.ASK, content=b"?")], "ASK with 1 bytes"),
     "second greeting": ([frame(Kind.HELLO)], "HELLO in the middle"),
     "answer without question": ([frame(Kind.PONG, content=bytes(16))], "PONG without a PING"),
     "question without clocks": ([frame(Kind.PING, content=b"now")], "PING with 3 bytes"),
@@ -125,12 +127,19 @@ def test_too_many_channels(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def hello(**changes: object) -> bytes:
-    tree = {"version": 1, "line": ID, "other": b"", "seen": 0, "channels": np.zeros((0, 3), np.uint64), "refused": ""}
+    tree = {
+        "version": VERSION,
+        "line": ID,
+        "other": b"",
+        "seen": 0,
+        "channels": np.zeros((0, 3), np.uint64),
+        "refused": "",
+    }
     return frame(Kind.HELLO, 0) + M.encode({**tree, **changes})
 
 
 GREETINGS = {
-    "another version": (hello(version=2), "speaks version 2 of the line, this end 1"),
+    "another version": (hello(version=VERSION + 1), f"speaks version {VERSION + 1} of the line, this end {VERSION}"),
     "no version": (hello(version=None), "speaks version None"),
     "no id": (hello(line=b""), "HELLO lacks something"),
     "a table of another form": (hello(channels=np.zeros((3, 2), np.uint64)), "HELLO lacks something"),
@@ -170,7 +179,7 @@ def test_a_dialler_of_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch
                     object.__setattr__(self, "version", 0)
 
             monkeypatch.setattr(Hello, "__init__", older)
-            with pytest.raises(LineLost, match="speaks version 0 of the line, this end 1"):
+            with pytest.raises(LineLost, match=f"speaks version 0 of the line, this end {VERSION}"):
                 await server.line()
 
     run(play)

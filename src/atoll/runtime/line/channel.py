@@ -196,6 +196,12 @@ class Channel:
         self.outbox.consumed(count, room)
         self._freed.set()
 
+    def asked(self) -> None:
+        """The other end waits to hear that all that came is consumed."""
+        self.inbox.asked()
+        if self.inbox.worth_telling():
+            self.line.tell(self)
+
     def resumed(self, received: int, consumed: int) -> None:
         """There is a new connection; so much has arrived at the other end, and was consumed."""
         self.consumed(consumed)
@@ -234,6 +240,8 @@ class Channel:
             raise MessageError(f"a block of {len(content)} bytes", where="channel", remedy=f"at most {BLOCK} bytes")
         self._check()
         while not self.outbox.room(len(content)):
+            if self.outbox.must_ask():
+                self.line.ask(self)
             self._freed.clear()
             await self._freed.wait()
             self._check()

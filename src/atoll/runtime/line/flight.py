@@ -8,12 +8,14 @@ from weakref import WeakSet
 from atoll.core.errors import ConfigError
 from atoll.runtime.transport.base import BLOCK
 
-__all__ = ["DRAINED", "LEAST", "Flight"]
+__all__ = ["DRAINED", "LATEST", "LEAST", "Flight"]
 
 DRAINED = 256 << 10
-"""Bytes after which a taker that has consumed everything says so: a giver whose share is small waits for that."""
+"""Bytes after which a taker that has consumed whole messages says so."""
+LATEST = BLOCK + 2 * DRAINED
+"""Bytes after which a taker says so in any case. A giver that must wait with less than that on its way asks: every word has its price."""
 LEAST = BLOCK + 2 * DRAINED
-"""Bytes that every channel may have on their way: with no room for a block, more than ``DRAINED`` is, and word of it will come."""
+"""Bytes that every channel may have on their way: a block, and what may still wait for its word."""
 
 
 class Flight:

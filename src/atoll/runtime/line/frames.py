@@ -6,7 +6,7 @@ kind u8 | flags u8 | channel u32 | seq u64 | content
 
 ``HELLO`` is the first frame in each direction and the only one that is a message. ``OPEN`` (content: the name), ``DATA`` and ``CLOSE``
 (content: the reason) are numbered within their channel and direction from 0, and sent again after a cut. ``ACK`` says in ``seq`` how many frames of a
-channel were consumed, and in a content of 8 bytes how many bytes may be on their way. ``PING`` and ``PONG`` carry clocks. ``CLOSE`` of channel 0 ends the line.
+channel were consumed, and in a content of 8 bytes how many bytes may be on their way; ``ASK`` wants to hear it once all that was sent is. ``PING`` and ``PONG`` carry clocks. ``CLOSE`` of channel 0 ends the line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,20 @@ from typing import NamedTuple
 
 from atoll.runtime.transport.base import BLOCK, Buffer
 
-__all__ = ["DROP", "END", "HEADER", "OVERHEAD", "Frame", "Kind", "Violation", "parse", "room_in", "room_of", "text_of"]
+__all__ = [
+    "DROP",
+    "END",
+    "HEADER",
+    "OVERHEAD",
+    "TELL",
+    "Frame",
+    "Kind",
+    "Violation",
+    "parse",
+    "room_in",
+    "room_of",
+    "text_of",
+]
 
 HEADER = struct.Struct("<BBIQ")
 OVERHEAD = 64
@@ -26,6 +39,8 @@ END = 1
 """Flag of the last block of a message."""
 DROP = 2
 """Flag of an empty last block: the message was given up, forget what came of it."""
+TELL = 4
+"""Flag of a block inside a message after which there is no room for another one: its giver wants to hear when it is consumed."""
 _LONGEST_TEXT = 2048
 _ROOM = struct.Struct("<Q")
 
@@ -44,6 +59,7 @@ class Kind(IntEnum):
     CLOSE = 5
     PING = 6
     PONG = 7
+    ASK = 8
 
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -86,13 +102,15 @@ def parse(block: Buffer) -> Frame:
     kind = _KINDS.get(number)
     if kind is None:
         raise Violation(f"a frame of unknown kind {number}")
-    if flags & ~(END | DROP) or (flags and kind is not Kind.DATA):
+    if flags & ~(END | DROP | TELL) or (flags and kind is not Kind.DATA):
         raise Violation(f"unknown flags {flags} on {kind.name}")
     content = memoryview(block)[HEADER.size :]
     if len(content) > BLOCK:
         raise Violation(f"{len(content)} bytes in one frame, {BLOCK} are allowed")
     if flags & DROP and (len(content) or not flags & END):
         raise Violation("a message is dropped by an empty last block")
+    if kind is Kind.ASK and len(content):
+        raise Violation(f"ASK with {len(content)} bytes")
     return Frame(kind, flags, channel, seq, content)
 
 

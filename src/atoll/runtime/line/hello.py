@@ -15,7 +15,7 @@ from .frames import HEADER, Frame, Kind, Violation, parse
 
 __all__ = ["VERSION", "Hello", "parts_of", "read_hello", "write_hello"]
 
-VERSION = 1
+VERSION = 2
 """The version of the line's rules; both ends must be of the same."""
 
 _LIMITS = M.Limits(max_bytes=1 << 18, max_header_bytes=1 << 14, max_leaves=64, max_depth=4)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from .flight import DRAINED, Flight
-from .frames import END, Frame, Kind, Violation
+from .flight import DRAINED, LATEST, Flight
+from .frames import END, TELL, Frame, Kind, Violation
 
 __all__ = ["Inbox"]
 
@@ -38,6 +38,7 @@ class Inbox:
         self._lent = 0  # cost of the frame that somebody has and has not passed on yet
         self.held = 0  # bytes that the other end must count as not consumed
         self._untold = 0  # of these, consumed
+        self._asked = False  # whether the other end wants to hear once all that came is consumed
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -58,12 +59,17 @@ class Inbox:
         if frame.kind is Kind.DATA:
             self._intake.began(self)
         self._whole = bool(frame.flags & END) or frame.kind is not Kind.DATA
+        self._asked |= bool(frame.flags & TELL)
         self.received += 1
         self.held += frame.cost
         if frame.kind is Kind.DATA and not self.discarding:
             self._queue.append(frame)
         else:
             self._count(frame.cost)
+
+    def asked(self) -> None:
+        """The other end waits to hear that all that came is consumed."""
+        self._asked = True
 
     def pop(self) -> Frame:
         """Consume the next frame of data."""
@@ -103,16 +109,23 @@ class Inbox:
         return min(self._window, self._intake.share(self))
 
     def worth_telling(self) -> bool:
-        """Whether enough was consumed that the other end should know: a third of the window or half of the share, all of a larger message, or the end."""
-        # Of a small share that is two blocks: each word has its price.
-        if self._untold >= min(self._window // 3, self.share // 2):
+        """Whether enough was consumed that the other end should know.
+
+        That is a third of the window, half of the share, or ``LATEST``; or everything, where a larger message ends with it, the other end asked, or closed.
+        """
+        if self._untold >= min(self._window // 3, self.share // 2, LATEST):
             return True
-        return not self._queue and (self._untold >= DRAINED or self.reason is not None)
+        if self._queue:
+            return False
+        if self.reason is not None or (self._asked and self._untold):
+            return True
+        return self._whole and self._untold >= DRAINED
 
     def tell(self) -> int:
         """How many frames were consumed, for an acknowledgement that is sent now."""
         self.held -= self._untold
         self._untold = 0
+        self._asked &= self.held > 0
         if self._whole and not self.held:
             self._intake.ended(self)
         self.told = self.consumed

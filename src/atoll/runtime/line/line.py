@@ -193,6 +193,11 @@ class Line:
         if self.pump is not None and channel.outbox.cursor < channel.outbox.next:
             self.pump.ready(channel)
 
+    def ask(self, channel: Channel) -> None:
+        """The other end should say once it has consumed all; without a connection, its next greeting says it."""
+        if self.pump is not None:
+            self.pump.ask(channel)
+
     def tell(self, channel: Channel) -> None:
         """The other end should know what was consumed; without a connection, the next greeting says it."""
         if self.pump is not None:

@@ -6,8 +6,8 @@ from collections import deque
 
 from atoll.runtime.transport.base import BLOCK, Buffer
 
-from .flight import DRAINED, LEAST, Flight
-from .frames import END, HEADER, OVERHEAD, Frame, Kind, Violation
+from .flight import DRAINED, LATEST, LEAST, Flight
+from .frames import END, HEADER, OVERHEAD, TELL, Frame, Kind, Violation
 from .pace import SHORTEST
 
 __all__ = ["Outbox"]
@@ -51,11 +51,23 @@ class Outbox:
         self._whole = False  # the last message that was put in has ended
         self.held = 0
         self._frames: deque[Frame] = deque()
-        self._charges: deque[int] = deque()  # what each of them counts against the window
+        self._sizes: deque[int] = deque()  # of their contents, in bytes
+        self._content = 0  # the sum
+        self._asked = 0  # the other end says when it has consumed the frames before this one
 
     def room(self, size: int) -> bool:
         """Whether content of so many bytes may be put in now."""
-        return self.held + _charge(size) <= min(self._window, self._granted, self._flight.share(self))
+        return self._fits(self.held + _charge(size))
+
+    def _fits(self, held: int) -> bool:
+        return held <= min(self._window, self._granted, self._flight.share(self))
+
+    def must_ask(self) -> bool:
+        """Whether whoever waits for room must ask for word of what was consumed, as too little is on its way for it to come unasked; once is enough."""
+        if self._content >= LATEST or self._asked == self.next:
+            return False
+        self._asked = self.next
+        return True
 
     def put(self, kind: Kind, flags: int, content: Buffer, *, settled: bool = False) -> None:
         """Number a frame and keep it.
@@ -66,6 +78,9 @@ class Outbox:
             content: what may change later is copied, once, to where it is sent from.
             settled: nobody will change it.
         """
+        size = len(content)
+        if kind is Kind.DATA and not flags & END and self._content + size < LATEST:
+            flags |= 0 if self._fits(self.held + _charge(size) + _charge(BLOCK)) else TELL
         frame = Frame(kind, flags, self._channel, self.next, content)
         if not settled and not isinstance(content, bytes):
             whole = b"".join(frame.parts)
@@ -73,9 +88,11 @@ class Outbox:
         self._frames.append(frame)
         if not self.held:
             self._flight.began(self)
-        self._charges.append(_charge(len(content)))
-        self.held += self._charges[-1]
+        self._sizes.append(size)
+        self._content += size
+        self.held += _charge(size)
         self.next += 1
+        self._asked = self.next if flags & TELL else self._asked
         self._whole = bool(flags & END)
         self.closed = kind is Kind.CLOSE
 
@@ -106,8 +123,9 @@ class Outbox:
         head = frame._replace(flags=0, content=content[:most], whole=b"")
         self._frames[index] = head
         self._frames.insert(index + 1, frame._replace(seq=frame.seq + 1, content=content[most:], whole=b""))
-        self._charges[index] -= _charge(len(content) - most)
-        self._charges.insert(index + 1, _charge(len(content) - most))
+        self._sizes[index] = most
+        self._sizes.insert(index + 1, len(content) - most)
+        self._asked += self._asked > frame.seq
         self.next += 1
         return head
 
@@ -131,7 +149,9 @@ class Outbox:
                 self._granted = min(self._granted, _UNTOLD)
         while self.first < count:
             self._frames.popleft()
-            self.held -= self._charges.popleft()
+            size = self._sizes.popleft()
+            self._content -= size
+            self.held -= _charge(size)
             self.first += 1
         self.cursor = max(self.cursor, self.first)
 
@@ -146,3 +166,4 @@ class Outbox:
                 f"channel {self._channel} cannot go on at frame {received}: {self.first} to {self._written}"
             )
         self.cursor = self._written = received
+        self._asked = 0  # the question may be lost

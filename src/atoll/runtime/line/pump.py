@@ -82,6 +82,11 @@ class Pump:
         self.turns.untold(channel)
         self._wake.set()
 
+    def ask(self, channel: Channel) -> None:
+        """A channel waits for room, and must ask for word of what was consumed."""
+        self.turns.ask(channel)
+        self._wake.set()
+
     def leave(self, reason: str) -> None:
         """Once everything is written, say that the line ends."""
         self.turns.leaving = reason

@@ -79,6 +79,8 @@ class Table:
         elif frame.kind is Kind.ACK:
             channel.consumed(frame.seq, room_in(frame))
             self.tidy(channel)
+        elif frame.kind is Kind.ASK:
+            channel.asked()
         else:
             channel.ended(frame, text_of(frame))
 
@@ -98,10 +100,10 @@ class Table:
             self._on_open(channel)
 
     def _about_the_past(self, frame: Frame) -> None:
-        """An acknowledgement may cross the end of its channel; nothing else may."""
+        """An acknowledgement or a question may cross the end of its channel; nothing else may."""
         ours = frame.channel % 2 == self._next % 2
         known = 0 < frame.channel < (self._next if ours else self._due)
-        if frame.kind is not Kind.ACK or not known:
+        if frame.kind not in (Kind.ACK, Kind.ASK) or not known:
             raise Violation(f"{frame.kind.name} for channel {frame.channel}, which is not open")
 
     def tidy(self, channel: Channel) -> None:

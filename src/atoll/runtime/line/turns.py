@@ -18,7 +18,7 @@ _SHORT = 1 << 14  # bytes of content
 
 
 class Turns:
-    """Whatever is to be said over one connection of a line: heartbeats first, then acknowledgements, then frames, then a farewell.
+    """Whatever is to be said over one connection of a line: heartbeats first, then acknowledgements, questions, frames, and a farewell.
 
     Args:
         line: whose connection it is.
@@ -39,6 +39,8 @@ class Turns:
         self._line = line
         self._ready: dict[int, Channel] = {}  # in turn
         self._untold: dict[int, Channel] = {}
+        self._asking: dict[int, Channel] = {}  # once all that they have is written
+        self._questions: dict[int, Channel] = {}
 
     def ready(self, channel: Channel) -> None:
         """A channel has something to write."""
@@ -47,6 +49,11 @@ class Turns:
     def untold(self, channel: Channel) -> None:
         """The other end should know what was consumed of a channel."""
         self._untold[channel.number] = channel
+
+    def ask(self, channel: Channel) -> None:
+        """A channel wants to hear when all that it has put in is consumed."""
+        written = channel.outbox.cursor == channel.outbox.next
+        (self._questions if written else self._asking)[channel.number] = channel
 
     def short(self) -> bool:
         """Whether a channel has its turn whose next frame is a short one."""
@@ -62,7 +69,7 @@ class Turns:
         """The next frame; None if there is none, or a farewell was said: the other end may be gone once it has heard it."""
         if self.left:
             return None
-        return self.pulse.due() or self._acknowledgement() or self._data() or self._parting()
+        return self.pulse.due() or self._acknowledgement() or self._question() or self._data() or self._parting()
 
     def _acknowledgement(self) -> Frame | None:
         if not self._untold:
@@ -72,6 +79,12 @@ class Turns:
         frame = Frame(Kind.ACK, 0, channel.number, inbox.tell(), room_of(inbox.share))
         self._line.table.tidy(channel)
         return frame
+
+    def _question(self) -> Frame | None:
+        if not self._questions:
+            return None
+        channel = self._questions.pop(next(iter(self._questions)))
+        return Frame(Kind.ASK, 0, channel.number, 0, b"")
 
     def _data(self) -> Frame | None:
         if not self._ready:
@@ -83,6 +96,8 @@ class Turns:
         frame = outbox.take(self.pace.most)
         if outbox.cursor < outbox.next:
             self._ready[channel.number] = channel
+        elif self._asking.pop(channel.number, None) is not None:
+            self._questions[channel.number] = channel
         return frame
 
     def _parting(self) -> Frame | None:
