@@ -69,7 +69,7 @@ DESCENT: list[Algorithm] = [
 ]  # fmt: skip
 
 OTHERWISE = {
-    "a Newton method": ("DANE", "DINGO", "FLECS", "FedNL", "FedSSO", "GIANT"),
+    "a Newton method": ("DANE", "DINGO", "FLECS", "FLECSPP", "FedNL", "FedSSO", "GIANT"),
     "multipliers or a proximal point, of one client too": (
         "AndersonADMM", "CEADMM", "FastADMM", "FedADMM", "FedDyn", "LFedADMM", "PFedMe", "Walkman",
     ),

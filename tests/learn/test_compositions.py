@@ -51,6 +51,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "FedDyn": {"lr": 0.05, "alpha": 2.0, "steps": 10},
     "FedNL": {"begin": "exact", "compressor": "full", "lr": 0.5},
     "FLECS": {"curvature": 10.0},
+    "FLECSPP": {"curvature": 10.0},
     "FedSGD": {"lr": 0.2},
     "GIANT": {"steps": 3},
     "IFCA": {"seed": 1},
@@ -76,7 +77,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 _OWN = "act on its replies, and {} sends a binary form before that"
 _SERVER = "stages act between clients and a server, and there is none"
 _COMPRESSED = (
-    "ADIANA", "DIANA", "DeepGradientCompression", "FLECS", "FedAQ", "FedCOMGATE", "FedPAQ", "MemSGD", "QSVRG", "QuantisedSGD",
+    "ADIANA", "DIANA", "DeepGradientCompression", "FLECS", "FLECSPP", "FedAQ", "FedCOMGATE", "FedPAQ", "MemSGD", "QSVRG", "QuantisedSGD",
     "SketchedSGD", "SparseTernary", "TwoWaySGDM",
 )  # fmt: skip
 """They bring a compressor of their own."""

@@ -19,6 +19,7 @@ from atoll.stages import (
     ErrorFeedback,
     LowRank,
     MinMaxAffine,
+    Nearest,
     OneBit,
     OptimalSparse,
     RandomK,
@@ -33,7 +34,7 @@ from atoll.testing import check_stage
 
 PLAIN = [
     QSGD(), QSGD(1), QSGD(4, per=3), QSGD(5000, per="model"), MinMaxAffine(), MinMaxAffine(4, stochastic=True),
-    MinMaxAffine(3, per=4), OneBit(), OneBit("model"), Sign(), Sign(per=5), Sign(scaled=False), Ternary(), Ternary("model"),
+    MinMaxAffine(3, per=4), Nearest(), Nearest(2, per=4), OneBit(), OneBit("model"), Sign(), Sign(per=5), Sign(scaled=False), Ternary(), Ternary("model"),
     TopK(0.3), TopK(0.2, "tensor"), STC(0.3), STC(0.3, "tensor"), Threshold(0.5), RandomK(0.25), RandomK(0.25, scaled=False),
     RandomK(0.25, shared=True), OptimalSparse(1.0), OptimalSparse(0.1), CountSketch(8, 3), CountSketch(8, 3, "median"),
     LowRank(1), LowRank(2),

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["bfgs", "block_sr1", "two_loop"]
+from atoll.core import tree as T
+
+__all__ = ["bfgs", "block_sr1", "sr1_change", "two_loop"]
 
 
 def bfgs(hessian: np.ndarray, s: np.ndarray, q: np.ndarray) -> np.ndarray:
@@ -36,11 +38,20 @@ def block_sr1(hessian: np.ndarray, sketch: np.ndarray, gap: np.ndarray, skip: fl
         hessian: ``B``, ``(d, d)``.
         sketch: ``S`` with orthonormal columns, ``(d, m)``.
         gap: ``D``, ``(d, m)``.
-        skip: directions ``u`` with ``|u^T S^T D u| <= skip ||D u||`` are left out: their update would be a large number made of noise.
+        skip: see `sr1_change`.
+    """
+    return np.asarray(hessian + sr1_change(sketch, gap, skip))
+
+
+def sr1_change(sketch: Any, gap: Any, skip: float) -> Any:
+    """``D (S^T D)^+ D^T``, on NumPy and PyTorch alike: it needs no ``B``, so that who is sent ``D`` alone can add it to a sum of many ``B``.
+
+    Directions ``u`` with ``|u^T S^T D u| <= skip ||D u||`` are left out: their update would be a large number made of noise. Where ``B - H`` is positive
+    semidefinite it stays so.
     """
     inner = sketch.T @ gap
-    values, axes = np.linalg.eigh(0.5 * (inner + inner.T))
+    values, axes = T.namespace(inner).linalg.eigh(0.5 * (inner + inner.T))
     sides = gap @ axes
-    kept = np.abs(values) > skip * np.linalg.norm(sides, axis=0)
-    sides, values = sides[:, kept], values[kept]
-    return np.asarray(hessian + (sides / values) @ sides.T)
+    kept = abs(values) > skip * (sides * sides).sum(0) ** 0.5
+    inverse = T.where(kept, 1.0 / T.where(kept, values, values * 0 + 1), values * 0)
+    return (sides * inverse) @ sides.T

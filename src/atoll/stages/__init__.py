@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .dgc import DGC
     from .feedback import ErrorFeedback
     from .lowrank import LowRank
+    from .nearest import Nearest
     from .onebit import OneBit, Sign
     from .qsgd import QSGD
     from .randomk import RandomK
@@ -27,6 +28,7 @@ else:
             "dgc": ("DGC",),
             "feedback": ("ErrorFeedback",),
             "lowrank": ("LowRank",),
+            "nearest": ("Nearest",),
             "onebit": ("OneBit", "Sign"),
             "qsgd": ("QSGD",),
             "randomk": ("RandomK",),
@@ -47,6 +49,7 @@ __all__ = [
     "ErrorFeedback",
     "LowRank",
     "MinMaxAffine",
+    "Nearest",
     "OneBit",
     "OptimalSparse",
     "RandomK",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .fedsso import FedSSO
     from .first_order_residual import FirstOrderResidual
     from .flecs import FLECS
+    from .flecs_pp import FLECSPP
     from .full_gradient import FullGradient
     from .giant import GIANT
     from .ifca import IFCA
@@ -84,6 +85,7 @@ else:
             "fedsso": ("FedSSO",),
             "first_order_residual": ("FirstOrderResidual",),
             "flecs": ("FLECS",),
+            "flecs_pp": ("FLECSPP",),
             "full_gradient": ("FullGradient",),
             "giant": ("GIANT",),
             "ifca": ("IFCA",),
@@ -118,6 +120,7 @@ __all__ = [
     "GIANT",
     "FedSSO",
     "FLECS",
+    "FLECSPP",
     "FedNL",
     "DINGO",
     "DANE",

@@ -37,6 +37,7 @@ class FLECS(NewtonType):
     Two exchanges a round: the sketch (``m d`` quantised entries) and the gradient (``d``); ``m`` Hessian-vector products. The paper's server
     keeps an estimate for each client; with one for all, the correction and the server's memory do not grow with the federation, but everyone
     must be there: fitted to one cohort after another ``B`` loses what it has learned, steps become too long, and losses rise by any factor.
+    `FLECSPP` has estimates of the clients' own, for those that come and go.
 
     Attributes:
         columns: ``m``, columns of a sketch.
@@ -65,7 +66,7 @@ class FLECS(NewtonType):
         family="second order",
         unbiased=True,
         everyone=True,
-        note="for losses of few parameters; one estimate for all; in a star only",
+        note="for losses of few parameters; one estimate for all; in a star only; FLECSPP for sampled cohorts",
     )
 
     def __post_init__(self) -> None:

@@ -183,6 +183,7 @@ UNCLAIMED: dict[str, tuple[str, ...]] = {
     "a wrapper: the rate is that of what it wraps": (
         "Accelerated", "FirstOrderResidual", "IFCA", "ObjectivePerturbation", "OutputPerturbation", "ServerOptimised",
     ),
+    "the rate of FLECS-CGD, whose form for sampled cohorts it is": ("FLECSPP",),
     "one exact round": ("SufficientStatistics",),
     "named or used as a baseline, without a rate": (
         "ADIANA", "AndersonADMM", "CompactEstimate", "DANE", "DINGO", "DeepGradientCompression", "Ditto", "FedADMM", "FedAdagrad", "FedAdam", "FedAvgM",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from atoll.learn.algorithms import DANE, DINGO, FLECS, GIANT, FedNL, FedSSO
+from atoll.learn.algorithms import DANE, DINGO, FLECS, FLECSPP, GIANT, FedNL, FedSSO
 
 from .logistic import L2, Logistic, logistic_clients, logistic_gap
 from .row import Row
@@ -70,6 +70,14 @@ ROWS = (
     ),
     _row("FLECS-CGD, no quantisation", FLECS(mu=L2, levels=0, curvature=2.0), 15, below=1e-12, origin=_THEORY),
     _row("FLECS-CGD, 127 levels", FLECS(mu=L2, curvature=2.0), 15, below=1e-12, origin=_THEORY, quick=False),
+    Row(
+        name="FLECS-CGD, estimates of each client, 5 of 10",
+        algorithm=FLECSPP(curvature=10.0, **_SOME),
+        rounds=60,
+        cohort=5,
+        below=1e-9,
+        origin=_THEORY,
+    ),
     _row("FedSSO T=1", FedSSO(**_SSO), 10, reference=3.832e-6, descends=False),
     _row("FedSSO T=1", FedSSO(**_SSO), 20, reference=7.572e-11, quick=False, descends=False),
     _row("FedSSO T=1, pairs", FedSSO(dense=0, memory=20, **_SSO), 10, reference=3.832e-6, descends=False, quick=False),

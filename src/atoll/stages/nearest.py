@@ -1,0 +1,82 @@
+"""The nearest multiples of a step, by a rule that whoever sends can follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, ClassVar
+
+import numpy as np
+
+from atoll.core import tree as T
+from atoll.core.errors import ConfigError
+from atoll.core.tree import Tree
+
+from .bits import pack, packed_bytes, unpack
+from .packed import Packed
+from .rows import Groups, Per, template_of
+
+__all__ = ["Nearest", "nearest"]
+
+_LEAST = 2.0**-120
+"""Scales below it count as nothing: they would leave the range of 32 bits."""
+
+
+@dataclass(frozen=True)
+class Nearest(Packed):
+    """Every entry becomes the nearest of ``2 levels + 1`` numbers ``l s / levels``, with ``s`` the least power of two that is not below the largest magnitude.
+
+    Without chance and with nothing to send but ``s`` and the ``l``, and what comes back is sent as it is when it is sent again. So a client that rounds by
+    `nearest` before it sends knows what the server understands, and both can keep the same estimate of a thing. **Biased**; ``max |Q(x) - x| <= max |x| / levels``.
+
+    On the wire: 32 bits a scale, and ``1 + ceil(log2(levels + 1))`` bits an entry: 127 levels are 8 bits.
+
+    Attributes:
+        levels: positive magnitudes.
+        per: what shares a scale.
+    """
+
+    levels: int = 127
+    per: Per = "tensor"
+    unbiased: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.levels, Integral) and 1 <= self.levels < 1 << 15):
+            raise ConfigError(f"levels={self.levels}", where="Nearest", remedy="use a whole number from 1 to 32767")
+        self._check_per()
+
+    @property
+    def width(self) -> int:
+        """Bits an entry."""
+        return 1 + int(self.levels).bit_length()
+
+    def pack(self, rows: Any, groups: Groups, public: Tree, keys: Any) -> dict[str, Any]:
+        """Scales, and levels with a sign."""
+        del public, keys
+        share, power = np.frexp(groups.reduce(np.maximum, np.abs(rows)).astype(np.float64))
+        scale = np.where(share > 0, np.ldexp(1.0, np.where(share > 0.5, power, power - 1)), 0.0)
+        scale = np.where(np.isfinite(share), np.where(scale < _LEAST, 0.0, scale), np.inf)
+        unit = self.levels / np.where(scale > 0, scale, np.inf)
+        level = np.rint(rows * groups.spread(unit, np.float64)).clip(-self.levels, self.levels)
+        return {"scale": scale.astype(np.float32), "codes": pack((level + self.levels).astype(np.uint32), self.width)}
+
+    def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Any:
+        """Levels times the scale's share."""
+        del public
+        level = unpack(parts["codes"], self.width, groups.size).astype(dtype) - self.levels
+        return level * groups.spread(parts["scale"].astype(np.float64) / self.levels, dtype)
+
+    def bits(self, value: Tree) -> int:
+        """``32 groups + 8 ceil(entries width / 8)``."""
+        groups = self.groups(template_of(value))
+        return 32 * len(groups) + 8 * packed_bytes(groups.size, self.width)
+
+
+def nearest(leaf: Any, levels: int) -> Any:
+    """What a server understands of an array that is sent through ``Nearest(levels)``; on NumPy and PyTorch alike."""
+    xp, largest = T.namespace(leaf), abs(leaf).max()
+    counts = largest > _LEAST
+    scale = 2.0 ** xp.ceil(xp.log2(T.where(counts, largest, largest * 0 + 1)))
+    found = xp.round(leaf / scale * levels) * (scale / levels)
+    return T.where(counts, found, leaf * 0)
