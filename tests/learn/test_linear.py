@@ -18,6 +18,7 @@ from atoll.learn.learner import LearnerSettings
 
 def made(loss, outputs, task="classification", l2=0.0):
     y = {"cross_entropy": [0, outputs - 1], "mse": [0.5, 1.5], "hinge": [-1, 1]}[loss]
+    y = np.stack(outputs * [y], 1) if loss == "mse" else y
     data = Islands.from_datasets([Dataset({"x": np.zeros((2, 3)), "y": y}, task=task)])
     return atoll.models.linear(3, outputs, loss, l2).learner(LearnerSettings(algorithm=Algorithm()), data)
 
@@ -90,5 +91,28 @@ def test_what_does_not_fit_is_refused():
     data = islands([5])
     with pytest.raises(DataError, match=r"the model takes 9 features and the data has 4 \(in Linear.features\)"):
         atoll.models.linear(9, 3).learner(LearnerSettings(algorithm=Algorithm()), data)
-    with pytest.raises(DataError, match="Remedy: set outputs to at least 3"):
+    with pytest.raises(DataError, match="give the model at least 3 outputs, or number the classes from 0"):
         atoll.models.linear(4, 2).learner(LearnerSettings(algorithm=Algorithm()), data)
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "good", "bad", "words"),
+    [
+        ("binary", atoll.models.linear(2, 2), [0, 1], [-1, 1], "label -1 does not fit a model with 2 outputs"),
+        ("classification", atoll.models.linear(2, 2), [0, 1], [0, 2], "label 2 does not fit"),
+        ("binary", atoll.models.linear(2, 1, "hinge"), [-1, 1], [0, 1], "label 0 with loss 'hinge'"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused_at_the_client_that_has_them(task, model, good, bad, words):
+    classes = 3 if task == "classification" else None
+    parts = [Dataset({"x": np.eye(2), "y": y}, task=task, classes=classes) for y in (good, bad)]
+    job = atoll.Training(model=model, rounds=1, selection=atoll.Everyone())
+    with pytest.raises(DataError, match=words) as caught:
+        atoll.simulate(job, Islands.from_datasets(parts), seed=0)
+    assert "client-1" in str(caught.value)
+
+
+def test_several_outputs_are_not_compared_with_one_target():
+    data = Islands.from_datasets([Dataset({"x": np.eye(2), "y": [0.5, 1.5]}, task="regression")])
+    with pytest.raises(DataError, match=r"output has shape \('batch', 3\), targets have \('batch',\)"):
+        atoll.models.linear(2, 3).learner(LearnerSettings(algorithm=Algorithm()), data)

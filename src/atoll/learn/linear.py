@@ -16,6 +16,7 @@ from .contact import declared, trained
 from .learner import LearnerSettings
 from .personal import measured, own_model
 from .reports import Reporting
+from .targets import check_classes, check_shape, check_signs
 
 __all__ = ["Linear", "LinearLearner"]
 
@@ -86,20 +87,27 @@ class LinearLearner(Reporting):
     def check(self, data: Any) -> None:
         """Refuse labels or features that do not fit."""
         test = getattr(data, "test", None)
-        sample = test if test is not None and len(test) else data.shard(0)
-        x, y = np.asarray(sample.x), np.asarray(sample.y)
-        if x.reshape(len(x), -1).shape[1] != self.model.features:
-            raise DataError(
-                f"the model takes {self.model.features} features and the data has {x.reshape(len(x), -1).shape[1]}",
-                where="Linear.features",
-                remedy="set features to the data's",
-            )
-        if self.loss == "cross_entropy" and len(y) and int(y.max()) >= self.model.outputs:
-            raise DataError(
-                f"the model has {self.model.outputs} outputs and the labels go up to {int(y.max())}",
-                where="Linear.outputs",
-                remedy=f"set outputs to at least {int(y.max()) + 1}",
-            )
+        for sample in (data.shard(0), *([test] if test is not None and len(test) else [])):
+            columns = int(np.prod(np.shape(sample.x)[1:]))
+            if columns != self.model.features:
+                raise DataError(
+                    f"the model takes {self.model.features} features and the data has {columns}",
+                    where="Linear.features",
+                    remedy="set features to the data's",
+                )
+            self._fitting(sample)
+
+    def _fitting(self, data: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets of a data set whose targets the outputs can be compared with."""
+        x, y = np.asarray(data.x), np.asarray(data.y)
+        shape, where = (len(x), self.model.outputs), "Linear.outputs"
+        if self.loss == "cross_entropy":
+            check_classes(self.loss, shape, y, where)
+        else:
+            check_shape(self.loss, shape, y, where)
+        if self.loss == "hinge":
+            check_signs(self.loss, y, where)
+        return x, y
 
     def scores(self, params: Tree, x: Any) -> np.ndarray:
         """``x W + b``."""
@@ -155,7 +163,8 @@ class LinearLearner(Reporting):
         """Sums over a data set."""
         if len(data) == 0:
             return {"n": 0.0, "loss_sum": 0.0}
-        z, y = self.scores(params, data.x), np.asarray(data.y)
+        x, y = self._fitting(data)
+        z = self.scores(params, x)
         losses, _ = self._slope(z, y)
         sums = {"n": float(len(y)), "loss_sum": float(losses.sum())}
         if self.loss == "cross_entropy":
@@ -182,8 +191,9 @@ class LinearLearner(Reporting):
 
     def _train(self, island: Any, message: Tree) -> Any:
         asked, data = self._asked(message), island.data
-        rows = np.asarray(data.x), np.asarray(data.y)
-        made = trained(self.algorithm, island, message, rows, self.loss_gradient, self.curvature, float(len(data)))
+        made = trained(
+            self.algorithm, island, message, self._fitting(data), self.loss_gradient, self.curvature, float(len(data))
+        )
         return self._with_reports(made, asked, len(data))
 
     def _measure(self, island: Any, message: Tree) -> Any:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from atoll.core.errors import ConfigError, DataError, nearest
+from atoll.core.errors import ConfigError, nearest
+from atoll.learn.targets import check_classes, check_shape, check_signs
 
 __all__ = ["LOSSES", "Loss", "loss_of"]
 
@@ -55,54 +56,12 @@ class Loss:
             DataError: labels outside the outputs, or another shape.
         """
         if self.task == "classes":
-            _check_classes(self.name, shape, labels, where)
+            check_classes(self.name, shape, labels, where)
         elif self.task == "signs" and labels.size:
-            _check_shape(self.name, shape, labels, where)
-            _check_signs(self.name, labels, where)
+            check_shape(self.name, shape, labels, where)
+            check_signs(self.name, labels, where)
         elif self.task == "values":
-            _check_shape(self.name, shape, labels, where)
-
-
-def _check_classes(name: str, shape: tuple[int, ...], labels: np.ndarray, where: str) -> None:
-    if labels.dtype.kind not in "iub":
-        raise DataError(
-            f"loss {name!r} needs whole-number labels, not {labels.dtype}",
-            where=where,
-            remedy="encode the classes as 0..K-1, or use loss='mse'",
-        )
-    if len(shape) < 2 or len(shape) != labels.ndim + 1 or shape[2:] != labels.shape[1:]:
-        raise DataError(
-            f"the model's output has shape {('batch', *shape[1:])}, labels have {('batch', *labels.shape[1:])}",
-            where=where,
-            remedy=f"for loss {name!r} the model must return one score a class: (batch, classes, ...)",
-        )
-    if labels.size and (int(labels.max()) >= shape[1] or int(labels.min()) < 0):
-        wrong = int(labels.max()) if int(labels.max()) >= shape[1] else int(labels.min())
-        raise DataError(
-            f"label {wrong} does not fit a model with {shape[1]} outputs (classes 0..{shape[1] - 1})",
-            where=where,
-            remedy=f"give the model at least {max(wrong, 0) + 1} outputs, or number the classes from 0",
-        )
-
-
-def _check_shape(name: str, shape: tuple[int, ...], labels: np.ndarray, where: str) -> None:
-    if int(np.prod(shape[1:])) != int(np.prod(labels.shape[1:])):
-        raise DataError(
-            f"the model's output has shape {('batch', *shape[1:])}, targets have {('batch', *labels.shape[1:])}",
-            where=where,
-            remedy=f"for loss {name!r} the model must return {int(np.prod(labels.shape[1:]))} value(s) an example",
-        )
-
-
-def _check_signs(name: str, labels: np.ndarray, where: str) -> None:
-    allowed = (-1, 1) if name.endswith("hinge") else (0, 1)
-    if not np.isin(labels, allowed).all():
-        wrong = labels[~np.isin(labels, allowed)].ravel()[0]
-        raise DataError(
-            f"label {wrong} with loss {name!r}",
-            where=where,
-            remedy=f"encode the two classes as {allowed[0]} and {allowed[1]}",
-        )
+            check_shape(self.name, shape, labels, where)
 
 
 def _rows(losses: Tensor) -> Tensor:

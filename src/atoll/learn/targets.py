@@ -1,0 +1,83 @@
+"""Whether a model's outputs can be compared with the targets of a data set, by loss."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from atoll.core.errors import DataError
+
+__all__ = ["check_classes", "check_shape", "check_signs"]
+
+
+def check_classes(name: str, shape: tuple[int, ...], labels: np.ndarray, where: str) -> None:
+    """Refuse what are no classes, or classes that the outputs have no score for.
+
+    Args:
+        name: of the loss.
+        shape: of the model's output; its first axis is the examples.
+        labels: the targets, one row an example.
+        where: model or party, for the message.
+
+    Raises:
+        DataError: they do not fit.
+    """
+    if labels.dtype.kind not in "iub":
+        raise DataError(
+            f"loss {name!r} needs whole-number labels, not {labels.dtype}",
+            where=where,
+            remedy="encode the classes as 0..K-1, or use loss='mse'",
+        )
+    if len(shape) < 2 or len(shape) != labels.ndim + 1 or shape[2:] != labels.shape[1:]:
+        raise DataError(
+            f"the model's output has shape {('batch', *shape[1:])}, labels have {('batch', *labels.shape[1:])}",
+            where=where,
+            remedy=f"for loss {name!r} the model must return one score a class: (batch, classes, ...)",
+        )
+    if labels.size and (int(labels.max()) >= shape[1] or int(labels.min()) < 0):
+        wrong = int(labels.max()) if int(labels.max()) >= shape[1] else int(labels.min())
+        raise DataError(
+            f"label {wrong} does not fit a model with {shape[1]} outputs (classes 0..{shape[1] - 1})",
+            where=where,
+            remedy=f"give the model at least {max(wrong, 0) + 1} outputs, or number the classes from 0",
+        )
+
+
+def check_shape(name: str, shape: tuple[int, ...], labels: np.ndarray, where: str) -> None:
+    """Refuse another number of outputs than targets.
+
+    Args:
+        name: of the loss.
+        shape: of the model's output; its first axis is the examples.
+        labels: the targets, one row an example.
+        where: model or party, for the message.
+
+    Raises:
+        DataError: they do not fit.
+    """
+    if int(np.prod(shape[1:])) != int(np.prod(labels.shape[1:])):
+        raise DataError(
+            f"the model's output has shape {('batch', *shape[1:])}, targets have {('batch', *labels.shape[1:])}",
+            where=where,
+            remedy=f"for loss {name!r} the model must return {int(np.prod(labels.shape[1:]))} value(s) an example",
+        )
+
+
+def check_signs(name: str, labels: np.ndarray, where: str) -> None:
+    """Refuse labels other than the two that the loss knows.
+
+    Args:
+        name: of the loss.
+        labels: the targets, one row an example.
+        where: model or party, for the message.
+
+    Raises:
+        DataError: they do not fit.
+    """
+    allowed = (-1, 1) if name.endswith("hinge") else (0, 1)
+    if not np.isin(labels, allowed).all():
+        wrong = labels[~np.isin(labels, allowed)].ravel()[0]
+        raise DataError(
+            f"label {wrong} with loss {name!r}",
+            where=where,
+            remedy=f"encode the two classes as {allowed[0]} and {allowed[1]}",
+        )
