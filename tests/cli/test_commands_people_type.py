@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -68,6 +69,29 @@ def test_report_again(config: Path, typed: Typed, tmp_path: Path) -> None:
     assert result["report"] == str(Path(made["folder"]) / "report.html")
     _, result, _ = typed("report", made["folder"], "--output", tmp_path / "elsewhere.html")
     assert Path(result["report"]).read_bytes() == (Path(made["folder"]) / "report.html").read_bytes()
+
+
+def test_what_devices_did(config: Path, typed: Typed, capsys: pytest.CaptureFixture[str]) -> None:
+    failing = '{"name": "mec", "task": "gas-turbine", "drop_out": 0.2, "regions": 2}'
+    few = ("--set", "selection={name: Uniform, count: 3}", "--set", f"devices={failing}")
+    _, made, _ = typed("run", config, "--no-report", *few)
+    code, found, said = typed("devices", made["run"], "--output", "table.csv")
+    assert code == 0
+    assert "Table: table.csv" in said
+    assert made["devices"].items() <= found.items()
+    assert found["asked"] == 3 * made["rounds"] == sum(row["asked"] for row in found["devices"])
+    assert sum(found["replies"].values()) == found["population"] == 6
+    assert sum(of["energy"] for of in found["regions"].values()) == pytest.approx(3600 * found["energy_wh"])
+    header, *lines = Path("table.csv").read_text().splitlines()
+    assert header == "client,region,asked,answered,crashed,called_off,refused,bytes_down,bytes_up,energy"
+    assert [line.split(",")[0] for line in lines] == [row["client"] for row in found["devices"]]
+    assert run(["devices", made["run"]]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^1 +3 ", shown, re.M)  # a region, and its clients
+    assert "of the energy is that of the busiest tenth" in " ".join(shown.split())
+    (Path(made["folder"]) / "devices.json").unlink()
+    code, found, _ = typed("devices", made["run"])
+    assert (code, found["error"]["remedy"]) == (8, f"resume the run: atoll run {made['folder']} --resume")
 
 
 def test_compare(config: Path, typed: Typed, capsys: pytest.CaptureFixture[str]) -> None:

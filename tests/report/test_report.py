@@ -14,9 +14,12 @@ from small_run import small
 
 import atoll
 from atoll.core.errors import CheckpointError, ConfigError, MissingExtraError
+from atoll.devices.presets import mec
 from atoll.report import cite, partition_facts, write_comparison, write_report
 from atoll.report.drawing import INK, SERIES, figure
+from atoll.report.facts import facts_of
 from atoll.report.page import human_bytes, verdict
+from atoll.report.taking_part import devices_figure, lorenz
 from atoll.runs import RunFolder, execute, parse_config
 from atoll.runs.records import as_json
 
@@ -93,7 +96,8 @@ def test_a_page_needs_nothing_else(done: RunFolder) -> None:
 
 def test_it_shows_what_was_recorded(done: RunFolder) -> None:
     page, rows = read(done), done.metrics()
-    assert page.figures == ["learning curves", "accuracy over clients", "partition of the data", "bytes sent"]
+    who = ["accuracy over clients", "participation of devices", "partition of the data"]
+    assert page.figures == ["learning curves", *who, "bytes sent"]
     flat = " ".join(page.text.split())
     assert f"{100 * rows[-1]['test/accuracy']:.1f} %" in flat
     assert f"{100 * rows[-1]['clients/accuracy/worst_decile']:.1f} %" in flat
@@ -158,6 +162,22 @@ def test_a_result_in_memory_has_a_report(tmp_path: Path) -> None:
     assert "algorithm: FedAvg(" in flat
     with pytest.raises(ConfigError, match="a report of a dict"):
         write_report({})
+
+
+def test_who_took_part_is_drawn_where_it_differs(tmp_path: Path) -> None:
+    islands = atoll.data.iid(atoll.data.iris(), parties=12, seed=0)
+    job = atoll.Training(model=atoll.models.linear(4, 3), selection=atoll.Uniform(3), rounds=4)
+    result = atoll.simulate(job, islands, devices=mec("gas-turbine", 0.2, regions=2), engine="inline")
+    page = Page(result.report(tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert "participation of devices" in page.figures
+    assert f"spent {100 * result.devices.share():.1f} % of the energy" in page.text
+    assert "region 1" in page.text
+    alike = atoll.simulate(job.replace(selection=atoll.Everyone()), islands, engine="inline")
+    assert devices_figure(facts_of(alike)) is None
+    shares, reached = lorenz(result.devices, "energy")
+    assert (shares[0], reached[0], shares[-1], reached[-1]) == (0.0, 0.0, 1.0, pytest.approx(1.0))
+    assert reached[1] == pytest.approx(result.devices.share("energy", top=1 / 12))
+    assert (np.diff(shares) >= 0).all()
 
 
 def test_a_page_that_cannot_be_written(done: RunFolder, tmp_path: Path) -> None:

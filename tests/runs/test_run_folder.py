@@ -12,6 +12,7 @@ import pytest
 
 from atoll.core.errors import CheckpointError, ConfigError
 from atoll.runs import RunFolder, execute, new_folder, parse_config, read_model, runs_in, write_model
+from atoll.runs.devices import read_devices
 
 DAY = datetime(2026, 3, 14, tzinfo=UTC)
 
@@ -50,6 +51,9 @@ def test_a_finished_run_holds_everything(done: RunFolder, settings: dict[str, An
     assert done.config() == parse_config(settings)
     assert set(read_model(done.model_file)) == {"weight", "bias"}
     assert json.loads(done.data_file.read_text())["clients"] == 6
+    devices = read_devices(done.devices_file)
+    assert devices.answered.sum() == manifest["devices"]["answered"] == sum(row["replied"] for row in done.metrics())
+    assert devices.bytes_up.sum() == manifest["bytes"]["bytes_up"]
     log = [json.loads(line) for line in done.log_file.read_text().splitlines()]
     assert {"time", "level", "logger", "message"} <= set(log[0])
     assert next(entry["message"] for entry in log) == "the run begins"
@@ -63,6 +67,7 @@ def test_the_same_seed_gives_the_same_bytes(done: RunFolder, settings: dict[str,
     execute(parse_config({**settings, "seed": 1}), other, report=False)
     assert again.model_file.read_bytes() == done.model_file.read_bytes() != other.model_file.read_bytes()
     assert again.metrics_file.read_bytes() == done.metrics_file.read_bytes()
+    assert again.devices_file.read_bytes() == done.devices_file.read_bytes()
 
 
 def test_a_folder_is_not_taken_over(done: RunFolder, settings: dict[str, Any], tmp_path: Path) -> None:
@@ -96,6 +101,7 @@ def test_more_rounds_go_on_where_it_ended(done: RunFolder, settings: dict[str, A
     longer = RunFolder(tmp_path / "longer")
     execute(parse_config({**settings, "rounds": 8}), longer, report=False)
     assert done.model_file.read_bytes() == longer.model_file.read_bytes()
+    assert done.devices_file.read_bytes() == longer.devices_file.read_bytes()
     assert [row["round"] for row in done.metrics()] == list(range(1, 9))
     assert done.config().rounds == 8
 
@@ -111,6 +117,8 @@ def test_more_rounds_go_on_where_it_ended(done: RunFolder, settings: dict[str, A
         ("config.yaml", "rouns: 3\n", r"the run's settings cannot be used: .*rouns=3.*config\.yaml"),
         ("metrics.jsonl", '{"round": 1}\n{"rou\n{"round": 3}\n', r"the line is damaged: .*metrics\.jsonl, line 2"),
         ("data.json", "{", r"the file cannot be read: .*data\.json"),
+        ("devices.json", "{", r"what the devices did cannot be read: .*devices\.json"),
+        ("devices.json", '{"population": 6}', r"what the devices did cannot be read: .*positions.*devices\.json"),
     ],
 )
 def test_a_damaged_folder_names_the_file(done: RunFolder, file: str, content: str | None, said: str) -> None:

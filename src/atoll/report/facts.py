@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
+    from atoll.learn.by_device import ByDevice
     from atoll.runs import RunFolder
     from atoll.simulation import Result
 
@@ -35,6 +36,7 @@ class Facts:
         seconds: how long it took.
         error: why it failed, if it did.
         comparison: alone, federated and pooled, if they were compared.
+        devices: what every device did, once the training has ended.
     """
 
     title: str
@@ -51,6 +53,7 @@ class Facts:
     seconds: float | None = None
     error: dict[str, Any] | None = None
     comparison: dict[str, Any] | None = None
+    devices: ByDevice | None = None
 
     def last(self, name: str) -> Any:
         """The newest value of a metric, ``None`` if it was never measured."""
@@ -90,6 +93,7 @@ def facts_of(source: Any) -> Facts:
 
 def _of_folder(folder: RunFolder) -> Facts:
     from atoll.runs import yaml
+    from atoll.runs.devices import read_devices
 
     manifest, rows = folder.manifest(), folder.metrics()
     settings = yaml.dump(folder.settings())
@@ -108,6 +112,7 @@ def _of_folder(folder: RunFolder) -> Facts:
         seconds=manifest.get("seconds"),
         error=manifest.get("error"),
         comparison=_json(folder.path / "comparison.json") or None,
+        devices=read_devices(folder.devices_file),
     )
 
 
@@ -147,4 +152,5 @@ def _of_result(result: Result) -> Facts:
         citations=cite(job, result.data),
         reason=result.reason,
         seconds=result.seconds,
+        devices=result.devices,
     )

@@ -12,6 +12,7 @@ from ._extra import need
 from .facts import Facts, facts_of
 from .figures import bytes_figure, clients_figure, comparison_figure, curves_figure, partition_figure
 from .scalars import flat
+from .taking_part import devices_figure
 
 __all__ = ["human_bytes", "render", "write_report"]
 
@@ -73,6 +74,7 @@ def _figures(facts: Facts) -> dict[str, str | None]:
         "comparison": comparison_figure(facts),
         "curves": curves_figure(facts),
         "clients": clients_figure(facts),
+        "devices": devices_figure(facts),
         "partition": partition_figure(facts),
         "bytes": bytes_figure(facts),
     }

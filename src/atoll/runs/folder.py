@@ -5,6 +5,7 @@ config.yaml        all settings
 manifest.json      status, versions, seed, engine and its choices, times, citations
 metrics.jsonl      a record a round
 data.json          the partition in numbers
+devices.json       what every device was asked and did, written at the end
 model.safetensors  the trained parameters
 report.html        the report
 log.jsonl          the structured log
@@ -52,6 +53,7 @@ class RunFolder:
         self.report_file = self.path / "report.html"
         self.log_file = self.path / "log.jsonl"
         self.data_file = self.path / "data.json"
+        self.devices_file = self.path / "devices.json"
         self.checkpoints = self.path / "checkpoints"
 
     @property

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.errors import AtollError, CheckpointError, ConfigError, MissingExtraError
 
 from .config import RunConfig
+from .devices import write_devices
 from .folder import RunFolder
 from .log import logger, logging_to
 from .model import write_model
@@ -67,6 +68,7 @@ class Kept:
     def restore(self, rows: list[dict[str, Any]]) -> None:
         """The run goes on from these records; what else the file holds never happened."""
         self.folder.write_metrics(rows)
+        self.folder.devices_file.unlink(missing_ok=True)  # of an end that was none
         self._begun = True
         logger.info("the run goes on", extra={"rounds_done": len(rows)})
         if self.on_start is not None:
@@ -87,12 +89,14 @@ class Kept:
     def finish(self, result: Result) -> None:
         """Write the model and what the manifest says of a training that came to its end."""
         write_model(self.folder.model_file, result.params)
+        write_devices(self.folder.devices_file, result.devices)
         self.end(
             reason=result.reason,
             rounds=len(result.metrics),
             model_round=result.round,
             engine=result.engine,
             bytes=result.bytes,
+            devices=result.devices.summary(),
         )
         for tracker in self.trackers:
             if hasattr(tracker, "close"):
@@ -187,6 +191,7 @@ def _recorded(config: RunConfig, folder: RunFolder, resume: bool) -> Iterator[No
         resumed=[*begun.get("resumed", []), now] if begun else [],
         ended=None,
         error=None,
+        devices=None,
         seed=config.seed,
         digest=config.digest(),
         versions=versions(),

@@ -34,6 +34,7 @@ def result_of(folder: RunFolder) -> dict[str, Any]:
         "bytes_down": total("bytes_down"),
         "seconds": manifest.get("seconds"),
         "engine": manifest.get("engine"),
+        "devices": manifest.get("devices"),
         "model": str(folder.model_file) if folder.model_file.exists() else None,
         "report": str(folder.report_file) if folder.report_file.exists() else None,
         **({"result": manifest["result"]} if "result" in manifest else {}),

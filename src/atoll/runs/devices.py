@@ -1,0 +1,58 @@
+"""What the devices of a run did, in its folder: written at the end, read by reports and commands."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.core.errors import CheckpointError, ConfigError
+from atoll.core.files import write_bytes
+
+from .records import as_json
+
+if TYPE_CHECKING:
+    from atoll.learn.by_device import ByDevice
+
+__all__ = ["devices_table", "read_devices", "write_devices"]
+
+
+def write_devices(path: Path, devices: ByDevice) -> None:
+    """Write them down as columns.
+
+    Raises:
+        CheckpointError: they cannot be written.
+    """
+    write_bytes(path, as_json(devices.packed()).encode() + b"\n")
+
+
+def read_devices(path: Path) -> ByDevice | None:
+    """What was written; ``None`` where nothing was: the run has not ended, or is no training.
+
+    Raises:
+        CheckpointError: the file cannot be read, or is damaged.
+    """
+    from atoll.learn.by_device import ByDevice
+
+    if not path.exists():
+        return None
+    try:
+        return ByDevice.unpacked(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, ConfigError) as error:
+        raise CheckpointError(
+            f"what the devices did cannot be read: {getattr(error, 'what', error)}",
+            where=str(path),
+            remedy="restore the file, or remove it: everything else of the run is elsewhere",
+        ) from error
+
+
+def devices_table(devices: ByDevice) -> str:
+    """A line a device, separated by commas, below the names of the columns."""
+    rows, text = list(devices.rows()), io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
