@@ -68,6 +68,7 @@ def test_multilabel_targets_count_their_labels():
         ({"x": [[0.0], [1.0]], "y": [[0], [1]]}, {"task": "classification"}, "shape \\(2, 1\\)"),
         ({"x": [[0.0], [1.0]], "y": [[0, 2], [1, 0]]}, {"task": "multilabel"}, "matrix of 0 and 1"),
         ({"x": [[0.0]], "y": ["a"]}, {"task": "regression"}, "text targets"),
+        ({"x": [[0.0]], "y": ["a"]}, {}, r"labels of dtype <U1.*names, y = np\.unique\(y, return_inverse=True\)"),
         ({"x": [[0.0]]}, {"task": "regression"}, "without a column 'y'"),
         ({"x": [[0.0]], "y": [0]}, {"task": "clasification"}, "Did you mean 'classification'"),
     ],

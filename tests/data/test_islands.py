@@ -327,3 +327,24 @@ def test_a_million_clients_of_one_pool_cost_an_index():
     description = islands.describe(sample=500)
     assert len(description.looked_at) == 500
     assert description.rows == n
+
+
+def test_classes_that_were_numbered_apart_get_one_coding():
+    def part(labels, y, **more):
+        return Dataset({"x": np.arange(len(y)), "y": y}, labels=labels, **more)
+
+    a, b = part(["2", "10"], [0, 1, 0]), part(["1", "10"], [1, 0])
+    islands = Islands.from_datasets({"a": a, "b": b}, test=part(["10"], [0, 0]))
+    assert islands.about.labels == ("1", "2", "10")  # by value, as rows read together
+    assert islands.classes == 3
+    assert [islands.about.labels[y] for y in islands.shard("a").y] == ["2", "10", "2"]
+    assert [islands.about.labels[y] for y in islands.shard("b").y] == ["10", "1"]
+    assert islands.test.y.tolist() == [2, 2]
+    assert a.with_test(b.take([0])).test.y.tolist() == [1]
+    held = Islands.from_datasets([a.with_test(a), b]).test
+    assert [held.about.labels[y] for y in held.y] == ["2", "10", "2"]
+    assert Islands.from_datasets([a, a]).about.labels == ("2", "10")
+    with pytest.raises(DataError, match=r"the test rows have the class '1'.*categories=\{target"):
+        a.with_test(b)
+    with pytest.raises(DataError, match="part 2 has labels without names"):
+        Islands.from_datasets([a, b, part([], [0, 1])])

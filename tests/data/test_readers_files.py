@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from atoll.core.errors import DataError, MissingExtraError
-from atoll.data import from_arrow, read_csv, read_idx, read_idx_pair, read_leaf, read_npz, read_parquet
+from atoll.data import (
+    Dataset,
+    from_arrow,
+    from_pandas,
+    read_csv,
+    read_idx,
+    read_idx_pair,
+    read_leaf,
+    read_npz,
+    read_parquet,
+)
 
 
 def idx_bytes(array, code=0x08):
@@ -98,9 +108,20 @@ def test_npz_tables(tmp_path):
     data = read_npz(tmp_path / "t.npz", train=("a", "b"), test=None, images=False, task="regression")
     assert data.task == "regression"
     with pytest.raises(DataError, match="'a' has shape"):
-        read_npz(tmp_path / "t.npz", train=("a", "b"), test=None)
+        read_npz(tmp_path / "t.npz", train=("a", "b"), test=None, images=True)
     with pytest.raises(DataError, match="no array 'x_train'"):
         read_npz(tmp_path / "t.npz")
+
+
+def test_npz_archives_are_read_as_what_they_hold(tmp_path):
+    np.savez(tmp_path / "t.npz", x=np.eye(3), y=[0, 2, 1], x_test=np.eye(3)[:1], y_test=[1])
+    data = read_npz(tmp_path / "t.npz")
+    assert (data.task, data.classes, data.test.classes, len(data.test)) == ("classification", 3, 3, 1)
+    np.savez(tmp_path / "r.npz", x_train=np.eye(3), y_train=[0.5, 2.0, 1.0])
+    assert (read_npz(tmp_path / "r.npz").task, read_npz(tmp_path / "r.npz").test) == ("regression", None)
+    np.savez(tmp_path / "n.npz", X=np.eye(3), Y=[0, 2, 1])
+    with pytest.raises(DataError, match=r"no array 'x_train'.*it holds X, Y; name them, as in train="):
+        read_npz(tmp_path / "n.npz")
 
 
 def test_npz_objects_and_rubbish_are_refused(tmp_path):
@@ -135,15 +156,41 @@ def test_a_csv_becomes_features_labels_and_kept_columns(tmp_path, name):
     assert data["owner"].tolist() == ["a", "b", "a"]
 
 
-def test_a_numeric_target_is_a_regression_unless_said_otherwise(tmp_path):
-    path = write(tmp_path, "a,b\n1,10\n2,20\n3,10\n")
-    assert read_csv(path, target="b").task == "regression"
-    data = read_csv(path, target="b", task="classification")
-    assert data.y.tolist() == [0, 1, 0]
-    assert data.about.labels == ("10", "20")
-    assert read_csv(path, target=["a", "b"]).y.shape == (3, 2)
+@pytest.mark.parametrize(
+    ("values", "task", "labels"),
+    [
+        ("0 2 0", "classification", ("0", "2")),
+        ("10 20 9", "classification", ("9", "10", "20")),
+        ("-1 1 1", "binary", ()),
+        ("-1 0 1", "classification", ("-1", "0", "1")),
+        ("0.0 1.0 1.0", "regression", ()),
+        ("cat dog ape", "classification", ("ape", "cat", "dog")),
+    ],
+)
+def test_the_target_says_the_task_as_in_every_data_set(tmp_path, values, task, labels):
+    path = write(tmp_path, "a,b\n" + "".join(f"{i},{v}\n" for i, v in enumerate(values.split())))
+    data = read_csv(path, target="b")
+    assert (data.task, data.about.labels) == (task, labels)
+    if values not in ("-1 0 1", "cat dog ape"):  # a data set wants codes
+        assert Dataset({"y": np.array(list(map(json.loads, values.split())))}).task == task
+
+
+def test_amounts_and_classes_are_told_apart_by_asking(tmp_path):
+    path = write(tmp_path, "a,b\n" + "".join(f"{i % 2},{i % 11}\n" for i in range(21)))
+    with pytest.raises(
+        DataError, match=r"'b' holds 11 distinct whole numbers in 21 rows: classes or amounts\?.*task='reg"
+    ):
+        read_csv(path, target="b")
+    assert read_csv(path, target="b", task="classification").classes == 11
+    many = write(tmp_path, "a,b\n" + "".join(f"{i % 2},{i % 101}\n" for i in range(303)), "many.csv")
+    with pytest.raises(DataError, match="'b' holds 101 distinct whole numbers in 303 rows"):
+        read_csv(many, target="b")
+    assert read_csv(many, target="b", task="regression").classes is None
+    assert read_csv(path, target=["a", "b"]).y.shape == (21, 2)
     assert read_csv(path, target=None).task == "unlabelled"
-    assert read_csv(path, target="b", drop=["a"], features=None).columns == ("y",)
+    assert read_csv(path, target="b", drop=["a"], task="regression").columns == ("y",)
+    with pytest.raises(DataError, match="'grade', the target of a regression, holds text such as 'good'"):
+        read_csv(write(tmp_path, TABLE, "words.csv"), target="grade", task="regression")
 
 
 def test_categories_fix_the_codes(tmp_path):
@@ -154,6 +201,41 @@ def test_categories_fix_the_codes(tmp_path):
     assert data.y.tolist() == [0, 1, 0]
     with pytest.raises(DataError, match="'Oslo' at row 3 is not a category of column 'city'"):
         read_csv(path, target="grade", categories={"city": ["Rome"]})
+    with pytest.raises(DataError, match=r"no column 'ctiy'\. Did you mean 'city'\?"):
+        read_csv(path, target="grade", categories={"ctiy": ["Rome", "Oslo"]})
+    of_numbers = read_csv(write(tmp_path, "a,b\n1,0\n2,2\n"), target="b", categories={"b": ["0", "1", "2"]})
+    assert (of_numbers.y.tolist(), of_numbers.classes) == ([0, 2], 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ('"1,5" "2,25" 3', r"'t' holds numbers with a comma, such as '1,5'.*say decimal=','"),
+        ("2024-01-31 2024-02-01 2024-02-02", "'t' holds dates or times, such as '2024-01-31'.*days since a day"),
+        ("31.1.2024 1.2.2024 2.2.24", "'t' holds dates or times"),
+        ("7:30 12:00 23:59:59", "'t' holds dates or times"),
+        ("31 45 old", r"'t' holds numbers, and 'old' at row 4.*categories={'t': \[\.\.\.\]}"),
+    ],
+)
+def test_text_that_is_no_category_is_refused(tmp_path, values, message):
+    path = write(tmp_path, "t,y\n" + "".join(f"{v},a\n" for v in values.split()))
+    with pytest.raises(DataError, match=message):
+        read_csv(path, target="y")
+    assert read_csv(path, target="y", keep=["t"], features=())["t"].dtype.kind == "U"
+    listed = [v.strip('"') for v in values.split()]
+    assert read_csv(path, target="y", categories={"t": listed}).x.tolist() == [[0], [1], [2]]
+
+
+def test_decimal_commas_are_read_when_said(tmp_path):
+    path = write(tmp_path, "a;y\n1,5;2\n-2,25;?\n3;4,5\n")
+    data = read_csv(path, target="a", drop=["y"], delimiter=";", decimal=",")
+    assert data.y.tolist() == [1.5, -2.25, 3.0]
+    with pytest.raises(DataError, match=r"the header is one column, 'a;y'.*set delimiter=';'"):
+        read_csv(path, target="y")
+    with pytest.raises(DataError, match=r"decimal=';'"):
+        read_csv(path, target="y", decimal=";")
+    with pytest.raises(DataError, match="is a folder"):
+        read_csv(tmp_path, target="y")
 
 
 @pytest.mark.parametrize("hole", ["", "NA", "nan", "?", "NULL"])
@@ -216,12 +298,38 @@ def test_parquet_is_read_like_csv(tmp_path):
     holes = arrow.table({"n": [1, None, 3], "s": ["u", None, "v"]})
     with pytest.raises(DataError, match="row 1 column 'n', row 1 column 's'"):
         from_arrow(holes, target=None)
+    with pytest.raises(DataError, match=r"a dict.*pass a pyarrow\.Table"):
+        from_arrow({"n": [1]}, target=None)
+    flags = arrow.table({"n": [1, 2], "b": [True, False]})
+    assert from_arrow(flags, target="b").about.labels == ("False", "True")
     nested = arrow.table({"n": [[1], [2]]})
     with pytest.raises(DataError, match="column 'n' has dtype object"):
         from_arrow(nested, target=None)
     (tmp_path / "r.parquet").write_bytes(b"rubbish")
     with pytest.raises(DataError, match="not a readable Parquet file"):
         read_parquet(tmp_path / "r.parquet", target=None)
+
+
+def test_a_data_frame_is_read_like_csv(tmp_path):
+    pandas = pytest.importorskip("pandas", reason="a frame of pandas")
+    frame = pandas.read_csv(write(tmp_path, TABLE)).astype({"city": "category", "age": "Int64"}).iloc[::-1]
+    a, b = from_pandas(frame, target="grade", keep=["owner"]), read_csv(write(tmp_path, TABLE), target="grade")
+    assert np.array_equal(a.x, b.x[::-1, :2])
+    assert np.array_equal(a.y, b.y[::-1])
+    assert a.about.labels == b.about.labels
+    holes = pandas.DataFrame({"n": [1.0, None], "m": pandas.array([None, 2], "Int64"), "s": ["u", None]})
+    with pytest.raises(DataError, match="row 0 column 'm', row 1 column 'n', row 1 column 's'"):
+        from_pandas(holes, target=None)
+    with pytest.raises(DataError, match=r"column 't' has dtype datetime64"):
+        from_pandas(pandas.DataFrame({"t": pandas.date_range("2024", periods=2)}), target=None)
+    with pytest.raises(DataError, match="column 'o' has dtype object"):
+        from_pandas(pandas.DataFrame({"o": [[1], "a"]}), target=None)
+    with pytest.raises(DataError, match="the columns are a, a"):
+        from_pandas(pandas.DataFrame([[1, 2]], columns=["a", "a"]), target=None)
+    with pytest.raises(DataError, match="a list"):
+        from_pandas([1], target=None)
+    with pytest.raises(DataError, match=r"the columns are a DataFrame.*from_pandas\(frame, target="):
+        Dataset(frame)
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):

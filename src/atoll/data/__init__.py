@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from .readers import (
         from_arrow,
         from_hugging_face,
+        from_pandas,
         from_torch,
         read_csv,
         read_idx,
@@ -138,6 +139,7 @@ else:
             "readers": (
                 "from_arrow",
                 "from_hugging_face",
+                "from_pandas",
                 "from_torch",
                 "read_csv",
                 "read_idx",
@@ -187,6 +189,7 @@ __all__ = [
     "feature_skew",
     "from_arrow",
     "from_hugging_face",
+    "from_pandas",
     "from_torch",
     "gas_turbine",
     "gaussian_sizes",

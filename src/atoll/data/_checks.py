@@ -16,11 +16,21 @@ Array = NDArray[Any]
 TASKS = ("classification", "binary", "regression", "multilabel", "unlabelled")
 _PLAIN = "biufUSM"
 _FASTEST = np.dtype(np.float32)  # to add up; a sum that overflows is looked at again
+_TABLES = {
+    "DataFrame": "read it with atoll.data.from_pandas(frame, target=...)",
+    "Table": "read it with atoll.data.from_arrow(table, target=...)",
+}
 _STRETCH = 32 << 20  # bytes of a mapped file that are looked at at once
 
 
 def as_columns(columns: Mapping[str, Any], where: str) -> dict[str, Array]:
     """Return read-only arrays with equal first dimensions, or raise a ``DataError`` that names the column."""
+    if not isinstance(columns, Mapping):
+        raise DataError(
+            f"the columns are a {type(columns).__name__} and no mapping",
+            where=where,
+            remedy=_TABLES.get(type(columns).__name__, 'pass {"x": ..., "y": ...}'),
+        )
     if not columns:
         raise DataError("a data set without columns", where=where, remedy='pass {"x": ..., "y": ...}')
     arrays = {name: _plain(name, values, where) for name, values in columns.items()}
@@ -148,7 +158,7 @@ def check_labels(y: Array, task: str, classes: int | None, where: str) -> tuple[
         raise DataError(
             f"labels of dtype {y.dtype} in a {task} task",
             where=where,
-            remedy="give integer codes, as in y.astype(np.int64)",
+            remedy=_codes_of(y),
         )
     codes = y.astype(np.int64, copy=False)
     codes.flags.writeable = False
@@ -161,6 +171,13 @@ def check_labels(y: Array, task: str, classes: int | None, where: str) -> tuple[
             remedy="give one label per row, or set task='multilabel'",
         )
     return (codes, _check_binary(codes, where)) if task == "binary" else (codes, _check_range(codes, classes, where))
+
+
+def _codes_of(y: Array) -> str:
+    """How labels become codes."""
+    if y.dtype.kind in "US":
+        return "code them: names, y = np.unique(y, return_inverse=True), and pass labels=names.tolist()"
+    return "give integer codes, as in y.astype(np.int64)"
 
 
 def _check_multilabel(codes: Array, where: str) -> int:

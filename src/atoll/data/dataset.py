@@ -15,6 +15,7 @@ from atoll.core.rng import Rng
 
 from ._checks import Array, as_columns, check_labels, resolve_task
 from .about import About
+from .coding import in_codes_of
 
 __all__ = ["Dataset", "Rows", "root"]
 
@@ -234,8 +235,12 @@ class Dataset:
         return self.take(np.sort(order[:train])), self.take(np.sort(order[train:]))
 
     def with_test(self, test: Dataset | None) -> Dataset:
-        """Return the same rows with another server-held test set."""
-        return self._of(self._base, self._rows, self._length, self._about, test)
+        """Return the same rows with another server-held test set, in their codes of the classes.
+
+        Raises:
+            DataError: it names classes that these rows do not have.
+        """
+        return self._of(self._base, self._rows, self._length, self._about, in_codes_of(self._about, test))
 
     def with_columns(self, columns: Mapping[str, ArrayLike], **about: Any) -> Dataset:
         """Return a data set with columns added or replaced; ``about`` changes fields of `About`."""

@@ -17,6 +17,7 @@ from ._generated import Generated, Make, Sizes
 from ._holdout import hold_out
 from ._supply import Located, Pooled, Supply, offsets_of
 from .about import About
+from .coding import in_codes_of
 from .dataset import Dataset, root
 from .join import concatenate
 from .names import Names, Tags
@@ -121,15 +122,18 @@ class Islands:
     ) -> Islands:
         """Make one client of each data set; a mapping gives the clients their names.
 
+        Where they name their classes differently, as files that were read apart, labels get the codes of all classes together.
+
         Raises:
             DataError: no data sets, or data sets with different columns.
         """
         keys = np.array(list(datasets)) if isinstance(datasets, Mapping) else None
         parts = list(datasets.values()) if isinstance(datasets, Mapping) else list(datasets)
         pool = concatenate(parts)
-        classes = [p.classes for p in parts if p.classes is not None]
+        classes = [p.classes for p in (pool, *parts) if p.classes is not None]
         about = replace(pool.about, classes=max(classes)) if classes else pool.about
-        pool = Dataset._of(pool._base, None, len(pool), about, test if test is not None else pool.test)
+        held = in_codes_of(about, test) if test is not None else pool.test
+        pool = Dataset._of(pool._base, None, len(pool), about, held)
         supply = Pooled(pool, offsets_of(np.array([len(p) for p in parts], np.int64)), None)
         return cls(supply, about=about, keys=keys, test=pool.test, scheme=scheme)
 
@@ -279,8 +283,12 @@ class Islands:
         return train, test
 
     def with_test(self, test: Dataset | None) -> Islands:
-        """Return the same clients with another server-held test set."""
-        return self._with(test=test)
+        """Return the same clients with another server-held test set, in their codes of the classes.
+
+        Raises:
+            DataError: it names classes that the clients do not have.
+        """
+        return self._with(test=in_codes_of(self.about, test))
 
     def pooled(self, max_bytes: int = _POOLED_BYTES) -> Dataset:
         """Return all clients' rows as one data set, client after client.

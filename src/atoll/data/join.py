@@ -8,6 +8,7 @@ import numpy as np
 
 from atoll.core.errors import DataError
 
+from .coding import in_one_coding
 from .dataset import Dataset
 
 __all__ = ["concatenate"]
@@ -16,11 +17,14 @@ __all__ = ["concatenate"]
 def concatenate(parts: Sequence[Dataset]) -> Dataset:
     """Put data sets of the same columns one after the other; `About` and ``test`` are the first one's.
 
+    Parts that name their classes differently, as files that were read apart, get the codes of all classes together.
+
     Raises:
         DataError: nothing to join, or columns whose names, shapes or kinds differ; the part is named.
     """
     if not parts:
         raise DataError("no data sets to join", remedy="pass at least one")
+    parts = in_one_coding(parts)
     first = parts[0]
     for k, part in enumerate(parts[1:], start=1):
         for name in {*first.columns, *part.columns}:

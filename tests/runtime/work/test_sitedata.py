@@ -35,6 +35,14 @@ def test_a_csv_file_is_one_client_named_after_the_site(tmp_path: Path) -> None:
     card = data.card
     assert card is not None
     assert (card.task, card.labels, card.features) == ("classification", ("ill", "well"), ("age", "dose"))
+    write(tmp_path / "b.csv", "age;dose;outcome\n50;0,5;1\n60;1,5;3\n")
+    more = {"path": str(tmp_path / "b.csv"), "target": "outcome", "delimiter": ";", "decimal": ","}
+    data = load_site_data(more, "south")
+    assert [values.tolist() for values in rows(data)] == [[[50, 0.5], [60, 1.5]], [0, 1]]
+    assert data.card is not None
+    assert (data.card.task, data.card.labels) == ("classification", ("1", "3"))
+    with pytest.raises(DataError, match="no column 'sxe'"):
+        load_site_data({**more, "categories": {"sxe": ["f", "m"]}}, "south")
 
 
 def test_the_files_of_a_folder_are_joined_and_their_labels_agree(tmp_path: Path) -> None:
@@ -53,7 +61,7 @@ def test_the_files_of_a_folder_are_joined_and_their_labels_agree(tmp_path: Path)
     [
         ("age,outcome\n1,ill\n", r"at file '1\.csv' there is a column 'dose', and at file '2\.csv' there is none"),
         ("dose,age,outcome\n1,1,ill\n", r"feature 1 is column 'age', and at file '2\.csv' it is 'dose'"),
-        ("age,dose,outcome\n1,1,3\n", r"the target is a classification task, and at file '2\.csv' a regression task"),
+        ("age,dose,outcome\n1,1,2.5\n", r"the target is a classification task, and at file '2\.csv' a regression task"),
         ("age,dose,outcome\n1,old,ill\n", r"column 'dose' holds text.*in data of site 'north', 2\.csv.*--drop dose"),
         ("age,dose,outcome\n1,1,ill\n1,,ill\n", r"row 3 column 'dose'.*in data of site 'north', table '2\.csv'"),
         ("age,dose,outcome\n1,1\n", r"line 2 has 2 values where the header has 3.*2\.csv"),

@@ -6,11 +6,13 @@ from .hugging_face import from_hugging_face
 from .idx import read_idx, read_idx_pair
 from .leaf import read_leaf
 from .npz import read_npz
+from .pandas_like import from_pandas
 from .torch_like import from_torch
 
 __all__ = [
     "from_arrow",
     "from_hugging_face",
+    "from_pandas",
     "from_torch",
     "read_csv",
     "read_idx",

@@ -12,6 +12,8 @@ from atoll.core.errors import DataError
 def existing(path: str | Path) -> Path:
     """Return the path of a file that is there."""
     path = Path(path)
+    if path.is_dir():
+        raise DataError(f"{path.name!r} is a folder", where=str(path.parent), remedy="give one of its files")
     if not path.is_file():
         raise DataError(f"there is no file {path.name!r}", where=str(path.parent), remedy="check the path")
     return path

@@ -77,8 +77,14 @@ def from_arrow(table: Any, *, target: str | Sequence[str] | None, name: str = "a
         options: ``task``, ``features``, ``keep``, ``drop``, ``categories`` and ``citation``, see `read_csv`.
 
     Raises:
-        DataError: unknown columns, missing values, or nested columns among those that are used.
+        DataError: no table, unknown columns, missing values, or nested columns among those that are used.
     """
+    if not hasattr(table, "column_names"):
+        raise DataError(
+            f"a {type(table).__name__}",
+            where=f"table {name!r}",
+            remedy="pass a pyarrow.Table; a pandas.DataFrame goes to from_pandas",
+        )
     columns = {str(column): _plain(table[column]) for column in table.column_names}
     return from_table(columns, target=target, name=name, **options)
 

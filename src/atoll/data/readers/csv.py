@@ -30,6 +30,7 @@ def read_csv(
     drop: Iterable[str] = (),
     categories: Mapping[str, Sequence[str]] | None = None,
     delimiter: str = ",",
+    decimal: str = ".",
     encoding: str = "utf-8",
     name: str | None = None,
     citation: str = "",
@@ -42,20 +43,23 @@ def read_csv(
     Args:
         path: the file.
         target: target column, or columns.
-        task: see `About`.
+        task: see `About`; inferred from the target when omitted: fractions are a regression, whole numbers and
+            text a classification.
         features: feature columns.
         keep: columns to carry along.
         drop: columns to leave out.
         categories: column -> its values in code order.
         delimiter: what separates the values.
+        decimal: the decimal sign, "." or ",".
         encoding: how the text is encoded.
         name: short name; the file's by default.
         citation: where the data come from.
 
     Raises:
-        DataError: no header, lines of different lengths, unknown columns, or missing values; the line is named.
+        DataError: no header, lines of different lengths, unknown columns, missing values, text that is no category,
+            or a target that may be classes or amounts; the line is named.
     """
-    table = table_of_csv(path, delimiter=delimiter, encoding=encoding)
+    table = table_of_csv(path, delimiter=delimiter, decimal=decimal, encoding=encoding)
     label = name or Path(path).name.split(".")[0]
     return from_table(
         table,
@@ -71,16 +75,20 @@ def read_csv(
     )
 
 
-def table_of_csv(path: str | Path, *, delimiter: str = ",", encoding: str = "utf-8") -> dict[str, Array]:
+def table_of_csv(
+    path: str | Path, *, delimiter: str = ",", decimal: str = ".", encoding: str = "utf-8"
+) -> dict[str, Array]:
     """Return the columns of a CSV file: numbers where every value is one, else text."""
     where = Path(path).name
+    if decimal not in (".", ","):
+        raise DataError(f"decimal={decimal!r}", where=where, remedy="use '.' or ','")
     try:
         text = content(path).decode(encoding)
     except UnicodeDecodeError as error:
         raise DataError(f"not {encoding} text: {error}", where=where, remedy="set encoding=") from error
     lines = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), delimiter=delimiter)
     try:
-        header = next(lines, [])
+        header = _header(next(lines, []), where)
         body = _body(lines, len(header), where)
     except csv.Error as error:
         raise DataError(f"line {lines.line_num}: {error}", where=where, remedy="correct the line") from error
@@ -88,7 +96,14 @@ def table_of_csv(path: str | Path, *, delimiter: str = ",", encoding: str = "utf
         raise DataError(f"the header is {header}", where=where, remedy="begin with a line of distinct column names")
     if not body:
         raise DataError("there are no rows below the header", where=where, remedy="give at least one row")
-    return {column: _typed(values) for column, values in zip(header, zip(*body, strict=True), strict=True)}
+    return {column: _typed(values, decimal) for column, values in zip(header, zip(*body, strict=True), strict=True)}
+
+
+def _header(line: Sequence[str], where: str) -> list[str]:
+    other = next((sign for sign in ";\t|," if len(line) == 1 and sign in line[0]), None)
+    if other is not None:
+        raise DataError(f"the header is one column, {line[0]!r}", where=where, remedy=f"set delimiter={other!r}")
+    return [column.strip() for column in line]
 
 
 def _body(lines: Any, width: int, where: str) -> list[list[str]]:
@@ -106,17 +121,18 @@ def _body(lines: Any, width: int, where: str) -> list[list[str]]:
     return body
 
 
-def _typed(values: Sequence[str]) -> Array:
+def _typed(values: Sequence[str], decimal: str) -> Array:
     """Return whole numbers, numbers (NaN where missing) or text."""
     text = np.array([v.strip() for v in values], dtype=np.str_)
+    signs = text if decimal == "." else np.char.replace(text, decimal, ".")
     try:
-        return text.astype(np.int64)
+        return signs.astype(np.int64)
     except (ValueError, OverflowError):
         pass
     holes = np.isin(text, _MISSING)
     if holes.all():
         return text
     try:
-        return np.where(holes, "nan", text).astype(np.float64)
+        return np.where(holes, "nan", signs).astype(np.float64)
     except ValueError:
         return text

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,17 +22,29 @@ __all__ = ["arrays_of", "read_npz"]
 
 def arrays_of(path: str | Path, names: tuple[str, ...]) -> list[Array]:
     """Return some arrays of an archive; pickled objects are refused."""
+    with _archive(path) as archive:
+        for name in names:
+            if name not in archive:
+                raise DataError(
+                    f"no array {name!r}.{nearest(name, archive.files)}",
+                    where=Path(path).name,
+                    remedy=f"it holds {', '.join(archive.files)}; name them, as in train=('X', 'Y')",
+                )
+        return [archive[name] for name in names]
+
+
+def names_in(path: str | Path) -> list[str]:
+    """Return the names of the arrays in an archive."""
+    with _archive(path) as archive:
+        return list(archive.files)
+
+
+@contextmanager
+def _archive(path: str | Path) -> Iterator[Any]:
     path = existing(path)
     try:
         with np.load(path, allow_pickle=False) as archive:
-            for name in names:
-                if name not in archive:
-                    raise DataError(
-                        f"no array {name!r}.{nearest(name, archive.files)}",
-                        where=path.name,
-                        remedy=f"it holds {', '.join(archive.files)}",
-                    )
-            return [archive[name] for name in names]
+            yield archive
     except DataError:
         raise
     except (ValueError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
@@ -43,12 +58,12 @@ def arrays_of(path: str | Path, names: tuple[str, ...]) -> list[Array]:
 def read_npz(
     path: str | Path,
     *,
-    train: tuple[str, str] = ("x_train", "y_train"),
-    test: tuple[str, str] | None = ("x_test", "y_test"),
-    images: bool = True,
+    train: tuple[str, str] | None = None,
+    test: tuple[str, str] | Literal["auto"] | None = "auto",
+    images: bool | None = None,
     scale: bool = True,
     flat: bool = False,
-    task: str | None = "classification",
+    task: str | None = None,
     classes: int | None = None,
     name: str | None = None,
     citation: str = "",
@@ -57,13 +72,13 @@ def read_npz(
 
     Args:
         path: the archive.
-        train: names of the arrays with the features and the labels.
-        test: the same for the test rows, or ``None``.
+        train: names of the arrays with the features and the labels; by default ``x_train`` and ``y_train``, or ``x`` and ``y``.
+        test: the same for the test rows, or ``None`` to leave them out; by default ``x_test`` and ``y_test`` where they are.
         images: the features are uint8 images ``(n, height, width, channels)``; they are turned to
-            ``(n, channels, height, width)``.
+            ``(n, channels, height, width)``. By default they are if they have that form.
         scale: divide images by 255, to float32.
         flat: one axis for all the pixels.
-        task: see `About`.
+        task: see `About`; inferred from the labels when omitted, see `Dataset`.
         classes: number of classes.
         name: short name; the file's by default.
         citation: where the data come from.
@@ -71,19 +86,33 @@ def read_npz(
     Raises:
         DataError: a missing array, an archive with pickled objects, or images of another form.
     """
-    parts = []
-    for x_name, y_name in [train] if test is None else [train, test]:
+    pairs = _pairs(path, train, test)
+    parts: list[Dataset] = []
+    for x_name, y_name in pairs:
         x, y = arrays_of(path, (x_name, y_name))
-        if images:
-            if x.ndim != 4 or x.dtype != np.uint8:
-                raise DataError(
-                    f"array {x_name!r} has shape {x.shape} and dtype {x.dtype}",
-                    where=Path(path).name,
-                    remedy="give uint8 images (n, height, width, channels), or set images=False",
-                )
+        fits = x.ndim == 4 and x.dtype == np.uint8
+        if images and not fits:
+            raise DataError(
+                f"array {x_name!r} has shape {x.shape} and dtype {x.dtype}",
+                where=Path(path).name,
+                remedy="give uint8 images (n, height, width, channels), or set images=False",
+            )
+        if fits and images is not False:
             x = as_images(np.ascontiguousarray(x.transpose(0, 3, 1, 2)), scale, flat)
-        if classes is None and task == "classification":
-            classes = int(y.max()) + 1
         made = {"x": x, "y": y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y}
         parts.append(Dataset(made, task=task, classes=classes, name=name or Path(path).stem, citation=citation))
-    return parts[0] if test is None else parts[0].with_test(parts[1])
+        # The test rows are of the same task, and may lack the highest class.
+        task, classes = parts[0].task, parts[0].classes
+    return parts[0] if len(parts) == 1 else parts[0].with_test(parts[1])
+
+
+def _pairs(
+    path: str | Path, train: tuple[str, str] | None, test: tuple[str, str] | Literal["auto"] | None
+) -> list[tuple[str, str]]:
+    """The names of the arrays to read: those that were given, else the usual ones that are there."""
+    held = names_in(path)
+    if train is None:
+        train = ("x", "y") if "x" in held and "x_train" not in held else ("x_train", "y_train")
+    if test == "auto":
+        test = ("x_test", "y_test") if "x_test" in held else None
+    return [train] if test is None else [train, test]

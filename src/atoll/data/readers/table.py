@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import DataError, nearest
 
-from .._checks import Array
+from .._checks import Array, resolve_task
 from ..dataset import Dataset
+from ._words import require_categories
 
 __all__ = ["from_table"]
 
 _MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
+_MOST_CLASSES = 100
+_FEW_ROWS = 20
 
 
 def from_table(
@@ -34,13 +37,20 @@ def from_table(
 
     Numeric columns become features as they are; text columns become codes: the position of the value in
     ``categories[column]``, or among the sorted distinct values. **Parties that code their own tables must agree on
-    the categories**, or the same code means different things.
+    the categories**, or the same code means different things. Text that is no category is refused: numbers with a
+    decimal comma, a number that cannot be read among others, and dates.
+
+    The task follows from the target as everywhere (see `Dataset`): fractions are a regression, whole numbers and text
+    a classification, -1 and +1 together a binary one, and several targets a regression. Whole numbers may also be
+    amounts: with more than 100 distinct ones, or more than half as many as rows (from 21 rows on; scikit-learn's
+    ``type_of_target`` warns by the same share), the task has to be said.
 
     Args:
         table: column name -> values, text or numbers, ``(rows,)``.
         target: name of the target column, several for a multi-target regression, or ``None``.
-        task: default: classification for a text target, regression for a numeric one. In a classification the
-            sorted distinct target values are the classes, also when they are numbers.
+        task: see `About`; inferred from the target when omitted. In a classification the sorted distinct target
+            values are the classes, also when they are numbers; ``categories[target]`` sets another order, or values
+            that do not occur here.
         features: which columns become features; default: all but the target and ``keep``.
         keep: columns to carry along as they are, such as a client's key.
         drop: columns to leave out.
@@ -50,11 +60,12 @@ def from_table(
         row_offset: added to row numbers in errors (2 for a file with a header line).
 
     Raises:
-        DataError: unknown columns, missing values, or values outside the categories; rows and columns are named.
+        DataError: unknown columns, missing values, values outside the categories, text that is no category, or a
+            target that may be classes or amounts; rows and columns are named.
     """
     targets = [target] if isinstance(target, str) else list(target or ())
     keep, drop = list(keep), list(drop)
-    _check_known(table, [*targets, *keep, *drop, *(features or ())], name)
+    _check_known(table, [*targets, *keep, *drop, *(features or ()), *(categories or ())], name)
     if features is None:
         features = [c for c in table if c not in {*targets, *keep, *drop}]
     used = [*features, *targets]
@@ -112,6 +123,8 @@ def _numeric(values: Array, column: str, fixed: Sequence[str] | None, name: str,
             where=f"table {name!r}",
             remedy="convert it to numbers or text, or leave it out with drop= or keep=",
         )
+    if fixed is None:
+        require_categories(values, column, f"table {name!r}", offset)
     return _coded(values.astype(str), column, fixed, name, offset)[0]
 
 
@@ -148,14 +161,40 @@ def _target(
             if task == "multilabel"
             else (y.astype(np.float32), (), "regression")
         )
-    values = table[targets[0]]
-    task = task or ("classification" if values.dtype.kind == "U" else "regression")
+    column, values = targets[0], table[targets[0]]
+    words, listed = values.dtype.kind == "U", fixed.get(column)
+    task = task or ("classification" if words or listed is not None else _inferred(values, column, name))
     if task == "regression":
-        return _numeric(values, targets[0], None, name, offset).astype(np.float32), (), task
+        if words and listed is None:
+            raise DataError(
+                f"column {column!r}, the target of a regression, holds text such as {str(values[0])!r}",
+                where=f"table {name!r}",
+                remedy="give numbers (decimal=',' reads 1,5), or say task='classification'",
+            )
+        return _numeric(values, column, listed, name, offset).astype(np.float32), (), task
     if task == "binary" and values.dtype.kind in "biuf":
         return values.astype(np.int64), (), task
-    if values.dtype.kind != "U":
-        known, codes = np.unique(values, return_inverse=True)
-        return codes.astype(np.int64), tuple(f"{v:g}" for v in known), task
-    codes, labels = _coded(values, targets[0], fixed.get(targets[0]), name, offset)
-    return codes, labels, task
+    if words or listed is not None:
+        codes, labels = _coded(values if words else _shown(values), column, listed, name, offset)
+        return codes, labels, task
+    known, codes = np.unique(values, return_inverse=True)
+    return codes.astype(np.int64), tuple(_shown(known).tolist()), task
+
+
+def _shown(numbers: Array) -> Array:
+    """Numbers as the names of classes: 1 for 1.0."""
+    return np.array([f"{v:g}" if numbers.dtype.kind == "f" else str(v) for v in numbers], dtype=np.str_)
+
+
+def _inferred(values: Array, column: str, name: str) -> str:
+    """The task of a numeric target that nobody has said, by the rule of every `Dataset`."""
+    task = resolve_task(values, None, name)
+    if task == "classification":
+        distinct = len(np.unique(values))
+        if distinct > _MOST_CLASSES or (len(values) > _FEW_ROWS and 2 * distinct > len(values)):
+            raise DataError(
+                f"column {column!r} holds {distinct:,} distinct whole numbers in {len(values):,} rows: classes or amounts?",
+                where=f"table {name!r}",
+                remedy="say task='regression' or task='classification'",
+            )
+    return task

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from atoll.core.errors import DataError
+from atoll.data.coding import united
 
 from .cards import MOST_CLASSES, Card
 
@@ -129,14 +130,14 @@ def union_of_labels(cards: Mapping[str, Card]) -> tuple[str, ...]:
     every = [_names(card) for card in cards.values()]
     if len(set(every)) == 1:
         return every[0]
-    union = {label for labels in every for label in labels}
+    union = united(every)
     if len(union) > MOST_CLASSES:
         raise DataError(
             f"all together have {len(union)} classes and {MOST_CLASSES} are allowed",
             where="data cards",
             remedy="choose a target that is a class",
         )
-    return tuple(sorted(union, key=float if all(map(_is_number, union)) else str))
+    return union
 
 
 def _names(card: Card) -> tuple[str, ...]:
@@ -145,13 +146,6 @@ def _names(card: Card) -> tuple[str, ...]:
 
 def _is_whole(label: str) -> bool:
     return label.removeprefix("-").isdecimal() and label.isascii()
-
-
-def _is_number(label: str) -> bool:
-    try:
-        return bool(np.isfinite(float(label)))
-    except ValueError:
-        return False
 
 
 def recoded(data: Any, own: Card, agreed: Card) -> Any:

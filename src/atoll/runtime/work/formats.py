@@ -30,7 +30,8 @@ def load_tables(paths: Sequence[Path], options: Mapping[str, Any]) -> Dataset:
 
     Args:
         paths: one file or folder.
-        options: ``target``, ``task``, ``features``, ``drop`` and ``categories``; see `atoll.data.read_csv`.
+        options: ``target``, ``task``, ``features``, ``drop`` and ``categories``, of CSV files also ``delimiter``, ``decimal`` and
+            ``encoding``; see `atoll.data.read_csv`.
 
     Raises:
         DataError: no table, no target, an unknown column, a text feature without declared values, or files that disagree.
@@ -70,7 +71,8 @@ def _tables(path: Path) -> list[Path]:
 
 
 def _table(path: Path, options: Mapping[str, Any]) -> Dataset:
-    table = table_of_parquet(path) if path.suffix == ".parquet" else table_of_csv(path)
+    said = {name: options[name] for name in ("delimiter", "decimal", "encoding") if options.get(name) is not None}
+    table = table_of_parquet(path) if path.suffix == ".parquet" else table_of_csv(path, **said)
     target, task = options.get("target"), options.get("task")
     drop, chosen = list(options.get("drop") or ()), list(options.get("features") or ())
     categories = dict(options.get("categories") or {})
@@ -81,7 +83,7 @@ def _table(path: Path, options: Mapping[str, Any]) -> Dataset:
             remedy=f"say it with --target (or target: in a YAML file); the columns are {', '.join(table)}",
         )
     goals = [target] if isinstance(target, str) else list(target or ())
-    for column in [*goals, *chosen, *drop]:
+    for column in [*goals, *chosen, *drop, *categories]:
         if column not in table:
             raise DataError(
                 f"no column {column!r}.{nearest(str(column), table)}",
@@ -96,9 +98,8 @@ def _table(path: Path, options: Mapping[str, Any]) -> Dataset:
                 remedy=f"leave it out (--drop {column}), or declare its values, the same everywhere, in a YAML file: "
                 f"categories: {{{column}: [...]}}",
             )
-    used = {name: values for name, values in categories.items() if name in table}
     return from_table(
-        table, target=target, task=task, features=chosen or None, drop=drop, categories=used, name=path.name,
+        table, target=target, task=task, features=chosen or None, drop=drop, categories=categories, name=path.name,
         row_offset=0 if path.suffix == ".parquet" else 2,
     )  # fmt: skip
 

@@ -21,9 +21,11 @@ from .words import site_spec
 
 __all__ = ["SETTINGS", "SiteData", "load_site_data"]
 
-SETTINGS = ("path", "target", "task", "features", "drop", "categories", "source", "partition", "corruptions",
-            "corruption_seed", "factory", "arguments", "folder")  # fmt: skip
+SETTINGS = ("path", "target", "task", "features", "drop", "categories", "delimiter", "decimal", "encoding",
+            "source", "partition", "corruptions", "corruption_seed", "factory", "arguments", "folder")  # fmt: skip
 """What a mapping that describes a site's data may hold."""
+
+_OF_TEXT = ("delimiter", "decimal", "encoding")
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def _made(given: Mapping[str, Any], name: str) -> tuple[Any, Mapping[str, Sequen
         return _from_yaml(paths[0], given, name)
     if paths[0].suffix in (".npz", ".npy"):
         return load_arrays(paths, given.get("task")), {}
-    options = {key: given.get(key) for key in ("target", "task", "features", "drop", "categories")}
+    options = {key: given.get(key) for key in ("target", "task", "features", "drop", "categories", *_OF_TEXT)}
     return load_tables(paths, options), given.get("categories") or {}
 
 

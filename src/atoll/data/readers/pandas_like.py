@@ -1,0 +1,54 @@
+"""pandas' data frames, by their methods; pandas itself is not imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import DataError
+
+from .._checks import Array
+from ..dataset import Dataset
+from .table import from_table
+
+__all__ = ["from_pandas"]
+
+
+def from_pandas(frame: Any, *, target: str | Sequence[str] | None, name: str = "frame", **options: Any) -> Dataset:
+    """Make a data set of a ``pandas.DataFrame``; categorical columns count as what their values are, the index is left out.
+
+    Args:
+        frame: the table.
+        target: target column, or columns.
+        name: short name.
+        options: ``task``, ``features``, ``keep``, ``drop``, ``categories`` and ``citation``, see `read_csv`.
+
+    Raises:
+        DataError: no data frame, unknown columns, missing values, or columns of dates or objects among those that are used.
+    """
+    if not all(hasattr(frame, attribute) for attribute in ("columns", "iloc", "isna")):
+        raise DataError(
+            f"a {type(frame).__name__}", where=f"table {name!r}", remedy="pass a pandas.DataFrame, or make a Dataset"
+        )
+    names = [str(column) for column in frame.columns]
+    if len(set(names)) != len(names):
+        raise DataError(f"the columns are {', '.join(names)}", where=f"table {name!r}", remedy="give each its own name")
+    table = {column: _plain(frame.iloc[:, k]) for k, column in enumerate(names)}
+    return from_table(table, target=target, name=name, **options)
+
+
+def _plain(column: Any) -> Array:
+    """Numbers, dates or text; holes become "" or NaN, and what is mixed stays objects, which are refused where they are used."""
+    holes = np.asarray(column.isna(), dtype=bool)
+    array = np.asarray(column)
+    if array.dtype.kind != "O":
+        return array
+    kept = [value for value, hole in zip(array.tolist(), holes, strict=True) if not hole]
+    if kept and all(isinstance(value, str) for value in kept):
+        return np.array(["" if hole else value for value, hole in zip(array, holes, strict=True)], dtype=np.str_)
+    if all(isinstance(value, bool | int | float | np.number) for value in kept):
+        plain = [np.nan if hole else value for value, hole in zip(array, holes, strict=True)]
+        return np.array(plain, dtype=np.float64) if holes.any() else np.array(plain)
+    return array
