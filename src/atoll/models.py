@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .core.errors import MissingExtraError
+from .core.errors import ConfigError, MissingExtraError
+from .learn.checks import require_count
 from .learn.linear import Linear
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def linear(features: int, outputs: int, loss: str = "auto", l2: float = 0.0) -> 
 
 def logistic(features: int, classes: int) -> Callable[[], nn.Module]:
     """Multinomial logistic regression in PyTorch, ``softmax(x W + b)``."""
+    require_count("logistic", features=features, classes=classes)
 
     def make() -> nn.Module:
         nn = _nn()
@@ -50,6 +52,7 @@ def mlp(features: int, outputs: int, hidden: Sequence[int] = (64,)) -> Callable[
         outputs: classes or targets.
         hidden: width of each hidden layer.
     """
+    require_count("mlp", features=features, outputs=outputs, **{f"hidden[{i}]": n for i, n in enumerate(hidden)})
 
     def make() -> nn.Module:
         nn = _nn()
@@ -73,6 +76,13 @@ def cnn(
         channels: of each convolution.
         dense: width of the dense layer.
     """
+    require_count("cnn", outputs=outputs, dense=dense, **{f"channels[{i}]": n for i, n in enumerate(channels)})
+    if min(shape[1:]) < 2 * len(channels) + 2:
+        raise ConfigError(
+            f"shape={shape}: {len(channels)} convolutions and a pool leave nothing of it",
+            where="cnn",
+            remedy=f"use images of at least {2 * len(channels) + 2} by {2 * len(channels) + 2}, or fewer channels",
+        )
 
     def make() -> nn.Module:
         nn = _nn()

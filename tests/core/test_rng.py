@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atoll.core.errors import ConfigError
 from atoll.core.rng import Rng, hash64, hash_names, keyed, mix64, mix_key, mix_keys, shuffles
 
 paths = st.lists(st.one_of(st.text(max_size=8), st.integers(-(10**6), 10**6)), min_size=1, max_size=4)
@@ -144,3 +145,10 @@ def test_any_whole_number_is_a_seed(seed):
 @given(st.lists(st.text(max_size=12) | st.sampled_from(["#1", "", "client-0"]), max_size=8))
 def test_names_are_hashed_alike_one_by_one_and_together(names):
     assert hash_names(names).tolist() == [hash64(name) for name in names]
+
+
+@pytest.mark.parametrize("seed", [None, "0", 1.5, np.random.default_rng(0)])
+def test_a_seed_is_a_whole_number(seed):
+    with pytest.raises(ConfigError, match=r"seed=.*use a whole number"):
+        Rng.of(seed)
+    assert Rng.of(np.int64(3)) == Rng.of(3)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from learn_toys import islands
 
 import atoll
-from atoll.core.errors import DataError
+from atoll.core.errors import ConfigError, DataError
 from atoll.core.rng import Rng
 from atoll.data import Dataset, Islands
 from atoll.learn.algorithm import Algorithm
@@ -116,3 +116,20 @@ def test_several_outputs_are_not_compared_with_one_target():
     data = Islands.from_datasets([Dataset({"x": np.eye(2), "y": [0.5, 1.5]}, task="regression")])
     with pytest.raises(DataError, match=r"output has shape \('batch', 3\), targets have \('batch',\)"):
         atoll.models.linear(2, 3).learner(LearnerSettings(algorithm=Algorithm()), data)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: atoll.models.linear("64", 10), "features='64'.*a whole number"),
+        (lambda: atoll.models.linear(4, 0), "outputs=0"),
+        (lambda: atoll.models.linear(4, 2, l2=-1.0), "l2=-1.0"),
+        (lambda: atoll.models.mlp(64, 0), "outputs=0"),
+        (lambda: atoll.models.mlp(64, 2, hidden=(8, 0)), r"hidden\[1\]=0"),
+        (lambda: atoll.models.logistic(4, 2.5), "classes=2.5"),
+        (lambda: atoll.models.cnn((1, 5, 8), 2), r"shape=\(1, 5, 8\).*at least 6 by 6"),
+    ],
+)
+def test_models_of_impossible_sizes_are_refused_where_they_are_made(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()

@@ -9,7 +9,7 @@ from learn_toys import flat, islands
 import atoll
 from atoll.core import tree as T
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError, QuorumError
-from atoll.learn import CustomLearner, Evaluation, Everyone, FedAvg, Patience, Schedule, StopTraining, Training
+from atoll.learn import CustomLearner, Evaluation, Everyone, FedAvg, Patience, Schedule, StopTraining, Target, Training
 from atoll.stages import Clip
 
 SIZES = [9, 14, 20]
@@ -142,7 +142,7 @@ def test_a_global_model_that_is_not_finite_is_named():
 def test_a_model_that_does_not_fit_the_data():
     with pytest.raises(DataError, match="the model takes 7 features and the data has 4"):
         run(job(model=atoll.models.linear(7, 3)))
-    with pytest.raises(DataError, match="the model has 2 outputs and the labels go up to 2"):
+    with pytest.raises(DataError, match="label 2 does not fit a model with 2 outputs"):
         run(job(model=atoll.models.linear(4, 2)))
 
 
@@ -151,7 +151,24 @@ def test_a_model_that_does_not_fit_the_data():
     [
         ({"rounds": 0}, ConfigError, "rounds=0"),
         ({"checkpoint_every": 0}, ConfigError, "checkpoint_every=0"),
-        ({"algorithm": "fedavg"}, CompositionError, "'fedavg' is not an algorithm"),
+        ({"algorithm": "fedavg"}, CompositionError, "'fedavg' is no Algorithm"),
+        ({"selection": 5}, CompositionError, "selection: 5 is no Selection"),
+        ({"selection": Everyone}, CompositionError, "selection: Everyone is a class"),
+        (
+            {"uplink": Clip(1.0)},
+            CompositionError,
+            r"uplink=Clip.*is no list of Stage .*use for example .atoll.stages.Clip",
+        ),
+        ({"stop": Target("test/loss", 1.0)}, CompositionError, "stop=Target.* is no list of StopRule"),
+        ({"callbacks": [3]}, CompositionError, "callbacks=.3. is no list of Callable"),
+        ({"rounds": "5"}, ConfigError, "rounds='5'.*use a whole number"),
+        ({"rounds": 2.5}, ConfigError, "rounds=2.5"),
+        (
+            {"keep_best": "test/acc"},
+            ConfigError,
+            "'test/acc' is not measured in this training.*Did you mean 'test/accuracy'",
+        ),
+        ({"stop": [Patience("acc")]}, ConfigError, "'acc' is not measured .*Training.stop, Patience"),
         ({"model": 3}, ConfigError, "a model of type int cannot be trained"),
         ({"model": atoll.models.linear(4, 3, loss="huber")}, ConfigError, "loss='huber'"),
     ],

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.random.bit_generator import ISpawnableSeedSequence
 
+from .errors import ConfigError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -148,7 +150,13 @@ class Rng:
 
     @classmethod
     def of(cls, seed: int) -> Rng:
-        """Return the root stream of a seed."""
+        """Return the root stream of a seed.
+
+        Raises:
+            ConfigError: the seed is no whole number.
+        """
+        if not isinstance(seed, int | np.integer):
+            raise ConfigError(f"seed={seed!r}", remedy="use a whole number, such as seed=0")
         return cls(hash64("atoll", int(seed)))
 
     def child(self, *path: str | int) -> Rng:

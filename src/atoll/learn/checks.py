@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from atoll.core.errors import AtollError, ConfigError, nearest
+from atoll.core.errors import AtollError, CompositionError, ConfigError, nearest
 from atoll.core.tree import Tree
 
-__all__ = ["require_choice", "require_count", "require_finite", "require_kinds", "require_positive", "require_share"]
+__all__ = [
+    "require_choice",
+    "require_count",
+    "require_finite",
+    "require_kinds",
+    "require_parts",
+    "require_positive",
+    "require_share",
+]
 
 
 def require_positive(where: str, **values: float) -> None:
@@ -34,8 +42,8 @@ def require_count(where: str, **values: int) -> None:
         ConfigError: names the first.
     """
     for name, value in values.items():
-        if value < 1 or not float(value).is_integer():
-            raise ConfigError(f"{name}={value}", where=where, remedy="use a whole number of at least 1")
+        if not _real(value) or value < 1 or not float(value).is_integer():
+            raise ConfigError(f"{name}={value!r}", where=where, remedy="use a whole number of at least 1")
 
 
 def require_share(where: str, **shares: float) -> None:
@@ -92,6 +100,33 @@ def require_kinds(part: Any) -> None:
         if not any(_KINDS[kind][0](value) for kind in kinds):
             words = " or ".join(_KINDS[kind][1] for kind in kinds)
             raise ConfigError(f"{name}={value!r}", where=type(part).__name__, remedy=f"use {words}")
+
+
+def require_parts(whole: Any, single: Mapping[str, tuple[Any, str]], several: Mapping[str, tuple[Any, str]]) -> None:
+    """Refuse parts of another kind than they are used as.
+
+    Args:
+        whole: whose attributes they are.
+        single: name of a part -> its base, and an example.
+        several: name of a list of parts -> the base of each, and an example.
+
+    Raises:
+        CompositionError: names the first.
+    """
+    kind = type(whole).__name__
+    for name, (base, example) in single.items():
+        value = getattr(whole, name)
+        if not isinstance(value, base):
+            what = f"{value.__name__} is a class" if isinstance(value, type) else f"{value!r} is no {base.__name__}"
+            raise CompositionError(f"{name}: {what}", where=f"{kind}.{name}", remedy=f"use for example {example}")
+    for name, (base, example) in several.items():
+        value = getattr(whole, name)
+        if not isinstance(value, Sequence) or not all(isinstance(part, base) for part in value):
+            raise CompositionError(
+                f"{name}={value!r} is no list of {base.__name__}",
+                where=f"{kind}.{name}",
+                remedy=f"use for example [{example}]",
+            )
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core.tree import Tree
 
-from .ending import kept_best, report_row, stop_reason, trained
+from .ending import kept_best, report_row, require_watched, stop_reason, trained
 from .history import History
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ async def _round(
             row.update(job.evaluation.at_server(learner, model, getattr(data, "test", None)))
         if at_clients:
             row.update(await job.evaluation.at_clients(watch, learner, model, number, job.reducer))
+        if at_server and at_clients >= (job.evaluation.clients != 0) and "failed" not in row:
+            require_watched(job, History([*fed.records, row]))
         last = last or stop_reason(job, History([*fed.records, row])) is not None  # it may be what was measured
     best = state["best"] if model is None else kept_best(job, state["best"], row, model, number)
     return {"course": kept, "best": best, "model": model if last else None}, row

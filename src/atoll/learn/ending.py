@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from atoll.core.errors import ConfigError, nearest
 from atoll.core.tree import Tree
 
 from .by_device import by_device
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from .training import Trained, Training
 
-__all__ = ["StopTraining", "kept_best", "report_row", "stop_reason", "trained"]
+__all__ = ["StopTraining", "kept_best", "report_row", "require_watched", "stop_reason", "trained"]
 
 
 class StopTraining(Exception):  # noqa: N818 - a request, not an error
@@ -28,6 +29,23 @@ def stop_reason(job: Training, history: History) -> str | None:
         if reason is not None:
             return reason
     return f"all {job.rounds} rounds are done" if len(history) >= job.rounds else None
+
+
+def require_watched(job: Training, history: History) -> None:
+    """Refuse to go on where a stop rule or ``keep_best`` looks at what is never measured; asked once everything was measured that will be.
+
+    Raises:
+        ConfigError: no round so far has it.
+    """
+    rules = [(f"Training.stop, {type(rule).__name__}", getattr(rule, "metric", None)) for rule in job.stop]
+    for where, name in [*rules, ("Training.keep_best", job.keep_best)]:
+        if name is not None and name not in history.names:
+            known = [one for one in history.names if isinstance(history[-1].get(one), float)]
+            raise ConfigError(
+                f"metric {name!r} is not measured in this training.{nearest(name, known)}",
+                where=where,
+                remedy=f"use one of {', '.join(known)}",
+            )
 
 
 def report_row(fed: Federation, job: Training, row: dict[str, Any]) -> str | None:

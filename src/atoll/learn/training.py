@@ -20,6 +20,7 @@ from atoll.privacy import Budget
 from .aggregation import Aggregation, Renormalised
 from .algorithm import Algorithm
 from .algorithms import FedAvg
+from .checks import require_kinds, require_parts
 from .declared import declared_bits
 from .downlink import check_downlink
 from .evaluation import Evaluation
@@ -64,6 +65,22 @@ class Trained:
     reason: str
     round: int
     devices: ByDevice
+
+
+_PARTS: dict[str, tuple[Any, str]] = {
+    "algorithm": (Algorithm, "atoll.FedAvg(lr=0.1)"),
+    "topology": (Topology, "atoll.learn.topology.Star()"),
+    "selection": (Selection, "atoll.Uniform(10)"),
+    "aggregation": (Aggregation, "atoll.learn.aggregation.Renormalised()"),
+    "pacing": (Pacing, "atoll.Synchronous()"),
+    "reducer": (Reducer, "atoll.core.reducer.Plain()"),
+    "evaluation": (Evaluation, "atoll.Evaluation(every=5)"),
+}
+_LISTS: dict[str, tuple[Any, str]] = {
+    "uplink": (Stage, "atoll.stages.Clip(1.0)"),
+    "stop": (StopRule, 'atoll.Target("test/accuracy", 0.9)'),
+    "callbacks": (Callable, "print"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,16 +133,12 @@ class Training:
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
+        require_kinds(self)
+        require_parts(self, _PARTS, _LISTS)
         if self.rounds < 1:
             raise ConfigError(f"rounds={self.rounds}", remedy="use at least 1 round")
         if self.checkpoint_every < 1:
             raise ConfigError(f"checkpoint_every={self.checkpoint_every}", remedy="use at least 1 round")
-        if not isinstance(self.algorithm, Algorithm):
-            raise CompositionError(
-                f"{self.algorithm!r} is not an algorithm",
-                where="Training.algorithm",
-                remedy="use for example atoll.FedAvg()",
-            )
         check_downlink(self.down())
         self._check_memory()
         if self.reducer.secure:
