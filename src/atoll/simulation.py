@@ -123,7 +123,8 @@ def simulate(
 
     Args:
         job: a ``Training`` (gives a ``Result``), or an async program over a federation (gives what it returns).
-        islands: the federated data set.
+        islands: the federated data set: what a partitioner gives, or a list or dict of data sets, one a client. A program also takes a dict
+            name -> data of your own kind.
         engine: ``"batched"`` (fast), ``"inline"`` (debug), ``"processes"``, ``"socket"``, or an engine object.
         devices: a cost model of devices and links; by default nothing takes time and nobody fails.
         seed: of everything reproducible.
@@ -138,10 +139,16 @@ def simulate(
             program with an attribute ``tasks``. Its attribute ``others`` names further parties, name -> role.
         on_record: called with every record of metrics.
         on_restore: called with the records of the checkpoint that a resumed run continues from.
+
+    Raises:
+        DataError: the data are not divided among clients, or cannot be used.
+        AtollError: settings that do not go together, and whatever ends the run.
     """
+    from .data.federated import as_population
     from .learn.training import Training
 
     begin = time.perf_counter()
+    islands = as_population(islands)
     chosen = make_engine(engine, workers)
     where = None if folder is None else Path(folder)
     servers = job.others(len(islands)) if isinstance(job, Training) else dict(getattr(job, "others", {}))
