@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,7 @@ class ByDevice:
 
     population: int
     positions: NDArray[np.int64]
-    names: list[str]
+    names: Sequence[str]
     asked: NDArray[np.int64]
     answered: NDArray[np.int64]
     crashed: NDArray[np.int64]
@@ -147,7 +147,7 @@ class ByDevice:
 
     def packed(self) -> dict[str, Any]:
         """As plain values, to be written down."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {**{f.name: getattr(self, f.name) for f in fields(self)}, "names": list(self.names)}
 
     @classmethod
     def unpacked(cls, told: dict[str, Any]) -> ByDevice:
@@ -166,6 +166,22 @@ class ByDevice:
         return made
 
 
+class _Names(Sequence[str]):
+    """Names of some parties, made when they are read: a training of many devices need not wait for words that nobody wants."""
+
+    def __init__(self, parties: Parties) -> None:
+        self._parties = parties
+
+    def __len__(self) -> int:
+        return len(self._parties)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self._parties.names[i] if isinstance(i, slice) else self._parties[int(i)].name
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parties.names)
+
+
 def by_device(fed: Federation) -> ByDevice:
     """What the program of this federation, with everything inside it but observers, has asked of each client."""
     meter, watched = Meter(), f"{fed.slot}/observer"
@@ -182,6 +198,6 @@ def by_device(fed: Federation) -> ByDevice:
     regions = cost.region(parties) if hasattr(cost, "region") and getattr(cost, "regions", None) != 1 else None
     told = {name: columns[name][clients] for name in COLUMNS}
     return ByDevice(
-        population=population, positions=met[clients], names=parties.names, **told, powered=meter.joules is not None,
+        population=population, positions=met[clients], names=_Names(parties), **told, powered=meter.joules is not None,
         regions=regions, elsewhere=elsewhere,
     )  # fmt: skip

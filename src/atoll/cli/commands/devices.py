@@ -65,8 +65,8 @@ def _replies(found: ByDevice) -> Table:
 
 
 def _together(histogram: dict[int, int]) -> list[tuple[str, int]]:
-    """Bars of equal width, as few as fit."""
-    step = max(histogram, default=0) // _BARS + 1
+    """A bar a number, or bars of equal width, as few as fit."""
+    step = 1 if len(histogram) <= _BARS else max(histogram) // _BARS + 1
     bars: dict[int, int] = {}
     for value, clients in histogram.items():
         bars[value // step] = bars.get(value // step, 0) + clients
@@ -78,7 +78,7 @@ def _totals(found: ByDevice) -> Table:
     often = ("crashed", "called_off", "refused")
     columns = ("asked", "answered", *(name for name in often if found[name].any()), "bytes_up", "bytes_down")
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("region", no_wrap=True)
+    table.add_column("region" if found.regions else "", no_wrap=True)
     for name in ("clients", *(column.removeprefix("bytes_").replace("_", " ") for column in columns)):
         table.add_column(name, justify="right", no_wrap=True)
     if found.powered:
