@@ -10,6 +10,7 @@ import atoll
 from atoll.core import tree as T
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError, QuorumError
 from atoll.learn import CustomLearner, Evaluation, Everyone, FedAvg, Patience, Schedule, StopTraining, Target, Training
+from atoll.learn.algorithms import FedNova
 from atoll.stages import Clip
 
 SIZES = [9, 14, 20]
@@ -144,6 +145,21 @@ def test_a_model_that_does_not_fit_the_data():
         run(job(model=atoll.models.linear(7, 3)))
     with pytest.raises(DataError, match="label 2 does not fit a model with 2 outputs"):
         run(job(model=atoll.models.linear(4, 2)))
+
+
+@pytest.mark.parametrize("engine", ["inline", "batched"])
+def test_stages_leave_the_number_of_steps_alone(engine):
+    """Of a reply of FedNova the clip acts on the update, which is shorter than its bound, and not on the three steps beside it."""
+    plain, clipped = (
+        atoll.simulate(
+            job(algorithm=FedNova(lr=1e-3, epochs=3, batch_size=None), uplink=uplink, rounds=2),
+            islands(SIZES),
+            engine=engine,
+        )
+        for uplink in ([], [Clip(1.0)])
+    )
+    np.testing.assert_array_equal(clipped.params["weight"], plain.params["weight"])
+    assert np.any(plain.params["weight"])
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ class FedNova(FedAvg):
         update = T.sub(local["params"], broadcast["params"])
         reply: dict[str, Aggregate] = {
             "normalised": Mean(T.scale(update, 1.0 / (weight + (work.steps < 1))), examples=work.examples),
-            "work": Mean(weight, examples=work.examples),
+            "work": Mean(weight, examples=work.examples, metric=True),  # stages act on updates
         }
         return reply, client
 

@@ -45,7 +45,7 @@ class LossesAlong(Algorithm):
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Report the losses."""
         del broadcast, client
-        return {"losses": Mean(local["losses"], examples=work.examples)}, None
+        return {"losses": Mean(local["losses"], examples=work.examples, metric=True)}, None  # stages act on updates
 
 
 def armijo(losses: Sequence[Any], sizes: Sequence[float], slope: float, share: float) -> float:
