@@ -9,6 +9,8 @@ import atoll
 from atoll.core import tree as T
 from atoll.core.rng import Rng
 from atoll.core.stage import Identity
+from atoll.devices import safa
+from atoll.learn import pacing, topology
 from atoll.learn.algorithms import (
     ADIANA,
     DIANA,
@@ -243,6 +245,47 @@ def test_what_is_charged_is_what_is_sent():
     clipped = run(FedAvg(lr=0.01, **FULL), rounds=1, data=data, uplink=[Clip(1.0), QSGD(127)]).metrics[-1]
     assert clipped["bits_declared"] == packed["bits_declared"]
     assert "bits_declared" not in run(FedAvg(lr=0.01, **FULL), rounds=1, data=data, uplink=[Threshold(0.1)]).metrics[-1]
+
+
+EDGES = {"groups": 2}
+PLACES = {
+    # parts of the training, and bytes a round between edges and cloud
+    "star": ({}, 0),
+    "hierarchical": ({"topology": topology.Hierarchical(**EDGES, every=2)}, 2 * 1750),
+    "in lockstep": ({"topology": topology.Hierarchical(**EDGES, every=2, lockstep=True)}, 2 * 1750),
+    "clusters that gossip": ({"topology": topology.ClusteredGossip(**EDGES)}, 60),
+    "CFL": ({"topology": topology.CFL(), "selection": atoll.Everyone()}, 0),
+    "FedBuff": ({"pacing": pacing.FedBuff(buffer=3)}, 0),
+    "FedAsync": ({"pacing": pacing.FedAsync()}, 0),
+    "tiers": ({"pacing": pacing.Tiered(tiers=2, by="forecast")}, 0),
+    "SAFA": ({"pacing": pacing.SAFA(), "selection": atoll.Everyone()}, 0),
+    "regions": ({"topology": topology.Hierarchical(**EDGES), "pacing": pacing.HybridFL(deadline=1e6)}, 2 * 1900),
+    "gossip": (
+        {
+            "topology": topology.Gossip(mixing=2, compress=QSGD(127), gamma=0.3),
+            "uplink": (),
+            "selection": atoll.Everyone(),
+        },
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_declared_bits_are_within_what_is_measured_wherever_stages_act(where):
+    """For every reply taken (in gossip: every message heard) 8 bits an entry and a norm of 32; the bytes above that are headers, and what edges send."""
+    parts, between = PLACES[where]
+    job = atoll.Training(
+        model=Quadratic(200), algorithm=FedAvg(lr=0.01, **FULL), **{"selection": atoll.Uniform(4), "uplink": [QSGD(127)], "rounds": 3, **parts}
+    )  # fmt: skip
+    rows = atoll.simulate(job, quadratics(8, 200), engine="inline", seed=0, devices=safa("kdd")).metrics
+    bits, taken = sum(row["bits_declared"] for row in rows), sum(row["replied"] for row in rows)
+    each = 8 * 200 + 32
+    if where == "gossip":  # two neighbours, two steps; the rate that a node keeps is mixed too, in an array of its own
+        each, taken = each + 8 + 32, 4 * taken
+    assert bits == taken * each > 0
+    over = sum(row["bytes_up"] for row in rows) - bits / 8
+    assert 0 <= over <= 400 * taken + 3 * between
 
 
 def test_bits_that_the_stages_declare_are_found_once_a_form_and_phase(monkeypatch):

@@ -15,8 +15,9 @@ from .wrapped import dry_reply
 
 if TYPE_CHECKING:
     from .algorithm import Algorithm
+    from .training import Training
 
-__all__ = ["declared_bits"]
+__all__ = ["bits_of", "declare", "declared_bits", "reply_bits"]
 
 
 def declared_bits(algorithm: Algorithm, chain: Chain, params: Tree, phase: str) -> int | None:
@@ -36,18 +37,47 @@ def declared_bits(algorithm: Algorithm, chain: Chain, params: Tree, phase: str) 
     if not chain:
         return None
     total = 0
-    public = chain.public(Rng(0))
     for name, aggregate in dry_reply(algorithm, params, phase).items():
         if aggregate.metric:
             continue
-        value = T.map(np.asarray, aggregate.value)
-        for stage, known in list(zip(chain.stages, public, strict=True))[:-1]:
-            value = stage.encode(value, known, Rng(0).child(name))
-        bits = chain.stages[-1].bits(value)
-        if bits is None or bits != chain.stages[-1].bits(T.map(_largest, value)):
+        bits = bits_of(chain, T.map(np.asarray, aggregate.value), name)
+        if bits is None:
             return None
         total += bits
     return total
+
+
+def bits_of(chain: Chain, value: Tree, name: str = "") -> int | None:
+    """Bits of a value of this form that goes through some stages; ``None`` where that depends on what it holds."""
+    for stage, known in list(zip(chain.stages, chain.public(Rng(0)), strict=True))[:-1]:
+        value = stage.encode(value, known, Rng(0).child(name))
+    bits = chain.stages[-1].bits(value)
+    return None if bits is None or bits != chain.stages[-1].bits(T.map(_largest, value)) else bits
+
+
+def reply_bits(job: Training, state: Tree, phase: str) -> int | None:
+    """Bits that are declared of one reply in a phase of a training; ``None`` where the stages cannot tell.
+
+    Running statistics go through the stages too, and only the learner knows their form: a model that has some is measured alone.
+
+    Args:
+        job: the training.
+        state: a server's: ``{"server": {"params", ...}, "buffers", ...}``.
+        phase: of the round.
+    """
+    return None if state["buffers"] else job.declared(state["server"]["params"], phase)
+
+
+def declare(row: dict[str, Any], bits: int | None, taken: int) -> None:
+    """Write into a round's row, beside its bytes, what is declared of the messages that were taken; nothing where nobody can tell.
+
+    Args:
+        row: of the round; what it holds already is added to.
+        bits: of a message.
+        taken: how many messages.
+    """
+    if bits is not None:
+        row["bits_declared"] = row.get("bits_declared", 0) + bits * taken
 
 
 def _largest(leaf: Any) -> Any:

@@ -19,8 +19,8 @@ class History(Sequence[dict[str, Any]]):
 
     Each row holds ``round``, ``t_start``, ``t_end`` (seconds on the clock), ``selected``, ``replied``, ``rejected``, ``silent``,
     ``bytes_up``, ``bytes_down``, ``loss`` (mean local training loss) and whatever the evaluation measured
-    (``test/accuracy``, ``clients/accuracy/worst_decile``, ...). Where stages act on the way up it holds ``bits_declared`` (what they say that the replies
-    in the sum take), unless that depends on values. On devices it also holds ``crashed``, ``late`` (nobody waits for them),
+    (``test/accuracy``, ``clients/accuracy/worst_decile``, ...). Where stages act on the way up, or on what neighbours send, it holds
+    ``bits_declared`` (what they say that the replies taken, or messages heard, hold), unless that depends on values. On devices it also holds ``crashed``, ``late`` (nobody waits for them),
     ``synchronised`` (copies of the model sent), ``wasted`` (local updates thrown away, a broken number) and ``energy_wh``; with pacings that
     look at single replies ``picked``, ``undrafted``, ``deprecated``, ``version_variance`` and ``begun`` (local updates begun in the round, where clients
     that are invited may still be at work; elsewhere everyone ``selected`` begins one).

@@ -12,6 +12,7 @@ from atoll.core.tree import Tree
 
 from .algorithm import RoundInfo
 from .checks import require_finite
+from .declared import declare, reply_bits
 from .downlink import held_by, lowered
 from .fates import fates
 from .invitation import reply_bytes
@@ -84,7 +85,7 @@ class Phases:
                     self._account(row, error.combined)
                 return state, {**row, "replied": 0, "failed": str(error.what)}, self._nobody(seen)
             self._account(row, combined)
-            self._declare(row, combined, state, phase)
+            declare(row, reply_bits(self.job, state, phase), combined.n)
             if combined.n == 0:  # a quorum of none is content, and there is nothing to fold
                 return state, {**row, "failed": "nobody replied"}, self._nobody(seen)
             info = round_info(self.fed, before, (self.number, True), len(self.invited), combined.n)
@@ -99,17 +100,6 @@ class Phases:
         account(row, combined)
         found = fates(self.fed, combined)
         row.update({**found, **{name: row.get(name, 0) + found[name] for name in _SPENT if name in found}})
-
-    def _declare(self, row: dict[str, Any], combined: Combined, state: Tree, phase: str) -> None:
-        """Write beside the bytes what the stages declare of the replies that were taken; nothing where they cannot tell.
-
-        Running statistics go through the stages too, and only the learner knows their form: a model that has some is measured alone.
-        """
-        if state["buffers"]:
-            return
-        bits = self.job.declared(state["server"]["params"], phase)
-        if bits is not None:
-            row["bits_declared"] = row.get("bits_declared", 0) + bits * combined.n
 
     def _nobody(self, seen: Seen) -> Seen:
         return replace(seen, replied=self.invited[:0], seconds=np.zeros(0), reports={})

@@ -13,6 +13,7 @@ from atoll.core.errors import CompositionError, QuorumError
 from atoll.core.quota import Share
 from atoll.core.tree import Tree
 
+from ..declared import declare, reply_bits
 from ..downlink import held_by, lowered
 from ..fates import fates
 from ..invitation import reply_bytes
@@ -127,6 +128,8 @@ class EdgeVisit:
     def _combine(self, scope: Federation, combined: Combined, sent: Tree) -> None:
         """(4.19) in the form that knows no client: the region's last model stands for all who are not in the sums."""
         account(self.row, combined)
+        state = {"server": sent["broadcast"], "buffers": sent["buffers"]}
+        declare(self.row, reply_bits(self.course.job, state, self.at[1]), combined.n)
         self.row.update(fates(scope, combined))
         self.edge = {**self.edge, "down": held_by(self.edge["down"], combined.senders.positions)}
         self.edc = float(combined.weight.get("update", 0.0))

@@ -17,6 +17,7 @@ from atoll.core.tree import Tree
 from ..algorithm import RoundInfo
 from ..checks import require_finite
 from ..counts import population_examples
+from ..declared import declare, reply_bits
 from ..fates import energy_since
 from ..invitation import Inviter, reply_bytes
 from ..phases import folded, outgoing
@@ -106,7 +107,9 @@ class InFlight(ServerRounds):
         )
         state = {**state, "server": job.algorithm.advance(state["server"], info)}
         require_finite(state["server"]["params"], number)
-        row = {**log.row(), **energy_since(fed, before), **job.evaluation.told(*log.parties(fed))}
+        row = log.row()
+        declare(row, reply_bits(job, state, self.phase), len(log.senders))
+        row |= {**energy_since(fed, before), **job.evaluation.told(*log.parties(fed))}
         return self._learned(fed, state, log, {"round": number, **row}), row
 
     async def updates(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:

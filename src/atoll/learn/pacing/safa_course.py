@@ -15,6 +15,7 @@ from atoll.core.tree import Tree
 
 from ..checks import require_finite
 from ..counts import client_examples
+from ..declared import declare, reply_bits
 from ..fates import energy_since, require_in_time
 from ..invitation import Inviter, reply_bytes
 from ..partial import own_epochs
@@ -187,6 +188,7 @@ class LagTolerantRounds(ServerRounds):
         job, turn, params, before = self.job, state["contacts"], state["server"]["params"], state
         combined = await fed.combine(came.arrived, uplink=job.up(self.phase))
         account(row, combined)
+        declare(row, reply_bits(job, state, self.phase), combined.n)
         parts = combined.value.get("update", [])
         senders = np.array([part.sender for part in parts], dtype=np.int64)
         places, picked = places_of(fed.parties.positions, senders), came.picked(senders)

@@ -32,7 +32,18 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusteredGossip", "EdgeRounds", "Hierarchical", "summed"]
 
-_COUNTS = ("selected", "replied", "silent", "rejected", "crashed", "late", "synchronised", "wasted", "energy_wh")
+_COUNTS = (
+    "selected",
+    "replied",
+    "silent",
+    "rejected",
+    "crashed",
+    "late",
+    "synchronised",
+    "wasted",
+    "energy_wh",
+    "bits_declared",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core import tree as T
+from atoll.core.chain import Chain
 from atoll.core.rng import Rng
 from atoll.core.stage import Stage
 from atoll.core.task import Task
 from atoll.core.tree import Tree
 
+from ..declared import bits_of
 from .graphs import Graph
 from .mixing import mixing_matrix
 from .shared import Share, pulled, shared, with_shared
@@ -62,18 +64,24 @@ class Mixer:
         """A superstep; its message is ``{"key", "round", "step", "members"}``."""
         return Task("atoll.learn.topology:mix", self._task)
 
-    async def mix(self, fed: Federation, nodes: Parties, number: int, key: int) -> Parties:
-        """Run the steps among these nodes; return those that went all the way.
+    async def mix(self, fed: Federation, nodes: Parties, number: int, key: int) -> tuple[Parties, int]:
+        """Run the steps among these nodes; return those that went all the way, and how many messages were heard.
 
         A node that is lost before it posts is not in the round. One that is lost after it posted has given and not taken: the mean then moves.
         """
         everyone = len(nodes) == len(self.names)
         message = {"key": key, "round": number, "members": None if everyone else np.sort(nodes.positions)}
         last = await fed.exchange(nodes, self.task, {**message, "step": 0}, at=(number, 0))
+        heard = 0
         for step in range(1, self.steps + 1):
             mail = last.mail.only_from(set(last.senders.names))
+            heard += len(mail.routes)
             last = await fed.exchange(last.senders, self.task, {**message, "step": step}, mail=mail, at=(number, step))
-        return last.senders
+        return last.senders, heard
+
+    def declared(self, node: Tree) -> int | None:
+        """Bits that the compressor declares of one message of a node in such a state; ``None`` without one, or where it cannot tell."""
+        return None if self.compress is None else bits_of(Chain((self.compress,)), shared(node, self.share))
 
     def weights(self, position: int, key: int, members: Any) -> tuple[dict[str, float], float]:
         """``W_ij`` of a node's neighbours by name, and ``W_ii``."""

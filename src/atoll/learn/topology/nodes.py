@@ -13,6 +13,7 @@ from atoll.core.rng import Rng
 from atoll.core.task import Task
 from atoll.core.tree import Tree
 
+from ..declared import declare
 from ..selection import Candidates, Seen
 from ..server_state import global_model
 from .decentralised import NodeCourse
@@ -57,6 +58,7 @@ class Nodes(NodeCourse):
         self.mixer = mixer
         self.members = members
         self.blocks = blocks_of(self.node, self._begun)
+        self.declared: list[int | None] = []
 
     # ------------------------------------------------------------------ tasks
 
@@ -169,8 +171,9 @@ class Nodes(NodeCourse):
             row |= {"silent": len(done.silent), "rejected": len(done.rejected)}
             if done.errors:
                 row["errors"] = {name: str(error) for name, error in done.errors.items()}
-            mixed = await self.mixer.mix(fed, done.senders, number, self.graph_key(fed, number))
+            mixed, heard = await self.mixer.mix(fed, done.senders, number, self.graph_key(fed, number))
             row["replied"] = len(mixed)
+            declare(row, self._bits(state["init"]), heard)
         except QuorumError as error:
             if self.job.pacing.on_failure == "stop":
                 raise type(error)(error.what, where=f"round {number}, {error.where}", remedy=error.remedy) from error
@@ -179,6 +182,12 @@ class Nodes(NodeCourse):
         row.update(self.job.evaluation.told(invited, mixed))
         selection = self.job.selection.accept(seen, state["selection"])
         return {**state, "selection": selection}, row
+
+    def _bits(self, key: int) -> int | None:
+        """What the compressor declares of a message, found once: the copies that neighbours keep have the form of the first model for ever."""
+        if self.mixer.compress is not None and not self.declared:
+            self.declared.append(self.mixer.declared(self.node.begin(key)))
+        return self.declared[0] if self.declared else None
 
     def _invite(self, fed: Federation, there: Parties, state: Tree, number: int) -> tuple[Parties, int]:
         """The nodes that are awake."""
