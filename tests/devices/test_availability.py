@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.devices import Diurnal, Markov, Windows
+from atoll.core.errors import ConfigError
+from atoll.devices import Availability, Diurnal, Markov, Windows
 from atoll.devices.draws import Population
 
 N = 300
@@ -67,3 +68,39 @@ def test_windows_that_touch_are_one():
     assert kind.leaves(people, who, 4.0, far)[1:].tolist() == [9.0, np.inf]
     assert kind.there(people, who, 9.0).tolist() == [False, False, True]
     assert kind.there(people, who, 20.0).tolist() == [True, False, True]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.builds(Diurnal, st.sampled_from([0.0, 0.3, 0.99, 1.0]), st.just(20.0), seed=st.integers(0, 9))
+    | st.builds(Markov, st.just(9.0), st.sampled_from([12.0, 90.0, np.inf]), st.sampled_from([1.0, 0.7]), st.integers(0, 9)),
+    st.floats(1.0, 60.0),
+    st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=5),
+)  # fmt: skip
+def test_what_is_recorded_says_the_same_to_the_bit(kind, until, shares):
+    """At any moment, and at those at which somebody comes or goes, and just before."""
+    people, who = Population(20, 3), np.array([7, 3, 19, 0, 3])
+    known = kind.recorded(people, until)
+    edges = np.concatenate(known.columns[1:])[:40:5]
+    moments = [s * until for s in shares] + [float(m) for m in edges] + [float(np.nextafter(m, 0)) for m in edges]
+    for now in (m for m in moments if 0 <= m < until):
+        there = kind.there(people, who, now)
+        assert np.array_equal(known.there(people, who, now), there)
+        ends = np.array([40.0, 1.0, 20.0, 3.0, 0.5]) + now
+        ours, its = (k.leaves(people, who, now, ends)[there] for k in (kind, known))
+        assert np.array_equal(np.where(ours < ends[there], ours, np.inf), np.where(its < ends[there], its, np.inf))
+    with pytest.raises(ConfigError, match=r"the windows are known up to .* s .*record them with a later until"):
+        known.there(people, who, until)
+
+
+def test_windows_are_recorded_as_they_are_and_a_rule_of_ones_own_says_what_it_needs():
+    kind, people = Windows([(1, 0.0, 5.0)], until=9.0), Population(3)
+    assert kind.recorded(people, 9.0) is kind
+    with pytest.raises(ConfigError, match=r"until=10 s, and the windows are known up to 9 s.*ask for at most 9 s"):
+        kind.recorded(people, 10.0)
+    with pytest.raises(ConfigError, match=r"Availability cannot be recorded.*give it a method recorded"):
+        Availability().recorded(people, 9.0)
+    with pytest.raises(ConfigError, match="until=0 seconds"):
+        Windows([], until=0)
+    with pytest.raises(ConfigError, match="nobody ever comes or goes"):
+        Markov(np.inf, np.inf)

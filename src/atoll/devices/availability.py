@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,24 +11,11 @@ from numpy.typing import NDArray
 from atoll.core.errors import ConfigError
 
 from .draws import Population, key_of, uniforms
+from .presence import Availability
 from .traits import probability
+from .windows import Windows
 
 __all__ = ["Availability", "Diurnal", "Markov", "Windows"]
-
-
-@dataclass(frozen=True)
-class Availability:
-    """Who is there at a moment, and until when."""
-
-    def there(self, population: Population, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
-        """Whether each device can be asked."""
-        raise NotImplementedError
-
-    def leaves(
-        self, population: Population, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """When each device that is there goes away; any time after its ``until``, or ``inf``, if not before."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -55,25 +42,55 @@ class Diurnal(Availability):
         if not self.day > 0:
             raise ConfigError(f"day={self.day} seconds", where="Diurnal", remedy="use a positive number")
 
-    def _hour(self, population: Population, positions: NDArray[np.int64], now: float) -> NDArray[np.float64]:
-        """Seconds since each device's day began."""
+    @property
+    def _always(self) -> bool:
+        """Whether what is missing of a day is less than moments of a simulation can tell apart."""
+        return self.share > 1.0 - 1e-12
+
+    def _shift(self, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """When each device's day number 0 begins, in days."""
         zones = uniforms(key_of(self.seed, "zone"), np.arange(len(population.names)))
-        own = uniforms(key_of(self.seed, "hour"), positions)
-        begins = self.regions * zones[population.region[positions]] + self.devices * own
-        return np.mod(now - self.day * begins, self.day)
+        return self.regions * zones[population.region[positions]] + self.devices * uniforms(
+            key_of(self.seed, "hour"), positions
+        )
+
+    def _stay(
+        self, shift: NDArray[np.float64], number: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """When a device comes and goes in its day of a number. Everything else follows from these two, to the bit."""
+        begin = (number + shift) * self.day
+        return begin, np.minimum(begin + self.share * self.day, (number + 1.0 + shift) * self.day)
+
+    def _number(self, shift: NDArray[np.float64], now: float) -> NDArray[np.float64]:
+        """The number of each device's day at a moment: its day has begun, and the next has not."""
+        number = np.floor(now / self.day - shift)
+        early, late = (number + shift) * self.day > now, (number + 1.0 + shift) * self.day <= now
+        return number - early + late
 
     def there(self, population: Population, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
         """In the first ``share`` of its day."""
-        return self._hour(population, positions, now) < self.share * self.day
+        return self.leaves(population, positions, now, np.full(len(positions), np.inf)) > now
 
     def leaves(
         self, population: Population, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """At the end of that share; never where it is the whole day."""
         del until
-        if self.share == 1.0:
+        if self._always:
             return np.full(len(positions), np.inf)
-        return now + self.share * self.day - self._hour(population, positions, now)
+        shift = self._shift(population, positions)
+        return self._stay(shift, self._number(shift, now))[1]
+
+    def recorded(self, population: Population, until: float) -> Windows:
+        """Its days."""
+        who = population.positions
+        if self._always:
+            return Windows.of(who, np.full(len(who), -np.inf), np.full(len(who), np.inf), until)
+        shift = self._shift(population, who)
+        numbers = self._number(shift, 0.0)[:, None] + np.arange(math.ceil(until / self.day) + 1.0)
+        begin, end = self._stay(shift[:, None], numbers)
+        kept = (begin < end) & (end > 0.0) & (begin < until)
+        return Windows.of(np.nonzero(kept)[0], begin[kept], end[kept], until)
 
 
 @dataclass(frozen=True)
@@ -103,6 +120,17 @@ class Markov(Availability):
                 where="Markov",
                 remedy="use positive numbers and a step with step / on + step / off <= 1",
             )
+        if math.isinf(self.on) and math.isinf(self.off):
+            raise ConfigError(
+                f"on={self.on}, off={self.off} seconds: nobody ever comes or goes",
+                where="Markov",
+                remedy="give at least one of them a finite number",
+            )
+
+    def _step(self, now: float) -> int:
+        """The number of the step at a moment: ``step * number <= now < step * (number + 1)``, to the bit."""
+        number = int(now // self.step)
+        return number + (self.step * (number + 1) <= now) - (self.step * number > now)
 
     def _says(self, positions: NDArray[np.int64], step: int) -> NDArray[np.int8]:
         """1 come, -1 go, 0 stay."""
@@ -113,7 +141,7 @@ class Markov(Availability):
     def there(self, population: Population, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
         """What was last said."""
         del population
-        step, state = int(now // self.step), np.zeros(len(positions), dtype=np.int8)
+        step, state = self._step(now), np.zeros(len(positions), dtype=np.int8)
         open_ = np.arange(len(positions))
         while len(open_):
             state[open_] = self._says(positions[open_], step)
@@ -125,7 +153,7 @@ class Markov(Availability):
     ) -> NDArray[np.float64]:
         """At the next step that says "go"."""
         del population
-        step, when = int(now // self.step) + 1, np.full(len(positions), np.inf)
+        step, when = self._step(now) + 1, np.full(len(positions), np.inf)
         open_ = np.flatnonzero(step * self.step < until)
         while len(open_):
             going = self._says(positions[open_], step) < 0
@@ -135,58 +163,24 @@ class Markov(Availability):
             open_ = open_[step * self.step < until[open_]]
         return when
 
-
-@dataclass(frozen=True, eq=False)
-class Windows(Availability):
-    """You say when: a device is there in its windows only.
-
-    Args:
-        windows: ``(position, begin, end)`` of each window, ``begin <= now < end``.
-        others: whether devices without a window are always there, or never.
-    """
-
-    windows: Sequence[tuple[int, float, float]]
-    others: bool = True
-    _rows: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        merged: list[tuple[int, float, float]] = []
-        for position, begin, end in sorted((int(p), float(b), float(e)) for p, b, e in self.windows):
-            if position < 0 or not begin < end:
-                raise ConfigError(
-                    f"a window of device {position} from {begin:g} to {end:g}",
-                    where="Windows",
-                    remedy="give a position of at least 0, and an end after the beginning",
-                )
-            if merged and merged[-1][0] == position and begin <= merged[-1][2]:
-                merged[-1] = (position, merged[-1][1], max(end, merged[-1][2]))
-            else:
-                merged.append((position, begin, end))
-        columns = np.array(merged, dtype=np.float64).reshape(-1, 3)
-        object.__setattr__(self, "_rows", (columns[:, 0].astype(np.int64), columns[:, 1], columns[:, 2]))
-
-    def _ends(self, population: Population, now: float) -> NDArray[np.float64]:
-        """When the window that each device is in ends; ``-inf`` outside of any."""
-        who, begin, end = self._rows
-        if len(who) and who.max() >= population.size:
-            raise ConfigError(
-                f"a window of device {who.max()}, and there are {population.size}",
-                where="Windows",
-                remedy="give positions in the population",
-            )
-        ends = np.full(population.size, np.inf if self.others else -np.inf)
-        ends[who] = -np.inf
-        open_ = (begin <= now) & (now < end)
-        ends[who[open_]] = end[open_]
-        return ends
-
-    def there(self, population: Population, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
-        """In a window."""
-        return self._ends(population, now)[positions] > now
-
-    def leaves(
-        self, population: Population, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """When the window ends."""
-        del until
-        return self._ends(population, now)[positions]
+    def recorded(self, population: Population, until: float) -> Windows:
+        """Step by step; a stay that lasts beyond ``until`` is followed to its end."""
+        everyone = population.positions
+        came = np.where(self.there(population, everyone, 0.0), 0.0, np.nan)  # since when each is there
+        rows: list[tuple[NDArray[np.int64], NDArray[np.float64], float]] = []
+        step, asked = 1, everyone
+        while True:
+            moment = step * self.step
+            if moment >= until:  # who is away stays away as far as it is told
+                asked = asked[~np.isnan(came[asked])]
+            if not len(asked) or (moment >= until and math.isinf(self.on)):
+                break
+            says = self._says(asked, step)
+            going, coming = asked[(says < 0) & ~np.isnan(came[asked])], asked[(says > 0) & np.isnan(came[asked])]
+            rows.append((going, came[going], moment))
+            came[going], came[coming] = np.nan, moment
+            step += 1
+        left = asked[~np.isnan(came[asked])]
+        rows.append((left, came[left], math.inf))
+        who, begin = (np.concatenate([row[i] for row in rows]) for i in (0, 1))
+        return Windows.of(who, begin, np.repeat([row[2] for row in rows], [len(row[0]) for row in rows]), until)

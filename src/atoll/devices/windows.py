@@ -1,0 +1,134 @@
+"""Availability as data: when each device is there, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.errors import ConfigError
+
+from .draws import Population
+from .presence import Availability
+
+__all__ = ["Windows"]
+
+
+@dataclass(frozen=True, eq=False)
+class Windows(Availability):
+    """You say when: a device is there in its windows only.
+
+    Columns are sorted by device and time; a question costs a binary search for each device that is asked about, however many windows there are.
+
+    Args:
+        windows: ``(position, begin, end)`` of each window, ``begin <= now < end``.
+        others: whether devices without a window are always there, or never.
+        until: seconds up to which this is known; who asks about a later moment is refused. By default it holds for ever.
+    """
+
+    windows: Sequence[tuple[int, float, float]]
+    others: bool = True
+    until: float | None = None
+    columns: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.until is not None and not self.until > 0:
+            raise ConfigError(f"until={self.until} seconds", where="Windows", remedy="use a positive number")
+        rows = np.array(self.windows, dtype=np.float64).reshape(-1, 3)
+        rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
+        wrong = np.flatnonzero(~((rows[:, 0] >= 0) & (rows[:, 1] < rows[:, 2])))
+        if len(wrong):
+            position, begin, end = rows[wrong[0]]
+            raise ConfigError(
+                f"a window of device {position:.0f} from {begin:g} to {end:g}",
+                where="Windows",
+                remedy="give a position of at least 0, and an end after the beginning",
+            )
+        rows = _merged(rows)
+        columns = rows[:, 0].astype(np.int64), rows[:, 1].copy(), rows[:, 2].copy()
+        for column in columns:
+            column.flags.writeable = False
+        object.__setattr__(self, "columns", columns)
+
+    @classmethod
+    def of(
+        cls, who: NDArray[np.int64], begin: NDArray[np.float64], end: NDArray[np.float64], until: float | None
+    ) -> Windows:
+        """Windows from columns; who has none is never there."""
+        return cls(cast("Sequence[tuple[int, float, float]]", np.column_stack([who, begin, end])), False, until)
+
+    def _ends(self, population: Population, positions: NDArray[np.int64], now: float) -> NDArray[np.float64]:
+        """When the window that each device is in ends; ``-inf`` outside of any.
+
+        Raises:
+            ConfigError: a window is of a device that there is not; nobody knows of this moment.
+        """
+        who, begin, end = self.columns
+        if len(who) and who[-1] >= population.size:
+            raise ConfigError(
+                f"a window of device {who[-1]}, and there are {population.size}",
+                where="Windows",
+                remedy="give positions in the population",
+            )
+        if self.until is not None and now >= self.until:
+            raise ConfigError(
+                f"who is there at {now:g} s is asked for, and the windows are known up to {self.until:g} s",
+                where="Windows",
+                remedy="record them with a later until, or end the run sooner",
+            )
+        first, after = np.searchsorted(who, positions, "left"), np.searchsorted(who, positions, "right")
+        low, high = first.copy(), after.copy()  # those before low have begun, those from high on have not
+        while (low < high).any():
+            middle = (low + high) // 2
+            begun = (low < high) & (begin[np.minimum(middle, len(begin) - 1)] <= now)
+            low, high = np.where(begun, middle + 1, low), np.where(begun, high, middle)
+        ends = np.full(len(positions), -np.inf)
+        inside = np.flatnonzero(low > first)
+        ends[inside] = end[low[inside] - 1]
+        ends[ends <= now] = -np.inf
+        if self.others:
+            ends[first == after] = np.inf
+        return ends
+
+    def there(self, population: Population, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
+        """In a window."""
+        return self._ends(population, positions, now) > now
+
+    def leaves(
+        self, population: Population, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """When the window ends."""
+        del until
+        return self._ends(population, positions, now)
+
+    def recorded(self, population: Population, until: float) -> Windows:
+        """Itself.
+
+        Raises:
+            ConfigError: it does not know so much.
+        """
+        if self.until is not None and until > self.until:
+            raise ConfigError(
+                f"until={until:g} s, and the windows are known up to {self.until:g} s",
+                where="Windows",
+                remedy=f"ask for at most {self.until:g} s",
+            )
+        self._ends(population, population.positions[:0], 0.0)
+        return self
+
+
+def _merged(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sorted rows, those of one device that touch or overlap as one."""
+    same = rows[1:, 0] == rows[:-1, 0]
+    if not (same & (rows[1:, 1] <= rows[:-1, 2])).any():
+        return rows
+    merged: list[list[float]] = []
+    for position, begin, end in rows.tolist():
+        if merged and merged[-1][0] == position and begin <= merged[-1][2]:
+            merged[-1][2] = max(end, merged[-1][2])
+        else:
+            merged.append([position, begin, end])
+    return np.array(merged)
