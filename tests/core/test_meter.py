@@ -97,7 +97,7 @@ def test_energy_of_the_devices_survives_in_flight_and_on_disk(tmp_path):
 
     class Hungry:
         def plan(self, parties, plan):
-            told.append(plan.spent().tolist())
+            told.append(plan.lacking().tolist())
             n = len(parties)
             done = np.arange(n) != 1
             return Outcomes(

@@ -68,11 +68,11 @@ def some(positions):
     return Parties(Roster(N), np.array(positions, dtype=np.int64))
 
 
-def request(positions, turn=1, now=0.0, spent=None):
+def request(positions, turn=1, now=0.0, lacking=None):
     """A request whose work depends on the position, like a population's sizes do."""
     rows = np.array([50.0 + 7 * p for p in positions])
     work = Workload(rows, rows / 10, np.ones(len(rows)))
-    return replace(planned(rows, down=5000, turn=turn, now=now), work=lambda: work, spent=spent)
+    return replace(planned(rows, down=5000, turn=turn, now=now), work=lambda: work, lacking=lacking)
 
 
 @settings(max_examples=60, deadline=None)
@@ -174,10 +174,11 @@ def test_an_empty_battery_declines_and_recharges():
     fleet = Fleet(
         Cycles(1e9, 1e6, 1e3), Throughput(1e9), power=Power(0.0, 1.0), battery=Battery(10.0, watts=0.5, reserve=0.2)
     )
-    spent = np.array([0.0, 4.0, 5.0, 9.0])
+    lacks = np.array([0.0, 4.0, 5.0, 9.0])
 
     def asked(now):
-        return fleet.plan(some(range(4)), replace(planned([4.0] * 4, now=now), spent=lambda: spent)).reason.tolist()
+        lacking = np.maximum(0.0, lacks - fleet.recharge * now)
+        return fleet.plan(some(range(4)), replace(planned([4.0] * 4, now=now), lacking=lambda: lacking)).reason.tolist()
 
     assert asked(0.0) == [0, 0, 5, 5]  # 4 J are needed, and 2 J kept
     assert asked(2.0) == [0, 0, 0, 5]

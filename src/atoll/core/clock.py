@@ -39,7 +39,8 @@ class Plan:
         work: called when the model wants it: the declared work of each party, as columns.
         turn: the number of the round in which the request is made: the first part of its label ``at=(turn, ...)`` where that is a whole number,
             else how many requests of the task came before. Draws by turn and party are the same for every program that has rounds.
-        spent: called when the model wants it: joules that each party has spent on earlier requests, as the meters have it; ``None`` is nothing.
+        lacking: called when the model wants it: joules that each party's battery lacks of being full: what it has spent on earlier requests, as the meters
+            have it, less what it has taken in since with the model's ``recharge``, and never below 0. ``None`` is nothing.
     """
 
     request: str
@@ -49,7 +50,7 @@ class Plan:
     key: int
     work: Callable[[], Workload]
     turn: int = 0
-    spent: Callable[[], NDArray[np.float64]] | None = None
+    lacking: Callable[[], NDArray[np.float64]] | None = None
 
 
 REASONS = ("answered", "crashed", "left", "unavailable", "too little memory", "empty battery")
@@ -105,7 +106,8 @@ class Cost(Protocol):
 
     It may offer ``forecast(parties, plan) -> seconds``, what each would take if nothing went wrong, and ``available(parties, now) -> mask``, who can be
     asked at all at a moment; see ``Federation.forecast`` and ``Federation.available``. And ``require_turns(parties, last)``, which refuses a run up to a
-    turn that it could not plan, before anyone is contacted.
+    turn that it could not plan, before anyone is contacted. Where it has a number ``recharge``, the batteries of all devices are filled with so many
+    watts all the time; by default with none.
     """
 
     def plan(self, parties: Parties, plan: Plan) -> Outcomes:

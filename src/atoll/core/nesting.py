@@ -71,5 +71,6 @@ async def end(fed: Federation, child: Federation) -> None:
         del chains[home]
     for member in [child, *child.below()]:
         fed.meter.absorb(member.meter)
+        fed.traffic.draws.extend(member.traffic.draws)
         del fed.family[member.slot], fed.world.traffics[member.slot]
     fed.world.checkpoints.end(fed.slot, child.slot)

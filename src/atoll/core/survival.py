@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from .batteries import Draw
 from .files import read_message, write_message
 from .meter import Meter
 from .rng import hash64
@@ -34,16 +37,29 @@ async def checkpoint(fed: Federation, state: Tree) -> None:
         homes = sorted({fed.home, *fed.homes, *(h for m in covered for h in (m.home, *m.homes))})
         chains = {home: await _commit(fed, home, number) for home in homes}
         counted = [m for m in fed.below() if not m.nested]
-        books = {m.slot: _book(m, number) for m in [fed, *counted]}
+        everyone = set(world.traffics) == {m.slot for m in [fed, *covered]}  # nobody goes back beyond this
+        settled = (
+            None
+            if world.batteries is None
+            else world.batteries.settle(fed.clock.now())
+            if everyone
+            else world.batteries.settled
+        )
+        books = {m.slot: _book(m, number, settled=everyone) for m in [fed, *counted]}
         content = {
             "state": state,
             "clock": float(fed.clock.now()),
             "homes": chains,
+            "batteries": settled,
             "book": books.pop(fed.slot),
             "below": books,
         }
         store.write(fed.slot, content, world.engine.choices, [m.slot for m in covered])
         store.chains.update(chains)
+        if world.batteries is not None and everyone:
+            world.batteries.settled = settled or {}
+            for member in [fed, *covered]:
+                member.traffic.draws = []
         for member in [fed, *counted]:
             book = content["book"] if member is fed else books[member.slot]
             member.written = (len(member.records), list(book["segments"]))
@@ -60,8 +76,8 @@ async def _commit(fed: Federation, home: str, number: int) -> list[str]:
     return fresh if full else [*old, *fresh]
 
 
-def _book(fed: Federation, number: int) -> dict[str, Any]:
-    """What a scope has counted and recorded, and what it has under way."""
+def _book(fed: Federation, number: int, *, settled: bool) -> dict[str, Any]:
+    """What a scope has counted and recorded, and what it has under way; and its draws on batteries, unless they are settled with all others'."""
     folder = fed.world.folder
     done, names = fed.written
     full = len(names) >= MOST_SEGMENTS
@@ -75,6 +91,7 @@ def _book(fed: Federation, number: int) -> dict[str, Any]:
         "meter": fed.meter.save(),
         "counts": dict(fed.counts),
         "flights": fed.traffic.save(),
+        "draws": [] if settled else [draw._asdict() for draw in fed.traffic.draws],
         "segments": segments,
         "records": list(fed.records) if folder is None else None,
     }
@@ -100,6 +117,10 @@ async def restore(fed: Federation, initial: Tree) -> Any:
         fed.homes = set(content["homes"]) - {fed.home}
     if fed.slot == "main" and fed.world.resume and fed.world.on_restore is not None:
         fed.world.on_restore(fed.records)
+    if fed.world.batteries is not None:
+        settled = dict((content or {}).get("batteries") or {}) if fed.slot == "main" else fed.world.batteries.settled
+        drawn = [draw for traffic in fed.world.traffics.values() for draw in traffic.draws]
+        fed.world.batteries.restart(settled, drawn)
     if content is None:
         return initial
     if fed.slot == "main":
@@ -118,3 +139,7 @@ def _read(fed: Federation, book: dict[str, Any]) -> None:
         fed.records = [row for name in book["segments"] for row in read_message(folder / name)["records"]]
     fed.written = (len(fed.records), list(book["segments"]))
     fed.traffic.load(book["flights"], fed.home, lambda name: resolve(name, registry))
+    fed.traffic.draws = [
+        Draw(draw["moment"], np.array(draw["positions"]), np.array(draw["microjoules"]))
+        for draw in book.get("draws", ())
+    ]

@@ -10,6 +10,7 @@ import numpy as np
 
 from . import message as M
 from .ahead import added, singly
+from .batteries import Draw
 from .clock import Free, Outcomes, Plan
 from .errors import ConfigError, QuorumError
 from .flight import Arrivals, Flight, Handle
@@ -39,6 +40,7 @@ class Traffic:
 
     Attributes:
         cost: what its requests take of devices and links.
+        draws: what its requests took from batteries since all was last settled; see ``Batteries``.
     """
 
     def __init__(self, world: World, hub: str, meter: Meter) -> None:
@@ -47,6 +49,7 @@ class Traffic:
         self.meter = meter
         self.cost = world.cost
         self.flights: list[Flight] = []
+        self.draws: list[Draw] = []
 
     def send(
         self,
@@ -77,6 +80,7 @@ class Traffic:
             spending = outcomes.spending
             if energy is not None:
                 self.meter.energy(self.hub, parties.positions, energy)
+                self._draw(Draw.of(now, parties.positions, energy))
         total = int(sent.sum()) if isinstance(sent, np.ndarray) else sent * n
         open_, waiting = np.isfinite(arrives), np.zeros(n, dtype=bool)
         flight = Flight(request, parties, arrives, fraction, version, now, total, open_, waiting, lost)
@@ -104,6 +108,12 @@ class Traffic:
         less = which[spent < charged]
         self.meter.energy(self.hub, flight.parties.positions[less], -charged[spent < charged])
         self.meter.energy(self.hub, flight.parties.positions[less], flight.energy[less])
+        self._draw(Draw.of(self.world.clock.now(), flight.parties.positions[which], spent, charged))
+
+    def _draw(self, draw: Draw) -> None:
+        if self.world.batteries is not None and len(draw.positions):
+            self.world.batteries.draw(draw)
+            self.draws.append(draw)
 
     def plan(
         self,
@@ -116,8 +126,8 @@ class Traffic:
         """The request as a cost model sees it."""
         told = up() if callable(up) else up
         reply = request.task.reply_bytes or 0 if told is None else told
-        work, spent = (lambda: self._work(request, parties)), (lambda: self.world.spent(parties.positions))
-        return Plan(request.id, down, reply, now, request.key, work, request.turn, spent)
+        work, lacking = (lambda: self._work(request, parties)), (lambda: self.world.lacking(parties.positions, now))
+        return Plan(request.id, down, reply, now, request.key, work, request.turn, lacking)
 
     def _work(self, request: Request, parties: Parties) -> Workload:
         population, task = self.world.population, request.task

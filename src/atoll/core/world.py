@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from .batteries import Batteries
 from .checkpoint import CheckpointStore
 from .clock import Clock, Cost, Free
 from .cohort import Population
@@ -79,10 +80,16 @@ class World:
         self.decisions = Decisions(None if self.folder is None else self.folder / "decisions.jsonl")
         self._known: set[str] = set()
         self.traffics: dict[str, Traffic] = {}  # of every scope and nested program, by slot
+        watts = float(getattr(self.cost, "recharge", 0.0))
+        self.batteries = Batteries(watts) if watts else None  # without, they lack what was spent
 
     def spent(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Joules that each of these parties has spent so far, whoever asked."""
         return sum((t.meter.spent(positions) for t in self.traffics.values()), np.zeros(len(positions)))
+
+    def lacking(self, positions: NDArray[np.int64], now: float) -> NDArray[np.float64]:
+        """Joules that each of these parties' batteries lacks of being full; see ``Plan.lacking``."""
+        return self.spent(positions) if self.batteries is None else self.batteries.lacking(positions, now)
 
     def note_secret_seed(self) -> None:
         """Say in the ledger, once, that secrets come from a seed."""

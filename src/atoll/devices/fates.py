@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from atoll.core.clock import REASONS, Outcomes, Plan, Spending
 from atoll.core.errors import ConfigError
 
-from .draws import Population, key_of
-from .traits import lift
+from .draws import Population
 
 if TYPE_CHECKING:
     from .fleet import Fleet
@@ -91,9 +90,13 @@ def fates(fleet: Fleet, population: Population, positions: NDArray[np.int64], pl
     moment = np.where(crashed, times.begun + point * times.train if training else point * whole, whole)
     share = point if training else times.share(moment)
     reason = np.where(crashed, CRASHED, 0).astype(np.int8)
+    there = None
     if fleet.availability is not None:
+        there = fleet.availability.there(population, positions, plan.now)
         start = plan.now + times.wait
-        leaves = fleet.availability.leaves(population, positions, plan.now, start + whole) - start
+        until = start + whole
+        leaves = fleet.availability.leaves(population, positions, plan.now, until)
+        leaves = np.where(there & (leaves < until), leaves, np.where(there, np.inf, -np.inf)) - start
         left = leaves < moment
         moment, reason[left] = np.where(left, np.maximum(leaves, 0.0), moment), LEFT
         share = np.where(left, times.share(moment), share)
@@ -102,7 +105,7 @@ def fates(fleet: Fleet, population: Population, positions: NDArray[np.int64], pl
     energy = _spent(fleet, times, moment, fraction, failed)
     seconds = times.wait + moment + np.where(failed, fleet.notice, 0.0)
     found = Fates(seconds, reason, fraction, energy, _spending(fleet, times, moment))
-    for why, cannot in _unable(fleet, population, positions, plan, times):
+    for why, cannot in _unable(fleet, population, positions, plan, times, there):
         found.reason[cannot], found.fraction[cannot], found.seconds[cannot] = why, 0.0, fleet.notice
         if found.energy is not None:
             found.energy[cannot] = 0.0
@@ -146,19 +149,24 @@ def _spending(fleet: Fleet, times: Times, moment: NDArray[np.float64]) -> Spendi
 
 
 def _unable(
-    fleet: Fleet, population: Population, positions: NDArray[np.int64], plan: Plan, times: Times
+    fleet: Fleet,
+    population: Population,
+    positions: NDArray[np.int64],
+    plan: Plan,
+    times: Times,
+    there: NDArray[np.bool_] | None,
 ) -> list[tuple[int, NDArray[np.bool_]]]:
     """What keeps devices from beginning, the weightiest last."""
     found: list[tuple[int, NDArray[np.bool_]]] = []
     needs = _whole(fleet, times)
     if fleet.battery is not None and needs is not None:
-        capacity = population.column(lift(fleet.battery.capacity), key_of(fleet.seed, "battery"), positions)
-        spent = np.zeros(len(positions)) if plan.spent is None else plan.spent()
-        found.append((BATTERY, fleet.battery.charge(capacity, spent, plan.now) < needs))
-    if fleet.availability is not None:
-        found.append((AWAY, ~fleet.availability.there(population, positions, plan.now)))
+        lacking = np.zeros(len(positions)) if plan.lacking is None else plan.lacking()
+        capacity = fleet.column("battery", population, positions)
+        found.append((BATTERY, fleet.battery.charge(capacity, lacking) < needs))
+    if there is not None:
+        found.append((AWAY, ~there))
     if fleet.memory is not None:
-        every = population.column(lift(fleet.memory.size), key_of(fleet.seed, "memory"), population.positions)
+        every = fleet.column("memory", population, population.positions)
         size, copies = every[positions], fleet.memory.copies * times.size
         if len(copies) and copies.min() > every.max():
             raise ConfigError(

@@ -15,11 +15,13 @@ from atoll.core.party import Parties
 
 from .availability import Availability
 from .compute import BatchRate, Compute
+from .distributions import Distribution
 from .draws import Population, key_of, region_names
 from .fates import Fates, Times, fates
 from .links import Backhaul, Link, Throughput
 from .power import Battery, Memory, Power
 from .traces import Generated, Recorded, Trace
+from .traits import lift
 
 __all__ = ["Fleet"]
 
@@ -96,7 +98,7 @@ class Fleet:
     def _check_regions(self) -> None:
         names = region_names(self.regions)
         self.trace.check_regions(names)
-        for name, trait in {"speed": self.compute.trait, **self.link.traits}.items():
+        for name, trait in self.traits.items():
             trait.check_regions(names, name)
 
     # ------------------------------------------------------------------ the contract of a cost model
@@ -140,6 +142,11 @@ class Fleet:
         """Seconds from one server, or role of a session, to another."""
         return 0.0 if self.backhaul is None else self.backhaul.seconds(source, target, float(self.charged(nbytes)))
 
+    @property
+    def recharge(self) -> float:
+        """Watts with which every battery is filled, all the time; see ``Cost``."""
+        return 0.0 if self.battery is None else self.battery.watts
+
     # ------------------------------------------------------------------ times
 
     def charged(self, nbytes: Any) -> NDArray[np.float64]:
@@ -155,7 +162,7 @@ class Fleet:
         largest = np.max(plan.down, initial=0)
         reply = float(self.charged(plan.up if plan.up > 0 else largest))
         speed = self.trait("speed", parties)
-        traits = {name: self._column(name, trait, population, positions) for name, trait in self.link.traits.items()}
+        traits = {name: self.column(name, population, positions) for name in self.link.traits}
         rate_down, rate_up = self.link.rates(traits)
         receive, work, answer = down / rate_down, self.compute.seconds(plan.work(), speed), reply / rate_up
         size = np.maximum(down, reply)
@@ -165,12 +172,26 @@ class Fleet:
         return Times(wait, self.latency, receive, work, answer, speed, size)
 
     def trait(self, name: str, parties: Parties) -> NDArray[np.float64]:
-        """A trait of these devices by name: ``"speed"``, and what the link has."""
-        traits = {"speed": self.compute.trait, **self.link.traits}
+        """A trait of these devices by name: see ``traits``."""
+        population, positions, _ = self._who(parties)
+        return self.column(name, population, positions)
+
+    @property
+    def traits(self) -> dict[str, Distribution]:
+        """How each trait is spread: ``"speed"``, what the link has, and ``"battery"`` (joules) and ``"memory"`` (bytes) where there are any."""
+        found = {"speed": self.compute.trait, **self.link.traits}
+        if self.battery is not None:
+            found["battery"] = lift(self.battery.capacity)
+        if self.memory is not None:
+            found["memory"] = lift(self.memory.size)
+        return found
+
+    def column(self, name: str, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """A trait of the devices at these positions of a population."""
+        traits = self.traits
         if name not in traits:
             raise ConfigError(f"{name!r} is no trait of this fleet", where="Fleet", remedy=f"use {', '.join(traits)}")
-        population, positions, _ = self._who(parties)
-        return self._column(name, traits[name], population, positions)
+        return population.column(traits[name], key_of(self.seed, name), positions)
 
     def region(self, parties: Parties) -> list[str]:
         """The name of each device's region."""
@@ -208,11 +229,6 @@ class Fleet:
             return population, positions, None
         wired = positions >= population.size
         return population, np.where(wired, 0, positions), wired
-
-    def _column(
-        self, name: str, trait: Any, population: Population, positions: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        return population.column(trait, key_of(self.seed, name), positions)
 
     @staticmethod
     def _with_servers(found: Fates, wired: NDArray[np.bool_], times: Times) -> Outcomes:

@@ -57,8 +57,9 @@ class Power:
 class Battery:
     """A device whose battery does not hold the energy of a request declines it.
 
-    Charge is ``min(capacity, capacity + watts * now - spent)``. The rule is simple: what a full battery could not take in is not lost, so that a
-    device which was idle for long recovers at once; with ``watts=0`` it is exact.
+    It is full in the beginning, takes in ``watts`` while it is not full, and gives the energy of a participation at once when that begins (what it saves
+    by being called off, at that moment): ``charge = min(capacity, charge + watts * seconds)`` from one participation to the next. How much a battery
+    lacks is kept by whoever keeps the meters, see ``Plan.lacking``; it is counted in whole microjoules.
 
     Args:
         capacity: joules of each device when it is full, as it is in the beginning.
@@ -79,10 +80,9 @@ class Battery:
                 remedy="use watts of at least 0 and a reserve from 0 to 1",
             )
 
-    def charge(self, capacity: NDArray[np.float64], spent: NDArray[np.float64], now: float) -> NDArray[np.float64]:
-        """Joules that each device may spend now."""
-        held = np.minimum(capacity, capacity + self.watts * now - spent)
-        return np.maximum(0.0, held - self.reserve * capacity)
+    def charge(self, capacity: NDArray[np.float64], lacking: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Joules that each device may spend when its battery lacks so many of being full."""
+        return np.maximum(0.0, capacity - lacking - self.reserve * capacity)
 
 
 @dataclass(frozen=True, eq=False)
