@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from learn_toys import Fixed, flat, islands
 
 import atoll
-from atoll.core.errors import ConfigError, QuorumError
+from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.learn import CustomLearner, Everyone, FedAvg, Schedule, Synchronous, Training
 
 NEVER = math.inf
@@ -126,6 +126,11 @@ def test_too_few_replies_may_skip_the_round():
     assert [("failed" in row) for row in rows] == [True, False, True]
     assert rows[-1]["t_end"] == 5.0 + 1.0 + 5.0
     assert flat(result.params) == 5.0
+
+
+def test_a_quorum_above_the_cohort_is_refused_before_anyone_is_contacted():
+    with pytest.raises(CompositionError, match=r"quorum=5 replies, and .* has a round of 4 clients"):
+        train([1.0] * 4, quorum=5)
 
 
 @pytest.mark.parametrize(("quorum", "passes"), [(0.5, True), (0.51, False), (2, True), (3, False)])

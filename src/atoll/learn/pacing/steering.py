@@ -77,7 +77,7 @@ class PaceSteering(Synchronous):
 
     def check(self, job: Training, learner: Learner, data: Any) -> None:
         """Refuse what wants everyone, and a goal below the cohort or above the population."""
-        del learner
+        super().check(job, learner, data)
         if job.algorithm.card.everyone:
             why = f"{type(job.algorithm).__name__} needs every client in every round, and here those who check in"
             refuse(self, why, "algorithm", "use for example Scaffold(), or Synchronous()")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.errors import ConfigError
+from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.results import Late
 
 from .base import Pacing
@@ -69,6 +69,21 @@ class Synchronous(Pacing):
         quorum = math.ceil(self.quorum * cohort) if isinstance(self.quorum, float) else self.quorum
         accept = cohort if self.over_select > 1.0 else None
         return {"deadline": self.deadline, "quorum": min(quorum, cohort), "accept": accept, "late": self.late}
+
+    def check(self, job: Training, learner: Learner, data: Any) -> None:
+        """Refuse a quorum that no cohort has.
+
+        Raises:
+            CompositionError: it is larger than the cohort.
+        """
+        super().check(job, learner, data)
+        cohort = job.selection.cohort_size(len(data))
+        if not isinstance(self.quorum, float) and self.quorum > cohort:
+            raise CompositionError(
+                f"quorum={self.quorum} replies, and {type(job.selection).__name__} has a round of {cohort} clients",
+                where="Training.pacing",
+                remedy=f"use a quorum of at most {cohort}, or a share of the cohort such as quorum=0.8",
+            )
 
     def course(self, job: Training, learner: Learner, data: Any) -> Course:
         """Rounds of select, broadcast, train, sum, fold."""
