@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll.core.errors import CheckpointError, ConfigError
+from atoll.core.errors import CheckpointError, ConfigError, DataError
 from atoll.runs import RunFolder, execute, new_folder, parse_config, read_model, runs_in, write_model
 from atoll.runs.devices import read_devices
 
@@ -78,6 +78,25 @@ def test_a_folder_is_not_taken_over(done: RunFolder, settings: dict[str, Any], t
     with pytest.raises(CheckpointError, match="the folder holds other files and no run"):
         execute(parse_config(settings), RunFolder(tmp_path / "mine"))
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "x"
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_was_refused_leaves_the_folder_free(settings: dict[str, Any], tmp_path: Path, resume: bool) -> None:
+    folder, few = RunFolder(tmp_path / "run"), {"source": "iris", "partition": {"name": "iid", "parties": 500}}
+    wrongs: list[dict[str, Any]] = [{"data": few}, {"model": {"name": "linear", "features": 3, "outputs": 2}}]
+    for wrong in wrongs:
+        with pytest.raises(DataError):
+            execute(parse_config({**settings, **wrong}), folder, report=False)
+        assert (folder.status(), folder.blank) == ("failed", True)
+    execute(parse_config(settings), folder, report=False, resume=resume)
+    assert folder.status() == "finished"
+    assert folder.manifest()["resumed"] == []
+    assert folder.config().model.args["features"] == settings["model"]["features"]
+    assert not folder.blank
+    folder.write_manifest(status="failed")
+    assert not folder.blank  # it has rounds
+    folder.metrics_file.unlink()
+    assert not folder.blank  # it has checkpoints
 
 
 def test_one_process_a_folder(done: RunFolder, settings: dict[str, Any]) -> None:

@@ -66,6 +66,21 @@ class RunFolder:
         """Whether a run was begun here."""
         return self.config_file.exists()
 
+    @property
+    def blank(self) -> bool:
+        """Whether the run that was begun here ended before anything came of it: no round, no checkpoint, nothing spent of any privacy."""
+        kept = self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+        if not self.begun or kept or self.metrics_file.exists():
+            return False
+        with contextlib.suppress(CheckpointError):
+            return self.status() in ("failed", "interrupted")
+        return False
+
+    def clear(self) -> None:
+        """Forget a run that nothing came of; its log stays."""
+        for file in (self.data_file, self.manifest_file, self.config_file):
+            file.unlink(missing_ok=True)
+
     def require(self) -> RunFolder:
         """The folder, if it holds a run.
 

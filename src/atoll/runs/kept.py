@@ -136,7 +136,7 @@ def keeping(
 
     Args:
         config: what the run is.
-        folder: where; made if it is not there.
+        folder: where; made if it is not there. A run there that ended before anything came of it is begun again.
         resume: continue what the folder holds; begin when nothing was begun there.
         on_record: called with every record.
         on_start: called with the number of rounds that were already done.
@@ -156,7 +156,9 @@ def keeping(
 
 
 def _prepare(config: RunConfig, folder: RunFolder, resume: bool) -> None:
-    if folder.begun:
+    if folder.blank:
+        folder.clear()  # what was refused is corrected and run again, in the folder that was named
+    elif folder.begun:
         if not resume:
             raise CheckpointError(
                 "the folder already holds a run",
