@@ -71,9 +71,10 @@ def imported(name: str, kind: str) -> Any:
     """
     try:
         found = _load(name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # the module is the user's own: whatever it raises
+        kind_of = "" if isinstance(error, ImportError | AttributeError | ValueError) else f"{type(error).__name__}: "
         raise ConfigError(
-            f"{name!r} cannot be imported: {error}",
+            f"{name!r} cannot be imported: {kind_of}{error}",
             remedy=f"name your own {kind} as module:name, with the module in the working folder or installed",
         ) from error
     if not callable(found):

@@ -107,6 +107,8 @@ async def _refused(world: World, job: str, tmp_path: Path) -> None:
             await auditor.clone(job)
         with pytest.raises(PolicyError, match="may not ask for 'submit'"):
             await auditor.submit(write_job(tmp_path / "k"))
+        with pytest.raises(ConfigError, match="'walking:wlak' cannot be imported"):
+            await auditor.submit(write_job(tmp_path / "l", program="walking:wlak"))  # before anybody is asked
         assert [site["site"] for site in await auditor.sites() if site["connected"]] == SITES
         events = [event async for event in auditor.events()]
     refused = [(event["who"], event["details"]["request"]) for event in events if event["what"] == "refused"]

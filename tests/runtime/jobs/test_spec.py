@@ -110,6 +110,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": MODEL, "resources": {"gpu": 1}}, "resources.gpu=1 is not a setting. Did you mean 'gpus'"),
     ({"model": MODEL, "data": {"source": "iris"}}, "data.source='iris' is not a setting"),
     ({"model": MODEL, "devices": "Fleet"}, "devices"),
+    ({"model": MODEL, "engine": "inline"}, "engine='inline' is of a simulation.*remove it: tasks run at the sites"),
+    ({"model": MODEL, "workers": 7}, "workers=7 is of a simulation"),
     ({"model": MODEL, "folder": "runs/x"}, "folder='runs/x' is the server's choice"),
     ({"model": MODEL, "arguments": {"x": 1}}, "arguments are given without a program"),
     ({"program": "a:b", "model": MODEL}, "model is a setting of a training, and there is a program"),

@@ -16,10 +16,10 @@ from atoll.cli.commands.run import sentence
 from atoll.core.errors import CheckpointError, ConfigError, JobError, PolicyError
 from atoll.data import Dataset, Islands
 from atoll.runs import RunFolder
-from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.jobs.spec import load_job, parse_job
 from atoll.runtime.work.folder import JobFolder
 from atoll.runtime.work.population import SitePopulation
-from atoll.runtime.work.programs import program_of
+from atoll.runtime.work.programs import program_of, require_program
 
 
 class Records(list[int]):
@@ -103,6 +103,34 @@ def test_a_training_needs_a_data_set_at_every_site(tmp_path: Path) -> None:
 def test_a_program_that_is_none_is_refused(job: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         program_of(parse_job(job))
+    if "made a" in match:  # which only a call can tell
+        require_program(parse_job(job))
+        return
+    with pytest.raises(ConfigError, match=match):
+        require_program(parse_job(job))
+
+
+@pytest.mark.parametrize(
+    ("module", "match"),
+    [
+        ("", r"'of_mine:main' cannot be imported: module 'of_mine' has no attribute 'main'"),
+        ("def main(fed):\n    return 3\n", r"of_mine:main takes a federation and is not async.*write `async def main"),
+        ("main = 3\n", r"'of_mine:main' is a int"),
+        ("1 / 0\n", r"'of_mine:main' cannot be imported: ZeroDivisionError: division by zero"),
+        ("async def main(fed, of):\n    return 3\n", r"does not take these arguments: missing.*'of'"),
+        ("async def main(fed):\n    return 3\n", None),
+    ],
+)
+def test_a_program_is_looked_at_before_it_is_handed_in(tmp_path: Path, module: str, match: str | None) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "of_mine.py").write_text(module)
+    (tmp_path / "job.yaml").write_text("source: code\nprogram: of_mine:main\n")
+
+    if match is None:
+        require_program(load_job(tmp_path))
+        return
+    with pytest.raises(ConfigError, match=match):
+        require_program(load_job(tmp_path))
 
 
 def test_sites_with_other_labels_learn_one_model(tmp_path: Path) -> None:

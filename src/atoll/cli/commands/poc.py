@@ -77,6 +77,7 @@ async def _trial(
     from atoll.runtime.fronts.admin import Admin
     from atoll.runtime.fronts.poc import Poc, digits_at, site_names, write_parts
     from atoll.runtime.jobs.spec import load_job
+    from atoll.runtime.work.programs import require_program
 
     names = site_names(sites)
     files = write_parts(digits_at(names, alpha, seed), place / "data")
@@ -84,6 +85,7 @@ async def _trial(
         job = place / "job.yaml"
         job.write_text(yaml.dump(poc_job(names, seed)), encoding="utf-8")
     config = load_job(job)
+    require_program(config)
     output.note(f"{sites} sites share the digits, each in a folder of its own. Starting the server and the sites ...")
     data = {name: [str(file)] for name, file in files.items()}
     with (place / "fronts.log").open("a", encoding="utf-8") as log:

@@ -131,13 +131,19 @@ class Admin:
             settings: ``a.b=value``.
 
         Raises:
-            AtollError: it cannot be read, cannot travel, or is refused.
+            AtollError: it cannot be read, names a program that is none, cannot travel, or is refused.
         """
         # Other requests need nothing of trainings.
         from atoll.runtime.jobs.spec import load_job
         from atoll.runtime.jobs.travel import pack_job
+        from atoll.runtime.work.programs import require_program
 
-        bundle = await asyncio.to_thread(lambda: pack_job(load_job(job, settings), self.kit.credentials()))
+        def packed() -> bytes:
+            config = load_job(job, settings)
+            require_program(config)
+            return pack_job(config, self.kit.credentials())
+
+        bundle = await asyncio.to_thread(packed)
         # The token makes it one job, however often the answer is lost.
         return dict((await self.one("submit", bundle=bundle, token=secrets.token_hex(16)))["job"])
 

@@ -60,6 +60,9 @@ class JobConfig(JobTerms, RunConfig):
                 raise problem(given, "is a setting of a training, and there is a program", "remove one of them")
         if self.devices is not None:
             raise problem("devices", "are those of a simulation", "remove them: real sites are as fast as they are")
+        for name in ("engine", "workers"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise problem(name, f"={getattr(self, name)!r} is of a simulation", "remove it: tasks run at the sites")
         if self.folder is not None:
             raise problem("folder", f"={self.folder!r} is the server's choice", "remove it; atoll result fetches it")
         return self

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.errors import ConfigError
 from atoll.runs.registries import imported
 
+from ..jobs.modules import importing
+
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
     from atoll.core.task import Task
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..jobs.spec import JobConfig
 
-__all__ = ["NamedProgram", "program_of", "training_of"]
+__all__ = ["NamedProgram", "program_of", "require_program", "training_of"]
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,10 @@ def program_of(job: JobConfig) -> NamedProgram:
     Raises:
         ConfigError: it cannot be imported, does not take the arguments, or makes no program.
     """
-    name = str(job.program)
-    found = imported(name, "program")
-    arguments = dict(job.arguments)
+    name, arguments = str(job.program), dict(job.arguments)
+    found = _found(name, arguments)
     if inspect.iscoroutinefunction(found):
-        _require_arguments(name, found, arguments, None)
         return _named(functools.partial(found, **arguments), found)
-    _require_arguments(name, found, arguments)
     made = found(**arguments)
     if not callable(made):
         raise ConfigError(
@@ -72,6 +71,40 @@ def program_of(job: JobConfig) -> NamedProgram:
             remedy="name an `async def program(fed, **arguments)`, or something that makes one",
         )
     return _named(made, made)
+
+
+def require_program(job: JobConfig) -> None:
+    """Refuse a job whose program cannot be what it has to be, before anybody is asked. What makes a program is not called.
+
+    Raises:
+        ConfigError: it cannot be imported, does not take the arguments, or is a function that is not async.
+    """
+    if job.program is not None:
+        with importing(job.source_folder):
+            _found(str(job.program), job.arguments)
+
+
+def _found(name: str, arguments: Mapping[str, Any]) -> Any:
+    found = imported(name, "program")
+    if inspect.iscoroutinefunction(found):
+        _require_arguments(name, found, arguments, None)
+    elif not _takes(found, arguments) and _takes(found, arguments, None):
+        raise ConfigError(
+            f"{name} takes a federation and is not async",
+            where="program",
+            remedy=f"write `async def {found.__name__}(...)`, and await what the federation gives",
+        )
+    else:
+        _require_arguments(name, found, arguments)
+    return found
+
+
+def _takes(found: Callable[..., Any], arguments: Mapping[str, Any], *fed: Any) -> bool:
+    try:
+        inspect.signature(found).bind(*fed, **arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def _require_arguments(name: str, found: Callable[..., Any], arguments: Mapping[str, Any], *fed: Any) -> None:
