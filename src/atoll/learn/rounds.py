@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from .affordable import Affordable
 from .checks import require_finite
 from .counts import population_examples
 from .course import Course
+from .evaluation import scores
 from .fates import require_in_time
 from .invitation import Inviter
 from .phases import Phases, round_info
@@ -100,6 +102,11 @@ async def server_round(
             await fed.clock.sleep_until(
                 start + job.pacing.deadline
             )  # nobody was asked: the next round finds another world
+        if "failed" not in row:
+            told, memory = job.aggregation.measured(
+                state["aggregation"], _utility(learner, data, state), fed.world.roster.name
+            )
+            state, row = {**state, "aggregation": memory}, {**row, **told}
     if "failed" not in row:
         info = round_info(fed, state, (number, bool(phases)), row["selected"], row["replied"])
         state = {**state, "server": job.algorithm.advance(state["server"], info)}
@@ -111,6 +118,14 @@ async def server_round(
             state, seen = await _inquired(inquiry, Inviter(fed, job, learner, data, state), seen, row)
         state = {**state, "selection": rule.accept(replace(seen, row={"round": number, **row}), state["selection"])}
     return state, row
+
+
+def _utility(learner: Learner, data: Any, state: Tree) -> Callable[[Tree], float] | None:
+    """Minus the loss of a model on the server's own rows; ``None`` without such."""
+    rows = getattr(data, "test", None)
+    if rows is None or not len(rows):
+        return None
+    return lambda params: -scores(learner.evaluate({**params, **state["buffers"]}, rows))["loss"]
 
 
 async def _inquired(inquiry: Inquiry, inviter: Inviter, seen: Seen, row: dict[str, Any]) -> tuple[Tree, Seen]:

@@ -13,7 +13,7 @@ operator            next model                                                  
 ``KeepLocal``       ``sum_{k in U} (n_k/n) (k's newest model)``                  Eq. 2.45
 ==================  ===========================================================  ==================
 
-``InverseProbability``, unbiased under any selection with known probabilities, is not from there.
+``InverseProbability``, unbiased under any selection with known probabilities, is not from there; nor is ``Valued``, which is ``Renormalised`` and tells what each client brought.
 
 An operator acts on the replies that an algorithm averages, whatever they are, so that it composes with every algorithm.
 """
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .keep_global import KeepGlobal
     from .keep_local import KeepLocal
     from .rescaled import Rescaled
+    from .valued import Valued
 else:
     from atoll.core.lazy import lazy
 
@@ -39,7 +40,17 @@ else:
             "keep_global": ("KeepGlobal",),
             "keep_local": ("KeepLocal",),
             "rescaled": ("Rescaled",),
+            "valued": ("Valued",),
         },
     )
 
-__all__ = ["Aggregation", "EqualWeights", "InverseProbability", "KeepGlobal", "KeepLocal", "Renormalised", "Rescaled"]
+__all__ = [
+    "Aggregation",
+    "EqualWeights",
+    "InverseProbability",
+    "KeepGlobal",
+    "KeepLocal",
+    "Renormalised",
+    "Rescaled",
+    "Valued",
+]

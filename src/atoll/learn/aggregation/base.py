@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -56,6 +57,19 @@ class Aggregation:
         """
         del params, info
         return combined.value, memory
+
+    def measured(
+        self, memory: Tree, utility: Callable[[Tree], float] | None, name: Callable[[int], str]
+    ) -> tuple[dict[str, Any], Tree]:
+        """What the row of a round with replies says of them besides, and the memory after it.
+
+        Args:
+            memory: the operator's, after ``combine``.
+            utility: minus the loss of a model on the server's own test rows; ``None`` without such.
+            name: of a client at a position.
+        """
+        del utility, name
+        return {}, memory
 
 
 @dataclass(frozen=True)

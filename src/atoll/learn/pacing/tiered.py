@@ -68,6 +68,9 @@ class Tiered(Asynchronous):
             refuse(self, why, "selection", "use Uniform(), and by='observed' for TiFL's tiers")
         super().check(job, learner, data)
         require_delta(self, job, learner, drops=False)
+        if not job.aggregation.summable:
+            why = f"{type(job.aggregation).__name__} sees single replies of one model, and a tier's are mixed with others'"
+            refuse(self, why, "aggregation", "use Renormalised() or EqualWeights()")
         if job.aggregation.weighs_population:
             why = f"{type(job.aggregation).__name__} weighs the population, and a tier is a part of it"
             refuse(self, why, "aggregation", "use Renormalised() or EqualWeights()")
