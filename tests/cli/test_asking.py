@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 from typing import Any
 
 import pytest
 
 from atoll.cli.asking import id_of, telling
+from atoll.cli.commands.jobs import _table
 from atoll.cli.output import Output
 
 
@@ -40,3 +42,20 @@ def test_what_has_not_changed_is_not_said_again(capsys: pytest.CaptureFixture[st
         tell({"job": "00000001-aaaaaa", "name": "a", "state": state, "reason": ""})
     said = [line.split()[-1] for line in capsys.readouterr().err.splitlines()]
     assert said == ["queued", "running", "queued", "running", "finished"]
+
+
+def test_a_table_in_a_file_or_pipe_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    why = "waits for site 'north', which has not come since the server began; " * 9
+    job = {"job": "00000001-ab", "name": "n" * 40, "state": "waiting", "attempts": 0, "submitter": "ann", "org": "x",
+           "created": 0.0, "sites": ["north", "south"], "reason": why}  # fmt: skip
+    file = io.StringIO()
+    Output(json=False, answer=file).give({}, _table([job]))
+    assert why.strip() in file.getvalue()
+    assert len(file.getvalue().splitlines()) == 2
+    Output(json=False, answer=file).give({}, why)
+    assert file.getvalue().splitlines()[-1].strip() == why.strip()
+    file = io.StringIO()
+    monkeypatch.setenv("COLUMNS", "80")  # somebody wants it so
+    Output(json=False, answer=file).give({}, _table([job]))
+    assert max(map(len, file.getvalue().splitlines())) == 80

@@ -10,11 +10,15 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.panel import Panel
 from rich.text import Text
 
 from atoll.core.errors import AtollError
 from atoll.runs.records import as_json
+
+_WIDEST = 100_000
+"""Columns of the widest table that is written to a file."""
 
 __all__ = ["Output", "only_json_on_stdout", "show_error", "show_usage"]
 
@@ -42,7 +46,7 @@ class Output:
             return
         self.answered = True
         if shown is not None:
-            Console(file=self.answer, highlight=False).print(shown)
+            _console(self.answer, shown).print(shown)
 
     def fail(self, error: dict[str, Any]) -> None:
         """The command's error, as JSON if that was asked for."""
@@ -64,6 +68,16 @@ class Output:
     def note(self, text: str) -> None:
         """A line on stderr."""
         self.console.print(text, soft_wrap=True)
+
+
+def _console(file: IO[str], shown: RenderableType) -> Console:
+    """Where to print an answer: in a file or a pipe, which have no width, nothing is cut off and nothing wrapped."""
+    console = Console(file=file, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = max(
+            console.width, Measurement.get(console, console.options.update(width=_WIDEST), shown).maximum
+        )
+    return console
 
 
 @contextlib.contextmanager

@@ -250,7 +250,7 @@ class Executor:
         wrapped = TaskError(
             f"{type(error).__name__}: {error}",
             where=f"task {request.task.name}({shown}), request {where}, message {sketch(request.message)}",
-            remedy="fix the task; engine='inline' runs it in this process, where a debugger can stop",
+            remedy="fix the task; in a simulation engine='inline' runs it in your process, where a debugger can stop",
         )
         wrapped.__cause__ = error
         return wrapped
