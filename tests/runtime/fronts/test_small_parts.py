@@ -22,7 +22,7 @@ from atoll.runtime.fronts.news import News
 from atoll.runtime.fronts.outcomes import Outcome, aborted, crashed, failed, failed_at, finished, state_after
 from atoll.runtime.fronts.place import LEDGER, Place
 from atoll.runtime.fronts.processes import Process
-from atoll.runtime.fronts.receiving import received
+from atoll.runtime.fronts.receiving import claim, received, require_free
 from atoll.runtime.jobs.bundle import make_bundle
 from atoll.runtime.jobs.manifest import Manifest
 from atoll.runtime.jobs.records import JobRecord
@@ -200,6 +200,19 @@ def test_a_file_counts_when_it_is_whole_and_stays_in_its_folder(tmp_path: Path) 
         with pytest.raises(MessageError, match="is no name of a file"):
             asyncio.run(received(answers(good), name, tmp_path))
     assert not (tmp_path / "other").exists()
+
+
+def test_a_result_overwrites_nothing_of_others(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    require_free(out, "7-a")
+    claim(out, "7-a")
+    (out / "config.yaml").write_text("x")
+    require_free(out, "7-a")  # fetched again
+    for folder, job in ((out, "8-b"), (tmp_path, "7-a"), (out / "config.yaml", "7-a")):
+        with pytest.raises(JobError, match=r"holds something else.*--out FOLDER"):
+            require_free(folder, job)
+    with pytest.raises(JobError, match="cannot be made: Not a directory"):
+        claim(out / "config.yaml" / "deep", "7-a")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="setrlimit as Linux has it")

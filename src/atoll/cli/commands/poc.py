@@ -106,7 +106,7 @@ async def _trial(
                 error = error_of(ended)
                 if error is not None:
                     raise error
-                await admin.result(found["job"], place / "result")
+                await admin.result(found["job"], place / "result", replace=True)
     return {**result_of(RunFolder(place / "result")), "run": found["job"], "sites": ended["sites"]}
 
 

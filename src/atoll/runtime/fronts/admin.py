@@ -20,7 +20,7 @@ from atoll.runtime.line import Line, LineLost, Settings, dial_line
 from atoll.runtime.provision import Kit
 
 from .dialling import dialler
-from .receiving import received
+from .receiving import claim, received, require_free
 from .requests import REQUEST
 
 __all__ = ["Admin"]
@@ -219,15 +219,25 @@ class Admin:
         # The token makes it one resumption, however often the answer is lost.
         return dict((await self.one("resume", job=job, token=secrets.token_hex(16)))["job"])
 
-    async def result(self, job: str, out: Path) -> list[Path]:
-        """Fetch what came out of a job into a folder.
+    async def result(self, job: str, out: Path, *, replace: bool = False) -> list[Path]:
+        """Fetch what came out of a job into a folder: a new or an empty one, or one that it was fetched into before.
+
+        Args:
+            job: its id.
+            out: the folder.
+            replace: whatever the folder holds, files of the same names are replaced.
 
         Raises:
-            AtollError: there is nothing yet, or it did not arrive whole.
+            AtollError: there is nothing yet, it did not arrive whole, or the folder holds something else.
         """
-        out.mkdir(parents=True, exist_ok=True)
-        answers = self.ask("result", job=job)
-        return [await received(answers, str(answer["file"]), out) async for answer in answers if "file" in answer]
+        if not replace:
+            require_free(out, job)
+        answers, found = self.ask("result", job=job), []
+        async for answer in answers:
+            if "file" in answer:
+                claim(out, job)
+                found.append(await received(answers, str(answer["file"]), out))
+        return found
 
 
 def _error(packed: Any) -> AtollError:

@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from atoll.core.errors import MessageError
+from atoll.core.errors import JobError, MessageError
 
-__all__ = ["received"]
+__all__ = ["claim", "received", "require_free"]
 
+_MARK = ".job"
+"""File that says which job a folder was made for, so that fetching again may replace what is there."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -39,3 +41,38 @@ async def received(answers: AsyncIterator[Any], name: str, out: Path) -> Path:
     if answer.get("sha256") != seen.hexdigest():
         raise MessageError(f"{name} did not arrive whole", where=str(out), remedy="fetch it again")
     return part.replace(out / name)
+
+
+def require_free(out: Path, job: str) -> None:
+    """Refuse a folder with files that did not come from this job: they would be overwritten.
+
+    Raises:
+        JobError: it holds other files, or is none.
+    """
+    try:
+        free = not out.exists() or not any(out.iterdir()) or (out / _MARK).read_text(encoding="utf-8").strip() == job
+    except (OSError, ValueError):  # a file, or no mark that can be read
+        free = False
+    if not free:
+        raise JobError(
+            "the folder holds something else, which would be overwritten",
+            where=str(out),
+            remedy="choose a new or an empty folder: --out FOLDER",
+        )
+
+
+def claim(out: Path, job: str) -> None:
+    """Make the folder of a job's files, which `require_free` has looked at.
+
+    Raises:
+        JobError: it cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / _MARK).write_text(f"{job}\n", encoding="utf-8")
+    except OSError as error:
+        raise JobError(
+            f"the folder cannot be made: {error.strerror or error}",
+            where=str(out),
+            remedy="choose another: --out FOLDER",
+        ) from error
