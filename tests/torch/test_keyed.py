@@ -11,6 +11,7 @@ from torch import nn
 from torch_toys import seeded
 
 from atoll.torch.keyed import ForeignRandomnessError, Keyed, step_seeds, uniform
+from atoll.torch.recurrent import RECURRENT
 
 
 def _seed(key: int, step: int = 0) -> torch.Tensor:
@@ -81,6 +82,33 @@ def test_plain_recurrent_layers_equal_pytorchs(make: Any) -> None:
         got = torch.utils._pytree.tree_leaves(layer(x))
     for a, b in zip(wanted, got, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_client_alone_has_pytorchs_kernels_where_there_is_nothing_to_key(kind: Any, monkeypatch: Any) -> None:
+    """Loss, gradient and Hessian-vector product are those of the loop; with masks to draw it is the loop."""
+    loops: list[str] = []
+    for name, loop in list(RECURRENT.items()):
+        monkeypatch.setitem(RECURRENT, name, lambda *a, n=name, f=loop: (loops.append(n), f(*a))[1])
+    x = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0))
+
+    def found(layer: nn.Module, strict: bool) -> list[torch.Tensor]:
+        params = list(layer.parameters())
+        with Keyed(_seed(1), strict=strict):
+            loss = layer(x)[0].square().sum()
+        slopes = torch.autograd.grad(loss, params, create_graph=True)
+        return [loss, *slopes, *torch.autograd.grad(sum(g.square().sum() for g in slopes), params)]
+
+    layer = seeded(lambda: kind(5, 7, 2, bidirectional=True))
+    native = found(layer, False)
+    assert loops == []
+    for a, b in zip(native, found(layer, True), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert len(loops) == 1
+    found(seeded(lambda: kind(5, 7, 2, dropout=0.5)), False)  # masks between its layers
+    assert len(loops) == 2
+    found(seeded(lambda: kind(5, 7, 2, dropout=0.5).eval()), False)
+    assert len(loops) == 2
 
 
 def test_attention_with_dropout_is_keyed() -> None:

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from atoll.core.rng import mix64
 
-from .recurrent import RECURRENT
+from .recurrent import RECURRENT, native_does
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,11 +71,12 @@ def uniform(seed: Tensor, call: int, shape: tuple[int, ...]) -> Tensor:
 
 
 class Keyed(TorchFunctionMode):
-    """While active, dropout draws keyed masks and recurrent layers run as plain tensor operations.
+    """While active, dropout draws keyed masks and recurrent layers run as plain tensor operations, where they draw masks or are traced.
 
     Args:
         seed: of this client and step, see `step_seeds`, shape ``(2,)``.
-        strict: refuse other random functions of PyTorch (they cannot be keyed) instead of letting them through.
+        strict: for what is traced: refuse other random functions of PyTorch (they cannot be keyed) instead of letting them through, and its own kernels
+            of recurrent layers, which have no batching rule.
     """
 
     def __init__(self, seed: Tensor, *, strict: bool) -> None:
@@ -99,6 +100,8 @@ class Keyed(TorchFunctionMode):
         if name in _DROPOUTS and func in _KNOWN:
             return _DROPOUTS[name](self, *args, **kwargs)
         if name in RECURRENT and func in _KNOWN:
+            if not self.strict and native_does(*args):
+                return func(*args, **kwargs)
             return RECURRENT[name](self, *args, **kwargs)
         if name == "one_hot" and _classes(args, kwargs) > 0:
             # PyTorch's own looks at the values, which a traced program cannot do.
