@@ -76,7 +76,7 @@ def test_what_cannot_be_is_named(said, match):
 def test_all_parts_of_devices_are_configurable():
     for kind in ("device model", "distribution", "compute rule", "link rule", "availability", "trace"):
         assert set(registry(kind).parts()) <= set(atoll.devices.__all__)
-    assert set(registry("device model").parts()) == {"Fleet", "exponential", "mec", "safa"}
+    assert set(registry("device model").parts()) == {"Fleet", "exponential", "load_fleet", "mec", "safa"}
     assert "BatchRate" in json.dumps(json_schema())
 
 
@@ -84,11 +84,12 @@ def test_a_run_with_devices_and_a_recorded_trace_takes_the_same_time(tmp_path):
     path = safa(crash=0.4, seed=3).record(3, 10).save(tmp_path / "trace.npz")
     drawn = {"name": "Fleet", "trace": {"name": "Generated", "crash": 0.4, "seed": 3}}
     replayed = {"name": "Fleet", "trace": {"name": "load_trace", "path": str(path)}}
+    whole = devices(drawn).devices.build("devices").recorded(3, 10).save(tmp_path / "fleet.npz")
     rows = []
-    for said in (drawn, replayed):
+    for said in (drawn, replayed, {"name": "load_fleet", "path": str(whole)}):
         config = devices(said)
         training, islands = config.job()
         result = atoll.simulate(training, islands, devices=config.devices.build("devices"))
         rows.append([(row["clock"], row["replied"]) for row in result.metrics])
-    assert rows[0] == rows[1]
+    assert rows[0] == rows[1] == rows[2]
     assert {replied for _, replied in rows[0]} != {10}

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .distributions import Distribution, Equal, Exponential, Normal, Uniform
     from .feasible import planned, require_feasible
     from .fleet import Fleet
+    from .fleetfile import load_fleet
     from .links import Backhaul, Link, Shannon, Throughput
     from .power import Battery, Memory, Power
     from .presets import exponential, mec, safa
@@ -30,6 +31,7 @@ else:
             "distributions": ("Distribution", "Equal", "Exponential", "Normal", "Uniform"),
             "feasible": ("planned", "require_feasible"),
             "fleet": ("Fleet",),
+            "fleetfile": ("load_fleet",),
             "links": ("Backhaul", "Link", "Shannon", "Throughput"),
             "power": ("Battery", "Memory", "Power"),
             "presets": ("exponential", "mec", "safa"),
@@ -70,6 +72,7 @@ __all__ = [
     "Uniform",
     "Windows",
     "exponential",
+    "load_fleet",
     "load_trace",
     "mec",
     "planned",

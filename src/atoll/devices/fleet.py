@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from .draws import Population, key_of, region_names
 from .fates import Fates, Times, fates
 from .links import Backhaul, Link, Throughput
 from .power import Battery, Memory, Power
+from .recording import recorded
 from .traces import Generated, Recorded, Trace
 from .traits import lift
 
@@ -213,6 +215,31 @@ class Fleet:
         rows = [self.trace.at(turn, population, population.positions) for turn in range(turns + 1)]
         crashed, point = np.stack([row[0] for row in rows]), np.stack([row[1] for row in rows])
         return Recorded(crashed, point, self.trace.span)
+
+    def recorded(self, turns: int, devices: int, until: float | None = None) -> Fleet:
+        """This fleet with every draw as data: the same devices to the bit, whatever becomes of seeds, until the trace or the clock runs out.
+
+        Traits become ``Given``, the trace ``Recorded``, availability ``Windows``. Rules (seconds of work and of bytes, power) stay as they are.
+
+        Args:
+            turns: the last turn, as in ``record``.
+            devices: size of the population.
+            until: seconds on the clock up to which availability is wanted; who asks about later moments is refused. Needed where it goes on for ever.
+
+        Raises:
+            ConfigError: a rule of your own cannot be recorded, or ``until`` is missing.
+        """
+        return recorded(self, self._population(devices), turns, until)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a recorded fleet as one file: NumPy's zipped arrays with a checked header, never pickled; see ``load_fleet``.
+
+        Raises:
+            ConfigError: it is not ``recorded``, or has rules of your own.
+        """
+        from .fleetfile import write_fleet
+
+        return write_fleet(Path(path), self)
 
     # ------------------------------------------------------------------ who is who
 

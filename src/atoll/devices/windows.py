@@ -105,7 +105,7 @@ class Windows(Availability):
         return self._ends(population, positions, now)
 
     def recorded(self, population: Population, until: float) -> Windows:
-        """Itself.
+        """Itself; ``inf`` asks for no more than there is, where it holds for ever.
 
         Raises:
             ConfigError: it does not know so much.

@@ -1,0 +1,142 @@
+"""Recorded fleets as files: rules by name and plain settings, as configurations have them, and every draw as an array."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.core.errors import ConfigError
+
+from .availability import Windows
+from .compute import BatchRate, Cycles
+from .distributions import Equal
+from .fleet import Fleet
+from .links import Backhaul, Shannon, Throughput
+from .power import Battery, Memory, Power
+from .traces import Recorded
+from .traits import Given
+from .zipped import check_version, digest, read_arrays, write_arrays
+
+__all__ = ["FORMAT", "VERSION", "load_fleet", "write_fleet"]
+
+FORMAT = "atoll fleet of devices"
+VERSION = 1
+_REMEDY = "give a file that Fleet.save wrote"
+_KNOWN: dict[str, Any] = {
+    part.__name__: part
+    for part in (Fleet, BatchRate, Cycles, Throughput, Shannon, Backhaul, Power, Battery, Memory, Equal, Given, Recorded, Windows)
+}  # fmt: skip
+"""All that a file may name: a closed list, of which nothing is imported by name."""
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def write_fleet(path: Path, fleet: Fleet) -> Path:
+    """Write a recorded fleet; see ``Fleet.save``."""
+    arrays: Arrays = {}
+    header = {"format": FORMAT, "version": VERSION, "rules": _plain(fleet, "fleet", arrays)}
+    return write_arrays(path, header | {"digest": digest(header, arrays)}, arrays)
+
+
+def load_fleet(path: str | Path, wrap: bool = False) -> Fleet:
+    """Read a fleet that was recorded and saved.
+
+    Args:
+        path: the file.
+        wrap: begin again after the last turn of its trace.
+
+    Raises:
+        ConfigError: it is no fleet, of a later version, or damaged.
+    """
+    place = Path(path)
+    header, arrays = read_arrays(place, "fleet", _REMEDY)
+    if not isinstance(header, dict) or header.get("format") != FORMAT or not isinstance(header.get("version"), int):
+        _refuse(place, "the file is no fleet: its header says something else")
+    check_version(place, "fleet", header["version"], VERSION)
+    if header.get("digest") != digest(header, arrays):
+        _refuse(place, "the file is damaged: its contents are not those that its header tells of")
+    try:
+        found = _made(header.get("rules"), "fleet", arrays, {"wrap": wrap, "_where": str(place)})
+    except ConfigError as error:
+        raise ConfigError(f"the file is no fleet: {error.what}", where=str(place), remedy=_REMEDY) from error
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
+        raise ConfigError(f"the file is no fleet: {error}", where=str(place), remedy=_REMEDY) from error
+    if not isinstance(found, Fleet):
+        _refuse(place, "the file is no fleet: its header says something else")
+    return found
+
+
+def _refuse(path: Path, what: str) -> NoReturn:
+    raise ConfigError(what, where=str(path), remedy=_REMEDY)
+
+
+def _plain(value: Any, path: str, arrays: Arrays) -> Any:
+    """A part as plain data; its arrays go aside under their path."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if _KNOWN.get(type(value).__name__) is not type(value):
+        raise ConfigError(
+            f"{type(value).__name__} is not known to files of fleets",
+            where=f"Fleet.save: {path}",
+            remedy="save what fleet.recorded(...) gives, of Atoll's own rules; of rules of your own, save the trace alone",
+        )
+    if isinstance(value, Given | Windows | Recorded):
+        arrays.update({f"{path}.{name}": column for name, column in _columns(value).items()})
+    settings = [f.name for f in fields(value) if f.init and not f.name.startswith("_") and f.name not in _ASIDE]
+    made = {"name": type(value).__name__}
+    for name in settings:
+        found = getattr(value, name)
+        if name == "regions" and not isinstance(found, int | np.integer):
+            names = list(dict.fromkeys(str(region) for region in found))
+            arrays[f"{path}.regions"] = np.array([names.index(str(region)) for region in found], dtype="<i4")
+            made[name] = names  # type: ignore[assignment]
+        else:
+            made[name] = _plain(found, f"{path}.{name}", arrays)
+    return made
+
+
+_ASIDE = ("values", "windows", "crashed", "point", "wrap")
+"""Settings that are arrays, or are said by whoever reads the file."""
+
+
+def _columns(value: Given | Windows | Recorded) -> Arrays:
+    if isinstance(value, Given):
+        return {"values": np.asarray(value.values, dtype="<f8")}
+    if isinstance(value, Windows):
+        return dict(zip(("who", "begin", "end"), value.columns, strict=True))
+    shape = np.array(value.crashed.shape, dtype="<i8")
+    return {"shape": shape, "crashed": np.packbits(value.crashed), "points": value.point[value.crashed]}
+
+
+def _made(said: Any, path: str, arrays: Arrays, trace: dict[str, Any]) -> Any:
+    """The inverse of ``_plain``."""
+    if not isinstance(said, dict):
+        return said
+    settings = {k: _made(v, f"{path}.{k}", arrays, trace) for k, v in said.items() if k != "name"}
+    part = _KNOWN[said["name"]]
+    allowed = {f.name for f in fields(part) if f.init and not f.name.startswith("_") and f.name not in _ASIDE}
+    if not settings.keys() <= allowed:
+        raise ValueError(f"{sorted(settings.keys() - allowed)[0]!r} is no setting of {said['name']}")
+
+    def column(name: str) -> NDArray[Any]:
+        return arrays[f"{path}.{name}"]
+
+    if part is Given:
+        settings["values"] = column("values")
+    elif part is Windows:
+        settings["windows"] = np.column_stack([column("who"), column("begin"), column("end")])
+    elif part is Recorded:
+        turns, devices = (int(n) for n in column("shape"))
+        crashed = np.unpackbits(column("crashed"), count=turns * devices).astype(bool).reshape(turns, devices)
+        point = np.zeros((turns, devices))
+        point[crashed] = column("points")
+        settings |= {"crashed": crashed, "point": point, **trace}
+    elif part is Fleet and isinstance(settings["regions"], list):
+        settings["regions"] = [settings["regions"][i] for i in column("regions")]
+    return part(**settings)
