@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.runtime.work import SiteData, load_site_data, site_spec
+from atoll.runtime.work.headers import look_at_headers
 
 CSV = "age,dose,outcome\n50,0.5,ill\n60,1.5,well\n70,2.5,well\n"
 
@@ -170,3 +172,34 @@ def test_what_is_not_there_or_not_meant_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="the folder holds no CSV or Parquet file"):
         load_site_data({"path": str(tmp_path / "empty"), "target": "y"}, "north")
+
+
+@pytest.mark.parametrize(
+    ("said", "match"),
+    [
+        ({"target": "outcom"}, r"no column 'outcom'\. Did you mean 'outcome'\? \(in data of site 'north', a\.csv\)"),
+        ({}, r"nobody said which column is the target.*the columns are age, dose, outcome"),
+        ({"target": "outcome", "drop": ["Age"]}, r"no column 'Age'\. Did you mean 'age'"),
+        ({"target": "outcome", "path": "a.txt"}, r"a file of kind '\.txt'"),
+        ({"path": "bare.npz"}, r"no array 'x'.*it holds features, labels"),
+        ({"path": "w.yaml"}, r"'taget' is no setting of a site's data\. Did you mean 'target'"),
+        ({"path": "v.yaml"}, r"no column 'outcom'.*data of site 'north', a\.csv"),
+        ({"path": "b.csv", "target": "outcome"}, r"its header cannot be read.*set encoding="),
+    ],
+)
+def test_a_site_looks_at_headers_before_it_connects(tmp_path: Path, said: dict[str, Any], match: str) -> None:
+    write(tmp_path / "a.csv")
+    write(tmp_path / "a.txt")
+    write(tmp_path / "w.yaml", "path: a.csv\ntaget: outcome\n")
+    write(tmp_path / "v.yaml", "path: a.csv\ntarget: outcom\n")
+    (tmp_path / "b.csv").write_bytes("stra\xdfe;outcome\n".encode("latin-1"))
+    np.savez(tmp_path / "bare.npz", features=np.eye(2), labels=np.ones(2))
+    given = {**said, "path": str(tmp_path / said.get("path", "a.csv"))}
+    with pytest.raises(DataError, match=match):
+        look_at_headers(given, "north")
+    with pytest.raises(DataError):  # what is refused at once would be refused when a job comes
+        load_site_data(given, "north")
+    (tmp_path / "b.csv").unlink()
+    (tmp_path / "c.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbfage,dose,outcome\n1,2,ill\n"))
+    look_at_headers({"path": str(tmp_path), "target": "outcome"}, "north")
+    look_at_headers({"factory": "nobody:knows"}, "north")

@@ -48,11 +48,13 @@ def command(
     """Join a project with this organisation's data. Opens no port, unless with --direct; runs until Ctrl-C; killed, its jobs go on where they were."""
     from atoll.runtime.fronts.site import Site
     from atoll.runtime.work import site_spec
+    from atoll.runtime.work.headers import look_at_headers
 
     output, opened = output_of(context), open_kit(kit, passphrase_file)
     place = (folder or Path(opened.name)).absolute()
     resources, names = _resources(cpus, memory, gpus)
     spec = site_spec(data, target=target, task=task, drop=drop or ())
+    look_at_headers(spec, opened.name)
     with logging_on(output, place):
         made = Site(opened, spec, place, resources, server=server, gpus=names, direct=direct)
         return serving(made.serve(lambda name: output.give({"connected": name, "folder": str(place)})))

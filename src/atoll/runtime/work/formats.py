@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core.errors import DataError, nearest
+from atoll.core.errors import DataError
 from atoll.data import Dataset, concatenate
 from atoll.data.readers.arrow import table_of_parquet
 from atoll.data.readers.csv import table_of_csv
@@ -17,10 +17,10 @@ from atoll.data.readers.table import from_table
 
 from .agreement import merge_cards, recoded
 from .cards import card_of
+from .headers import require_columns, tables_in
 
 __all__ = ["load_arrays", "load_tables"]
 
-_TABLES = (".csv", ".csv.gz", ".parquet")
 _PAIRS = (("x", "y"), ("x_train", "y_train"))
 _TESTS = (("test_x", "test_y"), ("x_test", "y_test"))
 
@@ -42,32 +42,11 @@ def load_tables(paths: Sequence[Path], options: Mapping[str, Any]) -> Dataset:
             where=paths[0].name,
             remedy="give one file, one folder, or two .npy files",
         )
-    files = _tables(paths[0])
+    files = tables_in(paths[0])
     parts = {f"file {path.name!r}": _table(path, options) for path in files}
     cards = {name: card_of(part, options.get("categories")) for name, part in parts.items()}
     agreed = merge_cards(cards)
     return concatenate([recoded(part, cards[name], agreed) for name, part in parts.items()])
-
-
-def _tables(path: Path) -> list[Path]:
-    if path.is_file():
-        if not path.name.endswith(_TABLES):
-            raise DataError(
-                f"a file of kind {''.join(path.suffixes) or 'unknown'!r}",
-                where=path.name,
-                remedy="give a .csv, .csv.gz, .parquet, .npz, .npy or .yaml file",
-            )
-        return [path]
-    if (path / "x.npy").exists():
-        raise DataError(
-            "the folder holds arrays", where=path.name, remedy=f"give both files: {path / 'x.npy'},{path / 'y.npy'}"
-        )
-    files = sorted(file for file in path.iterdir() if file.name.endswith(_TABLES) and not file.name.startswith("."))
-    if not files:
-        raise DataError(
-            "the folder holds no CSV or Parquet file", where=str(path), remedy="give a folder with tables, or a file"
-        )
-    return files
 
 
 def _table(path: Path, options: Mapping[str, Any]) -> Dataset:
@@ -76,20 +55,8 @@ def _table(path: Path, options: Mapping[str, Any]) -> Dataset:
     target, task = options.get("target"), options.get("task")
     drop, chosen = list(options.get("drop") or ()), list(options.get("features") or ())
     categories = dict(options.get("categories") or {})
-    if target is None and task != "unlabelled":
-        raise DataError(
-            "nobody said which column is the target",
-            where=path.name,
-            remedy=f"say it with --target (or target: in a YAML file); the columns are {', '.join(table)}",
-        )
+    require_columns(path.name, table, options)
     goals = [target] if isinstance(target, str) else list(target or ())
-    for column in [*goals, *chosen, *drop, *categories]:
-        if column not in table:
-            raise DataError(
-                f"no column {column!r}.{nearest(str(column), table)}",
-                where=path.name,
-                remedy=f"the columns are {', '.join(table)}",
-            )
     for column in chosen or [c for c in table if c not in {*goals, *drop}]:
         if table[column].dtype.kind == "U" and column not in categories:
             raise DataError(

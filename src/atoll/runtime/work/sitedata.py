@@ -12,18 +12,14 @@ from typing import Any
 import numpy as np
 
 from atoll.core.cohort import Community, Population
-from atoll.core.errors import AtollError, DataError, nearest
+from atoll.core.errors import AtollError, DataError
 from atoll.data import Dataset, Islands
 
 from .cards import Card, card_of
 from .formats import load_arrays, load_tables
-from .words import site_spec
+from .words import SETTINGS, check_settings, from_yaml, is_yaml, site_spec
 
 __all__ = ["SETTINGS", "SiteData", "load_site_data"]
-
-SETTINGS = ("path", "target", "task", "features", "drop", "categories", "delimiter", "decimal", "encoding",
-            "source", "partition", "corruptions", "corruption_seed", "factory", "arguments", "folder")  # fmt: skip
-"""What a mapping that describes a site's data may hold."""
 
 _OF_TEXT = ("delimiter", "decimal", "encoding")
 
@@ -59,30 +55,13 @@ def load_site_data(spec: str | Mapping[str, Any], name: str) -> SiteData:
         ConfigError: settings that cannot be used.
     """
     given = site_spec(spec) if isinstance(spec, str) else dict(spec)
-    _check_settings(given, name)
+    check_settings(given, name)
     try:
         made, categories = _made(given, name)
         return _of(made, categories, name)
     except AtollError as error:
         where = f"data of site {name!r}" if error.where is None else f"data of site {name!r}, {error.where}"
         raise type(error)(error.what, where=where, remedy=error.remedy) from error
-
-
-def _check_settings(given: Mapping[str, Any], name: str) -> None:
-    for key in given:
-        if key not in SETTINGS:
-            raise DataError(
-                f"{key!r} is no setting of a site's data.{nearest(str(key), SETTINGS)}",
-                where=f"data of site {name!r}",
-                remedy=f"use {', '.join(SETTINGS)}",
-            )
-    ways = [key for key in ("path", "source", "factory") if given.get(key)]
-    if len(ways) != 1:
-        raise DataError(
-            f"{' and '.join(ways) if ways else 'none of path, source and factory'} given",
-            where=f"data of site {name!r}",
-            remedy="give one of path, source and factory",
-        )
 
 
 def _made(given: Mapping[str, Any], name: str) -> tuple[Any, Mapping[str, Sequence[str]]]:
@@ -92,29 +71,14 @@ def _made(given: Mapping[str, Any], name: str) -> tuple[Any, Mapping[str, Sequen
     if given.get("factory"):
         return _from_factory(given), {}
     paths = [Path(part) for part in str(given["path"]).split(",")]
-    if paths[0].suffix in (".yaml", ".yml"):
-        return _from_yaml(paths[0], given, name)
+    if is_yaml(paths[0]):
+        tree = from_yaml(paths[0], given)
+        check_settings(tree, name)
+        return _made(tree, name)
     if paths[0].suffix in (".npz", ".npy"):
         return load_arrays(paths, given.get("task")), {}
     options = {key: given.get(key) for key in ("target", "task", "features", "drop", "categories", *_OF_TEXT)}
     return load_tables(paths, options), given.get("categories") or {}
-
-
-def _from_yaml(path: Path, given: Mapping[str, Any], name: str) -> tuple[Any, Mapping[str, Sequence[str]]]:
-    from atoll.runs import yaml
-
-    tree = yaml.read(path)
-    if not isinstance(tree, dict):
-        raise DataError("not a mapping of settings", where=path.name, remedy="begin with source: or path:")
-    tree = {**tree, **{key: value for key, value in given.items() if key != "path"}}
-    if "path" in tree:
-        parts = [str((path.parent / part.strip()).resolve()) for part in str(tree["path"]).split(",")]
-        if any(Path(part).suffix in (".yaml", ".yml") for part in parts):
-            raise DataError("its path is another YAML file", where=path.name, remedy="give the data's own path")
-        tree["path"] = ",".join(parts)
-    tree.setdefault("folder", str(path.parent.resolve()))
-    _check_settings(tree, name)
-    return _made(tree, name)
 
 
 def _from_source(given: Mapping[str, Any]) -> Any:

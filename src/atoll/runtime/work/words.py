@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atoll.core.errors import DataError
+from atoll.core.errors import DataError, nearest
 
-__all__ = ["site_spec"]
+__all__ = ["SETTINGS", "check_settings", "from_yaml", "is_yaml", "site_spec"]
+
+SETTINGS = ("path", "target", "task", "features", "drop", "categories", "delimiter", "decimal", "encoding",
+            "source", "partition", "corruptions", "corruption_seed", "factory", "arguments", "folder")  # fmt: skip
+"""What a mapping that describes a site's data may hold."""
 
 
 def site_spec(
@@ -53,3 +57,52 @@ def _is_factory(data: str, base: Path) -> bool:
     module, colon, name = data.partition(":")
     words = [*module.split("."), *name.split(".")]
     return bool(colon) and all(word.isidentifier() for word in words) and not (base / data).exists()
+
+
+def check_settings(given: Mapping[str, Any], name: str) -> None:
+    """Refuse unknown settings, and data that are said in no way or in two.
+
+    Raises:
+        DataError: it names the setting.
+    """
+    for key in given:
+        if key not in SETTINGS:
+            raise DataError(
+                f"{key!r} is no setting of a site's data.{nearest(str(key), SETTINGS)}",
+                where=f"data of site {name!r}",
+                remedy=f"use {', '.join(SETTINGS)}",
+            )
+    ways = [key for key in ("path", "source", "factory") if given.get(key)]
+    if len(ways) != 1:
+        raise DataError(
+            f"{' and '.join(ways) if ways else 'none of path, source and factory'} given",
+            where=f"data of site {name!r}",
+            remedy="give one of path, source and factory",
+        )
+
+
+def is_yaml(path: Path) -> bool:
+    """Whether a file holds settings and no data."""
+    return path.suffix in (".yaml", ".yml")
+
+
+def from_yaml(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in a YAML file, with those of the command line above them; paths are relative to the file.
+
+    Raises:
+        DataError: no mapping, or one that names another YAML file.
+        ConfigError: it cannot be read.
+    """
+    from atoll.runs import yaml
+
+    tree = yaml.read(path)
+    if not isinstance(tree, dict):
+        raise DataError("not a mapping of settings", where=path.name, remedy="begin with source: or path:")
+    tree = {**tree, **{key: value for key, value in given.items() if key != "path"}}
+    if "path" in tree:
+        parts = [str((path.parent / part.strip()).resolve()) for part in str(tree["path"]).split(",")]
+        if any(is_yaml(Path(part)) for part in parts):
+            raise DataError("its path is another YAML file", where=path.name, remedy="give the data's own path")
+        tree["path"] = ",".join(parts)
+    tree.setdefault("folder", str(path.parent.resolve()))
+    return tree

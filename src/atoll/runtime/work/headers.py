@@ -1,0 +1,119 @@
+"""What can be said of a site's data without loading them: the columns of its tables, the arrays of an archive. Sites look before they connect."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zipfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import AtollError, DataError, nearest
+
+from .words import check_settings, from_yaml, is_yaml
+
+__all__ = ["look_at_headers", "require_columns", "tables_in"]
+
+_TABLES = (".csv", ".csv.gz", ".parquet")
+
+
+def look_at_headers(spec: Mapping[str, Any], name: str) -> None:
+    """Refuse data whose settings, column names or arrays cannot be right, before any job comes; rows are looked at when one does.
+
+    Args:
+        spec: what ``site_spec`` gives.
+        name: of the site.
+
+    Raises:
+        DataError: an unknown setting or column, no target, no array of features.
+        ConfigError: a YAML file that cannot be read.
+    """
+    check_settings(spec, name)
+    try:
+        paths = [Path(part) for part in str(spec.get("path") or "").split(",") if part]
+        if paths and is_yaml(paths[0]):
+            spec = from_yaml(paths[0], spec)
+            check_settings(spec, name)
+            paths = [Path(part) for part in str(spec.get("path") or "").split(",") if part]
+        if len(paths) == 1:
+            _look(paths[0], spec)
+    except AtollError as error:
+        where = f"data of site {name!r}" + ("" if error.where is None else f", {error.where}")
+        raise type(error)(error.what, where=where, remedy=error.remedy) from error
+
+
+def _look(path: Path, spec: Mapping[str, Any]) -> None:
+    if path.suffix == ".npz" and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            held = [name.removesuffix(".npy") for name in archive.namelist()]
+        if not {"x", "x_train"} & set(held):
+            raise DataError("no array 'x'", where=path.name, remedy=f"it holds {', '.join(held)}; name one x")
+    elif path.suffix not in (".npz", ".npy"):
+        for file in tables_in(path):
+            if not file.name.endswith(".parquet"):  # whose header needs a library that fronts do without
+                require_columns(file.name, _header(file, spec), spec)
+
+
+def _header(path: Path, spec: Mapping[str, Any]) -> list[str]:
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+    try:
+        with (gzip.open if packed else open)(path, "rt", encoding=spec.get("encoding") or "utf-8", newline="") as file:
+            line: list[str] = next(csv.reader(file, delimiter=spec.get("delimiter") or ","), [])
+    except (OSError, EOFError, ValueError, LookupError, csv.Error, TypeError) as error:
+        raise DataError(
+            f"its header cannot be read: {error}", where=path.name, remedy="give CSV text; set encoding= and delimiter="
+        ) from error
+    return [column.removeprefix("\ufeff").strip() for column in line]
+
+
+def tables_in(path: Path) -> list[Path]:
+    """A table, or all tables of a folder in the order of their names.
+
+    Raises:
+        DataError: it is none, or holds none.
+    """
+    if path.is_file():
+        if not path.name.endswith(_TABLES):
+            raise DataError(
+                f"a file of kind {''.join(path.suffixes) or 'unknown'!r}",
+                where=path.name,
+                remedy="give a .csv, .csv.gz, .parquet, .npz, .npy or .yaml file",
+            )
+        return [path]
+    if not path.is_dir():
+        raise DataError(f"there is no file or folder {path.name!r}", where=str(path.parent), remedy="check the path")
+    if (path / "x.npy").exists():
+        raise DataError(
+            "the folder holds arrays", where=path.name, remedy=f"give both files: {path / 'x.npy'},{path / 'y.npy'}"
+        )
+    files = sorted(file for file in path.iterdir() if file.name.endswith(_TABLES) and not file.name.startswith("."))
+    if not files:
+        raise DataError(
+            "the folder holds no CSV or Parquet file", where=str(path), remedy="give a folder with tables, or a file"
+        )
+    return files
+
+
+def require_columns(file: str, columns: Collection[str], options: Mapping[str, Any]) -> None:
+    """Refuse options that name columns which are not there, or no target.
+
+    Raises:
+        DataError: the column is named, and what there is.
+    """
+    target = options.get("target")
+    if target is None and options.get("task") != "unlabelled":
+        raise DataError(
+            "nobody said which column is the target",
+            where=file,
+            remedy=f"say it with --target (or target: in a YAML file); the columns are {', '.join(columns)}",
+        )
+    named = [target] if isinstance(target, str) else list(target or ())
+    for column in [*named, *(o for key in ("features", "drop", "categories") for o in options.get(key) or ())]:
+        if column not in columns:
+            raise DataError(
+                f"no column {column!r}.{nearest(str(column), columns)}",
+                where=file,
+                remedy=f"the columns are {', '.join(columns)}",
+            )
