@@ -12,6 +12,7 @@ from learn_toys import Fixed, flat
 import atoll
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.learn import Everyone, FedAvg, Synchronous, Training, Uniform
+from atoll.learn.aggregation import KeepGlobal, Renormalised
 from atoll.learn.algorithms import VRLSGD, Scaffold, Upcycled
 from atoll.learn.pacing import PaceSteering
 from atoll.learn.pacing.returning import DAY, activity, return_times
@@ -162,6 +163,15 @@ def test_clients_that_are_never_there_end_the_training():
 def test_a_round_of_the_server_alone_waits_for_nobody():
     rows = steer(PaceSteering(period=100.0), algorithm=Upcycled(base=FedAvg(**FULL), coefficient=0.3), rounds=6).metrics
     assert [row["t_end"] - row["t_start"] for row in rows][1::2] == [0.0] * 3
+
+
+def test_operators_that_weigh_the_population_know_it():
+    """When everybody checks in, nobody is left out, and KeepGlobal is the mean."""
+    kept, plain = (
+        steer(PaceSteering(period=100.0), selection=Everyone(), aggregation=way, rounds=2).params
+        for way in (KeepGlobal(), Renormalised())
+    )
+    np.testing.assert_allclose(flat(kept), flat(plain), rtol=1e-12)
 
 
 @pytest.mark.parametrize("small", [0.0, 10.0])

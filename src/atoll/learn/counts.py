@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from atoll.core.federation import Federation
     from atoll.core.island import Island
 
-__all__ = ["client_examples", "count_examples", "own_examples", "population_examples"]
+    from .training import Training
+
+__all__ = ["client_examples", "count_examples", "own_examples", "population_examples", "weighed"]
 
 
 async def population_examples(fed: Federation, data: Any) -> float:
@@ -28,6 +30,13 @@ async def population_examples(fed: Federation, data: Any) -> float:
     if sizes is not None:
         return float(np.sum(sizes))
     return float((await fed.sum(fed.parties, count_examples, at="count"))["examples"])
+
+
+async def weighed(fed: Federation, job: Training, data: Any, state: Tree) -> Tree:
+    """A server's state, with the examples of the population, ``"weight"``, where the aggregation operator weighs by them."""
+    if not job.aggregation.weighs_population or state["weight"] is not None:
+        return state
+    return {**state, "weight": await population_examples(fed, data)}
 
 
 async def client_examples(fed: Federation, data: Any) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from atoll.core.tree import Tree
 
 from .affordable import Affordable
 from .checks import require_finite
-from .counts import population_examples
+from .counts import weighed
 from .course import Course
 from .evaluation import scores
 from .fates import require_in_time
@@ -72,8 +72,7 @@ class ServerRounds(Course):
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """One round of the server."""
-        if self.job.aggregation.weighs_population and state["weight"] is None:
-            state = {**state, "weight": await population_examples(fed, self.data)}
+        state = await weighed(fed, self.job, self.data, state)
         return await server_round(fed, self.job, self.learner, self.data, state, number)
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:

@@ -16,7 +16,7 @@ from atoll.core.tree import Tree
 
 from ..algorithm import RoundInfo
 from ..checks import require_finite
-from ..counts import population_examples
+from ..counts import weighed
 from ..declared import declare, reply_bits
 from ..fates import energy_since
 from ..invitation import Inviter, reply_bytes
@@ -95,8 +95,7 @@ class InFlight(ServerRounds):
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """One round; where the algorithm's plan contacts nobody, the server's alone."""
         job = self.job
-        if job.aggregation.weighs_population and state["weight"] is None:
-            state = {**state, "weight": await population_examples(fed, self.data)}
+        state = await weighed(fed, job, self.data, state)
         if not job.algorithm.plan(state["server"]):
             state, row = await server_round(fed, job, self.learner, self.data, state, number)
             return {**state, "version": state["version"] + 1}, row

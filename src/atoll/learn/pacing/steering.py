@@ -12,6 +12,7 @@ import numpy as np
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 
 from ..checks import require_count, require_positive
+from ..counts import weighed
 from ..rounds import ServerRounds, server_round
 from ..selection.members import places_of
 from .base import refuse
@@ -135,6 +136,7 @@ class _Steered(ServerRounds):
         begun = fed.clock.now()
         state, waiting, missed = await self._gathered(fed, state, begun)
         gathered = fed.clock.now()
+        state = await weighed(fed, self.job, self.data, state)
         state, row = await server_round(
             fed, self.job, self.learner, self.data, state, number, among=fed.parties[waiting]
         )
