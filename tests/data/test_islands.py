@@ -348,3 +348,19 @@ def test_classes_that_were_numbered_apart_get_one_coding():
         a.with_test(b)
     with pytest.raises(DataError, match="part 2 has labels without names"):
         Islands.from_datasets([a, b, part([], [0, 1])])
+
+
+def test_test_rows_of_another_form_are_refused():
+    rows, other = Dataset({"x": np.eye(3)}), Dataset({"x": np.eye(4)})
+    for population in (rows, Islands.from_datasets([rows, rows])):
+        with pytest.raises(DataError, match=r"column 'x' has rows of shape \(4,\) to test and \(3,\) to train on"):
+            population.with_test(other)
+        assert population.with_test(rows).with_test(None).test is None
+    with pytest.raises(DataError, match="'x' has rows of shape"):
+        Islands.from_datasets([rows], test=other)
+
+
+def test_a_generator_that_raises_names_the_client():
+    islands = Islands.generate(4, lambda client, rng: {"x": np.ones(3) / [1, 1, 1][client]}, name="mine")
+    with pytest.raises(DataError, match=r"the generator raised IndexError: list index .* \(in client-3 of 'mine'\)"):
+        islands.shard(3).x

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.core.errors import DataError
+from atoll.core.errors import AtollError, DataError
 from atoll.core.rng import Rng, keyed, mix_key
 
 from ._cache import ByteCache
@@ -49,8 +49,17 @@ class Generated(Supply):
         return self._cache.get(client, self._build)
 
     def _build(self, client: int) -> Dataset:
-        made = self._make(client, keyed(mix_key(self._key, client)))
         where = f"client-{client} of {self._name!r}"
+        try:
+            made = self._make(client, keyed(mix_key(self._key, client)))
+        except AtollError:
+            raise
+        except Exception as error:  # the generator is the user's own: whatever it raises
+            raise DataError(
+                f"the generator raised {type(error).__name__}: {error}",
+                where=where,
+                remedy="correct it; it is called as make(client, rng)",
+            ) from error
         if not isinstance(made, Dataset):
             if not isinstance(made, Mapping):
                 raise DataError(

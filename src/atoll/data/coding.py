@@ -1,4 +1,4 @@
-"""One code, one class: data sets that were read apart number their classes apart."""
+"""Data sets that meet: one code, one class, although they were read apart, and rows of one form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .about import About
     from .dataset import Dataset
 
-__all__ = ["in_codes_of", "in_one_coding", "recoded", "united"]
+__all__ = ["in_codes_of", "in_one_coding", "recoded", "require_same_form", "united"]
 
 
 def united(names: Iterable[Sequence[str]]) -> tuple[str, ...]:
@@ -64,6 +64,24 @@ def in_codes_of(about: About, test: Dataset | None) -> Dataset | None:
             remedy="read both with the same classes, in one order: categories={target: [...]}",
         )
     return recoded(test, own)
+
+
+def require_same_form(rows: Dataset, test: Dataset | None) -> None:
+    """Refuse test rows whose features or targets have another shape than those to train on.
+
+    Raises:
+        DataError: the column is named.
+    """
+    for name in ("x", "y"):
+        if test is None or name not in rows or name not in test:
+            continue
+        own, other = rows._base[name].shape[1:], test._base[name].shape[1:]
+        if own != other:
+            raise DataError(
+                f"column {name!r} has rows of shape {other} to test and {own} to train on",
+                where=f"data set {test.name!r}",
+                remedy="bring both to one form, or give other test rows",
+            )
 
 
 def recoded(data: Dataset, labels: tuple[str, ...]) -> Dataset:

@@ -15,7 +15,7 @@ from atoll.core.rng import Rng
 
 from ._checks import Array, as_columns, check_labels, resolve_task
 from .about import About
-from .coding import in_codes_of
+from .coding import in_codes_of, require_same_form
 
 __all__ = ["Dataset", "Rows", "root"]
 
@@ -238,8 +238,9 @@ class Dataset:
         """Return the same rows with another server-held test set, in their codes of the classes.
 
         Raises:
-            DataError: it names classes that these rows do not have.
+            DataError: it names classes that these rows do not have, or its rows have another shape.
         """
+        require_same_form(self, test)
         return self._of(self._base, self._rows, self._length, self._about, in_codes_of(self._about, test))
 
     def with_columns(self, columns: Mapping[str, ArrayLike], **about: Any) -> Dataset:

@@ -17,7 +17,7 @@ from ._generated import Generated, Make, Sizes
 from ._holdout import hold_out
 from ._supply import Located, Pooled, Supply, offsets_of
 from .about import About
-from .coding import in_codes_of
+from .coding import in_codes_of, require_same_form
 from .dataset import Dataset, root
 from .join import concatenate
 from .names import Names, Tags
@@ -132,6 +132,7 @@ class Islands:
         pool = concatenate(parts)
         classes = [p.classes for p in (pool, *parts) if p.classes is not None]
         about = replace(pool.about, classes=max(classes)) if classes else pool.about
+        require_same_form(pool, test)
         held = in_codes_of(about, test) if test is not None else pool.test
         pool = Dataset._of(pool._base, None, len(pool), about, held)
         supply = Pooled(pool, offsets_of(np.array([len(p) for p in parts], np.int64)), None)
@@ -286,8 +287,10 @@ class Islands:
         """Return the same clients with another server-held test set, in their codes of the classes.
 
         Raises:
-            DataError: it names classes that the clients do not have.
+            DataError: it names classes that the clients do not have, or its rows have another shape.
         """
+        if isinstance(self._supply, Pooled):  # what is made on demand is not made for this
+            require_same_form(self._supply.schema(), test)
         return self._with(test=in_codes_of(self.about, test))
 
     def pooled(self, max_bytes: int = _POOLED_BYTES) -> Dataset:
