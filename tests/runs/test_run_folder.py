@@ -83,9 +83,12 @@ def test_a_folder_is_not_taken_over(done: RunFolder, settings: dict[str, Any], t
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_run_that_was_refused_leaves_the_folder_free(settings: dict[str, Any], tmp_path: Path, resume: bool) -> None:
     folder, few = RunFolder(tmp_path / "run"), {"source": "iris", "partition": {"name": "iid", "parties": 500}}
-    wrongs: list[dict[str, Any]] = [{"data": few}, {"model": {"name": "linear", "features": 3, "outputs": 2}}]
-    for wrong in wrongs:
-        with pytest.raises(DataError):
+    wrongs: list[tuple[dict[str, Any], str]] = [
+        ({"data": few}, "get fewer than min_size"),
+        ({"model": {"name": "linear", "features": 3, "outputs": 2}}, "features"),
+    ]
+    for wrong, match in wrongs:
+        with pytest.raises(DataError, match=match):
             execute(parse_config({**settings, **wrong}), folder, report=False)
         assert (folder.status(), folder.blank) == ("failed", True)
     execute(parse_config(settings), folder, report=False, resume=resume)

@@ -61,8 +61,11 @@ class AtollError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        text = self.what if self.where is None else f"{self.what} (in {self.where})"
-        return text if self.remedy is None else f"{text}. Remedy: {self.remedy}"
+        # A sentence that waited for a "Did you mean" ends with its own full stop: one is enough.
+        what = self.what[:-1] if self.what.endswith(".") and not self.what.endswith("..") else self.what
+        text = what if self.where is None else f"{what} (in {self.where})"
+        end = "" if text.endswith("?") else "."
+        return text if self.remedy is None else f"{text}{end} Remedy: {self.remedy}"
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.what, self.where, self.remedy))

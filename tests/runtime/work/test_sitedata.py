@@ -197,7 +197,10 @@ def test_a_site_looks_at_headers_before_it_connects(tmp_path: Path, said: dict[s
     given = {**said, "path": str(tmp_path / said.get("path", "a.csv"))}
     with pytest.raises(DataError, match=match):
         look_at_headers(given, "north")
-    with pytest.raises(DataError):  # what is refused at once would be refused when a job comes
+    said_later = (
+        match if "header" not in match else "not utf-8 text"
+    )  # what is refused at once is refused when a job comes
+    with pytest.raises(DataError, match=said_later):
         load_site_data(given, "north")
     (tmp_path / "b.csv").unlink()
     (tmp_path / "c.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbfage,dose,outcome\n1,2,ill\n"))
