@@ -87,6 +87,10 @@ class Cohort:
         """Positions in the population, shape ``(clients,)``."""
         return self.parties.positions
 
+    def part(self, places: NDArray[np.int64]) -> Cohort:
+        """Some of its clients, by their places in it."""
+        return Cohort(self.parties[places], self.keys[places], self.population, self._shelf)
+
     def shard(self, i: int) -> Any:
         """The data of the ``i``-th client of the cohort."""
         return self.population.shard(int(self.positions[i]))

@@ -61,7 +61,10 @@ class Batched(Inline):
         if alone or request.task.many is None or request.mail is not None or len(positions) == 0:
             return await self.host.fold(request, positions)
         if request.task.name not in self._plans:
-            self._plans[request.task.name] = self._plan(request, positions)
+            try:
+                self._plans[request.task.name] = self._plan(request, positions)
+            except Exception:  # of a party: nothing is planned yet, and the executor says whose it is
+                return await self.host.fold(request, positions)
         workers = self._plans[request.task.name]
         if workers == 1 or len(positions) < 2 * workers:
             return await self.host.fold(request, positions)

@@ -52,7 +52,8 @@ class Apart:
             clients: the algorithm's private states, ``None`` before a client's first.
 
         Yields:
-            Replies and new private states, with a leading client axis. Replies that are not finite are there too.
+            Replies and new private states, with a leading client axis. Replies that are not finite are there too, and may be of clients of which an
+            earlier batch told an error.
         """
         plan = self._plan(phase)
         template = {"params": sent[0]["params"]}
@@ -64,7 +65,10 @@ class Apart:
             for batch in training.many(rows, template, handed, own):
                 if at == len(plan) - 1:
                     yield batch
-                elif batch.states is not None:
+                    continue
+                if batch.errors:
+                    yield Batch(np.zeros(0, np.int64), {}, errors=batch.errors)
+                if batch.states is not None:
                     block = StateBlock(batch.positions, batch.states, kinds_of_block(batch.states))
                     for place, state in block.rows():
                         states[place] = state

@@ -10,10 +10,12 @@ import torch
 
 from atoll.core import tree as T
 from atoll.core.aggregate import Mean, Total
+from atoll.core.errors import CompositionError
 from atoll.core.tree import Tree
 
 from .block import Block, Trained
 from .choose import Choices
+from .compiler import notice
 from .course import Course, courses, drills, is_uneven, natural_widths
 from .decide import decide
 from .leaves import Layout, flatten, join_reply, to_tensor
@@ -37,12 +39,21 @@ _GROUP = 16  # clients of one batch where they are trained one after another
 
 
 class Runner:
-    """Runs cohorts for one `LocalTraining`."""
+    """Runs cohorts for one `LocalTraining`.
+
+    What is raised where clients are trained together says nothing of whose fault it is: these clients are then trained one by one, by the
+    reference, and what that raises is the client's own.
+
+    Attributes:
+        trying: whether a way to run is being tried, which is refused by an exception.
+    """
 
     def __init__(self, training: LocalTraining) -> None:
         self.training = training
         self.network = training.network
         self.algorithm = training.algorithm
+        self.trying = False
+        self._failure = ""
         self._blocks: dict[Any, Block] = {}
         self.natives = Natives(self)
         self.seconds_a_client = 0.1  # by arithmetic; until a model is counted, worth a worker process
@@ -63,14 +74,32 @@ class Runner:
     def blocks(
         self, positions: NDArray[np.int64], pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]
     ) -> Iterator[TrainedBatch]:
-        """Train some clients and yield their replies in blocks."""
-        chosen = self.choices(pool, broadcast, states, keys)
+        """Train some clients and yield their replies in blocks, and what was raised for others."""
+        try:
+            chosen = self.choices(pool, broadcast, states, keys)
+        except CompositionError:
+            raise
+        except Exception:
+            chosen = Choices("each", reason="on none of these clients could it be tried")
         if chosen.mode == "each":
             yield from self._one_by_one(positions, pool, broadcast, states, keys)
             return
         waiting: list[TrainedBatch] = []
-        for members, block, trained, sent, private in self._train(chosen, pool, broadcast, states, keys):
-            waiting.append(self._replies(positions[members], block, trained, sent, private))
+        for members, block, trained, sent, private in self._train(chosen, pool, broadcast, states, keys, pardon=True):
+            if trained is None:
+                some = (pool.part(members), broadcast, states[members], keys[members])
+                single = list(self._one_by_one(positions[members], *some))
+                if not any(batch.errors for batch in single):
+                    title, why = self.network.title, self._failure
+                    notice(f"block:{title}", f"{title} is trained client by client where a block fails ({why})")
+                yield from single
+                continue
+            made = self._replies(positions[members], block, trained, sent, private)
+            errors = self._errors_of(made.rejected, positions, pool, broadcast, states, keys)
+            if errors:
+                made = _without(made, errors)
+                yield TrainedBatch.failed(errors)
+            waiting.append(made)
             if sum(len(batch.positions) for batch in waiting) >= _GROUP:
                 yield _join(waiting)
                 waiting = []
@@ -86,15 +115,21 @@ class Runner:
         states: Privates,
         keys: NDArray[np.uint64],
     ) -> None:
-        """Train some clients and add them to the sums."""
+        """Train some clients and add them to the sums.
+
+        Raises:
+            Exception: what was raised for one of them.
+        """
         chosen = self.choices(pool, broadcast, states, keys)
         if chosen.mode == "each":
             for batch in self._one_by_one(positions, pool, broadcast, states, keys):
+                _raise_first(batch.errors)
                 _add_batch(made, batch)
             return
         left = self.natives.add_up(made, chosen, positions, pool, broadcast, states, keys)
         if left is None or len(left):
             self._add_blocks(made, chosen, positions, pool, broadcast, states, keys, left)
+        _raise_first(self._errors_of(made.rejected, positions, pool, broadcast, states, keys))
         if self.training.loss_metric:
             weights, losses = pool.sizes.astype(np.float64), made.losses[positions]
             if made.rejected:
@@ -119,6 +154,7 @@ class Runner:
             pool, states, keys, positions = pool.part(which), states[which], keys[which], positions[which]
         sums: dict[int, Accumulator] = {}
         for members, block, trained, sent, private in self._train(chosen, pool, broadcast, states, keys):
+            assert trained is not None  # noqa: S101
             sums.setdefault(id(block), Accumulator(block)).add(positions[members], trained, sent, private)
         for acc in sums.values():
             acc.hand_over(made)
@@ -161,8 +197,16 @@ class Runner:
         return found
 
     def _train(
-        self, chosen: Choices, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]
-    ) -> Iterator[tuple[NDArray[np.int64], Block, Trained, list[Tensor], list[Tensor]]]:
+        self,
+        chosen: Choices,
+        pool: Pool,
+        broadcast: Tree,
+        states: Privates,
+        keys: NDArray[np.uint64],
+        *,
+        pardon: bool = False,
+    ) -> Iterator[tuple[NDArray[np.int64], Block, Trained | None, list[Tensor], list[Tensor]]]:
+        """Train clients in blocks; with ``pardon`` a block in which something is raised is ``None`` and the others go on."""
         if chosen.channels_last and pool.x.dim() == 4:
             pool.x = pool.x.contiguous(memory_format=torch.channels_last)
         sent, sent_layout = self.sent(broadcast, chosen.channels_last)
@@ -172,7 +216,16 @@ class Runner:
             private, layout = self.privates(states[members], broadcast["params"], slots, chosen)
             block = self.block(chosen, sent_layout, layout, pool, last)
             last = block
-            yield members, block, block.train(pool, course, sent, private), sent, private
+            trained: Trained | None = None
+            try:
+                trained = block.train(pool, course, sent, private)
+            except CompositionError:
+                raise
+            except Exception as error:
+                if self.trying or not pardon:
+                    raise
+                self._failure = f"{type(error).__name__}: {error}".splitlines()[0]
+            yield members, block, trained, sent, private
 
     def _courses(
         self, chosen: Choices, pool: Pool, keys: NDArray[np.uint64]
@@ -260,7 +313,50 @@ class Runner:
     ) -> Iterator[TrainedBatch]:
         for begin in range(0, len(positions), _GROUP):
             rows = range(begin, min(begin + _GROUP, len(positions)))
-            yield _join([self._single(positions[i], i, pool, broadcast, states[i], int(keys[i])) for i in rows])
+            made: list[TrainedBatch] = []
+            errors: dict[int, Exception] = {}
+            for i in rows:
+                try:
+                    made.append(self._single(positions[i], i, pool, broadcast, states[i], int(keys[i])))
+                except CompositionError:
+                    raise
+                except Exception as error:
+                    if self.trying:
+                        raise
+                    errors[int(positions[i])] = error
+            if made:
+                yield _join(made)
+            if errors:
+                yield TrainedBatch.failed(errors)
+
+    def _errors_of(
+        self,
+        rejected: dict[int, str],
+        positions: NDArray[np.int64],
+        pool: Pool,
+        broadcast: Tree,
+        states: Privates,
+        keys: NDArray[np.uint64],
+    ) -> dict[int, Exception]:
+        """What those whose result is no number raise when they are trained alone: an index beyond a table, perhaps."""
+        found: dict[int, Exception] = {}
+        if self.trying or not self.network.looks_up or not rejected:
+            return found
+        for i, position in enumerate(positions.tolist()):
+            if position in rejected:
+                error = self.error_of(i, pool, broadcast, states, keys)
+                found.update({} if error is None else {position: error})
+        return found
+
+    def error_of(
+        self, at: int, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]
+    ) -> Exception | None:
+        """What a client raises that is trained alone, if anything."""
+        try:
+            self.training._train_one(pool, at, broadcast, states[at], int(keys[at]))
+        except Exception as error:
+            return error
+        return None
 
     def _single(self, position: Any, at: int, pool: Pool, broadcast: Tree, state: Tree, key: int) -> TrainedBatch:
         made = self.training._train_one(pool, at, broadcast, state, key)
@@ -317,6 +413,32 @@ def _join(batches: list[TrainedBatch]) -> TrainedBatch:
         steps=np.concatenate([b.steps for b in batches]),
         losses=np.concatenate([b.losses for b in batches]),
     )
+
+
+def _without(batch: TrainedBatch, errors: dict[int, Exception]) -> TrainedBatch:
+    """The block without those for whom something was raised."""
+    keep = np.array([p not in errors for p in batch.positions.tolist()])
+
+    def cut(leaf: Any) -> Any:
+        return leaf[keep] if isinstance(leaf, np.ndarray) and leaf.ndim else leaf
+
+    reply = {
+        name: type(a)(**{f: T.map(cut, getattr(a, f)) for f in _data_fields(a)}, metric=a.metric)
+        for name, a in batch.reply.items()
+    }
+    return TrainedBatch(
+        batch.positions[keep],
+        reply,
+        None if batch.states is None else T.map(cut, batch.states),
+        {p: why for p, why in batch.rejected.items() if p not in errors},
+        steps=batch.steps[keep],
+        losses=batch.losses[keep],
+    )
+
+
+def _raise_first(errors: dict[int, Exception]) -> None:
+    for error in errors.values():
+        raise error
 
 
 def _data_fields(aggregate: Any) -> list[str]:

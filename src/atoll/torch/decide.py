@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +42,45 @@ _UNROLL = 4  # steps in one call, where clients take unlike numbers of steps
 _STRETCH = 1024  # how far to pad batches, where a step costs calls rather than arithmetic
 
 
+class _UnsoundError(Exception):
+    """What clients raise alone too, by place: it says nothing of ways to train."""
+
+    def __init__(self, errors: dict[int, Exception]) -> None:
+        super().__init__(f"{len(errors)} clients raise alone")
+        self.errors = errors
+
+
 def decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]) -> Choices:
-    """Choose mode, block, unrolling and compilation for cohorts like this one."""
+    """Choose mode, block, unrolling and compilation for cohorts like this one.
+
+    Raises:
+        Exception: what all clients raise, however they are trained.
+    """
+    try:
+        return _decide(runner, pool, broadcast, states, keys)
+    except _UnsoundError as found:
+        errors = found.errors
+    first = next(iter(errors))
+    others = np.delete(np.arange(len(keys)), list(errors))
+    if not len(others):
+        raise errors[first]
+    chosen = _decide(runner, pool.part(others), broadcast, states[others], keys[others])
+    if chosen.mode == "each":
+        return chosen
+    # The others run like this; if that one does too, a block hides what a client raises: a model may look at the size of its batches.
+    try:
+        batches = _run(runner, chosen, _clipped(pool, runner.algorithm), broadcast, states, keys, np.array([first]))
+    except Exception:
+        return chosen
+    hidden = not any(batch.rejected for batch in batches)
+    return (
+        _each(runner, f"alone a client raises what it does not in a block ({_short(errors[first])})")
+        if hidden
+        else chosen
+    )
+
+
+def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]) -> Choices:
     if not len(pool.sizes) or not pool.sizes.any():
         return Choices("each", reason="no examples")
     stateful = runner.training.stateful(pool.x)
@@ -57,6 +94,7 @@ def decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: 
     try:
         cost, calls = _look(runner, pool, broadcast, states, keys, biggest)
     except Exception as error:
+        _blame(runner, pool, broadcast, states, keys, np.array([biggest]))
         return _each(runner, f"it cannot be traced ({_short(error)})")
     device = runner.network.device
     mode = favoured(cost, device)
@@ -86,7 +124,30 @@ def decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: 
         uneven=uneven,
         reason=reason,
     )
-    return _verified(runner, chosen, pool, broadcast, states, keys)
+    try:
+        return _verified(runner, chosen, pool, broadcast, states, keys)
+    except Exception:
+        _blame(runner, pool, broadcast, states, keys, np.arange(len(keys)))
+        raise
+
+
+def _blame(
+    runner: Runner,
+    pool: Pool,
+    broadcast: Tree,
+    states: Privates,
+    keys: NDArray[np.uint64],
+    members: NDArray[np.int64],
+) -> None:
+    """Find out whether one of these clients raises alone too; all that do, of the whole pool, are then left out."""
+
+    def among(places: Iterable[int]) -> dict[int, Exception]:
+        found = {at: runner.error_of(at, pool, broadcast, states, keys) for at in places}
+        return {at: error for at, error in found.items() if error is not None}
+
+    errors = among(members.tolist())
+    if errors:
+        raise _UnsoundError(errors | among(at for at in range(len(keys)) if at not in errors))
 
 
 def _clipped(pool: Pool, algorithm: Counted) -> Pool:
@@ -163,6 +224,7 @@ def _vectorise(
             warnings.filterwarnings("error", message=".*batching rule.*")
             run(vector)
     except Exception as error:
+        _blame(runner, pool, broadcast, states, keys, order)
         why = f"it cannot be run on several clients at once ({_short(error)})"
         notice(f"single:{runner.network.title}:{why}", f"{runner.network.title} is run one client at a time: {why}")
         return "single", why
@@ -209,12 +271,16 @@ def _verified(
             reply = runner.training._train_one(pool, at, sent, states[at], int(keys[at])).reply
             return {name: (a.total() if summed else a).value for name, a in reply.items()}
 
-        wrong = _differs(reference(broadcast), got, dict.fromkeys(got, _CLOSE))
+        try:
+            want = reference(broadcast)
+        except Exception as error:
+            return _each(runner, f"alone a client raises what it does not in a block ({_short(error)})")
+        wrong = _differs(want, got, dict.fromkeys(got, _CLOSE))
         if wrong:
             # Rounding may flip a maximum or a ReLU, and training amplifies that: how far does a nudge carry?
-            plain, nudged = reference(broadcast), reference(_nudge(broadcast))
-            reach = {name: _CLOSE + 30.0 * _gap(plain[name], nudged[name]) for name in plain}
-            wrong = _differs(plain, got, reach)
+            nudged = reference(_nudge(broadcast))
+            reach = {name: _CLOSE + 30.0 * _gap(want[name], nudged[name]) for name in want}
+            wrong = _differs(want, got, reach)
         if wrong:
             return _each(runner, f"in a block its {wrong!r} differs from that of a single client")
     return chosen
@@ -252,11 +318,12 @@ def _found(
 @contextmanager
 def _as(runner: Runner, chosen: Choices) -> Iterator[None]:
     """Run cohorts in a given way."""
-    before, runner.training._choices = runner.training._choices, chosen
+    before = runner.training._choices, runner.trying
+    runner.training._choices, runner.trying = chosen, True
     try:
         yield
     finally:
-        runner.training._choices = before
+        runner.training._choices, runner.trying = before
 
 
 _CLOSE = 1e-3

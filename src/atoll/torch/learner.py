@@ -27,9 +27,9 @@ from atoll.learn.reports import Reporting, as_reports
 
 from .apart import Apart
 from .evaluate import evaluate, evaluate_many, pullback, score
-from .local import LocalTraining
+from .local import LocalTraining, TrainedBatch
 from .models import buffers_of, init, load, params_of
-from .passes import states_after
+from .passes import PassError, states_after
 from .private import Privates
 from .profile import layer_of, profile
 from .reports import add_reports, sent_reports, surveyed, with_reports
@@ -208,24 +208,45 @@ class TorchLearner(Reporting):
     def _train_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
         asked = self._asked(message)
         with one_thread():
+            try:
+                training, states, epochs = self._before_last(cohort, message)
+            except PassError as found:
+                yield TrainedBatch.failed(found.errors)
+                yield from self._train_others(cohort, message, found.errors)
+                return
             told = self._told_many(cohort, message, asked)
-            training, states, epochs = self._before_last(cohort, message)
             for batch in training.many(rows_of(cohort), message["broadcast"], states, cohort.keys, epochs):
+                if not len(batch.positions):
+                    yield batch
+                    continue
                 sizes = batch.reply[training.loss_metric].weight
                 yield with_reports(batch, asked, told, sizes, self.algorithm) if asked else batch
+
+    def _train_others(self, cohort: Cohort, message: Tree, errors: dict[int, Exception]) -> Iterator[Batch]:
+        """Train a cohort without those for whom something was raised."""
+        places = np.delete(np.arange(len(cohort)), list(errors))
+        for batch in self._train_many(cohort.part(places), message) if len(places) else ():
+            yield replace(
+                batch,
+                positions=places[batch.positions],
+                rejected={int(places[place]): why for place, why in batch.rejected.items()},
+                errors={int(places[place]): error for place, error in batch.errors.items()},
+            )
 
     def _train_sums(self, cohort: Cohort, message: Tree) -> Summed | None:
         asked = self._asked(message)
         if message["phase"] in self._single_replies or "sketch" in asked:  # which is of a single update
             return None
         with one_thread():
-            training, states, epochs = self._before_last(cohort, message)
             try:
+                training, states, epochs = self._before_last(cohort, message)
                 made = training.many_sum(rows_of(cohort), message["broadcast"], states, cohort.keys, epochs)
             except (
                 CompositionError
             ):  # single replies in a phase that was not prepared; anything else is raised again by `many`
                 self._single_replies.add(message["phase"])
+                return None
+            except Exception:  # of some client, or because of it: `many` finds out whose it is
                 return None
             told = self._told_many(cohort, message, asked)
         if asked and not add_reports(made, asked, told):
@@ -267,7 +288,17 @@ class TorchLearner(Reporting):
         return measured(self, island, message)
 
     def _measure_many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
-        sums = evaluate_many(self.training.network, message["params"], rows_of(cohort), len(cohort))
+        try:
+            sums = evaluate_many(self.training.network, message["params"], rows_of(cohort), len(cohort))
+        except Exception:  # of one client's rows: find out whose
+            errors = self._measure_errors(cohort, message)
+            if not errors:
+                raise
+            yield Batch(np.zeros(0, np.int64), {}, errors=errors)
+            places = np.delete(np.arange(len(cohort)), list(errors))
+            for batch in self._measure_many(cohort.part(places), message) if len(places) else ():
+                yield replace(batch, positions=places[batch.positions])
+            return
         reply: dict[str, Aggregate] = {"measure": Parts(sums, examples=sums["n"], metric=True)}
         if message.get("personal"):
             # One by one: every client has a model of its own.
@@ -279,6 +310,16 @@ class TorchLearner(Reporting):
             own = {name: np.array([row.get(name, 0.0) for row in each], dtype=np.float64) for name in names}
             reply["personal"] = Parts(own, examples=own["n"], metric=True)
         yield Batch(np.arange(len(cohort)), reply)
+
+    def _measure_errors(self, cohort: Cohort, message: Tree) -> dict[int, Exception]:
+        """Whose rows cannot be evaluated, and why."""
+        errors: dict[int, Exception] = {}
+        for i in range(len(cohort)):
+            try:
+                self.evaluate(message["params"], cohort.shard(i))
+            except Exception as error:
+                errors[i] = error
+        return errors
 
 
 class _Tuning:
@@ -306,14 +347,18 @@ class _Tuning:
         """Decide and compile; return the expected seconds of this cohort on one core that processes could share."""
         cores = cores if getattr(cohort.population, "stored", False) else 1  # making rows is worth processes
         with one_thread():
-            training, states, epochs = self._learner._before_last(cohort, message)
             rows = rows_of(cohort)
+            training = self._training
             try:
+                training, states, epochs = self._learner._before_last(cohort, message)
                 training.prepare(rows, message["broadcast"], states, cohort.keys, epochs, cores)
             except CompositionError:  # the algorithm wants single replies (`Parts`), which nobody can add up
                 self._learner._single_replies.add(message["phase"])
                 for _ in training.many(rows, message["broadcast"], states, cohort.keys, epochs):
                     pass
+            except Exception:  # a client's: it is told when the cohort is run, if only what to prepare is known
+                if not training.choices:
+                    raise
         return training.expected_seconds(len(cohort))
 
 

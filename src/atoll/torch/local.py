@@ -52,6 +52,11 @@ class TrainedBatch(Batch):
     steps: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     losses: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
+    @staticmethod
+    def failed(errors: dict[int, Exception]) -> TrainedBatch:
+        """No client, and what was raised for some."""
+        return TrainedBatch(np.zeros(0, np.int64), {}, errors=errors)
+
 
 @dataclass
 class Summed:
@@ -179,14 +184,15 @@ class LocalTraining:
         self, pool: Pool, at: int, broadcast: Tree, client: Tree, key: int, noise: Rng | None = None
     ) -> Outcome:
         rows = slice(int(pool.offsets[at]), int(pool.offsets[at + 1]))
-        sent, given, private, own = self._open(pool, broadcast, client, key, noise)
-        buffers, x, y = own or given, pool.x[rows], pool.y[rows]
+        x, y = pool.x[rows], pool.y[rows]
+        sent, given, private, own = self._open(x, broadcast, client, key, noise)
+        buffers = own or given
         made = train_one(self.network, self.algorithm, x, y, sent, private, key, buffers, pool.epochs)
         n = float(rows.stop - rows.start)
         if self.loss_metric:
             mean = float(np.mean(made.losses)) if made.losses else 0.0
             made.reply[self.loss_metric] = Mean(np.float64(mean), examples=n, metric=True)
-        if self.stateful(pool.x) and self.network.buffer_names:
+        if self.stateful(x) and self.network.buffer_names:
             kept = {name: value.cpu().numpy() for name, value in made.buffers.items()}
             if self.buffers == "local":
                 made.state = {"algorithm": made.state, "buffers": kept}
@@ -195,13 +201,13 @@ class LocalTraining:
         return made
 
     def _open(
-        self, pool: Pool, broadcast: Tree, client: Tree, key: int, noise: Rng | None
+        self, x: torch.Tensor, broadcast: Tree, client: Tree, key: int, noise: Rng | None
     ) -> tuple[Tree, Any, Tree, Any]:
         """Take buffers out of the broadcast and the private state."""
         given = broadcast.get("buffers") if isinstance(broadcast, dict) else None
         sent = {k: v for k, v in broadcast.items() if k != "buffers"}
         own = None
-        if self.buffers == "local" and client is not None and self.stateful(pool.x) and self.network.buffer_names:
+        if self.buffers == "local" and client is not None and self.stateful(x) and self.network.buffer_names:
             own, client = client["buffers"], client["algorithm"]
         if isinstance(self.algorithm, Drawing):
             client = self.algorithm.handed(sent["params"], client, key, noise)
@@ -218,7 +224,10 @@ class LocalTraining:
     def stateful(self, x: torch.Tensor) -> str:
         """Why clients must be trained one by one in full batches of their own, or ``""``."""
         if self._stateful is None:
-            self._stateful = self.network.keeps_statistics(x[:2]) if len(x) else ""
+            found = self.network.keeps_statistics(x[:2])
+            if not found and not len(x):  # without a row there is nothing to see, and others may have some
+                return ""
+            self._stateful = found
         return self._stateful
 
     def expected_seconds(self, clients: int) -> float:
@@ -270,11 +279,14 @@ class LocalTraining:
 
         Yields:
             Blocks whose values have a leading client axis, as NumPy arrays. Clients with a non-finite loss or update
-            are in ``rejected``.
+            are in ``rejected``. What a client's rows, or the model on them, raise is in ``errors``: the others are trained all the same.
         """
         runner = self._open_runner()
-        for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs):
+        unfit: dict[int, Exception] = {}
+        for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs, unfit):
             yield from runner.blocks(positions, pool, broadcast, states, keys[positions])
+        if unfit:
+            yield TrainedBatch.failed(unfit)
 
     def many_sum(
         self,
@@ -284,7 +296,11 @@ class LocalTraining:
         keys: NDArray[np.uint64],
         epochs: int | None = None,
     ) -> Summed:
-        """Train a cohort and give its weighted sums only; see `many` for the arguments."""
+        """Train a cohort and give its weighted sums only; see `many` for the arguments.
+
+        Raises:
+            Exception: what a client's rows, or the model on them, raise; `many` tells whose they are.
+        """
         runner = self._open_runner()
         totals: Totals = {}
         empty = np.zeros(0, np.int64)
@@ -331,19 +347,45 @@ class LocalTraining:
         clients: Sequence[Tree] | Privates | None,
         keys: NDArray[np.uint64],
         epochs: int | None,
+        unfit: dict[int, Exception] | None = None,
     ) -> Iterator[tuple[NDArray[np.int64], Pool, Privates]]:
+        """Fetch a cohort's rows in chunks; clients whose rows do not fit the model are told in ``unfit`` where that is given."""
         source, private = Source(shards, len(keys)), Privates.of(clients, len(keys))
         for begin in range(0, len(keys), _CHUNK):
             positions = np.arange(begin, min(begin + _CHUNK, len(keys)))
-            pool = source.pool(positions, self.network)
+            try:
+                pool = self._fitting(source, positions, "the cohort's data")
+            except Exception:
+                found = {} if unfit is None else self._refused(source, positions)
+                if unfit is None or not found:
+                    raise
+                unfit.update(found)
+                positions = np.delete(positions, np.array(list(found)) - begin)
+                if not len(positions):
+                    continue
+                pool = self._fitting(source, positions, "the cohort's data")
             pool.epochs = epochs
-            self.check(pool, "the cohort's data")
             states = private[positions] if len(positions) < len(private) else private
             if isinstance(self.algorithm, Drawing):
                 given = zip(range(len(positions)), keys[positions].tolist(), strict=True)
                 drawn = [self.algorithm.handed(broadcast["params"], states[i], key) for i, key in given]
                 states = Privates(drawn, len(positions))
             yield positions, pool, states
+
+    def _fitting(self, source: Source, positions: NDArray[np.int64], where: str) -> Pool:
+        pool = source.pool(positions, self.network)
+        self.check(pool, where)
+        return pool
+
+    def _refused(self, source: Source, positions: NDArray[np.int64]) -> dict[int, Exception]:
+        """Which clients' rows cannot be had or do not fit the model, and why."""
+        found: dict[int, Exception] = {}
+        for position in positions:
+            try:
+                self._fitting(source, np.array([position]), "the client's data")
+            except Exception as error:
+                found[int(position)] = error
+        return found
 
     def _open_runner(self) -> Runner:
         if self._runner is None:

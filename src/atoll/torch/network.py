@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from atoll.core.errors import DataError
 
-from .keyed import Keyed
+from .indices import Bounded
 from .losses import Loss, loss_of
 from .models import buffers_of, params_of
 
@@ -35,6 +35,7 @@ class Network:
     Attributes:
         names: the trainable parameters, in order.
         frozen: parameters with ``requires_grad=False`` and all buffers, by name.
+        looks_up: whether a traced step looks rows of a table up by indices, which may be wrong; see `atoll.torch.indices`.
     """
 
     def __init__(self, module: nn.Module, loss: Any, device: torch.device, dtype: torch.dtype) -> None:
@@ -56,6 +57,7 @@ class Network:
             **{n: p.detach() for n, p in self.training.named_parameters() if not p.requires_grad},
             **dict(self.training.named_buffers()),
         }
+        self.looks_up = False
         self._given_loss = loss
         self.loss: Loss = loss_of(loss)
 
@@ -121,9 +123,11 @@ class Network:
         for name, layer in self.training.named_modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training:
                 return f"{type(layer).__name__} {name!r} takes statistics over the batch"
+        if not len(x):
+            return ""
         before = {n: b.clone() for n, b in self.frozen.items()}
         params = {n: p.detach() for n, p in self.training.named_parameters() if p.requires_grad}
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), Keyed(_zero_seed(self.device), strict=False):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), Bounded(_zero_seed(self.device), strict=False):
             self.outputs(params, before, x, training=True)
         changed = [n for n, b in before.items() if not torch.equal(b, self.frozen[n])]
         return f"a training pass changes the buffer {changed[0]!r}" if changed else ""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core import tree as T
-from atoll.core.errors import CompositionError
 from atoll.core.tree import Tree
 
 from .private import Privates
@@ -18,7 +17,19 @@ if TYPE_CHECKING:
 
     from .local import LocalTraining
 
-__all__ = ["states_after"]
+__all__ = ["PassError", "states_after"]
+
+
+class PassError(Exception):
+    """Some clients raised in a pass before the last.
+
+    Attributes:
+        errors: place in the cohort -> what.
+    """
+
+    def __init__(self, errors: dict[int, Exception]) -> None:
+        super().__init__(f"{len(errors)} clients raised in a pass")
+        self.errors = errors
 
 
 def states_after(
@@ -38,11 +49,18 @@ def states_after(
         clients: the private states that the pass begins with.
         keys: one a client.
         epochs: (or steps) to do in place of the algorithm's own.
+
+    Raises:
+        PassError: for some clients something was raised.
     """
     try:
         parts = training.many_sum(shards, broadcast, clients, keys, epochs).states
-    except CompositionError:  # single replies, which nobody can add up
-        parts = [(batch.positions, batch.states) for batch in training.many(shards, broadcast, clients, keys, epochs)]
+    except Exception:  # single replies, which nobody can add up; or an error, and this tells whose
+        batches = list(training.many(shards, broadcast, clients, keys, epochs))
+        errors = {place: error for batch in batches for place, error in batch.errors.items()}
+        if errors:
+            raise PassError(errors) from None
+        parts = [(batch.positions, batch.states) for batch in batches]
     return _joined([part for part in parts if part[1] is not None], len(keys))
 
 

@@ -10,12 +10,14 @@ import torch
 
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate
+from atoll.core.errors import DataError
 from atoll.core.tree import Tree
 from atoll.learn.algorithm import LocalWork
 from atoll.learn.local import batch_rows
 from atoll.learn.partial import quota
 
-from .keyed import Keyed, step_seeds
+from .indices import Bounded
+from .keyed import step_seeds
 from .leaves import flatten, join_reply, split_reply, to_tensor
 
 if TYPE_CHECKING:
@@ -70,6 +72,9 @@ def train_one(
         key: the client's random key; it orders the batches and draws the dropout masks.
         buffers: of the model (running statistics); the model's own by default.
         epochs: (or steps) to do in place of the algorithm's own.
+
+    Raises:
+        DataError: a mini-batch is too small for the model, or an index beyond a table.
     """
     frozen = {**network.frozen, **(buffers or {})}
     frozen = {name: value.clone() for name, value in frozen.items()}
@@ -82,10 +87,15 @@ def train_one(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key >> 1)
         for number, rows in enumerate(batches):
-            mode = Keyed(seeds[number], strict=False)
+            mode = Bounded(seeds[number], strict=False)
             index = torch.from_numpy(rows).to(network.device)
             oracle = _Oracle(network, frozen, x[index], y[index], mode)
-            local = algorithm.step(local, oracle, sent)
+            try:
+                local = algorithm.step(local, oracle, sent)
+            except ValueError as error:
+                if "more than 1 value per channel" not in str(error):
+                    raise
+                raise _lonely(len(rows), len(y), algorithm) from error
             losses.append(oracle.losses[0] if oracle.losses else 0.0)
     work = LocalWork(float(len(y)), float(len(losses)))
     reply, state = algorithm.finish(local, sent, private, work)
@@ -94,10 +104,22 @@ def train_one(
     return Outcome(join_reply(as_arrays(tree), kinds), as_arrays(state), losses, kept)
 
 
+def _lonely(rows: int, examples: int, algorithm: Algorithm) -> DataError:
+    """What to do where normalisation meets a mini-batch of one row, of which there is no variance."""
+    size = algorithm.batch_size
+    batches = f"all its {examples} rows at once" if size is None else f"its {examples} rows in mini-batches of {size}"
+    other = "" if examples < 2 else "choose a batch_size that leaves no single row at any client, or None; or "
+    return DataError(
+        f"BatchNorm has no variance to divide by in a mini-batch of {rows} row ({batches})",
+        where="the client's data",
+        remedy=f"{other}give clients more rows, go on without such clients (errors='drop'), or use nn.GroupNorm",
+    )
+
+
 class _Oracle:
     """``grad(params)``: the gradient of the mean loss over the current mini-batch, by automatic differentiation."""
 
-    def __init__(self, network: Network, frozen: dict[str, Tensor], x: Tensor, y: Tensor, mode: Keyed) -> None:
+    def __init__(self, network: Network, frozen: dict[str, Tensor], x: Tensor, y: Tensor, mode: Bounded) -> None:
         self.network = network
         self.frozen = frozen
         self.x = x

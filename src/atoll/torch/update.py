@@ -20,7 +20,7 @@ from atoll.core.tree import Tree
 from atoll.learn.algorithm import LocalWork
 
 from .gradient import gradient_of
-from .keyed import Keyed
+from .indices import Bounded
 from .leaves import Layout, ReplyKind, flatten, split_reply
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Update:
         seed: Tensor,
         active: Tensor | None,
     ) -> tuple[list[Tensor], Tensor]:
-        mode = Keyed(seed, strict=True)
+        mode = Bounded(seed, strict=True)
 
         def loss_at(params: Tree) -> Tensor:
             with mode:
@@ -183,6 +183,7 @@ class Update:
                 f"{type(self.algorithm).__name__}.step returns another structure than start",
                 remedy="return a local state with the same keys from start and from every step",
             )
+        self.network.looks_up = self.network.looks_up or mode.looked
         after = self._tensors(after)
         loss = grad.first if grad.first is not None else torch.zeros((), dtype=self.network.dtype, device=seed.device)
         if active is not None:

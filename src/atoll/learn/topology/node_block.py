@@ -80,6 +80,7 @@ class NodeBlock:
         some = Cohort(cohort.parties[places], keys, cohort.population)
         sent, clients = [turns[i].sent(phase) for i in places], [turns[i].state["client"] for i in places]
         for batch in self.apart.train(some, phase, sent, clients):
+            made.errors.update({int(places[place]): error for place, error in batch.errors.items()})
             states = dict(enumerate(clients)) if batch.states is None else _rows(batch)
             for row, place in enumerate(batch.positions.tolist()):
                 reply = {name: aggregate.row(row) for name, aggregate in batch.reply.items()}
