@@ -149,7 +149,11 @@ def test_averaged_least_squares_is_the_weighted_mean_of_the_clients_fits():
     assert several.model.predict(np.zeros((3, 4))).shape == (3, 2)
 
 
+ALONE = "ignore:.*cannot be fitted to one class:RuntimeWarning"
+
+
 @pytest.mark.parametrize("model", CLASSIFIERS, ids=name)
+@pytest.mark.filterwarnings(ALONE)
 def test_clients_that_lack_classes(model):
     """Three clients, of which one has all classes, one has two and one has a single one."""
     data = blobs(only=[[0, 1, 2], [0, 2], [1]])
@@ -157,6 +161,27 @@ def test_clients_that_lack_classes(model):
     assert result.model.score(data.test.x, data.test.y) > 0.8
 
 
+def test_clients_of_one_class_that_cannot_be_fitted_are_told_of():
+    job = Training(model=lm.LogisticRegression(), selection=Everyone(), rounds=1)
+    with pytest.warns(RuntimeWarning, match="LogisticRegression cannot be fitted to one class: .* count for nothing"):
+        atoll.simulate(job, blobs(sizes=(40, 40), only=[[0, 1, 2], [1]]), engine="inline")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loss": "mse"}, "loss='mse' cannot act on SGDClassifier, which has a loss of its own"),
+        ({"algorithm": FedAvg(lr=0.5)}, "lr=0.5 cannot act on SGDClassifier, which trains by its own learning rate"),
+        ({"algorithm": FedAvg(batch_size=3)}, "batch_size=3 cannot act on SGDClassifier"),
+        ({"algorithm": FedAvg(steps=3)}, r"steps=3 cannot act.*leave steps out"),
+    ],
+)
+def test_settings_that_cannot_act_are_refused(settings, message):
+    with pytest.raises(CompositionError, match=message):
+        atoll.simulate(Training(model=lm.SGDClassifier(), rounds=1, selection=Everyone(), **settings), blobs())
+
+
+@pytest.mark.filterwarnings(ALONE)
 def test_rows_of_absent_classes_stay():
     data = blobs(sizes=(40, 40), only=[[0, 2], [1]], classes=4)
     for model, factor in ((lm.LogisticRegression(), 0.5), (LinearSVC(random_state=0), 1.0)):

@@ -13,12 +13,14 @@ naive Bayes             counts and sums: GaussianNB, MultinomialNB,            `
                         BernoulliNB, ComplementNB
 ======================  =====================================================  ==================================
 
-The estimator's own settings (learning rate, penalty, solver) rule the local training; the algorithm's ``epochs`` count passes, its ``lr`` and
-``batch_size`` are not used. The estimator given is never changed.
+The estimator's own settings (learning rate, penalty, solver) rule the local training; the algorithm's ``epochs`` count passes, and its ``lr``,
+``batch_size`` and ``steps`` can do nothing: set to anything but their defaults they are refused, and so is a ``loss``. The estimator given is
+never changed.
 """
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from typing import Any
 
 from atoll.core.errors import CompositionError, ConfigError
@@ -35,7 +37,7 @@ def adapt(model: Any, settings: LearnerSettings, data: Any) -> OpaqueLearner:
 
     Raises:
         ConfigError: this kind of estimator cannot be trained federatedly.
-        CompositionError: the algorithm does not fit the estimator.
+        CompositionError: the algorithm does not fit the estimator, or a setting of the training could not act on it.
         DataError: the estimator does not fit the data.
     """
     from .bayes import BayesLearner, is_bayes
@@ -53,6 +55,7 @@ def adapt(model: Any, settings: LearnerSettings, data: Any) -> OpaqueLearner:
             where="Training.algorithm",
             remedy=f"use algorithm={wanted}",
         )
+    _refuse_idle(name, settings, algorithm)
     if is_bayes(model):
         return BayesLearner(model, settings, data)
     if name in ("MLPClassifier", "MLPRegressor"):
@@ -64,3 +67,25 @@ def adapt(model: Any, settings: LearnerSettings, data: Any) -> OpaqueLearner:
     raise ConfigError(
         f"{name} is not an estimator that predicts", where="model", remedy="use a classifier or regressor"
     )
+
+
+_IDLE = {"lr": "learning rate", "decay": "learning rate", "batch_size": "batch size", "steps": "number of iterations"}
+
+
+def _refuse_idle(name: str, settings: LearnerSettings, algorithm: Any) -> None:
+    """Refuse what was set and could not act: the estimator trains by its own settings."""
+    if settings.loss != "auto":
+        raise CompositionError(
+            f"loss={settings.loss!r} cannot act on {name}, which has a loss of its own",
+            where="Training.loss",
+            remedy="leave loss out, and choose the estimator's own, as in SGDClassifier(loss='log_loss')",
+        )
+    defaults = {field.name: field.default for field in fields(algorithm)}
+    for setting, word in _IDLE.items():
+        value = getattr(algorithm, setting, None)
+        if defaults.get(setting, MISSING) is not MISSING and value != defaults[setting]:
+            raise CompositionError(
+                f"{setting}={value!r} cannot act on {name}, which trains by its own {word}",
+                where=type(algorithm).__name__,
+                remedy=f"leave {setting} out: {type(algorithm).__name__}'s epochs count passes, and the rest are settings of the estimator",
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ class FittedLearner(EstimatorLearner):
 
     A fit that converges does not depend on where it starts: one round is all there is (one-shot averaging; McDonald et al. 2009). With
     ``warm_start=True`` and few iterations (``max_iter``), rounds go on from the global model, as in FedAvg. A client that lacks some
-    classes leaves their coefficients as they are; a client with one class alone cannot fit and counts for nothing.
+    classes leaves their coefficients as they are; a client with one class alone cannot fit, counts for nothing and is told of.
     """
 
     def prime(self, model: Any) -> Any:
@@ -50,6 +51,12 @@ class FittedLearner(EstimatorLearner):
         y = self.target(data.y)
         places = np.zeros(0, np.int64) if self.classes is None else np.searchsorted(self.classes, np.unique(y))
         if len(places) == 1:
+            warnings.warn(
+                f"{type(self.template).__name__} cannot be fitted to one class: clients with rows of one class alone count for nothing. "
+                "Use an estimator with partial_fit (SGDClassifier(loss='log_loss')), which learns from such clients too, or another partition",
+                RuntimeWarning,
+                stacklevel=2,
+            )
             return None, memory
         model = seeded(fresh(self.template), rng)
         whole = self.classes is None or len(places) == len(self.classes)
