@@ -35,6 +35,10 @@ def test_negative_labels() -> None:
 def test_inputs_of_the_wrong_width() -> None:
     with pytest.raises(DataError, match=r"Linear cannot take inputs of shape \(2, 5\).*reshape the column 'x'"):
         _train(seeded(lambda: nn.Linear(6, 4)), shards_of([8], (5,)))
+    with pytest.raises(
+        DataError, match=r"type torch\.int.*amounts are floating-point numbers: x\.astype\(np\.float32\)"
+    ):
+        _train(seeded(lambda: nn.Linear(6, 4)), [(np.zeros((2, 6), "i1"), np.array([0, 1]))])
 
 
 def test_float_labels_for_classes() -> None:

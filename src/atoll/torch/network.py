@@ -103,7 +103,8 @@ class Network:
                 f"the model {self.title} cannot take inputs of shape {tuple(x.shape)} and type {x.dtype}: "
                 f"{str(error).splitlines()[0]}",
                 where=where,
-                remedy="reshape the column 'x', or give the model a first layer that fits",
+                remedy="reshape the column 'x', or give the model a first layer that fits"
+                + ("" if x.is_floating_point() else "; amounts are floating-point numbers: x.astype(np.float32)"),
             ) from error
         if not isinstance(made, torch.Tensor):
             raise DataError(
