@@ -220,8 +220,28 @@ def test_pytorch_models_are_privatised_too(tmp_path):
     with pytest.raises(CompositionError, match="not a function of y"):
         run(ObjectivePerturbation(base=FedProx(**LOCAL, mu=1.0), alpha=5.0), model=deep)
     normed = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
-    with pytest.raises(CompositionError, match="running statistics"):
+    with pytest.raises(CompositionError, match=r"buffers of the model .*running_mean"):
         run(private, model=normed)
+    with pytest.raises(CompositionError, match=r"training changes buffers of the model \(seen\), .* without noise"):
+        run(private, model=_remembering(torch))
+    run(private, model=_remembering(torch), rounds=1, buffers="local")
+
+
+def _remembering(torch):
+    """A model that keeps a mean of its inputs, which no layer of PyTorch's tells of."""
+
+    class Remembering(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 2)
+            self.register_buffer("seen", torch.zeros(4))
+
+        def forward(self, x):
+            if self.training:
+                self.seen.copy_(x.detach().mean(0))
+            return self.layer(x)
+
+    return Remembering()
 
 
 def test_feddyns_state_goes_with_the_client():

@@ -59,6 +59,19 @@ def test_regression_and_binary() -> None:
     assert sums["loss_sum"] == pytest.approx(np.maximum(0, 1 - signs * z).sum(), rel=1e-5)
 
 
+def test_one_score_and_a_loss_of_ones_own_give_no_accuracy() -> None:
+    """Which of logits, probabilities or counts the scores are only the loss knows."""
+    model = seeded(lambda: nn.Linear(3, 1))
+    x, y = np.ones((8, 3), np.float32), np.arange(8) % 2
+
+    def own(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(scores.squeeze(-1), targets.float())
+
+    assert set(evaluate(_network(model, own), params_of(model), (x, y))) == {"n", "loss_sum"}
+    named = evaluate(_network(model, "bce"), params_of(model), (x, y))
+    assert named["correct"] == 4.0
+
+
 def test_running_statistics_are_used_and_may_be_given() -> None:
     model = seeded(lambda: Images(nn.BatchNorm2d(4)))
     ((x, y),) = shards_of([12], (1, 8, 8))

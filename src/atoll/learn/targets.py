@@ -38,7 +38,8 @@ def check_classes(name: str, shape: tuple[int, ...], labels: np.ndarray, where: 
         raise DataError(
             f"label {wrong} does not fit a model with {shape[1]} outputs (classes 0..{shape[1] - 1})",
             where=where,
-            remedy=f"give the model at least {max(wrong, 0) + 1} outputs, or number the classes from 0",
+            remedy=f"give the model at least {max(wrong, 0) + 1} outputs, or number the classes from 0"
+            + (", or, for two classes and one score, use loss='bce' or 'hinge'" if shape[1] == 1 else ""),
         )
 
 

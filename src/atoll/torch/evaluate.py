@@ -133,6 +133,8 @@ def _metrics(loss: Loss, outputs: Tensor, targets: Tensor) -> Iterator[tuple[str
     else:
         # A callable gives the mean of a batch only; every example of the batch is given that mean.
         yield "loss_sum", loss.mean(outputs, targets).expand(len(targets))
+    if not loss.task and _one_score(outputs, targets):
+        return  # of a callable nobody knows from which score on it is the second class
     if loss.task == "classes" or (not loss.task and _looks_like_classes(outputs, targets)):
         yield "correct", _mean_rows((outputs.argmax(1) == targets).to(outputs.dtype))
     elif loss.task == "signs":
@@ -146,6 +148,10 @@ def _metrics(loss: Loss, outputs: Tensor, targets: Tensor) -> Iterator[tuple[str
 
 def _looks_like_classes(outputs: Tensor, targets: Tensor) -> bool:
     return not targets.is_floating_point() and outputs.dim() == targets.dim() + 1
+
+
+def _one_score(outputs: Tensor, targets: Tensor) -> bool:
+    return not targets.is_floating_point() and outputs.numel() == targets.numel()
 
 
 def _mean_rows(values: Tensor) -> Tensor:

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from atoll.core.aggregate import Aggregate, Mean, Totals
-from atoll.core.errors import ConfigError, DataError, nearest
+from atoll.core.errors import CompositionError, ConfigError, DataError, nearest
 from atoll.core.rng import Rng
 from atoll.core.task import Batch
 from atoll.core.tree import Tree
+from atoll.learn.release import is_private
 from atoll.learn.wrapped import Drawing, overrides
 
 from .backend import device_of
@@ -192,7 +193,8 @@ class LocalTraining:
         if self.loss_metric:
             mean = float(np.mean(made.losses)) if made.losses else 0.0
             made.reply[self.loss_metric] = Mean(np.float64(mean), examples=n, metric=True)
-        if self.stateful(x) and self.network.buffer_names:
+        if self.keeps_buffers(x):
+            self.refuse_leak(x)
             kept = {name: value.cpu().numpy() for name, value in made.buffers.items()}
             if self.buffers == "local":
                 made.state = {"algorithm": made.state, "buffers": kept}
@@ -207,7 +209,7 @@ class LocalTraining:
         given = broadcast.get("buffers") if isinstance(broadcast, dict) else None
         sent = {k: v for k, v in broadcast.items() if k != "buffers"}
         own = None
-        if self.buffers == "local" and client is not None and self.stateful(x) and self.network.buffer_names:
+        if self.buffers == "local" and client is not None and self.keeps_buffers(x):
             own, client = client["buffers"], client["algorithm"]
         if isinstance(self.algorithm, Drawing):
             client = self.algorithm.handed(sent["params"], client, key, noise)
@@ -220,6 +222,24 @@ class LocalTraining:
             return None
         device, dtype = self.network.device, self.network.dtype
         return {name: torch.as_tensor(np.array(value)).to(device, dtype) for name, value in buffers.items()}
+
+    def keeps_buffers(self, x: torch.Tensor) -> bool:
+        """Whether training changes buffers, which then travel or stay in the private state."""
+        return bool(self.stateful(x) and self.network.buffer_names)
+
+    def refuse_leak(self, x: torch.Tensor) -> None:
+        """Refuse a privacy mechanism around a model whose buffers follow the data, where they would leave the client without noise.
+
+        Raises:
+            CompositionError: they would.
+        """
+        if self.buffers != "local" and is_private(self.algorithm) and self.keeps_buffers(x):
+            names = ", ".join(self.network.buffer_names)
+            raise CompositionError(
+                f"training changes buffers of the model ({names}), and they would leave the clients without noise",
+                where="Training.buffers",
+                remedy="use buffers='local', or a model that keeps nothing of its data",
+            )
 
     def stateful(self, x: torch.Tensor) -> str:
         """Why clients must be trained one by one in full batches of their own, or ``""``."""
@@ -253,6 +273,7 @@ class LocalTraining:
         if self._shape is None:
             self.network.settle(pool.x[:2], pool.labels, where)
             self._shape = self.network.output_shape(pool.x[:2], where)
+            self.refuse_leak(pool.x)
         self.network.loss.check(self._shape, pool.labels, where)
         if stored is not None:
             # Labels that all fit, of whichever client, need no second look.
