@@ -71,7 +71,9 @@ def test_so_they_are_for_models_that_train_by_themselves():
 def test_so_they_are_for_estimators():
     sklearn = pytest.importorskip("sklearn.linear_model")
     model = sklearn.SGDClassifier(loss="log_loss", learning_rate="constant", eta0=0.1)
-    check_learner(atoll.Training(model=model, algorithm=FedAvg(epochs=2)), islands(SIZES), engines=("inline", "batched"))
+    check_learner(
+        atoll.Training(model=model, algorithm=FedAvg(epochs=2)), islands(SIZES), engines=("inline", "batched")
+    )
 
 
 def test_a_training_reports_its_mean_loss_and_a_survey_that_of_the_received_model():
