@@ -192,10 +192,10 @@ def test_bad_settings_are_refused(kind, settings, match):
 def test_exact_solutions_want_a_curvature():
     from atoll.learn.linear import Linear
 
-    data = atoll.data.dirichlet(atoll.data.digits(), parties=3, alpha=1.0, seed=0)
-    job = atoll.Training(model=Linear(64, 10, loss="hinge"), algorithm=FastADMM(), rounds=1, selection=atoll.Everyone())
+    signs = atoll.data.Dataset({"x": np.eye(2), "y": [-1, 1]})
+    job = atoll.Training(model=Linear(2, 1, loss="hinge"), algorithm=FastADMM(), rounds=1, selection=atoll.Everyone())
     with pytest.raises(CompositionError, match="needs the curvature"):
-        atoll.simulate(job, data, engine="inline", seed=0)
+        atoll.simulate(job, [signs, signs], engine="inline", seed=0)
 
 
 def test_those_that_need_everyone_say_so():

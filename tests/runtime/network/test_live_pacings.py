@@ -101,7 +101,10 @@ def test_asynchronous_pacings_ask_another_when_a_real_party_is_lost(pacing):
     assert (asked - heard - lost >= 0).all()
     assert (asked - heard - lost <= 2).all()
     assert rows.column("wasted") == rows.column("crashed")
-    assert (found.devices.crashed.sum(), found.devices.answered.sum()) == (lost[-1], heard[-1])
+    assert found.devices.answered.sum() == heard[-1]
+    assert (
+        0 <= found.devices.crashed.sum() - lost[-1] <= 2
+    )  # who is asked after the last round may be lost before the end
 
 
 @pytest.mark.parametrize(
