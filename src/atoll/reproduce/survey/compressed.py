@@ -90,6 +90,7 @@ ROWS = (
         below=0.1,
         rounds=400,
         origin=_OURS,
+        quick=False,
     ),
     _row("two-way signs, Nesterov", TwoWaySGDM(lr=5e-4), below=0.1, rounds=400, origin=_OURS),
     _row(
@@ -98,6 +99,7 @@ ROWS = (
         below=1.0,
         rounds=400,
         origin=_OURS,
+        quick=False,
     ),
     _row(
         "Sketched SGD, 5 of 20 entries",

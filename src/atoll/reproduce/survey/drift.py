@@ -38,7 +38,7 @@ ROWS = (
     Row(name="SCAFFOLD T=1", algorithm=Scaffold(lr=0.01, steps=1, batch_size=None), reference=2.69e-4, quick=False),
     Row(name="SCAFFOLD T=5", algorithm=Scaffold(**_T5), below=2e-14, rounds=310, quick=False),
     Row(name="SCAFFOLD T=20", algorithm=Scaffold(**_T20), below=2e-14, rounds=130, quick=False),
-    Row(name="SCAFFOLD T=5, 3 of 10", algorithm=Scaffold(**_T5), cohort=3, below=2e-14),
+    Row(name="SCAFFOLD T=5, 3 of 10", algorithm=Scaffold(**_T5), cohort=3, below=2e-14, quick=False),
     Row(name="SCAFFOLD option 1 T=5", algorithm=Scaffold(option=1, **_T5), below=2e-14, rounds=310, quick=False),
     Row(name="VRL-SGD T=5", algorithm=VRLSGD(**_T5), below=2e-14, rounds=310),
     Row(name="MimeSVRG T=5", algorithm=MimeSVRG(**_T5), below=2e-14, rounds=310),
