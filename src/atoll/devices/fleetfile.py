@@ -17,6 +17,7 @@ from .distributions import Equal
 from .fleet import Fleet
 from .links import Backhaul, Shannon, Throughput
 from .power import Battery, Memory, Power
+from .tracefile import packed, unpacked
 from .traces import Recorded
 from .traits import Given
 from .zipped import check_version, digest, read_arrays, write_arrays
@@ -110,8 +111,8 @@ def _columns(value: Given | Windows | Recorded) -> Arrays:
         return {"values": np.asarray(value.values, dtype="<f8")}
     if isinstance(value, Windows):
         return dict(zip(("who", "begin", "end"), value.columns, strict=True))
-    shape = np.array(value.crashed.shape, dtype="<i8")
-    return {"shape": shape, "crashed": np.packbits(value.crashed), "points": value.point[value.crashed]}
+    bits, points = packed(value.crashed, value.point)
+    return {"shape": np.array(value.crashed.shape, dtype="<i8"), "crashed": bits, "points": points}
 
 
 def _made(said: Any, path: str, arrays: Arrays, trace: dict[str, Any]) -> Any:
@@ -133,9 +134,7 @@ def _made(said: Any, path: str, arrays: Arrays, trace: dict[str, Any]) -> Any:
         settings["windows"] = np.column_stack([column("who"), column("begin"), column("end")])
     elif part is Recorded:
         turns, devices = (int(n) for n in column("shape"))
-        crashed = np.unpackbits(column("crashed"), count=turns * devices).astype(bool).reshape(turns, devices)
-        point = np.zeros((turns, devices))
-        point[crashed] = column("points")
+        crashed, point = unpacked(column("crashed"), column("points"), turns, devices)
         settings |= {"crashed": crashed, "point": point, **trace}
     elif part is Fleet and isinstance(settings["regions"], list):
         settings["regions"] = [settings["regions"][i] for i in column("regions")]

@@ -13,7 +13,7 @@ from atoll.core.errors import ConfigError
 
 from .zipped import check_version, read_arrays, write_arrays
 
-__all__ = ["FORMAT", "VERSION", "read_trace", "write_trace"]
+__all__ = ["FORMAT", "VERSION", "packed", "read_trace", "unpacked", "write_trace"]
 
 FORMAT = "atoll trace of devices"
 VERSION = 1
@@ -21,13 +21,34 @@ _REMEDY = "give a file that Recorded.save wrote"
 _FIELDS = {"format": str, "version": int, "turns": int, "devices": int, "within": str, "digest": str}
 
 
+def packed(crashed: NDArray[np.bool_], point: NDArray[np.float64]) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+    """The crashes as bits, and the points of the crashed in order."""
+    return np.packbits(crashed), np.asarray(point[crashed], dtype="<f8")
+
+
+def unpacked(
+    bits: NDArray[np.uint8], points: NDArray[np.float64], turns: int, devices: int
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """The inverse of ``packed``.
+
+    Raises:
+        ValueError: there are not as many points as crashes.
+    """
+    crashed = np.unpackbits(bits, count=turns * devices).astype(bool).reshape(turns, devices)
+    if points.shape != (int(crashed.sum()),):
+        raise ValueError(f"{len(points)} points for {int(crashed.sum())} crashes")
+    point = np.zeros((turns, devices))
+    point[crashed] = points
+    return crashed, point
+
+
 def write_trace(path: Path, crashed: NDArray[np.bool_], point: NDArray[np.float64], within: str) -> Path:
-    """Write the crashes as bits and the points of the crashed, in order.
+    """Write it; see ``packed``.
 
     Raises:
         CheckpointError: the file cannot be written.
     """
-    bits, points = np.packbits(crashed), np.asarray(point[crashed], dtype="<f8")
+    bits, points = packed(crashed, point)
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -54,11 +75,10 @@ def read_trace(path: Path) -> tuple[NDArray[np.bool_], NDArray[np.float64], Lite
     sized = bits.dtype == np.uint8 and bits.shape == (-(-turns * devices // 8),) and points.dtype == np.dtype("<f8")
     if not sized or header["digest"] != _digest(bits, points):
         raise _refused(path, "the file is damaged: its contents are not those that its header tells of")
-    crashed = np.unpackbits(bits, count=turns * devices).astype(bool).reshape(turns, devices)
-    if points.shape != (int(crashed.sum()),):
-        raise _refused(path, f"the file is damaged: {len(points)} points for {int(crashed.sum())} crashes")
-    point = np.zeros((turns, devices))
-    point[crashed] = points
+    try:
+        crashed, point = unpacked(bits, points, turns, devices)
+    except ValueError as error:
+        raise _refused(path, f"the file is damaged: {error}") from error
     return crashed, point, header["within"]
 
 
