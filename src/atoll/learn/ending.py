@@ -39,7 +39,9 @@ def require_watched(job: Training, history: History) -> None:
     """
     rules = [(f"Training.stop, {type(rule).__name__}", getattr(rule, "metric", None)) for rule in job.stop]
     for where, name in [*rules, ("Training.keep_best", job.keep_best)]:
-        if name is not None and name not in history.names:
+        if (
+            name is not None and name not in history[-1] and name not in history.names
+        ):  # the last row nearly always tells
             known = [one for one in history.names if isinstance(history[-1].get(one), float)]
             raise ConfigError(
                 f"metric {name!r} is not measured in this training.{nearest(name, known)}",
