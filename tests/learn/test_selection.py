@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from learn_toys import islands
+from learn_toys import FEATURES, flat, islands
 
 import atoll
-from atoll.core.errors import ConfigError, DataError
+from atoll.core.errors import CompositionError, ConfigError, DataError, QuorumError
 from atoll.core.party import Roster
 from atoll.core.rng import Rng
 from atoll.learn import EqualWeights, Everyone, FedAvg, Schedule, SizeProportional, Training, Uniform
 from atoll.learn.selection import Candidates
+from atoll.learn.topology import Hierarchical
 
 
 def candidates(n, number=1, sizes=None, seed=0):
@@ -84,9 +85,43 @@ def test_a_schedule_repeats():
 
 
 @pytest.mark.parametrize(("row", "named"), [([0, 5], 5), ([-1, 0], -1)])
-def test_a_schedule_names_who_is_not_there(row, named):
-    with pytest.raises(ConfigError, match=f"round 1 names client {named} of 3"):
-        Schedule([row]).invite(candidates(3), 2, None)
+def test_a_schedule_names_who_does_not_exist_beforehand(row, named):
+    job = Training(model=atoll.models.linear(FEATURES, 3), algorithm=FedAvg(), selection=Schedule([[0], row]), rounds=1)
+    with pytest.raises(ConfigError, match=f"round 2 of the schedule names client {named} of 3"):
+        job.learner(islands([4, 4, 4]))
+
+
+def test_a_schedule_names_clients_of_the_federation_whoever_is_there():
+    there = Roster(6).all()[np.array([1, 4, 5])]
+    plan = Schedule([[5, 0, 1], [0, 2]])
+    first = plan.invite(Candidates(there, 1, Rng.of(0)), 3, None)
+    assert there[first].positions.tolist() == [5, 1]
+    with pytest.raises(QuorumError, match="none of the 2 clients that the schedule names is available"):
+        plan.invite(Candidates(there, 2, Rng.of(0)), 3, None)
+
+
+def scheduled(**more):
+    model = atoll.models.linear(FEATURES, 3)
+    job = Training(model=model, algorithm=FedAvg(lr=0.1), selection=Schedule([[0, 5], [4, 1]]), rounds=2, **more)
+    return atoll.simulate(job, islands([6] * 6), engine="inline")
+
+
+def test_edges_ask_their_own_of_those_whom_a_schedule_names():
+    """With one client of each edge, and edges alike, it is the flat training."""
+    star, tree = scheduled(), scheduled(topology=Hierarchical(groups=((0, 2, 4), (1, 3, 5))))
+    assert tree.metrics.column("selected") == star.metrics.column("selected") == [2, 2]
+    np.testing.assert_allclose(flat(tree.params), flat(star.params), rtol=1e-6)
+
+
+def test_a_schedule_that_leaves_an_edge_without_clients_is_refused_beforehand():
+    job = Training(
+        model=atoll.models.linear(FEATURES, 3),
+        algorithm=FedAvg(),
+        selection=Schedule([[0, 5], [0, 1]]),
+        topology=Hierarchical(groups=2),
+    )
+    with pytest.raises(CompositionError, match="round 2 of the schedule names nobody of group 1"):
+        job.learner(islands([6] * 6))
 
 
 def test_an_empty_round_is_refused():

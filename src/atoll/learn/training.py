@@ -242,6 +242,7 @@ class Training:
             DataError: the model does not fit the data.
             CompositionError: the algorithm needs every client and fewer are invited, or keeps no personal models to measure.
         """
+        self.selection.check(len(data), self.topology.groups_of(len(data)))
         cohort = self.selection.cohort_size(len(data))
         if self.topology.needs_everyone(self.algorithm) and cohort < len(data):
             raise CompositionError(

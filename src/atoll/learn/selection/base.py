@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from .inquiry import Inquiry
 
-__all__ = ["Candidates", "Seen", "Selection"]
+__all__ = ["Candidates", "Groups", "Seen", "Selection"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,10 @@ class Candidates:
     rng: Rng
     sizes: Callable[[], Any] = lambda: None
     seconds: Callable[[], NDArray[np.float64] | None] = lambda: None
+
+
+Groups = Sequence["NDArray[np.int64]"] | None
+"""Positions of those among whom each server of a topology invites; ``None``: one server invites among all."""
 
 
 def _nothing(name: str) -> Tree:
@@ -120,6 +124,9 @@ class Selection:
         """The rule's memory at the start."""
         del parties
         return None
+
+    def check(self, population: int, groups: Groups) -> None:
+        """Refuse settings that do not fit these clients, before anyone is contacted."""
 
     def cohort_size(self, population: int) -> int:
         """Replies wanted in a round."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core.errors import ConfigError
+from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.tree import Tree
 
-from .base import Candidates, Selection
+from .base import Candidates, Groups, Selection
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,10 +64,11 @@ class Everyone(Selection):
 
 @dataclass(frozen=True)
 class Schedule(Selection):
-    """A schedule given beforehand, one list of positions a round; it begins again when it ends.
+    """A schedule given beforehand, one list of clients a round; it begins again when it ends.
 
     Attributes:
-        rounds: positions of each round's clients.
+        rounds: positions of each round's clients among all clients of the federation; of those, who is not there when a round begins is left out,
+            and an edge asks its own.
     """
 
     rounds: Sequence[Sequence[int]]
@@ -82,22 +83,45 @@ class Schedule(Selection):
                 )
 
     def cohort_size(self, population: int) -> int:
-        """The largest round."""
-        del population
-        return self._largest
+        """The largest round, or all that there are."""
+        return min(population, self._largest)
 
     @cached_property
     def _largest(self) -> int:
         return max(len(row) for row in self.rounds)
 
+    def check(self, population: int, groups: Groups) -> None:
+        """Refuse clients that do not exist, and rounds that leave a server without any."""
+        for number, row in enumerate(self.rounds, 1):
+            wrong = next((k for k in row if not 0 <= k < population), None)
+            if wrong is not None:
+                raise ConfigError(
+                    f"round {number} of the schedule names client {wrong} of {population}",
+                    where="Training.selection",
+                    remedy=f"use positions from 0 to {population - 1}",
+                )
+            empty = next((e for e, group in enumerate(groups or ()) if not np.isin(row, group).any()), None)
+            if empty is not None:
+                raise CompositionError(
+                    f"round {number} of the schedule names nobody of group {empty}, whose server has a round then too",
+                    where="Training.selection",
+                    remedy="name at least one client of every group in every round, or use topology=Star()",
+                )
+
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
-        """The clients of this round."""
+        """The clients of this round that are there, in the schedule's order.
+
+        Raises:
+            QuorumError: none of them is.
+        """
         del count, state
-        row = np.asarray(self.rounds[(candidates.round - 1) % len(self.rounds)])
-        if row.max() >= len(candidates.parties) or row.min() < 0:
-            wrong = int(row.min()) if row.min() < 0 else int(row.max())
-            raise ConfigError(
-                f"round {candidates.round} names client {wrong} of {len(candidates.parties)}",
-                remedy="use positions from 0 to the population's size less 1",
+        there = {position: place for place, position in enumerate(candidates.parties.positions.tolist())}
+        row = self.rounds[(candidates.round - 1) % len(self.rounds)]
+        found = [there[k] for k in row if k in there]
+        if not found:
+            raise QuorumError(
+                f"none of the {len(row)} clients that the schedule names is available",
+                where=f"round {candidates.round}",
+                remedy="name more clients a round, or use devices that are there more often",
             )
-        return row
+        return np.array(found, dtype=np.int64)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..algorithm import Algorithm
     from ..learner import Learner
     from ..pacing import Pacing
+    from ..selection.base import Groups as SelectionGroups
     from ..training import Trained, Training
 
 __all__ = ["Star", "Topology", "refuse", "require_alone", "require_mixable", "require_plain"]
@@ -54,6 +55,11 @@ class Topology:
     def needs_everyone(self, algorithm: Algorithm) -> bool:
         """Whether this algorithm wants every client in every round here."""
         return algorithm.card.everyone
+
+    def groups_of(self, n: int) -> SelectionGroups:
+        """Who of ``n`` clients is invited by whom."""
+        del n
+        return None
 
     def servers(self, n: int) -> dict[str, str]:
         """Parties that it needs beside ``n`` clients: name -> role."""

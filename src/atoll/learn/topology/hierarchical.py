@@ -64,15 +64,19 @@ class _Edges(Topology):
         if self.every < 1:
             raise ConfigError(f"every={self.every}", where=type(self).__name__, remedy="use at least 1 round")
 
+    def groups_of(self, n: int) -> list[Any]:
+        """The members of each edge."""
+        return members_of(self.groups, n, type(self).__name__)
+
     def servers(self, n: int) -> dict[str, str]:
         """``edge-0``, ``edge-1``, ..."""
-        return {f"edge-{e}": "edge" for e in range(len(members_of(self.groups, n, type(self).__name__)))}
+        return {f"edge-{e}": "edge" for e in range(len(self.groups_of(n)))}
 
     def check(self, job: Training, learner: Learner, data: Any) -> None:
         """Refuse a budget that no single server keeps, groups that are not those of these clients, and algorithms that edges cannot run apart."""
         del learner
         require_plain(self, job, uplink=True)
-        if len(members_of(self.groups, len(data), type(self).__name__)) > 1:
+        if len(self.groups_of(len(data))) > 1:
             require_mixable(self, job.algorithm, "an edge's clients")
 
 
@@ -164,7 +168,7 @@ class EdgeRounds(Course):
 
     def __init__(self, topology: _Edges, job: Training, learner: Learner, data: Any) -> None:
         self.every, self.job, self.learner, self.data = topology.every, job, learner, data
-        self.groups = members_of(topology.groups, len(data), type(topology).__name__)
+        self.groups = topology.groups_of(len(data))
         self.weights = [weight_of(data, members) for members in self.groups]
 
     def initial(self, fed: Federation) -> Tree:
