@@ -15,7 +15,8 @@ import atoll
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.party import Roster
 from atoll.core.rng import Rng
-from atoll.learn import FedAvg, Training
+from atoll.learn import EqualWeights, FedAvg, Renormalised, Training
+from atoll.learn.algorithms import FedNova
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.pacing import FedBuff
 from atoll.learn.selection import DivFL, Seen
@@ -135,3 +136,10 @@ def test_what_is_no_model_with_updates_cannot_be_sketched():
     model = atoll.learn.CustomLearner(init=lambda rng: {"w": np.zeros(1)}, train=lambda p, data, rng: p)
     with pytest.raises(CompositionError, match=r"cannot tell 'sketch'.*use atoll\.models\.linear or a PyTorch module"):
         Training(model=model, selection=DivFL(2)).learner(islands(SIZES))
+
+
+@pytest.mark.parametrize("aggregation", [Renormalised(), EqualWeights()])
+def test_replies_without_an_update_are_refused_beforehand_by_the_name_of_their_algorithm(aggregation):
+    job = Training(model=atoll.models.linear(4, 3), algorithm=FedNova(), selection=DivFL(2), aggregation=aggregation)
+    with pytest.raises(CompositionError, match="replies of FedNova hold no update of the model"):
+        job.learner(islands(SIZES))
