@@ -22,7 +22,7 @@ from atoll.learn.catalogue import example, kinds
 from atoll.learn.quadratic import Quadratic, minimiser, quadratics
 from atoll.learn.topology import Gossip, Ring
 from atoll.learn.wrapped import Wrapped
-from atoll.stages import QSGD, ErrorFeedback, RandomK, TopK
+from atoll.stages import QSGD, ErrorFeedback, RandomK, Shift, TopK
 
 COMPOSITIONS = {
     "alone": lambda algorithm: {"algorithm": algorithm},
@@ -221,6 +221,12 @@ def test_it_trains_or_is_refused_beforehand(name: str, composition: str) -> None
         train(name, composition, seen)
     assert caught.value.remedy
     assert seen.contacts == 0
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in FLOORS}))
+def test_differences_to_what_the_server_has_leave_no_floor(name: str) -> None:
+    """EF21: Richtárik, Sokolov and Fatkhullin 2021, algorithm 2."""
+    assert gap(trained({"algorithm": made(name), "uplink": [Shift(TopK(0.5), a=1.0)]}, 48)) < NEAR
 
 
 def test_what_is_refused_is_an_algorithm() -> None:

@@ -24,7 +24,8 @@ class ErrorFeedback(Around):
     """``p = x + e``; send ``C(p)``; keep ``e = p - C(p)``, what the server did not get.
 
     Seide et al. 2014; Stich, Cordonnier, Jaggi 2018; Karimireddy, Rebjock, Stich, Jaggi 2019, "Error Feedback Fixes SignSGD". With a contraction
-    (``delta``), ``E ||e||^2 <= 4 (1 - delta)/delta^2 max ||x||^2``, and gradient descent converges as without compression. What is sent is the
+    (``delta``), ``E ||e||^2 <= 4 (1 - delta)/delta^2 max ||x||^2``, and gradient descent converges as without compression where ``x`` vanishes at the
+    optimum; where it does not, as clients disagree, ``e`` does not either, and ``Shift(C, a=1.0)`` is the form without that floor. What is sent is the
     inner stage's form, and the residual is the client's memory, one for each kind of request and aggregate.
 
     Attributes:

@@ -28,7 +28,8 @@ class Shift(Around):
 
     Mishchenko, Gorbunov, Takáč, Richtárik 2019, "Distributed Learning with Compressed Gradient Differences" (DIANA), algorithm 1. With an unbiased
     ``C`` (``omega``) and ``a <= 1/(1 + omega)`` the shift of client ``k`` goes to its gradient at the optimum, so that what is compressed, and with it
-    the error, vanishes.
+    the error, vanishes. With a contraction (``TopK``, ``Sign``) and ``a = 1`` it is EF21, which has the same limit: Richtárik, Sokolov and Fatkhullin
+    2021, "EF21: A New, Simpler, Theoretically Better, and Practically Faster Error Feedback", algorithm 2.
 
     Decoding needs the shift: in a simulation it is the client's memory before it encoded. A real server keeps one vector for every client and
     updates it by what the client sends; a reply that is lost or kept out must leave both as they were. So single replies must be seen, and a
