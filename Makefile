@@ -17,7 +17,7 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL := install -qq $(INDEX) --constraint constraints.txt --group dev --group docs --editable '.[all]'
 
 .DEFAULT_GOAL := setup
-.PHONY: setup help demo test faults check format docs bench clean
+.PHONY: setup help demo test thorough faults check format docs bench clean
 
 setup: $(READY) ## create .venv and install everything (once; later runs need no network)
 	@echo "Ready. Next: make demo. All targets: make help."
@@ -31,6 +31,10 @@ demo: $(READY) ## train on digits over 100 clients and write a report
 test: $(READY) ## run every test in parallel (WORKERS=n, ARGS="tests/core -k name")
 	@$(BIN)/python -m compileall -q src # also where bytecode is forbidden: tests start hundreds of processes
 	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --durations=25 $(ARGS)
+
+thorough: $(READY) ## the tests, with the slow ones that have a quick sibling and ten times as many examples of each law
+	@$(BIN)/python -m compileall -q src
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "" --hypothesis-profile=thorough $(ARGS)
 
 faults: $(READY) ## cut networks, fill disks, turn clocks: the tests of failures that take minutes
 	@ATOLL_FAULTS=1 $(BIN)/pytest -q tests/runtime/failures

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 
 pytest_plugins = ["hangs"]
 
-# 50 examples for a law that does not say how many it needs; with `make test ARGS=--hypothesis-profile=thorough` 500.
+# 50 examples for a law that does not say how many it needs; with `make thorough` 500.
 _COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "max_examples": 50}
 settings.register_profile("local", **_COMMON)
 settings.register_profile("repeatable", **_COMMON, derandomize=True)

@@ -17,7 +17,7 @@ ALL = [
     Walkman(**TEN),
     LFedADMM(**TEN, weight=0.0, regulariser="none"),
     LFedADMM(**TEN, weight=0.0, regulariser="none", adaptive=5),
-    FastADMM(),
+    pytest.param(FastADMM(), marks=pytest.mark.slow),  # Anderson's steps go around the same ones
     AndersonADMM(),
 ]
 

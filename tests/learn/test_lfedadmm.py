@@ -196,7 +196,7 @@ def test_changes_of_low_rank_cost_less_and_lead_to_the_optimum():
     assert low_rank_value(DATA, thin.params["X"], WEIGHT) - optimum()[1] < 1e-6
 
 
-@pytest.mark.parametrize("share", [0.001, 10.0])
+@pytest.mark.parametrize("share", [0.001, pytest.param(10.0, marks=pytest.mark.slow)])
 def test_an_adaptive_penalty_finds_its_way_from_a_bad_one(share):
     plain, moved = (gap(rho=share * L_MAX, steps=20, rounds=60, adaptive=a) for a in (0, 20))
     assert moved < 0.05 * plain

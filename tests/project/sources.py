@@ -39,6 +39,11 @@ class Module:
         """The syntax tree."""
         return _parse(self.path)
 
+    @property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of it."""
+        return _nodes(self.path)
+
     def absolute(self, level: int, target: str | None) -> str:
         """The dotted name that a relative import means."""
         if level == 0:
@@ -55,6 +60,11 @@ class Module:
 @cache
 def _parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+@cache
+def _nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(_parse(path)))
 
 
 @cache

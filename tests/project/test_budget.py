@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import io
 import statistics
-import tokenize
+from bisect import bisect_left, bisect_right
 from functools import cache
 
 from sources import Module, modules
@@ -18,12 +17,8 @@ FUNCTION = 60  # code lines of a function
 
 def code_lines(text: str) -> set[int]:
     """The lines that hold code: no blanks, comments or docstrings."""
-    skip = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in skip:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    return lines - _docstring_lines(ast.parse(text))
+    rows = enumerate(map(str.strip, text.split("\n")), 1)
+    return {number for number, row in rows if row and not row.startswith("#")} - _docstring_lines(ast.parse(text))
 
 
 def _docstring_lines(tree: ast.Module) -> set[int]:
@@ -35,9 +30,9 @@ def _docstring_lines(tree: ast.Module) -> set[int]:
 
 
 @cache
-def lines_of(module: Module) -> set[int]:
-    """The lines of a file that hold code."""
-    return code_lines(module.text)
+def lines_of(module: Module) -> list[int]:
+    """The lines of a file that hold code, in order."""
+    return sorted(code_lines(module.text))
 
 
 def test_no_module_passes_the_cap() -> None:
@@ -54,9 +49,9 @@ def test_functions_are_short() -> None:
     long = {}
     for module in modules():
         lines = lines_of(module)
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                own = len(lines & set(range(node.lineno, (node.end_lineno or node.lineno) + 1)))
+                own = bisect_right(lines, node.end_lineno or node.lineno) - bisect_left(lines, node.lineno)
                 if own > FUNCTION:
                     long[module.at(node)] = own
     assert not long, f"functions stay within {FUNCTION} code lines"

@@ -8,20 +8,34 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.learn.algorithms import DANE, AndersonADMM, FastADMM, FedNL
 from atoll.reproduce.survey.row import Row
 from atoll.reproduce.survey.table import families, rows
 from atoll.testing import check_algorithm
 
 ROWS = rows()
 METHODS = list({repr(row.algorithm): row for row in reversed(ROWS)}.values())[::-1]
-KINDS = list({type(row.algorithm): row for row in reversed(ROWS)}.values())[::-1]
+FIRST = {type(row.algorithm): row for row in reversed(ROWS)}
+KINDS = list(FIRST.values())[::-1]
+QUICK = {type(row.algorithm) for row in ROWS if row.quick}
 
 
 def _name(row: Row) -> str:
     return row.name.replace(" ", "-")
 
 
-@pytest.mark.parametrize("row", ROWS, ids=_name)
+def _param(row: Row, always: bool) -> Any:
+    return pytest.param(row, id=_name(row), marks=() if always else pytest.mark.slow)
+
+
+def _first(row: Row) -> bool:
+    """Of a kind that has no quick row."""
+    kind = type(row.algorithm)
+    return row is FIRST[kind] and kind not in QUICK
+
+
+# `atoll reproduce survey-quadratics` has all of them.
+@pytest.mark.parametrize("row", [_param(row, row.quick or _first(row)) for row in ROWS])
 def test_the_gap_is_the_reference(row: Row) -> None:
     # Where each number comes from stands in the row (`origin`); by default it is Specification of the survey, section 14.
     value = row.run()
@@ -33,7 +47,10 @@ def test_the_contract_holds(row: Row) -> None:
     check_algorithm(row.algorithm, descends=row.descends)
 
 
-@pytest.mark.parametrize("row", KINDS, ids=_name)
+# Exact solvers make long programs; CEADMM, GIANT and DINGO are solved likewise.
+@pytest.mark.parametrize(
+    "row", [_param(row, not isinstance(row.algorithm, AndersonADMM | FastADMM | DANE | FedNL)) for row in KINDS]
+)
 def test_one_by_one_and_in_blocks_are_the_same(row: Row) -> None:
     torch = pytest.importorskip("torch")
     data = atoll.data.dirichlet(atoll.data.digits(), parties=4, alpha=0.5, seed=1)

@@ -54,7 +54,7 @@ CASES: dict[str, tuple[Any, tuple[int, ...], list[int], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.parametrize("case", ["block", pytest.param("single-images", marks=pytest.mark.slow)])
 def test_compiled_equals_the_reference_on_unequal_clients(case: str, one_cache: Path) -> None:
     """Clients with other numbers of examples and of steps, in programs that weigh examples and, in blocks, leave out clients that are done."""
     make, shape, sizes, how = CASES[case]

@@ -182,7 +182,7 @@ def wire_form(value: Any) -> Any:
 
 def not_finite(value: Tree, weight: Any) -> str:
     """The path of the first non-finite leaf, ``"."`` for a bare leaf or the weight, ``""`` when all is finite."""
-    if not np.all(np.isfinite(np.asarray(weight, dtype=np.float64))):
+    if not (math.isfinite(weight) if type(weight) is float else np.isfinite(np.asarray(weight, np.float64)).all()):
         return "."
     for path, leaf in T.items(value):
         if isinstance(leaf, _ARRAYS):
