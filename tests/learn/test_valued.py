@@ -88,7 +88,7 @@ def test_bad_settings_and_no_test_rows():
             Valued(**bad)
     alone = Islands.from_datasets([rows(6, 1), rows(5, 2)])
     with pytest.raises(ConfigError, match="the server has no test rows"):
-        atoll.simulate(training("missing", model=atoll.models.linear(4, 3)), alone, engine="inline")
+        training("missing", model=atoll.models.linear(4, 3)).program(alone)
     assert (
         "contributions" in atoll.simulate(training(model=atoll.models.linear(4, 3)), alone, engine="inline").metrics[0]
     )

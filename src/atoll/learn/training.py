@@ -218,6 +218,7 @@ class Training:
     def program(self, data: Any, learner: Learner | None = None) -> Callable[[Federation], Awaitable[Trained]]:
         """The program of this job on a federated data set."""
         ready = learner or self.learner(data)
+        self.aggregation.check_rows(len(getattr(data, "test", None) or ()) > 0)
 
         async def program(fed: Federation) -> Trained:
             return await self.topology.run(fed, self, ready, data)

@@ -38,6 +38,9 @@ class Aggregation:
     def check(self, base: Algorithm, params: Tree) -> None:
         """Refuse an algorithm that this operator cannot carry, before anyone is contacted."""
 
+    def check_rows(self, there: bool) -> None:
+        """Refuse what ``measured`` cannot do, before anyone is contacted; ``there`` says whether the server has test rows of its own."""
+
     def init(self, params: Tree) -> Tree:
         """The operator's memory before the first round."""
         del params

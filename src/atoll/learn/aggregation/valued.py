@@ -53,6 +53,18 @@ class Valued(Aggregation):
                 remedy=f"use one of {', '.join(_MEASURES)}, and at least 2 orders",
             )
 
+    def check_rows(self, there: bool) -> None:
+        """Refuse to evaluate models on no rows."""
+        if self.measure != "aligned" and not there:
+            raise self._no_rows()
+
+    def _no_rows(self) -> ConfigError:
+        return ConfigError(
+            f"measure={self.measure!r} evaluates models, and the server has no test rows",
+            where="aggregation=Valued",
+            remedy="use measure='aligned', or a data set with test rows",
+        )
+
     def algorithm(self, base: Algorithm) -> Algorithm:
         """The base with its update as a single reply."""
         return SingleReplies(base=base)
@@ -79,11 +91,7 @@ class Valued(Aggregation):
     def measured(
         self, memory: Tree, utility: Callable[[Tree], float] | None, name: Callable[[int], str]
     ) -> tuple[dict[str, Any], Tree]:
-        """What each client brought, and an empty memory.
-
-        Raises:
-            ConfigError: the measure evaluates models, and the server has no test rows.
-        """
+        """What each client brought, and an empty memory."""
         if memory is None:
             return {}, None
         parts: list[Part] = memory["parts"]
@@ -97,11 +105,7 @@ class Valued(Aggregation):
 
     def _played(self, memory: Tree, moves: Any, weights: Any, utility: Callable[[Tree], float] | None) -> Any:
         if utility is None:
-            raise ConfigError(
-                f"measure={self.measure!r} evaluates models, and the server has no test rows",
-                where="aggregation=Valued",
-                remedy="use measure='aligned', or a data set with test rows",
-            )
+            raise self._no_rows()
         params = memory["params"]
         game = round_game(_flat(params), moves, weights, lambda w: utility(_shaped(w, params)))
         if self.measure == "missing":
