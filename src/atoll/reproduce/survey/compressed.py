@@ -83,6 +83,7 @@ ROWS = (
         reference=0.13584,
         rtol=2e-3,
         origin="FedAC-I with the same settings, run here",
+        quick=False,
     ),
     _row(
         "MemSGD, 5 of 20 entries",

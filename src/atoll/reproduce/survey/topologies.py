@@ -44,6 +44,7 @@ ROWS = (
         more=_on(Gossip(graph=Ring())),
         reference=1.88,
         rounds=200,
+        quick=False,
     ),
     Row(
         name="gossip on a ring, SCAFFOLD T=5 (gradient tracking)",

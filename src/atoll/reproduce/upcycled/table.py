@@ -89,7 +89,7 @@ def synthetic(number: int, late: float, paper: Paper) -> Entry:
     def run(lab: Lab, quick: bool) -> list[Claim]:
         if not quick:
             return table(lab, Protocol(late=late), paper, tuple(KINDS))
-        small = Protocol(late=late, rounds=10, seeds=2, epochs=3, rows=100)
+        small = Protocol(late=late, rounds=8, seeds=2, epochs=3, rows=100)
         chosen = dict.fromkeys(("FedAvg", "FedProx", "Scaffold", "FedYogi"), (0.03, 0.5))
         return table(lab, small, paper, ("iid", "0.5,0.5"), tuple(chosen), chosen)
 
