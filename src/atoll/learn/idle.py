@@ -144,15 +144,15 @@ class IdleLearner(Reporting):
         return self._known[key]
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
-        reply, state = self._reply(message, len(island.data), island.state, island.rng)
+        reply, state = self._reply(_Contact(self, message), len(island.data), island.state, island.rng)
         if state is not None:
             island.state = state
         return reply
 
-    def _reply(self, message: Tree, n: int, state: Tree, rng: Rng) -> tuple[dict[str, Aggregate], Tree]:
+    def _reply(self, contact: _Contact, n: int, state: Tree, rng: Rng) -> tuple[dict[str, Aggregate], Tree]:
         """Every pass of the phase, from its start to its finish without a step between."""
-        broadcast, passes = message["broadcast"], self.algorithm.passes(message["phase"])
-        work = LocalWork(float(n), self._declared(n, message).batches / len(passes))
+        broadcast, passes = contact.broadcast, contact.passes
+        work = LocalWork(float(n), self._declared(n, contact.message).batches / len(passes))
         reply: dict[str, Aggregate] = {}
         for part in passes:
             state = part.client_init(broadcast["params"]) if state is None else state
@@ -160,7 +160,7 @@ class IdleLearner(Reporting):
             local = {**part.start(broadcast, state), **({} if drawn is None else {"drawn": drawn})}
             reply, state = part.finish(local, broadcast, state, work)
         reply = {**reply, "metric/loss": Mean(np.float64(0.0), examples=1.0, metric=True)}
-        return self._with_reports(reply, self._asked(message), n), state
+        return self._with_reports(reply, contact.asked, n), state
 
     def _many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
         """One reply for each different size, and as many rows of it as there are clients of that size."""
@@ -170,12 +170,21 @@ class IdleLearner(Reporting):
         else:
             sizes = np.asarray(known)[cohort.positions]
         different, places = np.unique(sizes, return_inverse=True)
-        rng = Rng(0)  # nothing is drawn from it
-        replies = [self._reply(message, int(n), None, rng)[0] for n in different]
+        contact, rng = _Contact(self, message), Rng(0)  # nothing is drawn from it
+        replies = [self._reply(contact, int(n), None, rng)[0] for n in different]
         yield Batch(np.arange(len(cohort)), {name: _stacked([r[name] for r in replies], places) for name in replies[0]})
 
     def _measure(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         return measured(self, island, message)
+
+
+class _Contact:
+    """What a message asks of everyone whom it goes to, worked out once."""
+
+    def __init__(self, learner: IdleLearner, message: Tree) -> None:
+        self.message, self.broadcast = message, message["broadcast"]
+        self.passes = learner.algorithm.passes(message["phase"])
+        self.asked = learner._asked(message)
 
 
 def _stacked(rows: list[Aggregate], places: NDArray[np.int64]) -> Aggregate:
