@@ -126,10 +126,8 @@ class Executor:
         states: States,
         spend: Spend | None = None,
         remembered: Shelf | None = None,
-        *,
-        measured: bool = True,
     ) -> Ran:
-        """Run the task at one party; ``measured`` says how many bytes its reply takes."""
+        """Run the task at one party."""
         memory = Memory(remembered, position)
         island = self.island(request, position, key, states, spend, memory)
         try:
@@ -138,7 +136,7 @@ class Executor:
                 value = await value
             for leaving in (value, *island.outbox.values(), *island.notes):
                 self.policy.release(island.party, request.task.name, leaving)
-            nbytes = M.nbytes(wire_form(value)) + sum(map(M.nbytes, island.outbox.values())) if measured else 0
+            nbytes = M.nbytes(wire_form(value)) + sum(M.nbytes(p) for p in island.outbox.values())
         except Exception as error:
             return Ran(Reply(position, error=self.explain(error, request, position)), None, False, island.sealed)
         reply = Reply(position, value, island.outbox, island.notes, nbytes)
@@ -181,7 +179,7 @@ class Executor:
         for position, key in zip(positions.tolist(), keys.tolist(), strict=True):
             ran = replay(position) if replay is not None else None
             if ran is None:
-                ran = await self.one(request, position, key, shelf.get, spend, measured=False)  # what leaves is
+                ran = await self.one(request, position, key, shelf.get, spend)
                 folded.keep(ran)
             memory = Memory(remembered, position)
             nbytes = self._add(request, ran.reply, key, folded, memory)
@@ -222,13 +220,8 @@ class Executor:
             part[name] = kept_apart(sent.total, reply.party) if request.apart else sent.total
             memory.keep(name, sent.memory)
             wires[name] = {"kind": aggregate.kind, "value": sent.wire, "weight": float(aggregate.weight)}
-        try:
-            nbytes = M.nbytes(wires)
-        except MessageError as error:
-            folded.errors[reply.party] = self.explain(error, request, reply.party)
-            return None
         folded.totals = merge_totals([folded.totals, part])
-        return nbytes
+        return M.nbytes(wires)
 
     async def role(
         self, request: Request, position: int, peers: Any, states: States, spend: Spend | None = None

@@ -80,54 +80,30 @@ def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:  # noqa: A001 
     Raises:
         DataError: a later tree has other keys or another length.
     """
-    if not rest:
-        return _map_one(fn, tree)
-    if len(rest) == 1:
-        return _map_two(fn, tree, rest[0])
-    return _map_many(fn, tree, rest)
+    # Nearly every step of every algorithm maps one dict of arrays or two: these spare a call a leaf. What is amiss is found below.
+    if type(tree) is dict:
+        if not rest:
+            return {key: fn(leaf) if type(leaf) is _ARRAY else map(fn, leaf) for key, leaf in tree.items()}
+        other = rest[0]
+        if len(rest) == 1 and type(other) is dict and other.keys() == tree.keys():
+            return {
+                key: fn(one, two) if type(one) is type(two := other[key]) is _ARRAY else map(fn, one, two)
+                for key, one in tree.items()
+            }
+    return _map(fn, tree, rest)
 
 
-# Nearly every step of every algorithm maps one tree or two, and nearly every tree is a dict of arrays: these spare a call a leaf.
-
-
-def _map_one(fn: Callable[..., Any], tree: Tree) -> Tree:
-    if isinstance(tree, dict):
-        return {key: fn(leaf) if type(leaf) is _ARRAY else _map_one(fn, leaf) for key, leaf in tree.items()}
-    if isinstance(tree, _ROWS):
-        parts = [_map_one(fn, value) for value in tree]
-        return parts if isinstance(tree, list) else tuple(parts)
-    return fn(tree)
-
-
-def _map_two(fn: Callable[..., Any], tree: Tree, other: Tree) -> Tree:
-    if isinstance(tree, dict):
-        if not isinstance(other, dict) or other.keys() != tree.keys():
-            raise _mismatch(tree, other)
-        return {
-            key: fn(one, two) if type(one) is type(two := other[key]) is _ARRAY else _map_two(fn, one, two)
-            for key, one in tree.items()
-        }
-    if isinstance(tree, _ROWS):
-        if not isinstance(other, _ROWS) or len(other) != len(tree):
-            raise _mismatch(tree, other)
-        parts = [_map_two(fn, one, two) for one, two in zip(tree, other, strict=True)]
-        return parts if isinstance(tree, list) else tuple(parts)
-    if isinstance(other, _BRANCHES):
-        raise _mismatch(tree, other)
-    return fn(tree, other)
-
-
-def _map_many(fn: Callable[..., Any], tree: Tree, rest: Sequence[Tree]) -> Tree:
+def _map(fn: Callable[..., Any], tree: Tree, rest: Sequence[Tree]) -> Tree:
     if isinstance(tree, dict):
         for other in rest:
             if not isinstance(other, dict) or other.keys() != tree.keys():
                 raise _mismatch(tree, other)
-        return {key: _map_many(fn, value, [other[key] for other in rest]) for key, value in tree.items()}
+        return {key: map(fn, value, *[other[key] for other in rest]) for key, value in tree.items()}
     if isinstance(tree, _ROWS):
         for other in rest:
             if not isinstance(other, _ROWS) or len(other) != len(tree):
                 raise _mismatch(tree, other)
-        parts = [_map_many(fn, value, [other[i] for other in rest]) for i, value in enumerate(tree)]
+        parts = [map(fn, value, *[other[i] for other in rest]) for i, value in enumerate(tree)]
         return parts if isinstance(tree, list) else tuple(parts)
     for other in rest:
         if isinstance(other, _BRANCHES):
