@@ -18,15 +18,18 @@ FUNCTION = 60  # code lines of a function
 def code_lines(text: str) -> set[int]:
     """The lines that hold code: no blanks, comments or docstrings."""
     rows = enumerate(map(str.strip, text.split("\n")), 1)
-    return {number for number, row in rows if row and not row.startswith("#")} - _docstring_lines(ast.parse(text))
+    written = {number for number, row in rows if row and not row.startswith("#")}
+    inside, docstrings = set[int](), set[int]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)):
+            inside |= _lines(node)  # where blanks and hashes are text
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docstrings |= _lines(node)
+    return (written | inside) - docstrings
 
 
-def _docstring_lines(tree: ast.Module) -> set[int]:
-    lines: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return lines
+def _lines(node: ast.expr | ast.stmt) -> set[int]:
+    return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
 
 
 @cache
@@ -63,4 +66,4 @@ def test_no_junk_drawers() -> None:
 
 
 def test_code_lines_counts_code() -> None:
-    assert code_lines('"""Doc."""\n\n# why\nx = 1\ny = """a\nb"""\n') == {4, 5, 6}
+    assert code_lines('"""Doc."""\n\n# why\nx = 1\ny = """a\n\n#b"""\n') == {4, 5, 6, 7}

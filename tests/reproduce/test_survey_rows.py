@@ -1,4 +1,4 @@
-"""Every row of the survey's convergence table: its golden gap, the contract, and the same result on every engine."""
+"""The rows of the survey's convergence table: the golden gap of every kind of method (`make thorough`: of every row), the contract, and the same result on every engine."""
 
 from __future__ import annotations
 
