@@ -178,7 +178,7 @@ class Training:
             DataError: the model does not fit the data.
             CompositionError: the algorithm needs every client and fewer are invited, or keeps no personal models to measure.
         """
-        self.selection.check(len(data), self.topology.groups_of(len(data)))
+        self.selection.check(self.topology.groups_of(len(data)))
         cohort = self.selection.cohort_size(len(data))
         if self.topology.needs_everyone(self.algorithm) and cohort < len(data):
             raise CompositionError(
@@ -218,6 +218,7 @@ class Training:
     def program(self, data: Any, learner: Learner | None = None) -> Callable[[Federation], Awaitable[Trained]]:
         """The program of this job on a federated data set."""
         ready = learner or self.learner(data)
+        # Not where the learner is made: sites make it of an outline of the data, which has no rows.
         self.aggregation.check_rows(len(getattr(data, "test", None) or ()) > 0)
 
         async def program(fed: Federation) -> Trained:

@@ -20,7 +20,7 @@ from ..fates import require_in_time
 from ..invitation import Inviter
 from ..phases import round_info
 from ..server_state import global_model, initial
-from ..topology.groups import members_of, portion
+from ..topology.groups import portion
 from ..topology.hierarchical import summed
 from .edge_log import Seats, fresh, learned
 from .edge_visit import EdgeVisit
@@ -51,7 +51,7 @@ class RegionalRounds(Course):
     def __init__(self, pace: HybridFL, job: Training, learner: Learner, data: Any) -> None:
         self.pace, self.job, self.learner, self.data = pace, job, learner, data
         n, count = len(data), job.selection.count  # type: ignore[attr-defined]  # Uniform, says HybridFL.check
-        self.groups = members_of(job.topology.groups, n, "Hierarchical")  # type: ignore[attr-defined]  # Hierarchical
+        self.groups = job.topology.groups_of(n)
         self.quota = job.selection.cohort_size(n)
         share = float(count) if isinstance(count, float) and count > 0 else self.quota / n
         self.seats = Seats(pace.estimator(), share, np.array([len(group) for group in self.groups]))

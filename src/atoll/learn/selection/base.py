@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from .inquiry import Inquiry
 
-__all__ = ["Candidates", "Groups", "Seen", "Selection"]
+__all__ = ["Candidates", "Seen", "Selection"]
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,6 @@ class Candidates:
     rng: Rng
     sizes: Callable[[], Any] = lambda: None
     seconds: Callable[[], NDArray[np.float64] | None] = lambda: None
-
-
-Groups = Sequence["NDArray[np.int64]"] | None
-"""Positions of those among whom each server of a topology invites; ``None``: one server invites among all."""
 
 
 def _nothing(name: str) -> Tree:
@@ -125,8 +121,12 @@ class Selection:
         del parties
         return None
 
-    def check(self, population: int, groups: Groups) -> None:
-        """Refuse settings that do not fit these clients, before anyone is contacted."""
+    def check(self, groups: Sequence[NDArray[np.int64]]) -> None:
+        """Refuse settings that do not fit these clients, before anyone is contacted.
+
+        Args:
+            groups: positions of those among whom each server of the topology invites.
+        """
 
     def cohort_size(self, population: int) -> int:
         """Replies wanted in a round."""

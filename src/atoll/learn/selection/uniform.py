@@ -13,7 +13,8 @@ import numpy as np
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.tree import Tree
 
-from .base import Candidates, Groups, Selection
+from .base import Candidates, Selection
+from .members import places_among
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,8 +91,12 @@ class Schedule(Selection):
     def _largest(self) -> int:
         return max(len(row) for row in self.rounds)
 
-    def check(self, population: int, groups: Groups) -> None:
+    def check(self, groups: Sequence[NDArray[np.int64]]) -> None:
         """Refuse clients that do not exist, and rounds that leave a server without any."""
+        population = sum(map(len, groups))
+        group_of = np.empty(population, dtype=np.int64)
+        for number, group in enumerate(groups):
+            group_of[group] = number
         for number, row in enumerate(self.rounds, 1):
             wrong = next((k for k in row if not 0 <= k < population), None)
             if wrong is not None:
@@ -100,10 +105,10 @@ class Schedule(Selection):
                     where="Training.selection",
                     remedy=f"use positions from 0 to {population - 1}",
                 )
-            empty = next((e for e, group in enumerate(groups or ()) if not np.isin(row, group).any()), None)
-            if empty is not None:
+            left = np.setdiff1d(np.arange(len(groups)), group_of[np.asarray(row)])
+            if len(left):
                 raise CompositionError(
-                    f"round {number} of the schedule names nobody of group {empty}, whose server has a round then too",
+                    f"round {number} of the schedule names nobody of group {left[0]}, whose server has a round then too",
                     where="Training.selection",
                     remedy="name at least one client of every group in every round, or use topology=Star()",
                 )
@@ -115,13 +120,13 @@ class Schedule(Selection):
             QuorumError: none of them is.
         """
         del count, state
-        there = {position: place for place, position in enumerate(candidates.parties.positions.tolist())}
-        row = self.rounds[(candidates.round - 1) % len(self.rounds)]
-        found = [there[k] for k in row if k in there]
-        if not found:
+        there = candidates.parties.positions
+        row = np.asarray(self.rounds[(candidates.round - 1) % len(self.rounds)], dtype=np.int64)
+        found = places_among(there, row[np.isin(row, there)])
+        if not len(found):
             raise QuorumError(
                 f"none of the {len(row)} clients that the schedule names is available",
                 where=f"round {candidates.round}",
                 remedy="name more clients a round, or use devices that are there more often",
             )
-        return np.array(found, dtype=np.int64)
+        return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from atoll.core.errors import CompositionError
 from atoll.core.reducer import Plain
 from atoll.core.rng import Rng
@@ -16,12 +18,13 @@ from ..pacing import Synchronous
 from ..wrapped import dry_reply, innermost
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from atoll.core.federation import Federation
 
     from ..algorithm import Algorithm
     from ..learner import Learner
     from ..pacing import Pacing
-    from ..selection.base import Groups as SelectionGroups
     from ..training import Trained, Training
 
 __all__ = ["Star", "Topology", "refuse", "require_alone", "require_mixable", "require_plain"]
@@ -56,10 +59,9 @@ class Topology:
         """Whether this algorithm wants every client in every round here."""
         return algorithm.card.everyone
 
-    def groups_of(self, n: int) -> SelectionGroups:
-        """Who of ``n`` clients is invited by whom."""
-        del n
-        return None
+    def groups_of(self, n: int) -> list[NDArray[np.int64]]:
+        """Positions of those of ``n`` clients among whom each server invites; by default one among all."""
+        return [np.arange(n)]
 
     def servers(self, n: int) -> dict[str, str]:
         """Parties that it needs beside ``n`` clients: name -> role."""

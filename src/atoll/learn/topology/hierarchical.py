@@ -24,6 +24,8 @@ from .nodes import seed_of
 from .shared import mean_states, pulled, shared, with_shared
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from atoll.core.federation import Federation
 
     from ..learner import Learner
@@ -64,7 +66,7 @@ class _Edges(Topology):
         if self.every < 1:
             raise ConfigError(f"every={self.every}", where=type(self).__name__, remedy="use at least 1 round")
 
-    def groups_of(self, n: int) -> list[Any]:
+    def groups_of(self, n: int) -> list[NDArray[np.int64]]:
         """The members of each edge."""
         return members_of(self.groups, n, type(self).__name__)
 
