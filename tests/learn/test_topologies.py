@@ -565,6 +565,9 @@ def test_models_without_class_scores_do_not_distil():
         (lambda: Gossip(share="all"), "share='all'"),  # type: ignore[arg-type]
         (lambda: Hierarchical(every=0), "every=0"),
         (lambda: Hierarchical(groups=0), "groups=0"),
+        (lambda: Hierarchical(groups=[0, 0, 1]), "lists of positions such as"),
+        (lambda: Hierarchical(groups=1.5), "groups=1.5"),
+        (lambda: Hierarchical(groups=[[0.5], [1]]), "lists of positions such as"),
         (lambda: Hierarchical(groups=((0, 1), (1,))), "put each client into one group"),
         (lambda: ClusteredGossip(mixing=0), "mixing=0"),
         (lambda: Cooperative(every=0), "every=0"),

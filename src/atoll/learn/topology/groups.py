@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,13 +26,18 @@ def check_groups(groups: Groups, where: str) -> Groups:
     """Refuse groups that cannot be; return them as plain tuples.
 
     Raises:
-        ConfigError: no group, an empty one, or a client in two.
+        ConfigError: neither a number nor groups of positions; no group, an empty one, or a client in two.
     """
-    if isinstance(groups, int):
+    if isinstance(groups, int | np.integer):
         if groups < 1:
             raise ConfigError(f"groups={groups}", where=where, remedy="use at least 1")
-        return groups
-    made = tuple(tuple(int(i) for i in group) for group in groups)
+        return int(groups)
+    try:
+        made = tuple(tuple(index(i) for i in group) for group in groups)
+    except TypeError:
+        raise ConfigError(
+            f"groups={groups!r}", where=where, remedy="use a number, or lists of positions such as [[0, 1], [2]]"
+        ) from None
     everyone = [i for group in made for i in group]
     if not made or not all(made) or len(set(everyone)) < len(everyone):
         raise ConfigError(f"groups={made}", where=where, remedy="put each client into one group, and leave none empty")
