@@ -15,10 +15,13 @@ from atoll.core import message as M
 from atoll.core.clock import Clock, run
 from atoll.core.errors import ConfigError
 from atoll.core.federation import run_program
+from atoll.core.party import Roster
 from atoll.core.world import World
 from atoll.learn.idle import IdleIslands, IdleLearner, IdleModel
-from atoll.learn.pacing import SAFA, FedAsync, FedBuff, Tiered
+from atoll.learn.pacing import SAFA, FedAsync, FedBuff, HybridFL, Tiered
+from atoll.learn.pacing.slack import ChanceConstrained, UncensoredOnly
 from atoll.learn.selection import CFCFM
+from atoll.learn.topology import Hierarchical, Star
 from atoll.runtime.network.rehearsal import Rehearsal
 
 IDLE = IdleIslands([3, 4, 5])
@@ -50,7 +53,8 @@ def live(job, data, events=(), **terms):
     engine, learner = Rehearsal(3, **terms), job.learner(data)
     job = job.replace(callbacks=[lambda row: dict(events).get(row["round"], lambda engine: None)(engine)])
     registry = {task.name: task for task in job.named_tasks(learner, data)}
-    world = World(data, engine, clock=Clock(virtual=False), registry=registry)
+    roster = Roster(data.names, others=job.others(len(data)))
+    world = World(data, engine, roster=roster, clock=Clock(virtual=False), registry=registry)
     return run(run_program(world, job.program(data, learner)), virtual=False)[0]
 
 
@@ -113,8 +117,30 @@ def test_asynchronous_pacings_ask_another_when_a_real_party_is_lost(pacing):
         (SAFA(bounded=True), "bounded=True between real parties"),
         (SAFA(published=True, deadline=1.0), "published=True between real parties"),
         (Tiered(tiers=1, by="observed"), "nobody knows when real parties will answer"),
+        (HybridFL(), "LateCount between real parties"),
+        (HybridFL(slack=ChanceConstrained()), "ChanceConstrained between real parties"),
     ],
 )
 def test_what_needs_foresight_is_refused(pacing, why):
+    topology = Hierarchical(groups=[[0, 1], [2]]) if isinstance(pacing, HybridFL) else Star()
+    selection = CFCFM(1.0) if isinstance(pacing, SAFA) else atoll.Uniform(2)
     with pytest.raises(ConfigError, match=why):
-        live(*training(pacing, selection=CFCFM(1.0) if isinstance(pacing, SAFA) else atoll.Uniform(2)))
+        live(*training(pacing, selection=selection, topology=topology))
+
+
+def test_hybridfl_between_real_parties_counts_what_it_sees(tmp_path):
+    """The quota is full before client 2 ends the first round: that round teaches nothing about either region."""
+    gate = Gate(tmp_path / "gate", "client-2")
+    pacing = HybridFL(slack=UncensoredOnly(initial=0.5))
+    job, data = training(
+        pacing,
+        model=Held(gate=gate.path),
+        selection=atoll.Uniform(2),
+        topology=Hierarchical(groups=[[0, 1], [2]]),
+        rounds=2,
+    )
+    rows = live(job, data, {1: lambda _: gate.open("client-2")}).history
+    assert [rows[0][f"edge-{r}/{name}"] for name in ("selected", "submitted", "completed") for r in (0, 1)] == [
+        2, 1, 2, 0, None, None,
+    ]  # fmt: skip
+    assert rows[1]["edge-1/theta"] == rows[0]["edge-1/theta"] == 0.5

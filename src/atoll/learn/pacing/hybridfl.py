@@ -47,7 +47,8 @@ class HybridFL(Pacing):
     (invitation to signal) and ``cloud_seconds`` (between cloud and edges).
 
     Attributes:
-        slack: estimates ``theta_r``. The published one, `PaperLiteral`, cannot learn; see `atoll.learn.pacing.slack`.
+        slack: estimates ``theta_r``. The published one, `PaperLiteral`, cannot learn; see `atoll.learn.pacing.slack`. Real parties are told to stop
+            when the quota is full: there, estimators that count who finishes later are refused.
         theta: ``theta_r`` before anything was observed; ``None`` is the estimator's own.
         deadline: ``T_lim``, seconds from an edge's invitations on. ``None``: a round below its quota ends when links have noticed all losses.
         most: a region fills at most ``most * C N_r`` of the quota, so that fast regions do not keep the slow ones out; ``None`` for no limit.

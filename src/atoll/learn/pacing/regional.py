@@ -9,7 +9,8 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core import tree as T
-from atoll.core.errors import QuorumError
+from atoll.core.errors import ConfigError, QuorumError
+from atoll.core.launch import is_live
 from atoll.core.quota import Quota
 from atoll.core.tree import Tree
 
@@ -57,10 +58,24 @@ class RegionalRounds(Course):
         self.seats = Seats(pace.estimator(), share, np.array([len(group) for group in self.groups]))
 
     def initial(self, fed: Federation) -> Tree:
-        """Every region's model is the global one, and no edge has seen anything."""
+        """Every region's model is the global one, and no edge has seen anything.
+
+        Raises:
+            ConfigError: edges are to learn from late completions, and real parties are told to stop when the quota is full.
+        """
+        self._require_foresight(fed)
         state = initial(fed, self.job, self.learner)
         edge = {"log": fresh(self.seats.estimator), "model": global_model(state), "down": {}, "examples": None}
         return {**state, "edges": [edge] * len(self.groups)}
+
+    def _require_foresight(self, fed: Federation) -> None:
+        slack = self.pace.slack
+        if is_live(fed.world) and slack.counts_late:
+            raise ConfigError(
+                f"{type(slack).__name__} between real parties: it counts clients that finish after the quota is full, and those are told to stop",
+                where="HybridFL.slack",
+                remedy="use slack=UncensoredOnly(), or ChanceConstrained(base=UncensoredOnly()); or simulate",
+            )
 
     def turns(self, rounds: int) -> int | None:
         """A turn is a round with clients."""
