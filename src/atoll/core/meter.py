@@ -26,6 +26,11 @@ class Meter:
 
     Totals are kept as they come; the single links of a cohort are kept as columns and added up when someone asks. Energy is kept in whole
     microjoules, so that sums do not depend on their order.
+
+    Attributes:
+        bytes_down: to parties; ``bytes_up``, ``messages_down`` and ``messages_up`` likewise.
+        bytes_between: that parties of a session sent each other.
+        crashed: requests on which the party was lost.
     """
 
     def __init__(self) -> None:
@@ -36,6 +41,7 @@ class Meter:
         self.bytes_between = 0
         self._tally = Tally()
         self._microjoules: int | None = None
+        self.crashed = 0
 
     def down(self, hub: str, positions: NDArray[np.int64], nbytes: int | NDArray[np.int64]) -> None:
         """A message went to each of these parties: the same, or of one size each."""
@@ -70,6 +76,7 @@ class Meter:
 
     def ended(self, hub: str, fate: Fate, positions: NDArray[np.int64]) -> None:
         """A request to each of these parties will not be answered."""
+        self.crashed += len(positions) if fate == "crashed" else 0
         if len(positions):
             self._tally.add((hub, fate), positions, np.zeros(len(positions), dtype=np.int64))
 
@@ -102,6 +109,7 @@ class Meter:
         for name, value in other.totals().items():
             setattr(self, name, getattr(self, name) + value)
         self._tally.absorb(other._tally)
+        self.crashed += other.crashed
         if other._microjoules is not None:
             self._microjoules = (self._microjoules or 0) + other._microjoules
 
@@ -173,4 +181,5 @@ class Meter:
         meter._tally = Tally.load(saved["links"])
         for key in meter._tally.keys("energy"):
             meter._microjoules = (meter._microjoules or 0) + int(meter._tally.of(key)[1].sum())
+        meter.crashed = sum(int(meter._tally.of(key)[2].sum()) for key in meter._tally.keys("crashed"))
         return meter

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.tree import Tree
 
 from .ending import kept_best, report_row, require_watched, stop_reason, trained
+from .fates import Losses
 from .history import History
 
 if TYPE_CHECKING:
@@ -94,11 +95,12 @@ async def _round(
     fed: Federation, job: Training, learner: Learner, data: Any, state: Tree, at: tuple[Course, int]
 ) -> tuple[Tree, dict[str, Any]]:
     course, number = at
-    start, before = fed.clock.now(), _bytes(fed)
+    start, before, losses = fed.clock.now(), _bytes(fed), Losses.of(fed)
     kept, row = await course.round(fed, state["course"], number)
     if "bytes_up" not in row:  # it did not count by itself
         after = _bytes(fed)
         row = {**{name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}, **row}
+    row = {**losses.since(fed), **row}
     row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row, **job.evaluation.timed(row)}
     last = stop_reason(job, History([*fed.records, row])) is not None
     at_server, at_clients = job.evaluation.due(number, last), job.evaluation.clients_due(number, last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,42 +16,57 @@ if TYPE_CHECKING:
 
     from .invitation import Inviter
 
-__all__ = ["energy_since", "fates", "require_in_time"]
+__all__ = ["Losses", "fates", "require_in_time"]
 
 
 def fates(fed: Federation, combined: Combined) -> dict[str, Any]:
     """What a request adds to its round's row; nothing in a world without devices.
 
     ``crashed``: who never answers; ``late``: whose reply nobody waits for; ``synchronised``: copies of the model that were sent; ``wasted``: work
-    that is thrown away, in whole local updates (a crash throws away the share that it had done, a late reply all of it); ``energy_wh``: what
-    the cohort spent, where the devices say so.
+    that is thrown away, in whole local updates (a crash throws away the share that it had done, a late reply all of it). See also `Losses`.
     """
     outcomes, asked = combined.outcomes, combined.asked
     if type(fed.world.cost) is Free or outcomes is None or asked is None:
         return {}
     heard = np.isin(asked.positions, combined.senders.positions)
     crashed, late = ~outcomes.done, outcomes.done & ~heard
-    row = {
+    return {
         "crashed": int(crashed.sum()),
         "late": int(late.sum()),
         "synchronised": len(asked),
         "wasted": float(outcomes.fraction[crashed].sum() + late.sum()),
     }
-    energy = getattr(outcomes, "energy", None)
-    return row if energy is None else {**row, "energy_wh": _watt_hours(energy.sum())}
 
 
-def energy_since(fed: Federation, before: float | None) -> dict[str, float]:
-    """``energy_wh``, what devices have spent since the meter told so many joules; nothing where they do not say.
+@dataclass(frozen=True)
+class Losses:
+    """What the meters of a scope, and of all below it, have counted of devices by some moment.
 
-    A request is charged when it is sent. Work that is called off is given back in the round that calls it off, which may be a later one.
+    Attributes:
+        crashed: requests on which a device was lost.
+        joules: spent; ``None`` where devices do not say.
     """
-    now = fed.meter.joules
-    return {} if now is None else {"energy_wh": _watt_hours(now - (before or 0.0))}
 
+    crashed: int
+    joules: float | None
 
-def _watt_hours(joules: float) -> float:
-    return float(joules) / 3600.0
+    @classmethod
+    def of(cls, fed: Federation) -> Losses:
+        """By now."""
+        meters = [fed.meter, *(member.meter for member in fed.below())]
+        told = [meter.joules for meter in meters if meter.joules is not None]
+        return cls(sum(meter.crashed for meter in meters), sum(told) if told else None)
+
+    def since(self, fed: Federation) -> dict[str, Any]:
+        """``crashed`` and ``energy_wh`` of a round that began then, whatever it asked of whom; nothing in a world without devices.
+
+        A request is charged when it is sent. Work that is called off is given back in the round that calls it off, which may be a later one.
+        """
+        if type(fed.world.cost) is Free:
+            return {}
+        now = Losses.of(fed)
+        lost = {"crashed": now.crashed - self.crashed}
+        return lost if now.joules is None else {**lost, "energy_wh": (now.joules - (self.joules or 0.0)) / 3600.0}
 
 
 def require_in_time(inviter: Inviter) -> None:

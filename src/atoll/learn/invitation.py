@@ -14,7 +14,6 @@ from atoll.core.errors import QuorumError
 from atoll.core.rng import Rng
 from atoll.core.tree import Tree
 
-from .fates import energy_since, fates
 from .release import is_private
 from .selection import Candidates, Seen, Selection
 from .selection.inquiry import Inquired, Inquiry
@@ -154,8 +153,7 @@ class Inviter:
         )
         seen = seen_of(self.state["contacts"], combined, own_reports(self.job, self.learner, model, self.data))
         spent = {"bytes_up": combined.bytes_up, "bytes_down": combined.bytes_down}
-        energy = {name: value for name, value in fates(self.fed, combined).items() if name == "energy_wh"}
-        return rule.heard(seen, known), {**spent, **energy}
+        return rule.heard(seen, known), spent
 
     async def inquired(
         self, inquiry: Inquiry, parties: Parties, model: Tree, known: Tree, *, held: bool
@@ -170,12 +168,11 @@ class Inviter:
             held: whether they have the model already.
         """
         fed = self.fed
-        before, joules = fed.bytes(), fed.meter.joules
+        before = fed.bytes()
         asked = Inquired(parties, model, held, self.state["contacts"], self.job.pacing.deadline)
         seen, known = await inquiry.hold(fed, self.learner, self.data, asked, known)
         after = fed.bytes()
-        spent = {name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}
-        return seen, known, {**spent, **energy_since(fed, joules)}
+        return seen, known, {name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}
 
     def _report_bytes(self, model: Tree) -> int | None:
         """Bytes of a survey's reply, as the server's own rows tell them; ``None`` where it has none."""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Phases", "account", "folded", "outgoing", "received_model", "round_info"]
 
-_SPENT = ("synchronised", "energy_wh")
-
 
 def round_info(fed: Federation, state: Tree, at: tuple[int, bool], selected: int, replied: int) -> RoundInfo:
     """What a fold may know.
@@ -96,10 +94,12 @@ class Phases:
         return state, row, replace(seen, round=before["contacts"], model=sent)
 
     def _account(self, row: dict[str, Any], combined: Combined) -> None:
-        """Write a phase into the round's row. Who crashed or was late is the last phase's; copies sent and energy add up."""
+        """Write a phase into the round's row. Who crashed or was late is the last phase's; copies sent add up."""
         account(row, combined)
-        found = fates(self.fed, combined)
-        row.update({**found, **{name: row.get(name, 0) + found[name] for name in _SPENT if name in found}})
+        found, copies = fates(self.fed, combined), row.get("synchronised", 0)
+        row.update(found)
+        if found:
+            row["synchronised"] += copies
 
     def _nobody(self, seen: Seen) -> Seen:
         return replace(seen, replied=self.invited[:0], seconds=np.zeros(0), reports={})

@@ -18,7 +18,6 @@ from ..algorithm import RoundInfo
 from ..checks import require_finite
 from ..counts import weighed
 from ..declared import declare, reply_bits
-from ..fates import energy_since
 from ..invitation import Inviter, reply_bytes
 from ..phases import folded, outgoing
 from ..rounds import ServerRounds, server_round
@@ -99,7 +98,7 @@ class InFlight(ServerRounds):
         if not job.algorithm.plan(state["server"]):
             state, row = await server_round(fed, job, self.learner, self.data, state, number)
             return {**state, "version": state["version"] + 1}, row
-        log, before = RoundLog(), fed.meter.joules
+        log = RoundLog()
         state = await self.updates(fed, state, log)
         info = replace(
             self.info(fed, state, len(log.senders)), round=number, rng=fed.rng.child("server", "round", number)
@@ -108,7 +107,7 @@ class InFlight(ServerRounds):
         require_finite(state["server"]["params"], number)
         row = log.row()
         declare(row, reply_bits(job, state, self.phase), len(log.senders))
-        row |= {**energy_since(fed, before), **job.evaluation.told(*log.parties(fed))}
+        row |= job.evaluation.told(*log.parties(fed))
         return self._learned(fed, state, log, {"round": number, **row}), row
 
     async def updates(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:

@@ -16,7 +16,7 @@ from atoll.core.tree import Tree
 from ..checks import require_finite
 from ..counts import client_examples
 from ..declared import declare, reply_bits
-from ..fates import energy_since, require_in_time
+from ..fates import require_in_time
 from ..invitation import Inviter, reply_bytes
 from ..partial import own_epochs
 from ..phases import account, folded, outgoing, received_model, round_info
@@ -103,7 +103,6 @@ class LagTolerantRounds(ServerRounds):
         inviter = Inviter(fed, job, self.learner, self.data, state)
         if number == 1:
             require_in_time(inviter)
-        before = fed.meter.joules
         heard, spent = await inviter.surveyed()
         state = {**state, "selection": heard}
         invited = replace(inviter, state=state).invite()
@@ -114,7 +113,6 @@ class LagTolerantRounds(ServerRounds):
         over = self._over(fed, sent, came, state["doing"]["share"])
         if self.pacing.bounded:
             over = self._called_off(fed, over, flights)
-        row.update(energy_since(fed, before))
         state = {**state, "falling": over.falling(sent)}
         return await self._aggregate(fed, state, number, over, came, row)
 

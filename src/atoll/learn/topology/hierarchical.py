@@ -43,7 +43,6 @@ _COUNTS = (
     "late",
     "synchronised",
     "wasted",
-    "energy_wh",
     "bits_declared",
 )
 

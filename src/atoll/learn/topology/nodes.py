@@ -14,6 +14,7 @@ from atoll.core.task import Task
 from atoll.core.tree import Tree
 
 from ..declared import declare
+from ..fates import fates
 from ..selection import Candidates, Seen
 from ..server_state import global_model
 from .decentralised import NodeCourse
@@ -169,6 +170,8 @@ class Nodes(NodeCourse):
             )
             row |= {k.removeprefix("metric/"): float(v) for k, v in done.value.items() if k != "metric/updated"}
             row |= {"silent": len(done.silent), "rejected": len(done.rejected)}
+            spoilt = fates(fed, done)  # mixing may lose others: who crashed in all of the round, the meter tells
+            row |= {name: spoilt[name] for name in ("late", "wasted") if name in spoilt}
             if done.errors:
                 row["errors"] = {name: str(error) for name, error in done.errors.items()}
             mixed, heard = await self.mixer.mix(fed, done.senders, number, self.graph_key(fed, number))
