@@ -142,3 +142,21 @@ def test_a_program_that_can_never_go_on_says_so():
 
     with pytest.raises(AtollError, match="waits for something that nobody will do"):
         run(main())
+
+
+@pytest.mark.parametrize("virtual", [True, False])
+def test_nobody_writes_out_the_result(virtual):
+    """The standard library looks for the signal handler among an enumeration's members, and its error holds the task with all that it returned."""
+
+    written = []
+
+    class Result:
+        def __repr__(self) -> str:
+            written.append(self)
+            return "Result()"
+
+    async def main():
+        return Result()
+
+    assert type(run(main(), virtual=virtual)) is Result
+    assert not written

@@ -186,27 +186,33 @@ class Clock:
 def run(main: Coroutine[Any, Any, R], *, virtual: bool = True) -> R:
     """Run a coroutine to its end, also from inside a running loop (a notebook), where it gets a thread of its own."""
 
-    def start() -> R:
+    outcome: list[R] = []
+    failure: list[BaseException] = []
+
+    async def kept() -> (
+        None
+    ):  # not the task's own result: a runner that takes its signal handler back writes that out, several times
+        outcome.append(await main)
+
+    def start() -> None:
         loop: asyncio.AbstractEventLoop = VirtualLoop() if virtual else WatchedLoop()
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            return runner.run(main)
+            runner.run(kept())
+
+    def target() -> None:
+        try:
+            start()
+        except BaseException as error:
+            failure.append(error)
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return start()
-    outcome: list[R] = []
-    failure: list[BaseException] = []
-
-    def target() -> None:
-        try:
-            outcome.append(start())
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=target, name="atoll")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
+        start()
+    else:
+        thread = threading.Thread(target=target, name="atoll")
+        thread.start()
+        thread.join()
+        if failure:
+            raise failure[0]
     return outcome[0]
