@@ -185,7 +185,6 @@ class Clock:
 
 def run(main: Coroutine[Any, Any, R], *, virtual: bool = True) -> R:
     """Run a coroutine to its end, also from inside a running loop (a notebook), where it gets a thread of its own."""
-
     outcome: list[R] = []
     failure: list[BaseException] = []
 
