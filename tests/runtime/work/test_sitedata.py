@@ -185,14 +185,19 @@ def test_what_is_not_there_or_not_meant_is_refused(tmp_path: Path) -> None:
         ({"path": "w.yaml"}, r"'taget' is no setting of a site's data\. Did you mean 'target'"),
         ({"path": "v.yaml"}, r"no column 'outcom'.*data of site 'north', a\.csv"),
         ({"path": "b.csv", "target": "outcome"}, r"its header cannot be read.*set encoding="),
+        ({"path": "d.parquet", "target": "outcom"}, r"no column 'outcom'\. Did you mean 'outcome'\? .*d\.parquet"),
+        ({"path": "e.parquet", "target": "outcome"}, r"not a readable Parquet file.*e\.parquet"),
     ],
 )
 def test_a_site_looks_at_headers_before_it_connects(tmp_path: Path, said: dict[str, Any], match: str) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     write(tmp_path / "a.csv")
     write(tmp_path / "a.txt")
     write(tmp_path / "w.yaml", "path: a.csv\ntaget: outcome\n")
     write(tmp_path / "v.yaml", "path: a.csv\ntarget: outcom\n")
     (tmp_path / "b.csv").write_bytes("stra\xdfe;outcome\n".encode("latin-1"))
+    parquet.write_table(pyarrow.table({"age": [1, 2], "outcome": ["ill", "well"]}), tmp_path / "d.parquet")
+    write(tmp_path / "e.parquet")
     np.savez(tmp_path / "bare.npz", features=np.eye(2), labels=np.ones(2))
     given = {**said, "path": str(tmp_path / said.get("path", "a.csv"))}
     with pytest.raises(DataError, match=match):
@@ -203,6 +208,8 @@ def test_a_site_looks_at_headers_before_it_connects(tmp_path: Path, said: dict[s
     with pytest.raises(DataError, match=said_later):
         load_site_data(given, "north")
     (tmp_path / "b.csv").unlink()
+    for parquet_file in ("d.parquet", "e.parquet"):
+        (tmp_path / parquet_file).unlink()
     (tmp_path / "c.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbfage,dose,outcome\n1,2,ill\n"))
     look_at_headers({"path": str(tmp_path), "target": "outcome"}, "north")
     look_at_headers({"factory": "nobody:knows"}, "north")

@@ -16,7 +16,7 @@ from ..dataset import Dataset
 from ._files import existing
 from .table import from_table
 
-__all__ = ["from_arrow", "read_parquet", "table_of_parquet"]
+__all__ = ["columns_of_parquet", "from_arrow", "read_parquet", "table_of_parquet"]
 
 
 def read_parquet(
@@ -57,14 +57,28 @@ def table_of_parquet(path: str | Path) -> dict[str, Array]:
         MissingExtraError: pyarrow is not installed.
         DataError: a file that cannot be read.
     """
+    table = _read("read_table", path)
+    return {str(column): _plain(table[column]) for column in table.column_names}
+
+
+def columns_of_parquet(path: str | Path) -> list[str]:
+    """Return the names of the columns of a Parquet file; its rows are not read.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+        DataError: a file that cannot be read.
+    """
+    return [str(column) for column in _read("read_schema", path).names]
+
+
+def _read(reader: str, path: str | Path) -> Any:
     path = existing(path)
     parquet = need("pyarrow.parquet", "arrow", "reading Parquet")
     arrow = need("pyarrow", "arrow", "reading Parquet")
     try:
-        table = parquet.read_table(path)
+        return getattr(parquet, reader)(path)
     except (arrow.ArrowException, OSError) as error:
         raise DataError(f"not a readable Parquet file: {error}", where=path.name, remedy="write it again") from error
-    return {str(column): _plain(table[column]) for column in table.column_names}
 
 
 def from_arrow(table: Any, *, target: str | Sequence[str] | None, name: str = "arrow", **options: Any) -> Dataset:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import csv
 import gzip
+import subprocess
+import sys
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atoll.core.errors import AtollError, DataError, nearest
+from atoll.core import message as M
+from atoll.core.errors import AtollError, DataError, MessageError, nearest
+from atoll.core.wire import pack_error, unpack_error
 
 from .words import check_settings, from_yaml, is_yaml
 
-__all__ = ["look_at_headers", "require_columns", "tables_in"]
+__all__ = ["columns_apart", "look_at_headers", "require_columns", "tables_in", "tell_columns"]
 
 _TABLES = (".csv", ".csv.gz", ".parquet")
 
@@ -50,9 +54,10 @@ def _look(path: Path, spec: Mapping[str, Any]) -> None:
         if not {"x", "x_train"} & set(held):
             raise DataError("no array 'x'", where=path.name, remedy=f"it holds {', '.join(held)}; name one x")
     elif path.suffix not in (".npz", ".npy"):
-        for file in tables_in(path):
-            if not file.name.endswith(".parquet"):  # whose header needs a library that fronts do without
-                require_columns(file.name, _header(file, spec), spec)
+        tables = tables_in(path)
+        binary = columns_apart([file for file in tables if file.name.endswith(".parquet")])
+        for file in tables:
+            require_columns(file.name, binary[file] if file in binary else _header(file, spec), spec)
 
 
 def _header(path: Path, spec: Mapping[str, Any]) -> list[str]:
@@ -66,6 +71,41 @@ def _header(path: Path, spec: Mapping[str, Any]) -> list[str]:
             f"its header cannot be read: {error}", where=path.name, remedy="give CSV text; set encoding= and delimiter="
         ) from error
     return [column.removeprefix("\ufeff").strip() for column in line]
+
+
+def columns_apart(files: Sequence[Path]) -> dict[Path, list[str]]:
+    """The columns of Parquet files, looked at in a process of its own: the library that knows them is large, and fronts do without it.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+        DataError: a file cannot be read.
+    """
+    if not files:
+        return {}
+    look = "import sys; from atoll.runtime.work.headers import tell_columns; tell_columns(sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-P", "-c", look, *map(str, files)], capture_output=True, check=False)
+    try:
+        told = M.decode(done.stdout)
+    except MessageError:
+        why = done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+        raise DataError(
+            f"its header cannot be read: {why}", where=files[0].name, remedy="write it again, or give CSV"
+        ) from None
+    if told["error"] is not None:
+        raise unpack_error(told["error"]) or RuntimeError("unknown")
+    return dict(zip(files, told["columns"], strict=True))
+
+
+def tell_columns(paths: Sequence[str]) -> None:
+    """Write the columns of Parquet files, or what is wrong, to stdout: the other end of `columns_apart`."""
+    from atoll.data.readers.arrow import columns_of_parquet
+
+    columns, error = list[list[str]](), None
+    try:
+        columns = [columns_of_parquet(path) for path in paths]
+    except AtollError as found:
+        error = pack_error(found)
+    sys.stdout.buffer.write(M.encode({"columns": columns, "error": error}))
 
 
 def tables_in(path: Path) -> list[Path]:
