@@ -253,3 +253,14 @@ def test_statistics_of_a_model_with_gradients_are_refused_beforehand() -> None:
     with pytest.raises(CompositionError, match="a model that is trained by gradients has no sufficient statistics"):
         trained({"algorithm": atoll.learn.SufficientStatistics()}, 1, seen)
     assert seen.contacts == 0
+
+
+def test_a_pass_of_other_algorithms_is_no_algorithm() -> None:
+    from atoll.learn.algorithms import FullGradient
+
+    seen = Counting()
+    with pytest.raises(CompositionError, match=r"FullGradient reply with nothing, and its server folds an update"):
+        trained({"algorithm": FullGradient()}, 1, seen)
+    with pytest.raises(CompositionError, match="FullGradient reply with nothing"):
+        trained({"algorithm": Upcycled(base=FullGradient(), coefficient=0.3)}, 1, seen)
+    assert seen.contacts == 0

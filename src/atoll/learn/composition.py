@@ -12,7 +12,7 @@ from atoll.core.rng import Rng
 
 from .release import is_private, require_private_reply
 from .sketches import update_of
-from .wrapped import dry_reply, innermost
+from .wrapped import dry_reply, innermost, overrides
 
 if TYPE_CHECKING:
     from atoll.core.chain import Chain
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .learner import Learner
     from .training import Training
 
-__all__ = ["check_memory", "check_pacing", "check_packed", "check_private", "check_secure"]
+__all__ = ["check_memory", "check_pacing", "check_packed", "check_private", "check_replies", "check_secure"]
 
 
 def check_packed(job: Training, given: Chain, own: Sequence[Stage]) -> None:
@@ -118,6 +118,20 @@ def _check_reports(job: Training, learner: Learner) -> None:
     check(job.selection.reports)
     if "sketch" in job.selection.reports:
         update_of(dry_reply(job.algorithm, learner.init(Rng(0))), innermost(job.algorithm))
+
+
+def check_replies(job: Training, learner: Learner) -> None:
+    """Refuse an algorithm whose clients send something else than the server folds: one that is a pass of others, or half written."""
+    algorithm = job.algorithm
+    if not overrides(algorithm, "finish") or overrides(algorithm, "fold"):
+        return
+    reply = dry_reply(algorithm, learner.init(Rng(0)))
+    if "update" not in reply:
+        raise CompositionError(
+            f"clients of {type(innermost(algorithm)).__name__} reply with {', '.join(reply) or 'nothing'}, and its server folds an update",
+            where="Training.algorithm",
+            remedy="use a whole algorithm; one of your own whose `finish` gives no 'update' needs a `fold`",
+        )
 
 
 def check_private(job: Training, learner: Learner, data: Any) -> None:

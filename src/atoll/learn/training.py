@@ -19,7 +19,7 @@ from .aggregation import Aggregation, Renormalised
 from .algorithm import Algorithm
 from .algorithms import FedAvg
 from .checks import require_kinds, require_parts
-from .composition import check_memory, check_pacing, check_packed, check_private, check_secure
+from .composition import check_memory, check_pacing, check_packed, check_private, check_replies, check_secure
 from .declared import declared_bits
 from .downlink import check_downlink
 from .evaluation import Evaluation
@@ -200,6 +200,7 @@ class Training:
         check_pacing(self, made, data)
         self.topology.check(self, made, data)
         self.algorithm.fits(made)
+        check_replies(self, made)
         check_private(self, made, data)
         return made
 
