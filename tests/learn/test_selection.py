@@ -129,6 +129,12 @@ def test_an_empty_round_is_refused():
         Schedule([[0], []])
 
 
+@pytest.mark.parametrize("rounds", [0.5, 3, [0, 1], [[0.5]], [["client-1"]], None])
+def test_what_is_no_schedule_is_refused(rounds):
+    with pytest.raises(ConfigError, match=r"give a list of positions for every round, such as \[\[0, 1\], \[2\]\]"):
+        Schedule(rounds)
+
+
 def test_a_client_twice_in_a_round_is_refused():
     with pytest.raises(ConfigError, match="round 2 of the schedule names a client twice"):
         Schedule([[0], [1, 1]])

@@ -175,6 +175,8 @@ def test_stages_leave_the_number_of_steps_alone(engine):
             CompositionError,
             r"uplink=Clip.*is no list of Stage .*use for example .atoll.stages.Clip",
         ),
+        ({"downlink": [Clip(1.0)]}, CompositionError, r"downlink: .*Clip.* is no Stage .*use for example atoll.stages"),
+        ({"budget": 3.0}, CompositionError, "budget: 3.0 is no Budget"),
         ({"stop": Target("test/loss", 1.0)}, CompositionError, "stop=Target.* is no list of StopRule"),
         ({"callbacks": [3]}, CompositionError, "callbacks=.3. is no list of Callable"),
         ({"rounds": "5"}, ConfigError, "rounds='5'.*use a whole number"),

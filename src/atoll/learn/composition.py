@@ -122,13 +122,13 @@ def _check_reports(job: Training, learner: Learner) -> None:
 
 def check_replies(job: Training, learner: Learner) -> None:
     """Refuse an algorithm whose clients send something else than the server folds: one that is a pass of others, or half written."""
-    algorithm = job.algorithm
-    if not overrides(algorithm, "finish") or overrides(algorithm, "fold"):
+    inside = innermost(job.algorithm)
+    if not overrides(inside, "finish") or overrides(inside, "fold"):
         return
-    reply = dry_reply(algorithm, learner.init(Rng(0)))
+    reply = dry_reply(inside, learner.init(Rng(0)))
     if "update" not in reply:
         raise CompositionError(
-            f"clients of {type(innermost(algorithm)).__name__} reply with {', '.join(reply) or 'nothing'}, and its server folds an update",
+            f"clients of {type(inside).__name__} reply with {', '.join(reply) or 'nothing'}, and its server folds an update",
             where="Training.algorithm",
             remedy="use a whole algorithm; one of your own whose `finish` gives no 'update' needs a `fold`",
         )

@@ -73,6 +73,10 @@ _PARTS: dict[str, tuple[Any, str]] = {
     "reducer": (Reducer, "atoll.core.reducer.Plain()"),
     "evaluation": (Evaluation, "atoll.Evaluation(every=5)"),
 }
+_OPTIONAL: dict[str, tuple[Any, str]] = {
+    "downlink": (Stage, "atoll.stages.QSGD(8)"),
+    "budget": (Budget, "atoll.privacy.Budget(epsilon=3.0)"),
+}
 _LISTS: dict[str, tuple[Any, str]] = {
     "uplink": (Stage, "atoll.stages.Clip(1.0)"),
     "stop": (StopRule, 'atoll.Target("test/accuracy", 0.9)'),
@@ -131,7 +135,8 @@ class Training:
 
     def __post_init__(self) -> None:
         require_kinds(self)
-        require_parts(self, _PARTS, _LISTS)
+        given = {name: part for name, part in _OPTIONAL.items() if getattr(self, name) is not None}
+        require_parts(self, {**_PARTS, **given}, _LISTS)
         if self.rounds < 1:
             raise ConfigError(f"rounds={self.rounds}", remedy="use at least 1 round")
         if self.checkpoint_every < 1:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,9 +76,15 @@ class Schedule(Selection):
     rounds: Sequence[Sequence[int]]
 
     def __post_init__(self) -> None:
-        if not len(self.rounds) or any(len(row) == 0 for row in self.rounds):
+        try:
+            rounds = [[index(k) for k in row] for row in self.rounds]
+        except TypeError:
+            raise ConfigError(
+                f"Schedule({self.rounds!r})", remedy="give a list of positions for every round, such as [[0, 1], [2]]"
+            ) from None
+        if not rounds or not all(rounds):
             raise ConfigError("the schedule has an empty round", remedy="name at least one client in every round")
-        for number, row in enumerate(self.rounds, 1):
+        for number, row in enumerate(rounds, 1):
             if len(set(row)) < len(row):
                 raise ConfigError(
                     f"round {number} of the schedule names a client twice", remedy="name every client of a round once"
