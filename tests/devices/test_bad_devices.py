@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atoll.core.errors import ConfigError
+from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.party import Roster
 from atoll.devices import (
     Backhaul,
@@ -38,7 +38,13 @@ from atoll.devices import (
     [
         (lambda: Generated(1.2), r"crash=1.2 is no probability: it can be 1.2.*from 0 to 1"),
         (lambda: Generated(-0.1), "it can be -0.1"),
-        (lambda: Generated(float("nan")), "no probability"),
+        (lambda: Generated(float("nan")), "crash=nan.*use a number, one a device"),
+        (lambda: Generated("often"), "crash='often'.*in Generated.*use a number"),
+        (lambda: BatchRate("fast"), "speed='fast'.*use a number"),
+        (lambda: BatchRate(batch="all"), "batch='all'.*use a whole number or None"),
+        (lambda: ByRegion([1.0, 2.0]), r"values=\[1.0, 2.0\] names no region"),
+        (lambda: Windows(0.5), r"windows of shape \(\)"),
+        (lambda: Fleet(regions=1.5), "regions=1.5.*names of regions"),
         (lambda: Generated([0.1, 1.5]), "it can be 1.5"),
         (lambda: Generated(Uniform(0.5, 2.0)), "it can be 2"),
         (lambda: Generated(Exponential(0.1)), "no probability"),
@@ -128,3 +134,10 @@ def test_a_deadline_that_nobody_can_meet():
     with pytest.raises(ConfigError, match="met by 3 of 3 devices, and 4 must"):
         require_feasible(fleet, 3, plan, 100.0, replies=4)
     assert np.all(require_feasible(Fleet(egress=1000.0), 3, planned([1.0] * 3, down=1000), 99.0) > 3.0)
+
+
+def test_parts_of_another_kind_are_refused():
+    with pytest.raises(CompositionError, match=r"compute: 3.0 is no Compute.*use for example BatchRate"):
+        Fleet(compute=3.0)
+    with pytest.raises(CompositionError, match="battery: 5 is no Battery"):
+        Fleet(power=Power(), compute=Cycles(), battery=5)

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import tree as T
 from .errors import ConfigError
+from .kinds import Checked
 
 __all__ = ["Average", "Extremes", "Histogram", "Metric", "Moments"]
 
@@ -25,7 +26,7 @@ Summary = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Metric(ABC):
+class Metric(Checked, ABC):
     """Base of metrics.
 
     Laws: ``merge`` is associative and commutative (to rounding), ``zero()`` is its identity, and

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from . import tree as T
+from .kinds import Checked
 from .rng import Rng
 from .tree import Tree
 
@@ -30,7 +31,7 @@ __all__ = ["Identity", "Stage"]
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(Checked):
     """Base of all stages; the base itself changes nothing.
 
     Attributes:

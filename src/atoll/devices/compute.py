@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import Checked
 from atoll.core.task import Workload
 
 from .distributions import Distribution
@@ -17,7 +18,7 @@ __all__ = ["BatchRate", "Compute", "Cycles"]
 
 
 @dataclass(frozen=True)
-class Compute:
+class Compute(Checked):
     """A rule for the time of local work, with the speed of each device."""
 
     @property

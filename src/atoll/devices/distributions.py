@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import Checked
 
 from .draws import Population, uniforms
 
@@ -17,7 +18,7 @@ __all__ = ["Distribution", "Equal", "Exponential", "Normal", "Uniform"]
 
 
 @dataclass(frozen=True)
-class Distribution:
+class Distribution(Checked):
     """How a trait is spread over devices."""
 
     @property

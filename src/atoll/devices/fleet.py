@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from atoll.core.clock import Outcomes, Plan
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import Checked, require_parts
 from atoll.core.party import Parties
 
 from .availability import Availability
@@ -28,8 +29,21 @@ from .traits import lift
 __all__ = ["Fleet"]
 
 
+_ALWAYS = ("compute", "link", "trace")
+_PARTS: dict[str, tuple[Any, str]] = {
+    "compute": (Compute, "BatchRate(1.0)"),
+    "link": (Link, "Throughput(175_000.0)"),
+    "trace": (Trace, "Generated(crash=0.1)"),
+    "availability": (Availability, "Diurnal(0.5)"),
+    "backhaul": (Backhaul, "Backhaul()"),
+    "power": (Power, "Power()"),
+    "battery": (Battery, "Battery(1000.0)"),
+    "memory": (Memory, "Memory(1e9)"),
+}
+
+
 @dataclass(frozen=True, eq=False)
-class Fleet:
+class Fleet(Checked):
     """The model of devices of a simulation: ``atoll.simulate(..., devices=fleet)``.
 
     A request to a device takes ``T_dist + T_down + T_train + T_up`` seconds: the server sends all copies of the request (``T_dist`` = their bytes over
@@ -75,6 +89,8 @@ class Fleet:
     _populations: dict[int, Population] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        there = {name: part for name, part in _PARTS.items() if name in _ALWAYS or getattr(self, name) is not None}
+        require_parts(self, there, {})
         for name, value, zero in (
             ("latency", self.latency, True),
             ("notice", self.notice, True),
@@ -93,8 +109,10 @@ class Fleet:
             )
         if self.battery is not None and self.power is None:
             raise ConfigError("battery without power: nothing is spent", where="Fleet", remedy="give power=Power()")
-        if isinstance(self.regions, int) and self.regions < 1:
-            raise ConfigError(f"regions={self.regions}", where="Fleet", remedy="use at least 1")
+        if self.regions < 1 if isinstance(self.regions, int) else not isinstance(self.regions, Sequence):
+            raise ConfigError(
+                f"regions={self.regions!r}", where="Fleet", remedy="use a number of at least 1, or names of regions"
+            )
         self._check_regions()
 
     def _check_regions(self) -> None:

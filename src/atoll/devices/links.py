@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import Checked
 
 from .distributions import Distribution
 from .traits import Trait, lift, positive
@@ -16,7 +17,7 @@ __all__ = ["Backhaul", "Link", "Shannon", "Throughput"]
 
 
 @dataclass(frozen=True)
-class Link:
+class Link(Checked):
     """A rule for the rate of each device's link."""
 
     @property
@@ -90,7 +91,7 @@ class Shannon(Link):
 
 
 @dataclass(frozen=True)
-class Backhaul:
+class Backhaul(Checked):
     """What servers pass among themselves: edge servers share the link to the cloud.
 
     A model that goes to every edge and comes back takes ``T_c2e2c = 3 * bytes * edges / rate`` with ``up=0.5`` (thesis, Eq. 4.39).

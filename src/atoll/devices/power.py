@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import Checked
 
 from .traits import Trait, positive
 
@@ -19,7 +20,7 @@ Stopped = Literal["done", "full"]
 
 
 @dataclass(frozen=True)
-class Power:
+class Power(Checked):
     """Energy of a participation: ``E = transmit * T_comm + compute * s**3 * T_train`` joules, ``s`` in GHz (thesis, Eqs. 4.42, 5.31 to 5.34).
 
     Args:
@@ -54,7 +55,7 @@ class Power:
 
 
 @dataclass(frozen=True, eq=False)
-class Battery:
+class Battery(Checked):
     """A device whose battery does not hold the energy of a request declines it.
 
     It is full in the beginning, takes in ``watts`` while it is not full, and gives the energy of a participation at once when that begins (what it saves
@@ -86,7 +87,7 @@ class Battery:
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class Memory(Checked):
     """A device that cannot hold the model never does the work.
 
     Args:

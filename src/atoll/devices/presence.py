@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import Checked
 
 from .draws import Population
 
@@ -19,7 +20,7 @@ __all__ = ["Availability"]
 
 
 @dataclass(frozen=True)
-class Availability:
+class Availability(Checked):
     """Who is there at a moment, and until when."""
 
     def there(self, population: Population, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import Checked
 
 from .draws import Population, key_of, uniforms
 from .tracefile import read_trace, write_trace
@@ -23,7 +24,7 @@ Law = Literal["during", "before", "uniform"]
 
 
 @dataclass(frozen=True)
-class Trace:
+class Trace(Checked):
     """Who crashes in which turn, and how far it gets."""
 
     @property

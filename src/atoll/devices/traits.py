@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import is_real, numbers
 
 from .distributions import Distribution, Equal
 from .draws import Population, known_region
@@ -30,7 +31,7 @@ class Given(Distribution):
     _column: NDArray[np.float64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        column = np.array(self.values, dtype=np.float64)
+        column = numbers("Given", "values", self.values)
         if column.ndim != 1 or not len(column) or not np.isfinite(column).all():
             raise ConfigError(
                 f"values of shape {column.shape}", where="Given", remedy="give one finite number a device"
@@ -68,8 +69,8 @@ class ByRegion(Distribution):
     values: Mapping[str, float | Distribution]
 
     def __post_init__(self) -> None:
-        if not self.values:
-            raise ConfigError("values={} names no region", where="ByRegion", remedy="name every region")
+        if not isinstance(self.values, Mapping) or not self.values:
+            raise ConfigError(f"values={self.values!r} names no region", where="ByRegion", remedy="name every region")
         object.__setattr__(self, "values", {str(name): lift(value) for name, value in self.values.items()})
 
     @property
@@ -115,12 +116,18 @@ Trait = float | Distribution | Sequence[float]
 """A number for every device, one each, or how they are spread."""
 
 
-def lift(trait: Any) -> Distribution:
-    """A trait as a distribution."""
+def lift(trait: Any, name: str = "values", where: str = "Given") -> Distribution:
+    """A trait as a distribution.
+
+    Raises:
+        ConfigError: it is none, nor a number or several.
+    """
     if isinstance(trait, Distribution):
         return trait
-    if isinstance(trait, int | float | np.number):
+    if is_real(trait):
         return Equal(float(trait))
+    if not numbers(where, name, trait).ndim:
+        raise ConfigError(f"{name}={trait!r}", where=where, remedy="use a number, one a device, or a distribution")
     return Given(trait)
 
 
@@ -130,7 +137,7 @@ def positive(trait: Any, name: str, where: str) -> Distribution:
     Raises:
         ConfigError: it may be drawn at or below 0.
     """
-    found = lift(trait)
+    found = lift(trait, name, where)
     low, high = found.support
     if not low > 0.0 or math.isnan(high):
         raise ConfigError(
@@ -147,7 +154,7 @@ def probability(trait: Any, name: str, where: str) -> Distribution:
     Raises:
         ConfigError: it may be drawn outside [0, 1].
     """
-    found = lift(trait).within(0.0, 1.0)
+    found = lift(trait, name, where).within(0.0, 1.0)
     low, high = found.support
     if not (low >= 0.0 and high <= 1.0):
         raise ConfigError(

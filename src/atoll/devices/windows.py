@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import numbers
 
 from .draws import Population
 from .presence import Availability
@@ -37,7 +38,12 @@ class Windows(Availability):
     def __post_init__(self) -> None:
         if self.until is not None and not self.until > 0:
             raise ConfigError(f"until={self.until} seconds", where="Windows", remedy="use a positive number")
-        rows = np.array(self.windows, dtype=np.float64).reshape(-1, 3)
+        rows = numbers("Windows", "windows", self.windows)
+        if rows.size and (rows.ndim != 2 or rows.shape[1] != 3):
+            raise ConfigError(
+                f"windows of shape {rows.shape}", where="Windows", remedy="give rows of position, begin and end"
+            )
+        rows = rows.reshape(-1, 3)
         rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
         wrong = np.flatnonzero(~((rows[:, 0] >= 0) & (rows[:, 1] < rows[:, 2])))
         if len(wrong):

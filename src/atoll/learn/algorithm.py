@@ -18,12 +18,12 @@ from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Mean
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event
+from atoll.core.kinds import Checked
 from atoll.core.rng import Rng
 from atoll.core.stage import Stage
 from atoll.core.tree import Tree
 
 from .card import Card
-from .checks import require_kinds
 from .stragglers import Stragglers
 
 __all__ = ["Algorithm", "Gradient", "LocalWork", "RoundInfo"]
@@ -86,7 +86,7 @@ class RoundInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm:
+class Algorithm(Checked):
     """Base of all algorithms: local SGD whose update is averaged by examples.
 
     Attributes:
@@ -120,7 +120,6 @@ class Algorithm:
     edge's clients, refuse it. Empty where what parts of the clients have found can be mixed afterwards."""
 
     def __post_init__(self) -> None:
-        require_kinds(self)
         if not (self.lr > 0 and math.isfinite(self.lr)):
             raise ConfigError(f"lr={self.lr}", where=type(self).__name__, remedy="use a positive, finite learning rate")
         if not _counts(self.epochs) or not (self.steps is None or _counts(self.steps)):

@@ -24,6 +24,7 @@ import numpy as np
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Mean, Parts
 from atoll.core.errors import ConfigError, DataError
+from atoll.core.kinds import Checked
 from atoll.core.task import Task, task
 from atoll.core.tree import Tree
 
@@ -81,7 +82,7 @@ class Divergence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientDivergence:
+class GradientDivergence(Checked):
     """The analysis of a model on a federated data set.
 
     Attributes:

@@ -10,6 +10,7 @@ import numpy as np
 
 from atoll.core.aggregate import Parts
 from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.kinds import Checked
 
 from .metrics import HumanTime, ScoreMetric, pack_metric
 from .participation import named
@@ -28,7 +29,7 @@ __all__ = ["Evaluation", "as_parts", "distribution", "scores"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(Checked):
     """What is measured, and how often.
 
     Attributes:
@@ -64,6 +65,8 @@ class Evaluation:
                 where="Evaluation",
                 remedy="personal models lie at the clients: use clients=-1 for all, or a number of them",
             )
+        if not isinstance(self.metrics, Sequence):
+            raise ConfigError(f"metrics={self.metrics!r}", where="Evaluation", remedy="use for example [Confusion(10)]")
         for metric in self.metrics:
             if not isinstance(metric, ScoreMetric):
                 raise ConfigError(

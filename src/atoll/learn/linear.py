@@ -13,7 +13,7 @@ from atoll.core.rng import Rng
 from atoll.core.task import Task, Work
 from atoll.core.tree import Tree
 
-from .checks import require_count, require_kinds
+from .checks import require_count
 from .contact import declared, trained
 from .learner import LearnerSettings
 from .personal import measured, own_model
@@ -41,7 +41,6 @@ class Linear:
     l2: float = 0.0
 
     def __post_init__(self) -> None:
-        require_kinds(self)
         require_count("Linear", features=self.features, outputs=self.outputs)
         if not (self.l2 >= 0.0 and math.isfinite(self.l2)):
             raise ConfigError(f"l2={self.l2}", where="Linear", remedy="use a finite number of at least 0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import Checked
 
 from .history import History, lower_is_better
 
@@ -12,7 +13,7 @@ __all__ = ["MaxTime", "Patience", "StopRule", "Target"]
 
 
 @dataclass(frozen=True)
-class StopRule:
+class StopRule(Checked):
     """Base: a pure function of the history, so that a resumed run stops where the first would have."""
 
     def reason(self, history: History) -> str | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.core import tree as T
 from atoll.core.chain import Chain
 from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.kinds import Checked, require_parts
 from atoll.core.reducer import Plain, Reducer
 from atoll.core.stage import Stage
 from atoll.privacy import Budget
@@ -18,7 +19,6 @@ from atoll.privacy import Budget
 from .aggregation import Aggregation, Renormalised
 from .algorithm import Algorithm
 from .algorithms import FedAvg
-from .checks import require_kinds, require_parts
 from .composition import check_memory, check_pacing, check_packed, check_private, check_replies, check_secure
 from .declared import declared_bits
 from .downlink import check_downlink
@@ -85,7 +85,7 @@ _LISTS: dict[str, tuple[Any, str]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(Checked):
     """A federated training job.
 
     Attributes:
@@ -134,7 +134,6 @@ class Training:
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
-        require_kinds(self)
         given = {name: part for name, part in _OPTIONAL.items() if getattr(self, name) is not None}
         require_parts(self, {**_PARTS, **given}, _LISTS)
         if self.rounds < 1:

@@ -14,7 +14,6 @@ from atoll.core.stage import Stage
 from atoll.core.tree import Tree
 
 from .algorithm import Algorithm, Gradient, LocalWork, RoundInfo
-from .checks import require_kinds
 from .stragglers import Stragglers
 
 __all__ = ["Drawing", "Wrapped", "dry_reply", "innermost", "overrides"]
@@ -42,7 +41,6 @@ class Wrapped(Algorithm):
                 where=type(self).__name__,
                 remedy="give it an algorithm, as in base=FedAvg(lr=0.1)",
             )
-        require_kinds(self)
         for name in (
             "lr",
             "epochs",

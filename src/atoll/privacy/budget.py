@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event
+from atoll.core.kinds import Checked, is_real
 
 from .accountant import Loss, Tally
 
@@ -15,7 +16,7 @@ __all__ = ["Budget"]
 
 
 @dataclass(frozen=True)
-class Budget:
+class Budget(Checked):
     """How much privacy each client may spend in all.
 
     Attributes:
@@ -34,6 +35,8 @@ class Budget:
     on_excess: str = "refuse"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.clients, Mapping) or not all(map(is_real, self.clients.values())):
+            raise ConfigError(f"clients={self.clients!r}", where="Budget", remedy="give party's name -> its epsilon")
         if not all(value > 0 for value in (self.epsilon, *self.clients.values())) or not 0 < self.delta < 1:
             raise ConfigError(
                 f"epsilon={self.epsilon}, delta={self.delta}, clients={dict(self.clients)}",

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from atoll.core import tree as T
 from atoll.core.aggregate import Mean
 from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.kinds import Checked
 from atoll.core.results import Combined
 from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, RoundInfo
@@ -18,7 +19,7 @@ __all__ = ["Aggregation", "Renormalised", "population_weight", "require_examples
 
 
 @dataclass(frozen=True)
-class Aggregation:
+class Aggregation(Checked):
     """Base of operators; the base itself takes the mean over the clients that replied.
 
     Attributes:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import Checked
 
 __all__ = ["HumanTime"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HumanTime:
+class HumanTime(Checked):
     """A round takes ``S_down / down + S_up / up + ratio * T_sim + constant + server`` seconds.
 
     ``S`` are the bytes of all clients together: they share the server's link. ``T_sim`` is how long the slowest client's local work takes on the

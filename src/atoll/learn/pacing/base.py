@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.aggregate import Mean, Parts
 from atoll.core.errors import CompositionError
+from atoll.core.kinds import Checked
 from atoll.core.tree import Tree
 
 from ..wrapped import dry_reply
@@ -21,7 +22,7 @@ __all__ = ["Pacing", "refuse", "weighs_examples"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pacing:
+class Pacing(Checked):
     """Base of pacings: frozen dataclasses of settings. ``course`` says what happens in the rounds; everything else is checked before."""
 
     single: ClassVar[bool] = False

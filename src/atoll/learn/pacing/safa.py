@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import is_real
 from atoll.core.rng import Rng
 
 from ..aggregation import Renormalised
@@ -79,9 +80,9 @@ class SAFA(Pacing):
     def __post_init__(self) -> None:
         least = 1 if self.literal else 0
         tau = self.lag_tolerance
-        if not isinstance(tau, AdaptiveLag) and not (tau >= least and float(tau).is_integer()):
+        if not isinstance(tau, AdaptiveLag) and not (is_real(tau) and tau >= least and float(tau).is_integer()):
             raise ConfigError(
-                f"lag_tolerance={self.lag_tolerance}",
+                f"lag_tolerance={self.lag_tolerance!r}",
                 where="SAFA",
                 remedy="use a whole number of rounds, at least 0 (1 with literal=True); the source found 5 best",
             )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import Checked
 
 __all__ = ["Floats", "SlackEstimator", "State"]
 
@@ -17,7 +18,7 @@ State = dict[str, Floats]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlackEstimator:
+class SlackEstimator(Checked):
     """Least squares through the origin, ``y ~ theta x``, over the rounds so far; the subclasses say what x and y are.
 
     All counts may be numbers (an edge that estimates alone) or arrays ``(regions,)``; the state is a tree of two arrays of that shape.

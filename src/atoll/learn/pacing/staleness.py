@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import Checked
 
 from ..checks import require_positive
 
@@ -13,7 +14,7 @@ __all__ = ["ConstantStaleness", "HingeStaleness", "PolynomialStaleness", "Stalen
 
 
 @dataclass(frozen=True, kw_only=True)
-class Staleness:
+class Staleness(Checked):
     """Base of staleness functions ``s(d)`` of the server updates ``d`` since the base: not increasing, ``s(0) = 1``."""
 
     def weight(self, staleness: int) -> float:

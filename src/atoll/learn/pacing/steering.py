@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
+from atoll.core.kinds import numbers
 
 from ..checks import require_count, require_positive
 from ..counts import weighed
@@ -67,9 +68,10 @@ class PaceSteering(Synchronous):
         require_positive("PaceSteering", period=self.period)
         if not self.small >= 0:
             raise ConfigError(f"small={self.small}", where="PaceSteering", remedy="use a ratio of 0 or more")
-        if not all(0.0 < share <= 1.0 for share in self.day):
+        day = numbers("PaceSteering", "day", self.day)
+        if day.ndim != 1 or not ((day > 0) & (day <= 1)).all():
             raise ConfigError(
-                f"day={list(self.day)}", where="PaceSteering", remedy="use shares of clients in (0, 1], or none"
+                f"day={self.day!r}", where="PaceSteering", remedy="use shares of clients in (0, 1], or none"
             )
 
     def wanted(self, cohort: int) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from atoll.core.kinds import Checked
 from atoll.core.party import Parties
 from atoll.core.rng import Rng
 from atoll.core.tree import Tree
@@ -76,7 +77,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Selection:
+class Selection(Checked):
     """Base of selection rules: pure, with its memory in ``state`` (a tree that checkpoints carry).
 
     ``survey`` and ``invite`` run before the round, ``take`` while replies arrive, ``heard`` and ``accept`` when they are in.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from atoll.core.errors import ConfigError, DataError
+from atoll.core.kinds import numbers
 from atoll.core.party import Parties
 from atoll.core.tree import Tree
 from atoll.learn.checks import require_choice, require_positive
@@ -70,7 +71,7 @@ class FedProf(Uniform):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        alpha = np.asarray(self.alpha, dtype=np.float64)
+        alpha = numbers("FedProf", "alpha", self.alpha)
         if alpha.ndim > 1 or not alpha.size or not (np.isfinite(alpha).all() and (alpha >= 0).all()):
             raise ConfigError(f"alpha={self.alpha!r}", where="FedProf", remedy="use numbers of at least 0")
         if not 0 <= self.explore <= 1:

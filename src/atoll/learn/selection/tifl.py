@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import numbers
 from atoll.core.party import Parties
 from atoll.core.tree import Tree
 from atoll.learn.checks import require_count
@@ -54,12 +55,8 @@ class TiFL(Uniform):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_count("TiFL", tiers=self.tiers, every=self.every, tries=self.tries)
-        given = np.atleast_1d(0 if self.credits is None else np.asarray(self.credits))
-        if (
-            given.shape not in ((1,), (self.tiers,))
-            or not (given >= 0).all()
-            or not np.issubdtype(given.dtype, np.integer)
-        ):
+        given = np.atleast_1d(numbers("TiFL", "credits", 0 if self.credits is None else self.credits))
+        if given.shape not in ((1,), (self.tiers,)) or not ((given >= 0) & (given % 1 == 0)).all():
             raise ConfigError(
                 f"credits={self.credits!r} for {self.tiers} tiers",
                 where="TiFL",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from atoll.core.errors import CompositionError
+from atoll.core.kinds import Checked
 from atoll.core.reducer import Plain
 from atoll.core.rng import Rng
 from atoll.core.task import Task
@@ -31,7 +32,7 @@ __all__ = ["Star", "Topology", "refuse", "require_alone", "require_mixable", "re
 
 
 @dataclass(frozen=True)
-class Topology:
+class Topology(Checked):
     """Base of topologies: frozen dataclasses of settings. ``run`` is the training's program; everything else is checked or made before it."""
 
     private: ClassVar[bool] = False

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import Checked, pairs
 from atoll.core.rng import Rng
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Graph:
+class Graph(Checked):
     """Base of undirected graphs on nodes ``0 .. n-1``.
 
     A graph is drawn once a run, from the run's seed; ``TimeVarying`` draws one for every round.
@@ -225,7 +226,7 @@ class EdgeList(Graph):
     links: tuple[tuple[int, int], ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "links", tuple((int(a), int(b)) for a, b in self.links))
+        object.__setattr__(self, "links", pairs("EdgeList", "links", self.links))
 
     def edges(self, n: int, rng: Rng) -> NDArray[np.int64]:
         """As given."""

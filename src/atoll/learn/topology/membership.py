@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import pairs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +33,7 @@ class Membership:
 
     def __post_init__(self) -> None:
         for name in ("joins", "leaves"):
-            found = tuple((int(node), int(number)) for node, number in getattr(self, name))
+            found = pairs("Membership", name, getattr(self, name))
             object.__setattr__(self, name, found)
             if any(node < 0 or number < 1 for node, number in found):
                 raise ConfigError(

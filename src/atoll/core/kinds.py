@@ -1,0 +1,134 @@
+"""Settings of the right kind: what comes from Python is looked at with the same care as what comes from a file."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from operator import index
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import CompositionError, ConfigError
+
+__all__ = ["Checked", "is_real", "numbers", "pairs", "require_kinds", "require_parts"]
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def is_real(value: Any) -> bool:
+    """Whether it is a number: no truth, no word, not NaN."""
+    return _whole(value) or (isinstance(value, float | np.floating) and not math.isnan(value))
+
+
+_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "int": (_whole, "a whole number"),
+    "float": (is_real, "a number"),
+    "bool": (lambda value: isinstance(value, bool | np.bool_), "True or False"),
+    "str": (lambda value: isinstance(value, str), "a word"),
+    "None": (lambda value: value is None, "None"),
+}
+"""Annotation -> what fits it, and in words."""
+
+
+def require_kinds(part: Any) -> None:
+    """Refuse settings that are not what the fields of a dataclass say, for fields of plain kinds: whole numbers, numbers (never NaN), truths, words, None.
+
+    Raises:
+        ConfigError: names the first.
+    """
+    own: Any = type(part)
+    for name, kinds in _plain(own):
+        value = getattr(part, name)
+        if not any(_KINDS[kind][0](value) for kind in kinds):
+            words = " or ".join(_KINDS[kind][1] for kind in kinds)
+            raise ConfigError(f"{name}={value!r}", where=type(part).__name__, remedy=f"use {words}")
+
+
+def require_parts(whole: Any, single: Mapping[str, tuple[Any, str]], several: Mapping[str, tuple[Any, str]]) -> None:
+    """Refuse parts of another kind than they are used as.
+
+    Args:
+        whole: whose attributes they are.
+        single: name of a part -> its base, and an example.
+        several: name of a list of parts -> the base of each, and an example.
+
+    Raises:
+        CompositionError: names the first.
+    """
+    kind = type(whole).__name__
+    for name, (base, example) in single.items():
+        value = getattr(whole, name)
+        if not isinstance(value, base):
+            what = f"{value.__name__} is a class" if isinstance(value, type) else f"{value!r} is no {base.__name__}"
+            raise CompositionError(f"{name}: {what}", where=f"{kind}.{name}", remedy=f"use for example {example}")
+    for name, (base, example) in several.items():
+        value = getattr(whole, name)
+        if not isinstance(value, Sequence) or not all(isinstance(part, base) for part in value):
+            raise CompositionError(
+                f"{name}={value!r} is no list of {base.__name__}",
+                where=f"{kind}.{name}",
+                remedy=f"use for example [{example}]",
+            )
+
+
+def numbers(where: str, name: str, value: Any) -> NDArray[np.float64]:
+    """A number or several as an array.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    try:
+        return np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name}={value!r}", where=where, remedy="use a number, or a list of numbers") from None
+
+
+def pairs(where: str, name: str, value: Any) -> tuple[tuple[int, int], ...]:
+    """Pairs of whole numbers.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    try:
+        return tuple((index(a), index(b)) for a, b in value)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{name}={value!r}", where=where, remedy="give pairs of whole numbers, such as [(0, 1), (1, 2)]"
+        ) from None
+
+
+@functools.cache
+def _plain(kind: Any) -> list[tuple[str, list[str]]]:
+    """The fields that a caller gives and whose annotation names plain kinds alone."""
+    found = {field.name: str(field.type).split(" | ") for field in fields(kind) if field.init}
+    return [(name, kinds) for name, kinds in found.items() if set(kinds) <= set(_KINDS)]
+
+
+class Checked:
+    """Base of dataclasses whose settings of plain kinds are looked at before their own ``__post_init__`` does, which may then compare them.
+
+    Raises:
+        ConfigError: a setting is not what its field says, see `require_kinds`.
+    """
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        own = cls.__dict__.get("__post_init__")
+        if own is None:
+            return
+
+        @functools.wraps(own)
+        def checked(self: Any) -> None:
+            require_kinds(self)
+            own(self)
+
+        cls.__post_init__ = checked  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        require_kinds(self)
