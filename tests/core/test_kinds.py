@@ -120,6 +120,12 @@ def test_kinds_are_looked_at_before_a_class_looks_itself_and_in_what_comes_of_it
         replace(Further(), rate="x")
 
 
+def test_a_million_settings_are_not_shown():
+    with pytest.raises(ConfigError) as found:
+        EdgeList(list(range(1_000_000)))
+    assert len(str(found.value)) < 400
+
+
 def test_numbers_and_pairs():
     assert numbers("here", "x", (1, 2.5)).tolist() == [1.0, 2.5]
     assert pairs("here", "x", [[0, 1], (np.int64(2), 3)]) == ((0, 1), (2, 3))

@@ -40,6 +40,7 @@ from atoll.devices import (
         (lambda: Generated(-0.1), "it can be -0.1"),
         (lambda: Generated(float("nan")), "crash=nan.*use a number, one a device"),
         (lambda: Generated("often"), "crash='often'.*in Generated.*use a number"),
+        (lambda: Generated([0.1, [0.2]]), r"crash: values=\[0.1, \[0.2\]\].*in Generated"),
         (lambda: BatchRate("fast"), "speed='fast'.*use a number"),
         (lambda: BatchRate(batch="all"), "batch='all'.*use a whole number or None"),
         (lambda: ByRegion([1.0, 2.0]), r"values=\[1.0, 2.0\] names no region"),

@@ -188,9 +188,8 @@ def run(main: Coroutine[Any, Any, R], *, virtual: bool = True) -> R:
     outcome: list[R] = []
     failure: list[BaseException] = []
 
-    async def kept() -> (
-        None
-    ):  # not the task's own result: a runner that takes its signal handler back writes that out, several times
+    async def kept() -> None:
+        # Not the task's own result: a runner that takes its signal handler back writes that out, several times.
         outcome.append(await main)
 
     def start() -> None:

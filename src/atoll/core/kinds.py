@@ -17,6 +17,9 @@ from .errors import CompositionError, ConfigError
 __all__ = ["Checked", "is_real", "numbers", "pairs", "require_kinds", "require_parts"]
 
 
+_MOST = 200  # characters of a value in an error
+
+
 def _whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
@@ -47,7 +50,7 @@ def require_kinds(part: Any) -> None:
         value = getattr(part, name)
         if not any(_KINDS[kind][0](value) for kind in kinds):
             words = " or ".join(_KINDS[kind][1] for kind in kinds)
-            raise ConfigError(f"{name}={value!r}", where=type(part).__name__, remedy=f"use {words}")
+            raise ConfigError(f"{name}={_shown(value)}", where=type(part).__name__, remedy=f"use {words}")
 
 
 def require_parts(whole: Any, single: Mapping[str, tuple[Any, str]], several: Mapping[str, tuple[Any, str]]) -> None:
@@ -86,7 +89,7 @@ def numbers(where: str, name: str, value: Any) -> NDArray[np.float64]:
     try:
         return np.array(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ConfigError(f"{name}={value!r}", where=where, remedy="use a number, or a list of numbers") from None
+        raise ConfigError(f"{name}={_shown(value)}", where=where, remedy="use a number, or a list of numbers") from None
 
 
 def pairs(where: str, name: str, value: Any) -> tuple[tuple[int, int], ...]:
@@ -99,8 +102,14 @@ def pairs(where: str, name: str, value: Any) -> tuple[tuple[int, int], ...]:
         return tuple((index(a), index(b)) for a, b in value)
     except (TypeError, ValueError):
         raise ConfigError(
-            f"{name}={value!r}", where=where, remedy="give pairs of whole numbers, such as [(0, 1), (1, 2)]"
+            f"{name}={_shown(value)}", where=where, remedy="give pairs of whole numbers, such as [(0, 1), (1, 2)]"
         ) from None
+
+
+def _shown(value: Any) -> str:
+    """What it is, or how it begins: it may be a list of a million."""
+    text = repr(value)
+    return text if len(text) <= _MOST else text[: _MOST - 3] + "..."
 
 
 @functools.cache

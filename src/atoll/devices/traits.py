@@ -126,9 +126,12 @@ def lift(trait: Any, name: str = "values", where: str = "Given") -> Distribution
         return trait
     if is_real(trait):
         return Equal(float(trait))
-    if not numbers(where, name, trait).ndim:
-        raise ConfigError(f"{name}={trait!r}", where=where, remedy="use a number, one a device, or a distribution")
-    return Given(trait)
+    try:
+        return Given(trait)
+    except ConfigError as error:
+        several = isinstance(trait, Sequence | np.ndarray) and not isinstance(trait, str)
+        what = f"{name}: {error.what}" if several else f"{name}={trait!r}"
+        raise ConfigError(what, where=where, remedy="use a number, one a device, or a distribution") from None
 
 
 def positive(trait: Any, name: str, where: str) -> Distribution:
