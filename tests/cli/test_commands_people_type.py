@@ -130,6 +130,7 @@ def test_a_small_demo(typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert result["federated"]["accuracy"] == folder.metrics()[-1]["test/accuracy"]
 
 
+@pytest.mark.slow  # a smaller one is above, and continuous integration types `make demo`
 def test_the_demo_answers_its_question(typed: Typed, tmp_path: Path) -> None:
     """The demo as people see it: federated within 3 points of pooled, and far above an island alone."""
     pytest.importorskip("torch")

@@ -54,6 +54,7 @@ def objective(u, v, mask):
     return fit + 0.3 * np.linalg.norm(u, axis=1).sum() + 0.8 * np.linalg.svd(v, compute_uv=False).sum()
 
 
+@pytest.mark.slow  # 700 rounds; all ratings need 170
 def test_half_of_the_ratings_golden_objective_and_held_out_error():
     # Specification of the survey, section 6.3: 17.539479 = centralised alternating minimisation; held-out RMSE 0.0715, ratings' deviation 1.298.
     found, u = factorise(HALF, rounds=700, tolerance=2e-5, rho=NEAR)
