@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -344,3 +345,23 @@ def test_data_that_cannot_be_had_says_so(settings: dict[str, Any], monkeypatch: 
     made = parse_config({**settings, "data": {**settings["data"], "source": "mnist"}})
     with pytest.raises(DataError, match="the environment variable ATOLL_DATA is not set"):
         made.job()
+
+
+def test_the_weights_of_a_module_of_your_own_follow_the_seed_of_the_run() -> None:
+    """Not the generator of the process, which begins anywhere: the same file gives the same model tomorrow."""
+    torch = pytest.importorskip("torch")
+    config = {
+        "data": {"source": "digits", "partition": {"name": "iid", "parties": 2}},
+        "model": {"name": "torch.nn:Linear", "in_features": 64, "out_features": 10},
+        "algorithm": "FedAvg",
+        "selection": "Everyone",
+        "rounds": 1,
+    }
+
+    def first(seed: int) -> Any:
+        torch.rand(1)  # somebody draws from it
+        job, islands = RunConfig.model_validate(config).job()
+        return atoll.simulate(job, islands, engine="inline", seed=seed).params["weight"]
+
+    np.testing.assert_array_equal(first(1), first(1))
+    assert not np.array_equal(first(1), first(2))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, NoReturn
@@ -243,6 +245,17 @@ class ModelPart(Part):
     """What is trained."""
 
     kind = "model"
+
+    def build(self, path: str, *given: Any) -> Any:
+        """The model; of a PyTorch module, what makes it: its first weights then follow the run's seed, and no generator of the process.
+
+        Raises:
+            AtollError: the part refuses its settings.
+        """
+        make = functools.partial(super().build, path, *given)
+        made = make()
+        torch = sys.modules.get("torch")
+        return make if torch is not None and isinstance(made, torch.nn.Module) else made
 
 
 class AlgorithmPart(Part):
