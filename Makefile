@@ -3,7 +3,8 @@
 VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
-WORKERS ?= auto
+# Tests that start real processes wait for them now and then: one worker more than there are processors.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 
 # The first Python 3.11 or newer on the path. Override with `make PYTHON=/path/to/python`.
 FIND_PYTHON = for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
