@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .errors import CompositionError, ConfigError
 
-__all__ = ["Checked", "is_real", "numbers", "pairs", "require_kinds", "require_parts"]
+__all__ = ["Checked", "is_real", "numbers", "pairs", "require_kinds", "require_parts", "whole_rows"]
 
 
 _MOST = 200  # characters of a value in an error
@@ -53,24 +53,31 @@ def require_kinds(part: Any) -> None:
             raise ConfigError(f"{name}={_shown(value)}", where=type(part).__name__, remedy=f"use {words}")
 
 
-def require_parts(whole: Any, single: Mapping[str, tuple[Any, str]], several: Mapping[str, tuple[Any, str]]) -> None:
+def require_parts(
+    whole: Any,
+    single: Mapping[str, tuple[Any, str]],
+    several: Mapping[str, tuple[Any, str]] | None = None,
+    optional: Mapping[str, tuple[Any, str]] | None = None,
+) -> None:
     """Refuse parts of another kind than they are used as.
 
     Args:
         whole: whose attributes they are.
         single: name of a part -> its base, and an example.
         several: name of a list of parts -> the base of each, and an example.
+        optional: as ``single``, of parts that may be ``None``.
 
     Raises:
         CompositionError: names the first.
     """
     kind = type(whole).__name__
-    for name, (base, example) in single.items():
+    given = {name: part for name, part in (optional or {}).items() if getattr(whole, name) is not None}
+    for name, (base, example) in {**single, **given}.items():
         value = getattr(whole, name)
         if not isinstance(value, base):
             what = f"{value.__name__} is a class" if isinstance(value, type) else f"{value!r} is no {base.__name__}"
             raise CompositionError(f"{name}: {what}", where=f"{kind}.{name}", remedy=f"use for example {example}")
-    for name, (base, example) in several.items():
+    for name, (base, example) in (several or {}).items():
         value = getattr(whole, name)
         if not isinstance(value, Sequence) or not all(isinstance(part, base) for part in value):
             raise CompositionError(
@@ -92,18 +99,29 @@ def numbers(where: str, name: str, value: Any) -> NDArray[np.float64]:
         raise ConfigError(f"{name}={_shown(value)}", where=where, remedy="use a number, or a list of numbers") from None
 
 
+def whole_rows(where: str, name: str, value: Any, remedy: str) -> tuple[tuple[int, ...], ...]:
+    """Lists of whole numbers.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    try:
+        return tuple(tuple(index(i) for i in row) for row in value)
+    except TypeError:
+        raise ConfigError(f"{name}={_shown(value)}", where=where, remedy=remedy) from None
+
+
 def pairs(where: str, name: str, value: Any) -> tuple[tuple[int, int], ...]:
     """Pairs of whole numbers.
 
     Raises:
         ConfigError: it is something else.
     """
-    try:
-        return tuple((index(a), index(b)) for a, b in value)
-    except (TypeError, ValueError):
-        raise ConfigError(
-            f"{name}={_shown(value)}", where=where, remedy="give pairs of whole numbers, such as [(0, 1), (1, 2)]"
-        ) from None
+    remedy = "give pairs of whole numbers, such as [(0, 1), (1, 2)]"
+    found = whole_rows(where, name, value, remedy)
+    if any(len(row) != 2 for row in found):
+        raise ConfigError(f"{name}={_shown(value)}", where=where, remedy=remedy)
+    return tuple((a, b) for a, b in found)
 
 
 def _shown(value: Any) -> str:

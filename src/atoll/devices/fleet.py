@@ -29,11 +29,12 @@ from .traits import lift
 __all__ = ["Fleet"]
 
 
-_ALWAYS = ("compute", "link", "trace")
 _PARTS: dict[str, tuple[Any, str]] = {
     "compute": (Compute, "BatchRate(1.0)"),
     "link": (Link, "Throughput(175_000.0)"),
     "trace": (Trace, "Generated(crash=0.1)"),
+}
+_OPTIONAL: dict[str, tuple[Any, str]] = {
     "availability": (Availability, "Diurnal(0.5)"),
     "backhaul": (Backhaul, "Backhaul()"),
     "power": (Power, "Power()"),
@@ -89,8 +90,7 @@ class Fleet(Checked):
     _populations: dict[int, Population] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        there = {name: part for name, part in _PARTS.items() if name in _ALWAYS or getattr(self, name) is not None}
-        require_parts(self, there, {})
+        require_parts(self, _PARTS, optional=_OPTIONAL)
         for name, value, zero in (
             ("latency", self.latency, True),
             ("notice", self.notice, True),

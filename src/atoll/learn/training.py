@@ -134,8 +134,7 @@ class Training(Checked):
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
-        given = {name: part for name, part in _OPTIONAL.items() if getattr(self, name) is not None}
-        require_parts(self, {**_PARTS, **given}, _LISTS)
+        require_parts(self, _PARTS, _LISTS, _OPTIONAL)
         if self.rounds < 1:
             raise ConfigError(f"rounds={self.rounds}", remedy="use at least 1 round")
         if self.checkpoint_every < 1:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
+from atoll.core.kinds import whole_rows
 from atoll.core.tree import Tree
 
 from .base import Candidates, Selection
@@ -76,12 +76,8 @@ class Schedule(Selection):
     rounds: Sequence[Sequence[int]]
 
     def __post_init__(self) -> None:
-        try:
-            rounds = [[index(k) for k in row] for row in self.rounds]
-        except TypeError:
-            raise ConfigError(
-                f"Schedule({self.rounds!r})", remedy="give a list of positions for every round, such as [[0, 1], [2]]"
-            ) from None
+        remedy = "give a list of positions for every round, such as [[0, 1], [2]]"
+        rounds = whole_rows("Schedule", "rounds", self.rounds, remedy)
         if not rounds or not all(rounds):
             raise ConfigError("the schedule has an empty round", remedy="name at least one client in every round")
         for number, row in enumerate(rounds, 1):

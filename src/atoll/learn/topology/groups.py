@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core.errors import ConfigError
+from atoll.core.kinds import whole_rows
 from atoll.core.rng import Rng
 
 from .graphs import Graph
@@ -32,12 +32,7 @@ def check_groups(groups: Groups, where: str) -> Groups:
         if groups < 1:
             raise ConfigError(f"groups={groups}", where=where, remedy="use at least 1")
         return int(groups)
-    try:
-        made = tuple(tuple(index(i) for i in group) for group in groups)
-    except TypeError:
-        raise ConfigError(
-            f"groups={groups!r}", where=where, remedy="use a number, or lists of positions such as [[0, 1], [2]]"
-        ) from None
+    made = whole_rows(where, "groups", groups, "use a number, or lists of positions such as [[0, 1], [2]]")
     everyone = [i for group in made for i in group]
     if not made or not all(made) or len(set(everyone)) < len(everyone):
         raise ConfigError(f"groups={made}", where=where, remedy="put each client into one group, and leave none empty")
