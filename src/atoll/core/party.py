@@ -18,7 +18,17 @@ from .rng import hash_names
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Names", "Parties", "Party", "Roster"]
+__all__ = ["Names", "Parties", "Party", "Roster", "among"]
+
+
+def among(positions: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which positions are among some others: ``numpy.isin``, at a third of its cost for a round's few hundred."""
+    if not len(others):
+        return np.zeros(len(positions), dtype=bool)
+    known = np.sort(others)
+    places = np.searchsorted(known, positions)
+    places[places == len(known)] = 0
+    return np.asarray(known[places] == positions)
 
 
 @dataclass(frozen=True)
@@ -220,7 +230,7 @@ class Parties(Sequence[Party]):
         """Those that are not in ``others``, order kept."""
         if np.array_equal(self.positions, others.positions):  # the common case: everyone answered
             return Parties(self.roster, self.positions[:0])
-        return Parties(self.roster, self.positions[~np.isin(self.positions, others.positions)])
+        return Parties(self.roster, self.positions[~among(self.positions, others.positions)])
 
     def named(self, *names: str) -> Parties:
         """The parties of these names."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.party import among
+
 from ..selection import Seen
 from ..selection.members import places_among
 from ..shown import examples_of, reports_of
@@ -53,7 +55,7 @@ class Came:
 
     def picked(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the replies of these clients are taken."""
-        return np.isin(positions, self.arrived.positions[self.taken])
+        return among(positions, self.arrived.positions[self.taken])
 
     def places(self, senders: Parties) -> NDArray[np.int64]:
         """Where the replies of these clients are in ``arrived``."""

@@ -63,9 +63,10 @@ class Dispatch:
     ) -> list[tuple[int, int, NDArray[np.int64]]]:
         """Who is asked alike: ``(base version, whole epochs done before, places)``."""
         begins = np.flatnonzero(self.begin)
-        pairs = np.stack([version[begins], progress[begins]], axis=1)
-        kinds, which = np.unique(pairs, axis=0, return_inverse=True)
-        return [(int(v), int(p), begins[which.ravel() == i]) for i, (v, p) in enumerate(kinds)]
+        base, done = version[begins], progress[begins]
+        radix = int(done.max(initial=0)) + 1
+        kinds, which = np.unique(base * radix + done, return_inverse=True)
+        return [(*divmod(int(kind), radix), begins[which == i]) for i, kind in enumerate(kinds)]
 
     def learning(self, places: NDArray[np.int64], flight: Flight, work: int, epochs: int) -> Dispatch:
         """The same, knowing who of a request will not answer. Between real parties nobody knows; see `missed`.

@@ -11,6 +11,7 @@ import numpy as np
 
 from atoll.core.errors import QuorumError
 from atoll.core.launch import is_live
+from atoll.core.party import among
 from atoll.core.reducer import Plain
 from atoll.core.tree import Tree
 
@@ -201,7 +202,7 @@ class InFlight(ServerRounds):
         if not is_live(fed.world):
             return state
         everyone = fed.parties.positions
-        hoped = np.isin(everyone, fed.busy) | np.isin(everyone, self.held.positions)
+        hoped = among(everyone, fed.busy) | among(everyone, self.held.positions)
         lost = np.isposinf(state["until"]) & ~hoped
         log.missed(int(lost.sum()))
         return {**state, "until": np.where(lost, fed.clock.now(), state["until"])}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from atoll.core import message as M
 from atoll.core import tree as T
 from atoll.core.errors import ConfigError
 from atoll.core.launch import is_live
+from atoll.core.party import among
 from atoll.core.tree import Tree
 
 from ..checks import require_finite
@@ -122,7 +124,7 @@ class LagTolerantRounds(ServerRounds):
         everyone = fed.parties.positions
         lag = state["contacts"] - 1 - state["version"]
         old = self.pacing.deprecated(lag, state["failed"], state["tried"], fed.clock.now() - state["made"])
-        asked, busy = np.isin(everyone, invited.positions), np.isin(everyone, fed.busy)
+        asked, busy = among(everyone, invited.positions), among(everyone, fed.busy)
         return dispatched(asked, busy, lag, old, state["holds"], state.get("falling"))
 
     async def _distribute(
@@ -142,6 +144,7 @@ class LagTolerantRounds(ServerRounds):
         holds = (state["holds"] & ~sent.deprecated) | sent.fresh
         state = {**state, "version": version, "holds": holds, "progress": progress, "made": made, "bases": bases}
         flights: list[tuple[Flight, int]] = []
+        up = functools.cache(lambda: reply_bytes(self.job, state["server"]["params"], self.phase))
         for base, done, who in sent.groups(version, progress):
             # Called off, it does what is left; after a crash, all of its work again from where it was.
             work = self.epochs - done if self.pacing.bounded else self.epochs
@@ -155,7 +158,7 @@ class LagTolerantRounds(ServerRounds):
                 version=base,
                 at=(turn, self.phase) if base == turn - 1 else (turn, self.phase, base, done),
                 down=note,
-                up=lambda: reply_bytes(self.job, state["server"]["params"], self.phase),
+                up=up,
             )
             row["bytes_down"] += flight.down
             sent = sent.learning(who, flight, work, self.epochs)
@@ -168,7 +171,7 @@ class LagTolerantRounds(ServerRounds):
         if not is_live(fed.world):
             return sent.ended(np.inf if self.pacing.published else fed.clock.now())
         everyone = fed.parties.positions
-        return sent.missed(np.isin(everyone, came.arrived.positions), np.isin(everyone, fed.busy), share)
+        return sent.missed(among(everyone, came.arrived.positions), among(everyone, fed.busy), share)
 
     def _called_off(self, fed: Federation, sent: Dispatch, flights: list[tuple[Flight, int]]) -> Dispatch:
         """Tell those who still work that the round is full: they keep what they have. All of them began in this round."""
@@ -194,7 +197,7 @@ class LagTolerantRounds(ServerRounds):
         cache, shares = state["cache"], state["shares"]
         # (1) before: replies taken go in, and the model for deprecated clients without one
         cache = replaced(cache, places[picked], T.map(lambda leaf: leaf[picked], models), shares, turn)
-        stale = np.flatnonzero(sent.deprecated & ~np.isin(np.arange(len(shares)), places[picked]))
+        stale = np.flatnonzero(sent.deprecated & ~among(np.arange(len(shares)), places[picked]))
         cache = replaced(cache, stale, T.map(lambda leaf: np.asarray(leaf)[None], params), shares, turn)
         # (2) the model is the cache's mean
         mean = weighed(cache, shares, turn, self.pacing.staleness)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core.party import Parties
+from atoll.core.party import Parties, among
 from atoll.core.tree import Tree
 
 from .base import Candidates, Seen
@@ -48,7 +48,7 @@ class CFCFM(Uniform):
 
     def take(self, arrived: NDArray[np.int64], count: int, state: Tree) -> tuple[NDArray[np.int64], int | None]:
         """The first ``count`` of those who were not taken last time; if they are fewer, then the first of the others too."""
-        first = np.flatnonzero(~np.isin(arrived, state["taken"]))
+        first = np.flatnonzero(~among(arrived, state["taken"]))
         if len(first) >= count:
             return first[:count], int(first[count - 1])
         waiting = np.setdiff1d(np.arange(len(arrived)), first, assume_unique=True)
@@ -56,7 +56,7 @@ class CFCFM(Uniform):
 
     def missing(self, arrived: NDArray[np.int64], count: int, state: Tree) -> int:
         """Those who were taken last time do not fill a round before its end."""
-        return count - int((~np.isin(arrived, state["taken"])).sum())
+        return count - int((~among(arrived, state["taken"])).sum())
 
     def accept(self, seen: Seen, state: Tree) -> Tree:
         """Remember who was taken."""
