@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -66,12 +67,14 @@ class Aggregate:
         """What this one client adds to the sum."""
         return self.value
 
-    def block_sum(self, keep: Any = None) -> Total:
+    def block_sum(self, keep: Any = None, senders: Any = None) -> Total:
         """Add up a block of clients along the leading axis.
 
         Args:
             keep: 0/1 per client, shape ``(clients,)``; ``None`` keeps all.
+            senders: positions of the clients, ``(clients,)``, for replies that stay single.
         """
+        del senders
         count = len(T.leaves(self.value)[0])
         weights = np.ones(count) if keep is None else np.asarray(keep, dtype=np.float64)
         scaled = weights * np.asarray(self.weight, dtype=np.float64)
@@ -173,13 +176,14 @@ class Parts(Aggregate):
         """A list of this one part."""
         return Total(self.kind, [Part(self.value, float(self.weight))], float(self.weight), 1, self.metric)
 
-    def block_sum(self, keep: Any = None) -> Total:
+    def block_sum(self, keep: Any = None, senders: Any = None) -> Total:
         """The parts of a block, in order."""
         values = [T.leaves(self.value)[0]] if not T.leaves(self.value) else T.leaves(self.value)
         count = len(values[0])
         weights = np.broadcast_to(np.asarray(self.weight, dtype=np.float64), (count,))
-        kept = range(count) if keep is None else np.flatnonzero(keep).tolist()
-        parts = [Part(T.map(lambda leaf, c=c: leaf[c], self.value), float(weights[c])) for c in kept]
+        by = [-1] * count if senders is None else senders.tolist()
+        rows = zip(T.unstacked(self.value, count), weights.tolist(), by, strict=True)
+        parts = [Part(*row) for row in (rows if keep is None else compress(rows, keep))]
         return Total(self.kind, parts, float(sum(p.weight for p in parts)), len(parts), self.metric)
 
 
@@ -267,10 +271,10 @@ def sign_parts(totals: Totals, senders: Sequence[int]) -> Totals:
     """Write the sender's position on every part, given the senders in the order of the parts."""
 
     def signed(total: Total) -> Total:
-        if total.kind != "parts" or len(total.value) != len(senders):
+        if total.kind != "parts" or len(total.value) != len(senders) or all(part.sender >= 0 for part in total.value):
             return total
         pairs = zip(total.value, senders, strict=True)
-        return replace(total, value=[replace(part, sender=int(position)) for part, position in pairs])
+        return replace(total, value=[Part(part.value, part.weight, int(position), part.of) for part, position in pairs])
 
     return {name: signed(total) for name, total in totals.items()}
 

@@ -132,7 +132,7 @@ class _Block:
             self.nbytes = self._sizes({name: b.aggregate.with_value(b.wire) for name, b in blocks.items()})
             coded = {name: block.aggregate for name, block in blocks.items()}
             totals = self._sum(coded)
-            if any(not_finite_total(total) for total in totals.values()):
+            if any(self._unfit(coded[name], total) for name, total in totals.items()):
                 self._reject(coded, rejected, "is not finite once encoded" if chain else "is not finite")
                 totals = self._sum(coded)
             return totals
@@ -187,7 +187,13 @@ class _Block:
         if self.request.apart:
             return {name: self._apart(aggregate) for name, aggregate in reply.items()}
         mask = None if self.keep.all() else self.keep.astype(np.float64)
-        return {name: aggregate.block_sum(mask) for name, aggregate in reply.items()}
+        return {name: aggregate.block_sum(mask, self.positions) for name, aggregate in reply.items()}
+
+    def _unfit(self, aggregate: Aggregate, total: Total) -> bool:
+        """Whether a sum, or one of the single replies in its place, is not finite."""
+        if total.kind == "parts" and not self.request.apart:  # the block is the replies, and is looked at in one
+            return bool(not_finite(aggregate.value, aggregate.weight))
+        return bool(not_finite_total(total))
 
     def _apart(self, aggregate: Aggregate) -> Total:
         """Every reply by itself."""

@@ -35,11 +35,11 @@ class StateBlock:
     def rows(self) -> Iterator[tuple[int, Tree]]:
         """Each client's state; arrays are copies."""
         known = form_of_block(self.stacked, self.kinds, len(self.positions))
+        if known is None:  # leaves of another library
+            yield from zip(self.positions.tolist(), T.unstacked(self.stacked, len(self.positions)), strict=True)
+            return
+        form, columns = known
         for i, position in enumerate(self.positions.tolist()):
-            if known is None:  # leaves of another library
-                yield position, T.map(lambda leaf, i=i: leaf[i], self.stacked)
-                continue
-            form, columns = known
             pairs = zip(form.leaves, columns, strict=True)
             yield position, form.build([None if leaf.kind == "none" else leaf.value(c[i]) for leaf, c in pairs])
 

@@ -34,6 +34,7 @@ __all__ = [
     "square",
     "stack",
     "sub",
+    "unstacked",
     "topk",
     "where",
     "zeros_like",
@@ -196,6 +197,18 @@ def stack(leaf_list: Sequence[Any]) -> Any:
     """Stack equal-shaped leaves along a new leading axis."""
     xp = namespace(leaf_list[0])
     return xp.stack(list(leaf_list))
+
+
+def unstacked(tree: Tree, count: int) -> list[Tree]:
+    """The trees of a block's clients, in order: the inverse of stacking ``count`` of them. A leaf ``None`` is everyone's."""
+    if isinstance(tree, dict):
+        columns = [unstacked(value, count) for value in tree.values()]
+        return [dict(zip(tree, row, strict=True)) for row in zip(*columns, strict=True)] if tree else [{}] * count
+    if isinstance(tree, _ROWS):
+        columns = [unstacked(value, count) for value in tree]
+        made: list[Tree] = list(zip(*columns, strict=True)) if tree else [()] * count
+        return [list(row) for row in made] if isinstance(tree, list) else made
+    return [None] * count if tree is None else list(tree)
 
 
 def zeros_like(tree: Tree) -> Tree:
