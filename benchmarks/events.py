@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import atoll
 import numpy as np
 from atoll.core.aggregate import Sum
-from atoll.core.task import Batch, Task, Work
+from atoll.core.task import Batch, Task, Workload
 from atoll.devices import Exponential, Fleet, Generated, Throughput
 from atoll.devices.compute import BatchRate
 
@@ -57,11 +57,11 @@ def _one(island: Any, message: Any) -> Any:
     return {"count": Sum(np.ones(1))}
 
 
-def _work(data: Any, args: Any, message: Any) -> Work:
-    return Work(len(data), -(-len(data) // 10), 1)
+def _load(sizes: Any, args: Any, message: Any) -> Workload:
+    return Workload(sizes * 1.0, -(-sizes // 10), np.ones(len(sizes)))
 
 
-TASK = Task("bench:count", _one, _many, work=_work, by_size=True)
+TASK = Task("bench:count", _one, _many, load=_load)
 MESSAGE = {"params": np.zeros(250)}
 
 

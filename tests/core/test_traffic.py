@@ -13,7 +13,7 @@ from atoll.core.cohort import Community
 from atoll.core.errors import ConfigError, QuorumError
 from atoll.core.party import Names
 from atoll.core.results import Terms
-from atoll.core.task import Batch, Task, Work, task
+from atoll.core.task import Batch, Task, Work, Workload, task
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.simulation import run_in
@@ -277,16 +277,19 @@ def test_work_by_size_touches_nobodys_data():
     calls = []
 
     def by_rows(data, args, message):
-        calls.append(len(data))
         return Work(examples=float(len(data)))
 
-    sized = Task("tests:sized", lambda island, message: 1, work=by_rows, by_size=True)
+    def by_sizes(sizes, args, message):
+        calls.append(sizes.tolist())
+        return Workload(sizes * 1.0, np.zeros(len(sizes)), np.zeros(len(sizes)))
+
+    sized = Task("tests:sized", lambda island, message: 1, load=by_sizes)
     people = Sized([3, 5, 3, 5, 3])
 
     async def program(fed):
         await fed.send(fed.parties, sized)
         assert not people.touched
-        assert sorted(calls) == [3, 5]  # one call a size
+        assert calls == [[3, 5, 3, 5, 3]]
         await fed.send(fed.parties, Task("tests:any", sized.run, work=by_rows))
         return people.touched
 

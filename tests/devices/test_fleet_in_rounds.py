@@ -13,7 +13,7 @@ from atoll.core.aggregate import Sum
 from atoll.core.cohort import Community
 from atoll.core.errors import QuorumError
 from atoll.core.party import Names, Parties
-from atoll.core.task import Batch, Task, Work
+from atoll.core.task import Batch, Task, Workload
 from atoll.devices import (
     Battery,
     Cycles,
@@ -55,11 +55,11 @@ def _many(cohort, message):
     yield Batch(np.arange(len(cohort)), {"count": Sum(np.ones((len(cohort), 1)))})
 
 
-def _work(data, args, message):
-    return Work(len(data), -(-len(data) // 10), 1)
+def _load(sizes, args, message):
+    return Workload(sizes * 1.0, -(-sizes // 10), np.ones(len(sizes)))
 
 
-COUNT = Task("tests:count", _one, _many, work=_work, by_size=True)
+COUNT = Task("tests:count", _one, _many, load=_load)
 
 
 def live(program, people, fleet, **more):

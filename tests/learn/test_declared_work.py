@@ -29,15 +29,15 @@ TEN_IN_FOURS = {"epochs": 2, "batch_size": 4}  # 10 examples: 3 mini-batches an 
     ],
 )
 def test_every_pass_of_the_phase_counts(algorithm, phase, work):
-    assert declared(algorithm, 10, {"phase": phase}) == work
+    assert declared(algorithm, np.array([10]), {"phase": phase}).row(0) == work
 
 
 def test_a_client_without_rows_takes_no_steps():
-    assert declared(FedAvg(steps=4), 0, {"phase": "train"}) == Work(0, 0, 0)
+    assert declared(FedAvg(steps=4), np.array([0]), {"phase": "train"}).row(0) == Work(0, 0, 0)
 
 
 def test_without_a_phase_it_is_that_of_all():
-    assert declared(Mime(**TEN_IN_FOURS), 10) == Work(20, 7, 3)
+    assert declared(Mime(**TEN_IN_FOURS), np.array([10])).row(0) == Work(20, 7, 3)
 
 
 def test_a_node_that_is_its_own_server_does_all_phases():
@@ -82,4 +82,6 @@ def test_virtual_time_knows_the_phase():
     ],
 )
 def test_what_was_done_before_takes_no_time_again(message, epochs):
-    assert declared(FedAvg(**TEN_IN_FOURS), 10, {"phase": "train", **message}) == Work(10, 3 * epochs, epochs)
+    assert declared(FedAvg(**TEN_IN_FOURS), np.array([10]), {"phase": "train", **message}).row(0) == Work(
+        10, 3 * epochs, epochs
+    )

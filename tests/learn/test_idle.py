@@ -11,7 +11,7 @@ from atoll.core.clock import Outcomes
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.rng import Rng
 from atoll.learn import Linear
-from atoll.learn.algorithms import FedAvg, OutputPerturbation, Scaffold
+from atoll.learn.algorithms import FedAvg, OutputPerturbation, Scaffold, SignSGD
 from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.learner import LearnerSettings
 from atoll.testing import check_task_many
@@ -40,6 +40,20 @@ def test_a_block_replies_as_its_members():
     made = learner(FedAvg(batch_size=4, epochs=2))
     message = {"broadcast": {"params": made.init(Rng(0)), "lr": 0.1}, "phase": "train", "reports": {"loss": None}}
     check_task_many(made.train, IdleIslands(SIZES), message)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [FedAvg(batch_size=4, epochs=2), SignSGD()], ids=repr
+)  # with weights, and without
+def test_replies_that_are_kept_are_those_of_the_message_and_the_size(algorithm, monkeypatch):
+    monkeypatch.setattr("atoll.learn.idle._ROWS", 4)
+    monkeypatch.setattr("atoll.learn.idle._MESSAGES", 2)
+    kept = learner(algorithm).train
+    draws = np.random.default_rng(0)
+    for lr in (0.1, 0.2, 0.1, 0.3, 0.4, 0.1):
+        data = IdleIslands(draws.integers(0, 9, 6))
+        message = {"broadcast": {"params": {"w": np.zeros(3)}, "lr": lr}, "phase": algorithm.phases[-1]}
+        check_task_many(kept, data, message)
 
 
 def test_clients_that_remember_are_no_block():

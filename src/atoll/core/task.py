@@ -57,11 +57,17 @@ class Workload:
     epochs: NDArray[np.float64]
 
     @staticmethod
-    def of(works: Sequence[Work], places: NDArray[np.int64] | None = None) -> Workload:
-        """Columns of these works, or of those that each party's place names."""
+    def of(works: Sequence[Work]) -> Workload:
+        """Columns of these works."""
         rows = np.array([(w.examples, w.batches, w.epochs) for w in works], dtype=np.float64).reshape(-1, 3)
-        rows = rows if places is None else rows[places]
         return Workload(rows[:, 0], rows[:, 1], rows[:, 2])
+
+    def row(self, i: int) -> Work:
+        """The work of one party."""
+        return Work(float(self.examples[i]), float(self.batches[i]), float(self.epochs[i]))
+
+    def __add__(self, other: Workload) -> Workload:
+        return Workload(self.examples + other.examples, self.batches + other.batches, self.epochs + other.epochs)
 
 
 @dataclass
@@ -148,7 +154,8 @@ class Task:
         run: ``(island, message) -> reply``, plain or ``async``.
         many: ``(cohort, message) -> Iterator[Batch]``, optional.
         work: ``(data, args, message) -> Work``, declared before the task runs; the message is that of the request.
-        by_size: its work depends on how many examples a party has, and on nothing else of its data: ``work`` may be given any sequence that long.
+        load: ``(sizes, args, message) -> Workload``, in place of ``work``, where it follows from how many examples parties have, ``(parties,)``: then no
+            data is looked at, and a cohort takes one call.
         reply_bytes: size of the encoded reply if known beforehand.
         args: plain arguments, passed to ``run`` as keywords.
         sums: ``(cohort, message) -> Summed``, optional: like ``many`` when no stage needs single replies; ``None`` leaves it to ``many``.
@@ -165,7 +172,7 @@ class Task:
     sums: Callable[..., Summed | None] | None = None
     tuning: Tuning | None = None
     wraps: Task | None = None
-    by_size: bool = False
+    load: Callable[[NDArray[np.int64], Mapping[str, Any], Tree], Workload] | None = None
 
     def with_args(self, **args: Any) -> Task:
         """The same task with plain keyword arguments bound."""
@@ -177,17 +184,47 @@ class Task:
 
     def declared(self, data: Any, message: Tree = None) -> Work:
         """The work it will be at a party with this data on this message, with that of the task it wraps."""
-        own = self.work(data, self.args, message)
+        if self.load is not None:
+            own = self.load(np.array([len(data)], dtype=np.int64), self.args, message).row(0)
+        else:
+            own = self.work(data, self.args, message)
         if self.wraps is None:
             return own
         inner = self.wraps.declared(data, message)
         return Work(own.examples + inner.examples, own.batches + inner.batches, own.epochs + inner.epochs)
 
+    def workload(
+        self,
+        population: Any,
+        positions: NDArray[np.int64],
+        message: Tree = None,
+        look: Callable[[int], Any] | None = None,
+    ) -> Workload:
+        """The same of many parties.
+
+        Args:
+            population: whose; where it has ``sizes``, work that follows from them is worked out without anyone's data.
+            positions: of the parties.
+            message: of the request.
+            look: finds a party's data, by default in the population.
+        """
+        sizes = getattr(population, "sizes", None)
+        if sizes is not None and self.sized and (positions < len(population)).all():
+            return self.of_sizes(np.asarray(sizes)[positions], message)
+        look = look or population.shard
+        return Workload.of([self.declared(look(p), message) for p in positions.tolist()])
+
     @property
     def sized(self) -> bool:
         """Whether the declared work, that of the task it wraps included, follows from the number of examples alone."""
-        own = self.by_size or self.work is _no_work
+        own = self.load is not None or self.work is _no_work
         return own and (self.wraps is None or self.wraps.sized)
+
+    def of_sizes(self, sizes: NDArray[np.int64], message: Tree = None) -> Workload:
+        """The declared work of parties with so many examples, of a task that is ``sized``."""
+        none = np.zeros(len(sizes))
+        own = Workload(none, none, none) if self.load is None else self.load(sizes, self.args, message)
+        return own if self.wraps is None else own + self.wraps.of_sizes(sizes, message)
 
     def spec(self) -> dict[str, Any]:
         """The task as it travels: names and plain arguments."""
@@ -247,7 +284,7 @@ def task(
 
 def done_before(task: Task) -> Task:
     """The same task where its work was charged before: a model of devices sees none."""
-    return replace(task, work=_no_work, by_size=False, wraps=None if task.wraps is None else done_before(task.wraps))
+    return replace(task, work=_no_work, load=None, wraps=None if task.wraps is None else done_before(task.wraps))
 
 
 def resolve(name: str, registry: Mapping[str, Any], kind: type | tuple[type, ...] = Task) -> Any:

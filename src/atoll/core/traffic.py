@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,12 @@ from .clock import Free, Outcomes, Plan
 from .errors import ConfigError, QuorumError
 from .flight import Arrivals, Flight, Handle
 from .meter import Meter
-from .party import Parties
+from .party import Parties, among
 from .quota import Share
 from .request import Folded, Reply, Request
 from .results import Taker, Terms
 from .saved_flights import flights_of, saved_flights
-from .task import Task, Work, Workload
+from .task import Task
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -126,18 +127,10 @@ class Traffic:
         """The request as a cost model sees it."""
         told = up() if callable(up) else up
         reply = request.task.reply_bytes or 0 if told is None else told
-        work, lacking = (lambda: self._work(request, parties)), (lambda: self.world.lacking(parties.positions, now))
+        positions, population = parties.positions, self.world.population
+        work = functools.partial(request.task.workload, population, positions, request.message)
+        lacking = functools.partial(self.world.lacking, positions, now)
         return Plan(request.id, down, reply, now, request.key, work, request.turn, lacking)
-
-    def _work(self, request: Request, parties: Parties) -> Workload:
-        population, task = self.world.population, request.task
-        sizes = getattr(population, "sizes", None) if task.sized else None
-        if sizes is not None and (parties.positions < len(population)).all():
-            # As many calls as there are different sizes, and no client's data is touched.
-            different, places = np.unique(np.asarray(sizes)[parties.positions], return_inverse=True)
-            return Workload.of([task.declared(range(int(n)), request.message) for n in different], places)
-        works: list[Work] = [task.declared(population.shard(int(p)), request.message) for p in parties.positions]
-        return Workload.of(works)
 
     async def close(self, flight: Flight, terms: Terms) -> NDArray[np.int64]:
         """Wait until the round closes; return the indices of the accepted, in cohort order.
@@ -221,7 +214,7 @@ class Traffic:
         """Give up replies under way from these parties, or from all."""
         given_up = 0
         for flight in self.flights:
-            which = None if positions is None else np.flatnonzero(np.isin(flight.parties.positions, positions))
+            which = None if positions is None else np.flatnonzero(among(flight.parties.positions, positions))
             given_up += flight.cancel(which)
         self._let_go()
         return given_up

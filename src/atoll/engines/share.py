@@ -29,8 +29,8 @@ def shares(
     sizes: Any = getattr(executor.population, "sizes", None)
     if sizes is not None and positions.max() < len(sizes) and (sizes[positions] == sizes[positions[0]]).all():
         return cut(positions, np.ones(len(positions)), parts)
-    declared = [task.declared(executor.data(p), message) for p in positions.tolist()]
-    return cut(positions, np.array([work.batches or work.examples for work in declared], dtype=np.float64), parts)
+    work = task.workload(executor.population, positions, message, executor.data)
+    return cut(positions, np.where(work.batches > 0, work.batches, work.examples), parts)
 
 
 def cut(positions: NDArray[np.int64], work: NDArray[np.float64], parts: int) -> list[NDArray[np.int64]]:

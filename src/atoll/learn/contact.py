@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.aggregate import Aggregate, Mean
-from atoll.core.task import Work
+from atoll.core.task import Workload
 from atoll.core.tree import Tree
 
-from .local import Curvature, LossGradient, count_steps, local_contact
+from .local import Curvature, LossGradient, count_many, local_contact
 from .partial import Counted, asked_epochs, coming_epochs, epochs_of_pass, quota
 from .release import released
 from .reports import training_passes
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from atoll.core.island import Island
 
     from .algorithm import Algorithm
@@ -24,12 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["declared", "trained"]
 
 
-def declared(algorithm: Algorithm, n: int, message: Tree = None) -> Work:
-    """What a client with ``n`` examples says beforehand that it will do: examples, mini-batch steps and epochs of every pass, added up.
+def declared(algorithm: Algorithm, sizes: NDArray[np.int64], message: Tree = None) -> Workload:
+    """What clients with so many examples say beforehand that they will do: examples, mini-batch steps and epochs of every pass, added up.
 
     Args:
         algorithm: the pure functions.
-        n: examples of the client.
+        sizes: examples of each client, ``(clients,)``.
         message: of the request; the passes are those of its ``"phase"``, or of all phases where it names none (a node that is its own server);
             its ``"epochs"`` stand for the algorithm's own, and a ``"profile"`` among its ``"reports"`` is one more pass over the data.
     """
@@ -39,18 +41,20 @@ def declared(algorithm: Algorithm, n: int, message: Tree = None) -> Work:
     passes = [
         quota(part, epochs_of_pass(algorithm, part, asked)) for phase in phases for part in algorithm.passes(phase)
     ]
-    steps = [count_steps(part, n) for part in passes]
-    epochs = sum(_epochs(part, n, done) for part, done in zip(passes, steps, strict=True))
+    batches, epochs = np.zeros(len(sizes)), np.zeros(len(sizes))
+    for part in passes:
+        steps = count_many(part, sizes)
+        batches += steps
+        epochs += steps / _batches(part, sizes) if part.steps is not None else part.epochs
     looks = training_passes(message)
-    looked = looks * -(-n // int(algorithm.batch_of(n))) if n else 0
-    return Work(float(n * len(passes)), float(sum(steps) + looked), epochs + looks)
+    if looks:
+        batches += np.where(sizes > 0, looks * _batches(algorithm, sizes), 0)
+    return Workload(sizes.astype(np.float64) * len(passes), batches, epochs + looks)
 
 
-def _epochs(part: Counted, n: int, steps: int) -> float:
-    """Passes over the data in some mini-batch steps, which a fixed number of steps may leave broken."""
-    if part.steps is None:
-        return float(part.epochs)
-    return steps / -(-n // int(part.batch_of(n))) if n else 0.0
+def _batches(part: Counted, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Mini-batches of a pass over the data; 1 where there is none."""
+    return np.asarray(np.maximum(-(-sizes // np.maximum(part.batch_of(sizes), 1)), 1))
 
 
 def trained(

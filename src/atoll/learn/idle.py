@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,10 @@ import numpy as np
 from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Mean, Parts
 from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.message import fingerprint
+from atoll.core.party import among
 from atoll.core.rng import Rng
-from atoll.core.task import Batch, Task, Work
+from atoll.core.task import Batch, Task, Workload
 from atoll.core.tree import Tree
 
 from .algorithm import LocalWork
@@ -32,6 +35,10 @@ if TYPE_CHECKING:
     from .algorithm import Algorithm
 
 __all__ = ["IdleIslands", "IdleLearner", "IdleModel"]
+
+_SMALL = 100  # parameters of a model whose replies are kept from one round to the next
+_ROWS = 10_000  # different sizes whose replies to one message are
+_MESSAGES = 16  # different messages
 
 
 class IdleIslands:
@@ -99,11 +106,11 @@ class IdleLearner(Reporting):
 
     def __init__(self, model: IdleModel, algorithm: Algorithm) -> None:
         self.model, self.algorithm = model, algorithm
-        self._known: dict[tuple[Any, ...], Work] = {}
+        self._answers: dict[str, _Answers] = {}
         # A block is like its members only where clients remember and draw nothing.
         alike = not overrides(algorithm, "client_init") and not overrides(algorithm, "draw")
         many = self._many if alike else None
-        self.train = Task("atoll.learn.idle:train", self._train, many=many, work=self._work, by_size=True)
+        self.train = Task("atoll.learn.idle:train", self._train, many=many, load=self._load)
         self.measure = Task("atoll.learn.idle:measure", self._measure)
         self.report = self.survey("atoll.learn.idle:report")
 
@@ -132,27 +139,23 @@ class IdleLearner(Reporting):
         """The parameters."""
         return params["w"]
 
-    def _work(self, data: Any, args: Any, message: Tree) -> Work:
+    def _load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
         del args
-        return self._declared(len(data), message)
-
-    def _declared(self, n: int, message: Tree) -> Work:
-        """Declared work, worked out once for each size and kind of message: nothing else takes time here."""
-        key = (n, *(message.get(name) for name in ("phase", "epochs", "done")), *(message.get("reports") or ()))
-        if key not in self._known:
-            self._known[key] = declared(self.algorithm, n, message)
-        return self._known[key]
+        return declared(self.algorithm, sizes, message)
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
-        reply, state = self._reply(_Contact(self, message), len(island.data), island.state, island.rng)
+        contact, n = _Contact(self, message), len(island.data)
+        reply, state = self._reply(contact, n, float(contact.batches(np.array([n]))[0]), island.state, island.rng)
         if state is not None:
             island.state = state
         return reply
 
-    def _reply(self, contact: _Contact, n: int, state: Tree, rng: Rng) -> tuple[dict[str, Aggregate], Tree]:
+    def _reply(
+        self, contact: _Contact, n: int, batches: float, state: Tree, rng: Rng
+    ) -> tuple[dict[str, Aggregate], Tree]:
         """Every pass of the phase, from its start to its finish without a step between."""
         broadcast, passes = contact.broadcast, contact.passes
-        work = LocalWork(float(n), self._declared(n, contact.message).batches / len(passes))
+        work = LocalWork(float(n), batches)
         reply: dict[str, Aggregate] = {}
         for part in passes:
             state = part.client_init(broadcast["params"]) if state is None else state
@@ -169,10 +172,18 @@ class IdleLearner(Reporting):
             sizes = np.array([len(cohort.shard(i)) for i in range(len(cohort))], dtype=np.int64)
         else:
             sizes = np.asarray(known)[cohort.positions]
-        different, places = np.unique(sizes, return_inverse=True)
-        contact, rng = _Contact(self, message), Rng(0)  # nothing is drawn from it
-        replies = [self._reply(contact, int(n), None, rng)[0] for n in different]
-        yield Batch(np.arange(len(cohort)), {name: _stacked([r[name] for r in replies], places) for name in replies[0]})
+        yield Batch(np.arange(len(cohort)), self._answered(message).rows(sizes))
+
+    def _answered(self, message: Tree) -> _Answers:
+        """The answers to a message; those to the same message are made once, where they are small enough to keep."""
+        if self.model.parameters > _SMALL:
+            return _Answers(self, message)
+        key = fingerprint(message)
+        if key not in self._answers:
+            if len(self._answers) == _MESSAGES:
+                self._answers.clear()
+            self._answers[key] = _Answers(self, message)
+        return self._answers[key]
 
     def _measure(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         return measured(self, island, message)
@@ -182,16 +193,69 @@ class _Contact:
     """What a message asks of everyone whom it goes to, worked out once."""
 
     def __init__(self, learner: IdleLearner, message: Tree) -> None:
-        self.message, self.broadcast = message, message["broadcast"]
-        self.passes = learner.algorithm.passes(message["phase"])
+        self.broadcast, self.passes = message["broadcast"], learner.algorithm.passes(message["phase"])
         self.asked = learner._asked(message)
+        self._load = functools.partial(declared, learner.algorithm, message=message)
+
+    def batches(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Mini-batches of one pass at clients with so many examples."""
+        return self._load(sizes).batches / len(self.passes)
 
 
-def _stacked(rows: list[Aggregate], places: NDArray[np.int64]) -> Aggregate:
-    """A block whose client ``i`` has the reply ``rows[places[i]]``."""
+class _Answers:
+    """What clients that remember and draw nothing reply to one message: a table with a row for each different size."""
+
+    def __init__(self, learner: IdleLearner, message: Tree) -> None:
+        self._learner, self._contact = learner, _Contact(learner, message)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._sizes = np.zeros(0, dtype=np.int64)  # of each row
+        self._order = self._sizes  # rows by size
+        self._table: dict[str, Aggregate] = {}
+
+    def rows(self, sizes: NDArray[np.int64]) -> dict[str, Aggregate]:
+        """A block whose client ``i`` has ``sizes[i]`` examples."""
+        fresh = sizes[~among(sizes, self._sizes)]
+        if len(fresh) and len(self._sizes) > _ROWS:
+            self._forget()
+            fresh = sizes
+        if len(fresh):
+            self._learn(np.unique(fresh))
+        places = self._order[np.searchsorted(self._sizes, sizes, sorter=self._order)]
+        return {name: _taken(block, places) for name, block in self._table.items()}
+
+    def _learn(self, sizes: NDArray[np.int64]) -> None:
+        """Add rows for other sizes."""
+        rng, batches = Rng(0), self._contact.batches(sizes)  # nothing is drawn from it
+        pairs = zip(sizes.tolist(), batches.tolist(), strict=True)
+        replies = [self._learner._reply(self._contact, n, steps, None, rng)[0] for n, steps in pairs]
+        made = {name: _stacked([reply[name] for reply in replies]) for name in replies[0]}
+        self._table = {name: _joined(self._table[name], made[name]) for name in self._table} or made
+        self._sizes = np.concatenate([self._sizes, sizes])
+        self._order = np.argsort(self._sizes)
+
+
+def _stacked(rows: list[Aggregate]) -> Aggregate:
+    """A block of single replies."""
     stacks: list[Mapping[str, Any]] = [dict(T.items(row.value)) for row in rows]
-    leaves = [np.stack([np.asarray(stack[path]) for stack in stacks])[places] for path in stacks[0]]
-    value = T.rebuild(rows[0].value, leaves)
-    weights = np.array([float(row.weight) for row in rows])[places]
-    made = rows[0].with_value(value)
-    return replace(made, examples=weights) if isinstance(made, Mean | Parts) else made
+    leaves = [np.stack([np.asarray(stack[path]) for stack in stacks]) for path in stacks[0]]
+    made = rows[0].with_value(T.rebuild(rows[0].value, leaves))
+    return _weighted(made, lambda: np.array([float(row.weight) for row in rows]))
+
+
+def _joined(above: Aggregate, below: Aggregate) -> Aggregate:
+    """A block with the rows of two."""
+    made = above.with_value(T.map(lambda *leaves: np.concatenate(leaves), above.value, below.value))
+    return _weighted(made, lambda: np.concatenate([above.weight, below.weight]))
+
+
+def _taken(block: Aggregate, places: NDArray[np.int64]) -> Aggregate:
+    """A block whose client ``i`` has the row ``places[i]`` of another."""
+    made = block.with_value(T.map(lambda leaf: leaf[places], block.value))
+    return _weighted(made, lambda: block.weight[places])
+
+
+def _weighted(block: Aggregate, weights: Callable[[], NDArray[np.float64]]) -> Aggregate:
+    """The block with other weights, where its kind has any."""
+    return replace(block, examples=weights()) if isinstance(block, Mean | Parts) else block

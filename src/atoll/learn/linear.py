@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.rng import Rng
-from atoll.core.task import Task, Work
+from atoll.core.task import Task, Workload
 from atoll.core.tree import Tree
 
 from .checks import require_count
@@ -19,6 +19,9 @@ from .learner import LearnerSettings
 from .personal import measured, own_model
 from .reports import Reporting
 from .targets import check_classes, check_shape, check_signs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["Linear", "LinearLearner"]
 
@@ -67,7 +70,7 @@ class LinearLearner(Reporting):
         self.model = model
         self.loss = loss
         self.algorithm = settings.algorithm
-        self.train = Task("atoll.learn.linear:train", self._train, work=self._work, by_size=True)
+        self.train = Task("atoll.learn.linear:train", self._train, load=self._load)
         self.measure = Task("atoll.learn.linear:measure", self._measure)
         self.report = self.survey("atoll.learn.linear:report")
 
@@ -192,9 +195,9 @@ class LinearLearner(Reporting):
         """A function from inputs to scores."""
         return lambda x: self.scores(params, x)
 
-    def _work(self, data: Any, args: Any, message: Tree) -> Work:
+    def _load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
         del args
-        return declared(self.algorithm, len(data), message)
+        return declared(self.algorithm, sizes, message)
 
     def _train(self, island: Any, message: Tree) -> Any:
         asked, data = self._asked(message), island.data

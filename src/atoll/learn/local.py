@@ -36,11 +36,11 @@ def count_steps(algorithm: Counted, n: int, key: int | None = None) -> int:
     return epochs * -(-n // size)
 
 
-def count_many(algorithm: Counted, sizes: np.ndarray, keys: np.ndarray) -> np.ndarray:
+def count_many(algorithm: Counted, sizes: np.ndarray, keys: np.ndarray | None = None) -> np.ndarray:
     """``count_steps`` of many clients at once, ``(clients,)``."""
     full = algorithm.epochs if algorithm.steps is None else algorithm.steps
-    late = algorithm.stragglers
-    done = np.full(len(sizes), full) if late is None else late.done_many(full, keys)
+    late = None if keys is None else algorithm.stragglers
+    done = np.full(len(sizes), full) if late is None else late.done_many(full, np.asarray(keys))
     if algorithm.steps is not None:
         return np.where(sizes > 0, done, 0)
     width = np.maximum(algorithm.batch_of(sizes), 1)

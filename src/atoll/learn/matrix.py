@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.rng import Rng
-from atoll.core.task import Task, Work
+from atoll.core.task import Task, Workload
 from atoll.core.tree import Tree
 
 from .admm.prox import penalty, svt
@@ -17,6 +17,9 @@ from .contact import declared, trained
 from .learner import LearnerSettings
 from .personal import measured, own_model
 from .reports import Reporting
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = [
     "MatrixRegression",
@@ -65,7 +68,7 @@ class MatrixRegressionLearner(Reporting):
     def __init__(self, model: MatrixRegression, settings: LearnerSettings) -> None:
         self.model = model
         self.algorithm = settings.algorithm
-        self.train = Task("atoll.learn.matrix:train", self._train, work=self._work, by_size=True)
+        self.train = Task("atoll.learn.matrix:train", self._train, load=self._load)
         self.measure = Task("atoll.learn.matrix:measure", self._measure)
         self.report = self.survey("atoll.learn.matrix:report")
 
@@ -117,9 +120,9 @@ class MatrixRegressionLearner(Reporting):
         """The matrix."""
         return params["X"]
 
-    def _work(self, data: Any, args: Any, message: Tree) -> Work:
+    def _load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
         del args
-        return declared(self.algorithm, len(data), message)
+        return declared(self.algorithm, sizes, message)
 
     def _train(self, island: Any, message: Tree) -> Any:
         asked = self._asked(message)

@@ -9,7 +9,7 @@ import numpy as np
 from atoll.core.aggregate import Aggregate, Mean
 from atoll.core.errors import CompositionError, DataError
 from atoll.core.rng import Rng
-from atoll.core.task import Task, Work
+from atoll.core.task import Task, Workload
 from atoll.core.tree import Tree, items
 
 from .algorithm import Algorithm, LocalWork
@@ -21,6 +21,8 @@ from .reports import Reporting, as_reports, training_passes
 from .wrapped import Wrapped
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from atoll.core.island import Island
 
 __all__ = ["OpaqueLearner", "has_plain_steps"]
@@ -63,7 +65,7 @@ class OpaqueLearner(Reporting):
                 where="Training.algorithm",
                 remedy="use FedAvg, or a model whose gradients Atoll takes (atoll.models, PyTorch)",
             )
-        self.train = Task(f"{name}:train", self._train, work=self._work, by_size=True)
+        self.train = Task(f"{name}:train", self._train, load=self._load)
         self.measure = Task(f"{name}:measure", self._measure)
         self.report = self.survey(f"{name}:report")
 
@@ -102,10 +104,11 @@ class OpaqueLearner(Reporting):
         """None."""
         return {}
 
-    def _work(self, data: Any, args: Any, message: Tree) -> Work:
+    def _load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
         del args  # one call of `fit`, whatever the phase
         epochs = self._epochs(coming_epochs(self.algorithm, message)) + training_passes(message)
-        return Work(float(len(data)), epochs, epochs)
+        passes = np.full(len(sizes), epochs)
+        return Workload(sizes.astype(np.float64), passes, passes)
 
     def _epochs(self, asked: int | None) -> float:
         """What counts as epochs of a client's training."""

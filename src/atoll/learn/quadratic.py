@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core.errors import DataError
 from atoll.core.rng import Rng
-from atoll.core.task import Task, Work
+from atoll.core.task import Task, Workload
 from atoll.core.tree import Tree
 
 from .contact import declared, trained
@@ -17,6 +17,9 @@ from .learner import LearnerSettings
 from .local import LossGradient
 from .personal import measured, own_model
 from .reports import Reporting
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["Quadratic", "QuadraticLearner", "minimiser", "quadratics"]
 
@@ -52,7 +55,7 @@ class QuadraticLearner(Reporting):
     def __init__(self, model: Quadratic, settings: LearnerSettings) -> None:
         self.model = model
         self.algorithm = settings.algorithm
-        self.train = Task("atoll.learn.quadratic:train", self._train, work=self._work, by_size=True)
+        self.train = Task("atoll.learn.quadratic:train", self._train, load=self._load)
         self.measure = Task("atoll.learn.quadratic:measure", self._measure)
         self.report = self.survey("atoll.learn.quadratic:report")
 
@@ -107,9 +110,9 @@ class QuadraticLearner(Reporting):
         """The point."""
         return params["w"]
 
-    def _work(self, data: Any, args: Any, message: Tree) -> Work:
+    def _load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
         del args
-        return declared(self.algorithm, len(data), message)
+        return declared(self.algorithm, sizes, message)
 
     def _train(self, island: Any, message: Tree) -> Any:
         asked = self._asked(message)

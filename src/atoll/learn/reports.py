@@ -28,7 +28,7 @@ import numpy as np
 
 from atoll.core.aggregate import Aggregate, Parts
 from atoll.core.errors import CompositionError, ConfigError, DataError, nearest
-from atoll.core.task import Task, Work
+from atoll.core.task import Task, Workload
 from atoll.core.tree import Tree
 
 from .release import refuse_reports
@@ -36,6 +36,8 @@ from .report_options import CAN, OPTIONS, check_options, rows_for
 from .sketches import sketch, update_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from atoll.core.island import Island
 
     from .algorithm import Algorithm
@@ -73,7 +75,7 @@ class Reporting:
 
     def survey(self, name: str) -> Task:
         """The task ``report`` under a name."""
-        return Task(name, self._report, work=self._report_work, by_size=True)
+        return Task(name, self._report, load=self._report_load)
 
     def check_reports(self, reports: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
         """Reports by name with their options, once they are known to be possible.
@@ -185,9 +187,11 @@ class Reporting:
         rows = {name: rows_for(options, island.data, key) for name, options in asked.items()}
         return as_reports({name: self._told(name, options, params, rows[name]) for name, options in asked.items()})
 
-    def _report_work(self, data: Any, args: Any, message: Tree) -> Work:
+    def _report_load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
         del args
-        n, asked = len(data), (message.get("reports") or {}).values()
-        seen = [min(n, int((options or {}).get("rows") or n)) for options in asked]
-        size = int(self.algorithm.batch_of(n)) if n else 1
-        return Work(float(n), float(sum(-(-rows // size) for rows in seen)), sum(seen) / n if n else float(len(seen)))
+        asked = (message.get("reports") or {}).values()
+        rows = [np.minimum(sizes, int((options or {}).get("rows") or 0) or sizes) for options in asked]
+        width, none = np.maximum(self.algorithm.batch_of(sizes), 1), np.zeros(len(sizes))
+        epochs = sum(rows, none) / np.maximum(sizes, 1)
+        batches = sum((-(-seen // width) for seen in rows), none)
+        return Workload(sizes.astype(np.float64), batches, np.where(sizes > 0, epochs, float(len(rows))))

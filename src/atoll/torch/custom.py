@@ -14,7 +14,7 @@ from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Mean
 from atoll.core.errors import DataError
 from atoll.core.rng import Rng
-from atoll.core.task import Task, Work
+from atoll.core.task import Task, Workload
 from atoll.core.tree import Tree
 from atoll.learn.evaluation import as_parts
 from atoll.learn.partial import asked_epochs, coming_epochs, whole_times
@@ -27,6 +27,8 @@ from .network import Network
 from .profile import layer_of, profile
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from atoll.core.island import Island
     from atoll.learn.learner import LearnerSettings
 
@@ -90,7 +92,7 @@ class _CustomLearner(Reporting):
         loss = loop.loss if settings.loss == "auto" else settings.loss
         self.network = Network(self.model, loss, self.device, torch.float32)
         self.algorithm = settings.algorithm
-        self.train = Task("atoll.torch:custom", self._train, work=self._work, by_size=True)
+        self.train = Task("atoll.torch:custom", self._train, load=self._load)
         self.measure = Task("atoll.torch:measure", self._measure)
         self.report = self.survey("atoll.torch:report")
 
@@ -146,11 +148,13 @@ class _CustomLearner(Reporting):
             return super()._told(name, options, params, data)
         return profile(self.network, params, data, **options), float(len(data))
 
-    def _work(self, data: Any, args: Any, message: Tree) -> Work:
+    def _load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
         """One call of the loop is one pass over the data."""
         del args
         times = whole_times(self.algorithm, coming_epochs(self.algorithm, message))
-        return Work(examples=float(len(data)), epochs=float(times + training_passes(message)))
+        return Workload(
+            sizes.astype(np.float64), np.zeros(len(sizes)), np.full(len(sizes), float(times + training_passes(message)))
+        )
 
     def _measure(self, island: Island, message: Tree) -> Any:
         return as_parts(self.evaluate(message["params"], island.data))

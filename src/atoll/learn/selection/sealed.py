@@ -19,7 +19,7 @@ import numpy as np
 
 from atoll.core import message as M
 from atoll.core.errors import CompositionError, PolicyError
-from atoll.core.task import Task, Work, task
+from atoll.core.task import Task, Workload, task
 
 from ..profiles import FLOOR
 from .base import Seen
@@ -185,11 +185,11 @@ class SealedProfiles:
             island.secret.drawn = True
             return {"mean": encrypt_means(message["key"], told["mean"]), "var": told["var"], "rows": len(island.data)}
 
-        def work(data: Any, args: Any, message: Tree) -> Work:
+        def load(sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
             del args, message
-            return learner.report.declared(data, {"reports": {"profile": None}})
+            return learner.report.of_sizes(sizes, {"reports": {"profile": None}})
 
-        return Task("atoll.learn.selection.sealed:profile", profile, work=work, by_size=True, reply_bytes=_CIPHERTEXT)
+        return Task("atoll.learn.selection.sealed:profile", profile, load=load, reply_bytes=_CIPHERTEXT)
 
     async def keys(self, fed: Federation, at: int) -> Any:
         """The public key of a new pair, in some round."""
