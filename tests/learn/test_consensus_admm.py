@@ -73,7 +73,7 @@ def logistic(algorithm):
 
 
 # Specification of the survey, section 10: sigma = 0.5, gap 6e-11 (T = 1) and 7e-14 (T = 5) at round 40, on draws that are not given. On ours 3e-9 and 3e-11 are left.
-@pytest.mark.parametrize(("steps", "most"), [(1, 1e-8), (5, 1e-10)])
+@pytest.mark.parametrize(("steps", "most"), [(1, 1e-8), pytest.param(5, 1e-10, marks=pytest.mark.slow)])
 def test_ceadmm_solves_logistic_regression_and_more_local_steps_help(steps, most):
     run, gap = logistic(CEADMM(rho=0.5, solver="exact", steps=steps, newton=2, iterations=8))
     for _ in range(40):

@@ -132,7 +132,10 @@ def bound_ii(eta, tau, rounds, m, q, start):
 
 
 @pytest.mark.parametrize(("variant", "weight"), [("I", 0.5), ("II", 1 / 6)])
-@pytest.mark.parametrize(("eta", "tau", "rounds", "m"), [(1e-5, 10, 15, 8), (1e-3, 4, 30, 16), (1e-2, 4, 30, 16)])
+@pytest.mark.parametrize(
+    ("eta", "tau", "rounds", "m"),
+    [(1e-5, 10, 15, 8), pytest.param(1e-3, 4, 30, 16, marks=pytest.mark.slow), (1e-2, 4, 30, 16)],
+)
 def test_the_theorems_bound_what_happens(eta, tau, rounds, m, variant, weight):
     """Specification of FedAQ, A11.9, with fewer rounds: noise N(0, sigma^2/d I), QSGD with 16 levels (q = n/s^2 = 0.078)."""
     target = np.random.default_rng(0).normal(size=DIM)

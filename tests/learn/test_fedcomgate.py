@@ -32,7 +32,9 @@ def unequal(sizes=(7, 20, 60), dim=4):
     ), best
 
 
-@pytest.mark.parametrize("algorithm", [EXACT, LATE], ids=["equal steps", "stragglers"])
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(EXACT, marks=pytest.mark.slow), LATE], ids=["equal steps", "stragglers"]
+)
 def test_clients_of_different_sizes_end_at_the_optimum_of_all_rows(algorithm):
     data, best = unequal()
 

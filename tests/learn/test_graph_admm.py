@@ -103,7 +103,9 @@ def test_graphs_that_do_not_fit_are_refused():
 
 
 # Specification of the survey, section 10: z error after 600 updates for S_min = 8/4/2/1, tau = 10: 3e-16 / 1e-9 / 4e-7 / 4e-6, on a problem and delays not given.
-@pytest.mark.parametrize(("least", "most"), [(8, 3e-15), (4, 1e-9), (2, 4e-7), (1, 4e-6)])
+@pytest.mark.parametrize(
+    ("least", "most"), [pytest.param(8, 3e-15, marks=pytest.mark.slow), (4, 1e-9), (2, 4e-7), (1, 4e-6)]
+)
 def test_async_admm_reaches_the_optimum_with_any_barrier(least, most):
     job = AsyncADMM(dim=5, min_arrivals=least, max_age=10, updates=600)
     z, _, records = run(job, devices=Fixed([1.0, 1.1, 1.3, 1.7, 2.0, 2.9, 5.0, 8.3]))

@@ -249,7 +249,15 @@ def test_shapes_of_representations(folder):
     assert shapes.shapes((0, 1), rows=200) == trained  # follows its seed
 
 
-@pytest.mark.parametrize("name", ["hybridfl-aerofoil", "hybridfl-mnist", "fedprof-gasturbine", "fedprof-images"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("hybridfl-aerofoil", marks=pytest.mark.slow),
+        "hybridfl-mnist",
+        "fedprof-gasturbine",
+        "fedprof-images",
+    ],
+)
 def test_entries(name, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "lenet", lambda channels=1, size=28, dense=128: mlp(channels * size**2, 10, [8]))
     claims = entries()[name].run(Plain(tmp_path), True)

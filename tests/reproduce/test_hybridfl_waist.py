@@ -90,7 +90,10 @@ def compare(rows: Any, oracle: Any) -> None:
         (ChanceConstrained(delta=0.1), True),  # the simulation sizes all regions together
     ],
 )
-@pytest.mark.parametrize(("setting", "share", "drop"), [(AEROFOIL, 0.3, 0.3), (AEROFOIL, 0.5, 0.6), (DIGITS, 0.1, 0.6)])
+@pytest.mark.parametrize(
+    ("setting", "share", "drop"),
+    [(AEROFOIL, 0.3, 0.3), (AEROFOIL, 0.5, 0.6), pytest.param(DIGITS, 0.1, 0.6, marks=pytest.mark.slow)],
+)
 def test_hybridfl_is_the_simulation(setting: Any, share: float, drop: float, slack: Any, joint: bool):
     trace = Trace(setting, drop, seed=7)
     pacing = HybridFL(slack=slack, joint=joint, hindsight=True, deadline=limit(setting))

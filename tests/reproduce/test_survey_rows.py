@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.learn.algorithms import DANE, AndersonADMM, FastADMM, FedNL
+from atoll.learn.algorithms import (
+    ADIANA,
+    DANE,
+    AndersonADMM,
+    DeepGradientCompression,
+    FastADMM,
+    FedNL,
+    MemSGD,
+    QuantisedSGD,
+    SketchedSGD,
+    SparseTernary,
+)
 from atoll.reproduce.survey.row import Row
 from atoll.reproduce.survey.table import families, rows
 from atoll.testing import check_algorithm
@@ -18,6 +29,8 @@ METHODS = list({repr(row.algorithm): row for row in reversed(ROWS)}.values())[::
 FIRST = {type(row.algorithm): row for row in reversed(ROWS)}
 KINDS = list(FIRST.values())[::-1]
 QUICK = {type(row.algorithm) for row in ROWS if row.quick}
+# Long ones whose convergence is tested elsewhere, too: learn/test_compressed.py, learn/test_consensus_admm.py.
+LONG = (ADIANA, AndersonADMM, DeepGradientCompression, FastADMM, MemSGD, QuantisedSGD, SketchedSGD, SparseTernary)
 
 
 def _name(row: Row) -> str:
@@ -29,9 +42,9 @@ def _param(row: Row, always: bool) -> Any:
 
 
 def _first(row: Row) -> bool:
-    """Of a kind that has no quick row."""
+    """Of a kind that has no quick row, and no other test of its convergence."""
     kind = type(row.algorithm)
-    return row is FIRST[kind] and kind not in QUICK
+    return row is FIRST[kind] and kind not in QUICK and not issubclass(kind, LONG)
 
 
 # `atoll reproduce survey-quadratics` has all of them.

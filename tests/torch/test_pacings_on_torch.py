@@ -33,7 +33,7 @@ def islands():
     "parts",
     [
         {},
-        {"selection": FedProf(0.6)},
+        pytest.param({"selection": FedProf(0.6)}, marks=pytest.mark.slow),  # the last one has it too
         {
             "algorithm": Upcycled(coefficient=0.1, base=FedAvg(lr=0.1, epochs=2, batch_size=8)),
             "uplink": (QSGD(levels=16),),

@@ -18,7 +18,8 @@ from atoll.testing import Life, killed_and_resumed
 POINTS = {"inline": 12, "batched": 4, "processes": 2, "socket": 1, "network": 1, "network over TLS": 1}
 
 
-@pytest.fixture(params=sorted(WORLDS))
+# The network without TLS is the network over TLS, with pipes of this machine's between the same processes.
+@pytest.fixture(params=[pytest.param(w, marks=pytest.mark.slow) if w == "network" else w for w in sorted(WORLDS)])
 def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -7,7 +7,7 @@ import pytest
 from atoll.runtime.network.rehearsal import Rehearsal
 from atoll.testing.conformance import ENGINE_CHECKS
 
-POINTS = {"survives": 8, "never_twice": 8}  # steps to die at
+POINTS = {"survives": 4, "never_twice": 4}  # steps to die at
 
 
 @pytest.mark.parametrize("law", sorted(ENGINE_CHECKS))
