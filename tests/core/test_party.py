@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll.core.party import Names, Parties, Roster
+from atoll.core.party import Names, Parties, Roster, among
 from atoll.core.rng import hash64
 
 
@@ -24,6 +24,12 @@ def test_a_million_names_cost_a_few_megabytes():
     tracemalloc.stop()
     assert len(keys) == 1000
     assert peak < 30e6  # positions (8 MB), keys (8 MB), a flag each
+
+
+@given(st.lists(st.integers(0, 20)), st.lists(st.integers(0, 20)))
+def test_who_is_among_others(some, others):
+    rows = [np.array(row, dtype=np.int64) for row in (some, others)]
+    np.testing.assert_array_equal(among(*rows), np.isin(*rows))
 
 
 @given(st.integers(0, 10**6 - 1))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from learn_toys import islands
 
 import atoll
@@ -11,6 +13,8 @@ from atoll.core.clock import Outcomes
 from atoll.core.task import Work
 from atoll.learn.algorithms import GIANT, FedAvg, LocalSVRG, Mime, Scaffold
 from atoll.learn.contact import declared
+from atoll.learn.local import count_steps
+from atoll.learn.partial import epochs_of_pass, quota
 from atoll.learn.topology.node import Node
 
 TEN_IN_FOURS = {"epochs": 2, "batch_size": 4}  # 10 examples: 3 mini-batches an epoch
@@ -30,6 +34,27 @@ TEN_IN_FOURS = {"epochs": 2, "batch_size": 4}  # 10 examples: 3 mini-batches an 
 )
 def test_every_pass_of_the_phase_counts(algorithm, phase, work):
     assert declared(algorithm, np.array([10]), {"phase": phase}).row(0) == work
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), max_size=8),
+    batch=st.sampled_from([None, 1, 4, 50]),
+    steps=st.sampled_from([None, 3]),
+    asked=st.sampled_from([None, 1, 5]),
+)
+def test_columns_are_the_counts_of_each_client(sizes, batch, steps, asked):
+    algorithm = Scaffold(batch_size=batch, epochs=2, steps=steps, option=1)
+    message = {"phase": "train"} if asked is None else {"phase": "train", "epochs": asked}
+    found = declared(algorithm, np.array(sizes, dtype=np.int64), message)
+    parts = [quota(part, epochs_of_pass(algorithm, part, asked)) for part in algorithm.passes("train")]
+    for i, n in enumerate(sizes):
+        counts = [count_steps(part, n) for part in parts]
+        passes = [-(-n // int(part.batch_of(n))) if n else 1 for part in parts]
+        epochs = [
+            part.epochs if part.steps is None else made / one
+            for part, made, one in zip(parts, counts, passes, strict=True)
+        ]
+        assert found.row(i) == Work(2.0 * n, sum(counts), sum(epochs))
 
 
 def test_a_client_without_rows_takes_no_steps():
