@@ -178,7 +178,7 @@ class Fleet(Checked):
         """The parts of each device's response time, if nothing goes wrong."""
         population, positions, wired = self._who(parties)
         n = len(positions)
-        down = np.broadcast_to(self.charged(plan.down), n)
+        down = np.full(n, self.charged(plan.down))
         largest = np.max(plan.down, initial=0)
         reply = float(self.charged(plan.up if plan.up > 0 else largest))
         speed = self.trait("speed", parties)

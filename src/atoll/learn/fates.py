@@ -9,6 +9,7 @@ import numpy as np
 
 from atoll.core.clock import Free
 from atoll.core.errors import ConfigError
+from atoll.core.party import among
 
 if TYPE_CHECKING:
     from atoll.core.federation import Federation
@@ -28,7 +29,7 @@ def fates(fed: Federation, combined: Combined) -> dict[str, Any]:
     outcomes, asked = combined.outcomes, combined.asked
     if type(fed.world.cost) is Free or outcomes is None or asked is None:
         return {}
-    heard = np.isin(asked.positions, combined.senders.positions)
+    heard = among(asked.positions, combined.senders.positions)
     crashed, late = ~outcomes.done, outcomes.done & ~heard
     return {
         "crashed": int(crashed.sum()),

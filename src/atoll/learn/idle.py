@@ -13,7 +13,6 @@ from atoll.core import tree as T
 from atoll.core.aggregate import Aggregate, Mean, Parts
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.message import fingerprint
-from atoll.core.party import among
 from atoll.core.rng import Rng
 from atoll.core.task import Batch, Task, Workload
 from atoll.core.tree import Tree
@@ -216,14 +215,22 @@ class _Answers:
 
     def rows(self, sizes: NDArray[np.int64]) -> dict[str, Aggregate]:
         """A block whose client ``i`` has ``sizes[i]`` examples."""
-        fresh = sizes[~among(sizes, self._sizes)]
-        if len(fresh) and len(self._sizes) > _ROWS:
-            self._forget()
-            fresh = sizes
-        if len(fresh):
-            self._learn(np.unique(fresh))
-        places = self._order[np.searchsorted(self._sizes, sizes, sorter=self._order)]
+        places = self._places(sizes)
+        missing = self._sizes[places] != sizes if len(self._sizes) else np.ones(len(sizes), dtype=bool)
+        if missing.any():
+            if len(self._sizes) > _ROWS:
+                self._forget()
+                missing[:] = True
+            self._learn(np.unique(sizes[missing]))
+            places = self._places(sizes)
         return {name: _taken(block, places) for name, block in self._table.items()}
+
+    def _places(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row of each size, where there is one."""
+        if not len(self._sizes):
+            return sizes
+        found = np.searchsorted(self._sizes, sizes, sorter=self._order)
+        return self._order[np.minimum(found, len(self._order) - 1)]
 
     def _learn(self, sizes: NDArray[np.int64]) -> None:
         """Add rows for other sizes."""
@@ -252,8 +259,10 @@ def _joined(above: Aggregate, below: Aggregate) -> Aggregate:
 
 def _taken(block: Aggregate, places: NDArray[np.int64]) -> Aggregate:
     """A block whose client ``i`` has the row ``places[i]`` of another."""
-    made = block.with_value(T.map(lambda leaf: leaf[places], block.value))
-    return _weighted(made, lambda: block.weight[places])
+    value = T.map(lambda leaf: leaf[places], block.value)
+    if isinstance(block, Mean | Parts):
+        return replace(block, value=value, examples=block.weight[places])
+    return block.with_value(value)
 
 
 def _weighted(block: Aggregate, weights: Callable[[], NDArray[np.float64]]) -> Aggregate:
