@@ -41,6 +41,7 @@ __all__ = [
     "merge_totals",
     "rejoined",
     "sign_parts",
+    "stacked",
 ]
 
 
@@ -88,14 +89,23 @@ class Aggregate:
         return Total(self.kind, self.summand(), float(self.weight), 1, self.metric)
 
     def row(self, i: int) -> Self:
-        """Client ``i`` of a block."""
-        return self.with_value(T.map(lambda leaf: leaf[i], self.value))
+        """Client ``i`` of a block, with its own weight."""
+        weight = float(np.ravel(np.asarray(self.weight))[i]) if np.ndim(self.weight) else self.weight
+        return self.with_value(T.map(lambda leaf: leaf[i], self.value), weight)
 
-    def with_value(self, value: T.Tree) -> Self:
-        """The same aggregate with another value."""
+    def with_value(self, value: T.Tree, weight: Any = None) -> Self:
+        """The same aggregate with another value, and another weight if one is given and its kind has any."""
         made = object.__new__(type(self))  # `replace` takes ten times as long, and this is done for every reply
         made.__dict__.update(self.__dict__, value=value)
+        if weight is not None and "examples" in made.__dict__:
+            made.__dict__["examples"] = weight
         return made
+
+
+def stacked(rows: Sequence[Aggregate]) -> Aggregate:
+    """Single replies as one aggregate of a block."""
+    value = T.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *(row.value for row in rows))
+    return rows[0].with_value(value, np.array([float(row.weight) for row in rows]))
 
 
 def _weighted_sum(leaf: Any, weights: np.ndarray) -> Any:
@@ -122,13 +132,6 @@ class Mean(Aggregate):
 
     examples: Any = 1.0
     kind: ClassVar[str] = "mean"
-
-    def row(self, i: int) -> Self:
-        """Client ``i`` of a block, with its own weight."""
-        weight = float(np.ravel(np.asarray(self.examples))[i]) if np.ndim(self.examples) else self.examples
-        made = self.with_value(T.map(lambda leaf: leaf[i], self.value))
-        made.__dict__["examples"] = weight
-        return made
 
     @property
     def weight(self) -> Any:
@@ -165,13 +168,6 @@ class Parts(Aggregate):
     examples: Any = 1.0
     kind: ClassVar[str] = "parts"
     summable: ClassVar[bool] = False
-
-    def row(self, i: int) -> Self:
-        """Client ``i`` of a block, with its own weight."""
-        weight = float(np.ravel(np.asarray(self.examples))[i]) if np.ndim(self.examples) else self.examples
-        made = self.with_value(T.map(lambda leaf: leaf[i], self.value))
-        made.__dict__["examples"] = weight
-        return made
 
     @property
     def weight(self) -> Any:

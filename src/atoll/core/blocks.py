@@ -174,10 +174,9 @@ class _Block:
         if self.memory and not any(self.others):
             _keep_states(memories, self.positions, self.memory, self.keep)
             return
+        rows = T.unstacked(self.memory, len(self.positions))
         for i in np.flatnonzero(self.keep).tolist():
-            now = dict(self.singles.get(i, {}))
-            if self.memory:
-                now = {**self.others[i], **T.map(lambda leaf, i=i: None if leaf is None else leaf[i], self.memory)}
+            now = {**self.others[i], **rows[i]} if self.memory else dict(self.singles.get(i, {}))
             if now:
                 memories.singles[int(self.positions[i])] = now
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean, Parts
+from atoll.core.aggregate import Aggregate, Mean, stacked
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.message import fingerprint
 from atoll.core.rng import Rng
@@ -237,34 +237,19 @@ class _Answers:
         rng, batches = Rng(0), self._contact.batches(sizes)  # nothing is drawn from it
         pairs = zip(sizes.tolist(), batches.tolist(), strict=True)
         replies = [self._learner._reply(self._contact, n, steps, None, rng)[0] for n, steps in pairs]
-        made = {name: _stacked([reply[name] for reply in replies]) for name in replies[0]}
+        made = {name: stacked([reply[name] for reply in replies]) for name in replies[0]}
         self._table = {name: _joined(self._table[name], made[name]) for name in self._table} or made
         self._sizes = np.concatenate([self._sizes, sizes])
         self._order = np.argsort(self._sizes)
 
 
-def _stacked(rows: list[Aggregate]) -> Aggregate:
-    """A block of single replies."""
-    stacks: list[Mapping[str, Any]] = [dict(T.items(row.value)) for row in rows]
-    leaves = [np.stack([np.asarray(stack[path]) for stack in stacks]) for path in stacks[0]]
-    made = rows[0].with_value(T.rebuild(rows[0].value, leaves))
-    return _weighted(made, lambda: np.array([float(row.weight) for row in rows]))
-
-
 def _joined(above: Aggregate, below: Aggregate) -> Aggregate:
     """A block with the rows of two."""
-    made = above.with_value(T.map(lambda *leaves: np.concatenate(leaves), above.value, below.value))
-    return _weighted(made, lambda: np.concatenate([above.weight, below.weight]))
+    value = T.map(lambda *leaves: np.concatenate(leaves), above.value, below.value)
+    return above.with_value(value, np.concatenate([np.atleast_1d(block.weight) for block in (above, below)]))
 
 
 def _taken(block: Aggregate, places: NDArray[np.int64]) -> Aggregate:
     """A block whose client ``i`` has the row ``places[i]`` of another."""
-    value = T.map(lambda leaf: leaf[places], block.value)
-    if isinstance(block, Mean | Parts):
-        return replace(block, value=value, examples=block.weight[places])
-    return block.with_value(value)
-
-
-def _weighted(block: Aggregate, weights: Callable[[], NDArray[np.float64]]) -> Aggregate:
-    """The block with other weights, where its kind has any."""
-    return replace(block, examples=weights()) if isinstance(block, Mean | Parts) else block
+    weight = block.weight[places] if np.ndim(block.weight) else block.weight
+    return block.with_value(T.map(lambda leaf: leaf[places], block.value), weight)

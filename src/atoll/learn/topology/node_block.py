@@ -7,14 +7,12 @@ functions run node by node, as they do in `Node.round`: they are cheap, and coun
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean, Parts
+from atoll.core.aggregate import Aggregate, Mean, stacked
 from atoll.core.cohort import Cohort
 from atoll.core.form import kinds_of_block
 from atoll.core.rng import Rng
@@ -137,17 +135,10 @@ class _Made:
             alike.setdefault(tuple(reply), []).append(place)
         errors = self.errors
         for names, places in alike.items() or [((), [])]:
-            reply = {name: _stacked([self.replies[place][name] for place in places]) for name in names}
+            reply = {name: stacked([self.replies[place][name] for place in places]) for name in names}
             singles = {place: self.states[place] for place in places}
             yield Batch(np.array(places, dtype=np.int64), reply, singles=singles, errors=errors)
             errors = {}
-
-
-def _stacked(rows: list[Aggregate]) -> Aggregate:
-    """Metrics of some nodes as one aggregate of a block."""
-    value = T.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *(row.value for row in rows))
-    first = rows[0].with_value(value)
-    return replace(first, examples=np.array([row.weight for row in rows])) if isinstance(first, Mean | Parts) else first
 
 
 def _rows(batch: Batch) -> dict[int, Tree]:
