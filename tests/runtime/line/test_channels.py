@@ -264,6 +264,53 @@ def test_a_message_given_up_half_way_is_dropped_and_the_next_arrives() -> None:
     run(play())
 
 
+def test_whoever_is_cancelled_while_waiting_for_a_message_loses_nothing_of_it() -> None:
+    async def play() -> None:
+        async with two(Settings(block=1 << 16)) as lines:
+            here, there = await joined(*lines)
+            trees = [{"n": number, "w": np.arange(50_000.0) + number} for number in range(40)]
+            sending = asyncio.create_task(all_of(here, trees))
+            came: list[Any] = []
+            steps = 0
+            while len(came) < len(
+                trees
+            ):  # cancelled after 0, 1, 2 … steps of the loop: before a block, between two, and after the last
+                waiting = asyncio.create_task(there.recv())
+                for _ in range(steps % 7):
+                    await asyncio.sleep(0)
+                waiting.cancel()
+                await asyncio.wait([waiting])
+                came += [] if waiting.cancelled() else [waiting.result()]
+                steps += 1
+            assert all(M.equal(one, tree) for one, tree in zip(came, trees, strict=True))
+            assert steps > len(trees)
+            await sending
+
+    async def all_of(channel: Channel, trees: list[Any]) -> None:
+        for tree in trees:
+            await channel.send(tree)
+
+    run(play())
+
+
+def test_a_message_that_was_refused_while_nobody_waited_is_refused_to_the_next() -> None:
+    async def play() -> None:
+        async with two() as lines:
+            here, there = await joined(*lines)
+            waiting = asyncio.create_task(there.recv())
+            await asyncio.sleep(0)
+            await here.send_block(Block(b"ATOLnonsense" * 10, 1))
+            while there.inbox.consumed < 2:  # its opening, and the block
+                await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert waiting.cancelled()
+            with pytest.raises(MessageError, match="format version"):
+                await there.recv()
+
+    run(play())
+
+
 def test_a_stalled_channel_stalls_no_other_and_holds_no_more_than_its_window() -> None:
     async def play() -> None:
         settings = Settings(window=1 << 20, block=1 << 16)

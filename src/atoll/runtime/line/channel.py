@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +14,8 @@ from atoll.runtime.transport.base import BLOCK, Buffer
 
 from .frames import DROP, END, Frame, Kind
 from .inbox import Inbox
-from .messages import Assembly, blocks_of
+from .incoming import Incoming
+from .messages import blocks_of
 from .outbox import Outbox
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ class Channel:
         self.inbox = Inbox(number, settings.window, settings.intake)
         self._settings = self._taking = settings
         self._sending = asyncio.Lock()
-        self._assembly: Assembly | None = None
+        self._receiving = False  # whether somebody waits for a message
+        self._incoming = Incoming()
         self._moved = asyncio.Event()  # something came, or the end
         self._freed = asyncio.Event()  # there is room in the window, or the end
         self._lost: Exception | None = None
@@ -113,25 +114,18 @@ class Channel:
             LineLost: the line is lost.
             MessageError: what came is no message, or over the limits; the channel is closed.
         """
-        while True:
-            frame = await self._next()
-            if frame.flags & DROP:
-                self._forget()
-                continue
-            if self._assembly is None:
-                self._assembly = Assembly(self._taking)
-            try:
-                self._assembly.add(frame.content)
-                if frame.flags & END:
-                    tree = self._assembly.result()
-                    self._forget()
-                    return tree
-            except (MessageError, OSError) as error:
-                self._forget()
-                _LOG.warning("%s: channel %r is closed: %s", self.peer, self.name, error)
-                self.close(f"a message was refused: {error}")
-                raise
-            del frame  # its bytes are in the message: they are not held twice until more come
+        self._receiving = True  # blocks go into the message as they come, in the hands of whoever reads the connection
+        try:
+            while not self._gathered():
+                await self._more()
+        finally:
+            self._receiving = False
+        try:
+            return self._incoming.result()
+        except (MessageError, OSError) as error:
+            _LOG.warning("%s: channel %r is closed: %s", self.peer, self.name, error)
+            self.close(f"a message was refused: {error}")
+            raise
 
     async def send_block(self, block: Block) -> None:
         """Pass on one block, whose content does not change any more; a channel is used by messages or by blocks, not by both.
@@ -156,7 +150,13 @@ class Channel:
         Raises:
             LinkClosed: the other end closed the channel, after everything that it sent, or the line is lost.
         """
-        frame = await self._next(Inbox.lend)
+        if self.inbox.settle() and self.inbox.worth_telling():
+            self.line.tell(self)
+        while not len(self.inbox):
+            await self._more()
+        frame = self.inbox.lend()
+        if self.inbox.worth_telling():
+            self.line.tell(self)
         return Block(frame.content, frame.flags)
 
     def close(self, reason: str = "") -> None:
@@ -165,7 +165,7 @@ class Channel:
             self.outbox.put(Kind.CLOSE, 0, plain(reason).encode())
             self.line.ready(self)
         self.inbox.discard()
-        self._forget()
+        self._incoming.forget()
         self._wake()
         if self._lost is None and self.inbox.worth_telling():
             self.line.tell(self)
@@ -176,7 +176,8 @@ class Channel:
         """Take a numbered frame of the other end's."""
         self.heard = time.monotonic()
         self.inbox.arrived(frame)
-        self._moved.set()
+        if not self._receiving or self._gathered():
+            self._moved.set()
         if self.inbox.discarding and self.inbox.worth_telling():
             self.line.tell(self)
 
@@ -222,11 +223,6 @@ class Channel:
         self._moved.set()
         self._freed.set()
 
-    def _forget(self) -> None:
-        if self._assembly is not None:
-            self._assembly.close()
-            self._assembly = None
-
     def _check(self) -> None:
         if self._lost is not None:
             raise type(self._lost)(*self._lost.args) from self._lost.__cause__
@@ -248,17 +244,18 @@ class Channel:
         self.outbox.put(Kind.DATA, flags, content, settled=settled)
         self.line.ready(self)
 
-    async def _next(self, take: Callable[[Inbox], Frame] = Inbox.pop) -> Frame:
-        if self.inbox.settle() and self.inbox.worth_telling():
-            self.line.tell(self)
-        while not len(self.inbox):
-            self._check()
-            self._moved.clear()
-            await self._moved.wait()
-        frame = take(self.inbox)
-        if self.inbox.worth_telling():
-            self.line.tell(self)
-        return frame
+    async def _more(self) -> None:
+        self._check()
+        self._moved.clear()
+        await self._moved.wait()
+
+    def _gathered(self) -> bool:
+        """Put what is here into the message that somebody waits for; whether it is whole."""
+        while len(self.inbox) and not self._incoming.whole:
+            self._incoming.add(self.inbox.pop(), self._taking)
+            if self.inbox.worth_telling():
+                self.line.tell(self)
+        return self._incoming.whole
 
 
 def plain(text: str) -> str:
