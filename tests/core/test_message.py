@@ -25,6 +25,7 @@ from atoll.core.message import (
     Masked,
     decode,
     encode,
+    encode_blocks,
     encode_chunks,
     equal,
     fingerprint,
@@ -92,6 +93,8 @@ def test_chunks_are_the_whole(tree, chunk_size, feed_size):
     assert b"".join(chunks) == message
     assert all(1 <= len(chunk) <= chunk_size for chunk in chunks)
     assert equal(stream(message, feed_size), tree)
+    blocks = [b"".join(parts) for parts in encode_blocks(tree, chunk_size)]
+    assert blocks == [message[start : start + chunk_size] for start in range(0, len(message), chunk_size)]
 
 
 @given(some.messages(), some.messages())
@@ -348,6 +351,8 @@ def test_limits_that_make_no_sense(wrong):
 def test_chunks_have_a_size(size):
     with pytest.raises(ConfigError, match="chunk_size"):
         encode_chunks(1, size)
+    with pytest.raises(ConfigError, match="size is"):
+        encode_blocks(1, size)
 
 
 # What comes near a type ------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import mmap
 import socket
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ from atoll.core.records import Allowance
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import Peer
 from atoll.runtime.line import Block, Channel, Line, LineLost, Packed, Settings, local_line
-from atoll.runtime.line.messages import Assembly
+from atoll.runtime.line.incoming import Assembly
 from atoll.runtime.transport import local_pipe
 
 SERVER = Peer("hub", "server", "Hub", 1, "00", "study")
@@ -62,6 +63,45 @@ def test_messages_of_any_size_come_as_they_were() -> None:
                 sending = asyncio.create_task(here.send(tree))
                 assert M.equal(await there.recv(), tree)
                 await sending
+
+    run(play())
+
+
+def test_arrays_that_end_anywhere_fill_blocks_all_the_same() -> None:
+    async def play() -> None:
+        async with two() as lines:
+            here, there = await joined(*lines)
+            layers = {f"layer {number}": np.arange(60_000.0 + number) for number in range(20)}  # 0.5 MiB each
+            for tree in (layers, Packed(layers)):
+                before = there.inbox.received
+                sending = asyncio.create_task(here.send(tree))
+                assert M.equal(await there.recv(), layers)
+                await sending
+                assert there.inbox.received - before == -(-M.nbytes(layers) // (1 << 20)) == 10
+
+    run(play())
+
+
+def test_a_message_of_which_a_later_block_cannot_be_made_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        async with two(Settings(window=5 << 20)) as lines:
+            here, there = await joined(*lines)
+            weights = np.zeros(2_000_000)  # more than the window: later blocks are made as word comes
+            encoded = M.encode_blocks
+
+            def faulty(*args: Any, **options: Any) -> Any:
+                yield from itertools.islice(encoded(*args, **options), 12)
+                raise MemoryError("no room for a copy")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(M, "encode_blocks", faulty)
+                sending = asyncio.create_task(here.send({"w": weights}))
+                waiting = asyncio.create_task(there.recv())
+                with pytest.raises(MemoryError, match="no room for a copy"):
+                    await sending
+            sending = asyncio.create_task(here.send("next"))
+            assert await waiting == "next"
+            await sending
 
     run(play())
 

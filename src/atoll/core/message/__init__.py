@@ -18,7 +18,7 @@ believed before it is checked against `Limits`. Values that are not finite pass;
 
 from atoll.core.message.arrays import BFloat16, Bits
 from atoll.core.message.decoder import Decoder, decode
-from atoll.core.message.encoder import encode, encode_chunks
+from atoll.core.message.encoder import encode, encode_blocks, encode_chunks
 from atoll.core.message.equality import equal, fingerprint
 from atoll.core.message.limits import DEFAULT_LIMITS, Limits
 from atoll.core.message.masked import Masked
@@ -42,6 +42,7 @@ __all__ = [
     "StringArray",
     "decode",
     "encode",
+    "encode_blocks",
     "encode_chunks",
     "equal",
     "fingerprint",

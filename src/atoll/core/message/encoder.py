@@ -15,7 +15,7 @@ from atoll.core.message.size import total_size
 from atoll.core.message.wire import ALIGN, MAGIC, PROLOGUE, VERSION, aligned
 from atoll.core.message.writer import Writer
 
-__all__ = ["encode", "encode_chunks", "pieces"]
+__all__ = ["encode", "encode_blocks", "encode_chunks", "pieces"]
 
 _ZEROS = bytes(ALIGN)
 _WORTH_A_VIEW = 1 << 16
@@ -55,6 +55,44 @@ def encode_chunks(
     if chunk_size < 1:
         raise ConfigError(f"chunk_size is {chunk_size}", where="encode_chunks", remedy="give 1 byte or more")
     return _chunks(pieces(tree, limits), chunk_size)
+
+
+def encode_blocks(
+    tree: object, size: int = 1 << 20, *, limits: Limits = DEFAULT_LIMITS
+) -> Iterator[tuple[memoryview, ...]]:
+    """Return an iterator of blocks whose concatenation is ``encode(tree)``: each holds ``size`` bytes, the last what is left.
+
+    A block is given as the pieces that it is made of, views of the arrays' own memory where these are C-contiguous: for whoever copies it to
+    somewhere else in any case. Otherwise as ``encode_chunks``.
+
+    Args:
+        tree: a message tree; it must not change until the last block is used.
+        size: of a block in bytes.
+        limits: bounds on the message.
+
+    Raises:
+        MessageError: a value that cannot be sent, or a message over the limits.
+        ConfigError: ``size`` is below 1.
+    """
+    if size < 1:
+        raise ConfigError(f"size is {size}", where="encode_blocks", remedy="give 1 byte or more")
+    return _blocks(pieces(tree, limits), size)
+
+
+def _blocks(source: Iterator[memoryview], size: int) -> Iterator[tuple[memoryview, ...]]:
+    parts: list[memoryview] = []
+    room = size
+    for piece in source:
+        done = 0
+        while done < piece.nbytes:
+            part = piece[done : done + room]
+            parts.append(part)
+            done, room = done + part.nbytes, room - part.nbytes
+            if not room:
+                yield tuple(parts)
+                parts, room = [], size
+    if parts:
+        yield tuple(parts)
 
 
 def _chunks(source: Iterator[memoryview], chunk_size: int) -> Iterator[bytes | memoryview]:

@@ -8,7 +8,7 @@ from .backoff import Backoff
 from .channel import Block, Channel
 from .dialing import dial_line, local_line
 from .line import Line
-from .messages import Packed
+from .outgoing import Packed
 from .settings import LineLost, LineRefused, Settings, Stats
 
 __all__ = [

@@ -15,8 +15,8 @@ from atoll.runtime.transport.base import BLOCK, Buffer
 from .frames import DROP, END, Frame, Kind
 from .inbox import Inbox
 from .incoming import Incoming
-from .messages import blocks_of
 from .outbox import Outbox
+from .outgoing import Outgoing
 
 if TYPE_CHECKING:
     from atoll.core.message import Limits
@@ -64,6 +64,7 @@ class Channel:
         self._settings = self._taking = settings
         self._sending = asyncio.Lock()
         self._receiving = False  # whether somebody waits for a message
+        self._outgoing: Outgoing | None = None  # what somebody sends
         self._incoming = Incoming()
         self._moved = asyncio.Event()  # something came, or the end
         self._freed = asyncio.Event()  # there is room in the window, or the end
@@ -95,16 +96,20 @@ class Channel:
             MessageError: a value that cannot be sent, or a message over the limits.
         """
         async with self._sending:
-            begun = done = False
+            outgoing = self._outgoing = Outgoing(tree, self._settings.block, self._settings.limits)
             try:
-                for content, done in blocks_of(tree, self._settings.block, self._settings.limits):
-                    await self._put(END if done else 0, content)
-                    begun = True
+                self._check()
+                while not self._given():
+                    await self._word()
+                if outgoing.fault is not None:
+                    raise outgoing.fault
             except BaseException:
-                if begun and not self.closed:
+                if outgoing.begun and not self.closed:
                     self.outbox.put(Kind.DATA, END | DROP, b"")
                     self.line.ready(self)
                 raise
+            finally:
+                self._outgoing = None
 
     async def recv(self) -> Any:
         """Wait for the next message. Cancelled in the middle, what came of it is kept.
@@ -139,7 +144,7 @@ class Channel:
                 self.outbox.put(Kind.DATA, block.flags, b"")
                 self.line.ready(self)
             else:
-                await self._put(block.flags, block.content, settled=True)
+                await self._put(block)
 
     async def recv_block(self) -> Block:
         """Wait for the next block.
@@ -195,7 +200,8 @@ class Channel:
     def consumed(self, count: int, room: int | None = None) -> None:
         """The other end has consumed so many frames, and may have said for how many bytes it has room."""
         self.outbox.consumed(count, room)
-        self._freed.set()
+        if self._given():  # or it waits for the next word
+            self._freed.set()
 
     def asked(self) -> None:
         """The other end waits to hear that all that came is consumed."""
@@ -231,17 +237,38 @@ class Channel:
         if self.outbox.closed:
             raise LinkClosed(f"channel {self.name!r} is closed at this end")
 
-    async def _put(self, flags: int, content: Buffer, *, settled: bool = False) -> None:
-        if len(content) > BLOCK:
-            raise MessageError(f"a block of {len(content)} bytes", where="channel", remedy=f"at most {BLOCK} bytes")
+    def _given(self) -> bool:
+        """Put in what there is room for of the message that somebody sends, if somebody does; whether that was the rest."""
+        outgoing = self._outgoing
+        while outgoing is not None and outgoing.next and not self.closed:
+            if not self._has_room(sum(map(len, outgoing.next))):
+                return False
+            self.outbox.put(Kind.DATA, END * outgoing.last, *outgoing.next, settled=outgoing.settled)
+            self.line.ready(self)
+            outgoing.gone()
+        return True
+
+    def _has_room(self, size: int) -> bool:
+        if self.outbox.room(size):
+            return True
+        if self.outbox.must_ask():
+            self.line.ask(self)
+        return False
+
+    async def _word(self) -> None:
+        """Wait until there may be room, or the channel is closed."""
+        self._freed.clear()
+        await self._freed.wait()
         self._check()
-        while not self.outbox.room(len(content)):
-            if self.outbox.must_ask():
-                self.line.ask(self)
-            self._freed.clear()
-            await self._freed.wait()
-            self._check()
-        self.outbox.put(Kind.DATA, flags, content, settled=settled)
+
+    async def _put(self, block: Block) -> None:
+        size = len(block.content)
+        if size > BLOCK:
+            raise MessageError(f"a block of {size} bytes", where="channel", remedy=f"at most {BLOCK} bytes")
+        self._check()
+        while not self._has_room(size):
+            await self._word()
+        self.outbox.put(Kind.DATA, block.flags, block.content, settled=True)
         self.line.ready(self)
 
     async def _more(self) -> None:

@@ -1,16 +1,28 @@
-"""The message that the frames of a channel make, one after the other."""
+"""Blocks as messages."""
 
 from __future__ import annotations
 
-from typing import Any
+import mmap
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from atoll.core import message as M
 from atoll.core.errors import MessageError
+from atoll.core.message.size import total_size
+from atoll.core.message.wire import PROLOGUE
+from atoll.runtime.transport.base import Buffer
 
 from .frames import DROP, END, Frame
-from .messages import Assembly
 from .settings import Settings
+from .spool import unnamed, write
 
-__all__ = ["Incoming"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Assembly", "Incoming"]
 
 
 class Incoming:
@@ -64,3 +76,88 @@ class Incoming:
             self._assembly.close()
         self._assembly = self._refused = None
         self.whole = False
+
+
+class Assembly:
+    """A message as its blocks come: in memory, or, where long messages hold enough of that, in a file without a name that is then mapped.
+
+    Args:
+        settings: its limits and where long messages go.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._decoder: M.Decoder | None = None
+        self._file: int | None = None
+        self._memory: NDArray[np.uint8] | None = None
+        self._total = 0
+        self._done = 0
+
+    def add(self, block: Buffer) -> None:
+        """Take the next block.
+
+        Raises:
+            MessageError: it is no message, over the limits, or longer than it said.
+        """
+        if self._decoder is None and self._file is None and self._memory is None:
+            self._begin(block)
+        if self._decoder is not None:
+            self._decoder.feed(block)
+            return
+        self._done += len(block)
+        if self._done > self._total:
+            raise _damaged(f"{self._done} bytes came of a message of {self._total}")
+        if self._memory is not None:
+            self._memory[self._done - len(block) : self._done] = np.frombuffer(block, dtype=np.uint8)
+        elif self._file is not None:
+            write(self._file, block)
+
+    def _begin(self, block: Buffer) -> None:
+        settings = self._settings
+        if len(block) >= PROLOGUE.size and settings.spool is not None:
+            _, _, _, header, body = PROLOGUE.unpack_from(block)
+            self._total = total_size(header, body)
+        if settings.spool is None or not settings.spool_over < self._total <= settings.limits.max_bytes:
+            self._decoder = M.Decoder(settings.limits)
+            return
+        M.Decoder(settings.limits).feed(block[: PROLOGUE.size])  # refuses what is no message before room is made for it
+        if settings.held.take(self._total):
+            self._memory = _room(self._total)
+            weakref.finalize(self._memory, settings.held.give, self._total)
+        else:
+            self._file = unnamed(settings.spool)
+
+    def result(self) -> Any:
+        """The message; its arrays are read-only views.
+
+        Raises:
+            MessageError: it is damaged or not whole.
+        """
+        if self._decoder is not None:
+            return self._decoder.result()
+        if self._done != self._total:
+            raise _damaged(f"the message ends after {self._done} of {self._total} bytes")
+        if self._memory is not None:
+            return M.decode(memoryview(self._memory.data).toreadonly(), limits=self._settings.limits)
+        if self._file is None:
+            raise _damaged("no block of it came")
+        mapped = mmap.mmap(self._file, self._total, prot=mmap.PROT_READ)  # lives as long as arrays look at it
+        return M.decode(memoryview(mapped), limits=self._settings.limits)
+
+    def close(self) -> None:
+        """Forget what came; a mapping that somebody uses stays."""
+        self._decoder = self._memory = None
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _room(nbytes: int) -> NDArray[np.uint8]:
+    """Memory for a message, placed as its arrays want it."""
+    raw = np.empty(nbytes + 63, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + nbytes]
+
+
+def _damaged(what: str) -> MessageError:
+    return MessageError(what, where="the message", remedy="the message is damaged or was cut off: have it sent again")

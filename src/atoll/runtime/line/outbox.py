@@ -69,23 +69,19 @@ class Outbox:
         self._asked = self.next
         return True
 
-    def put(self, kind: Kind, flags: int, content: Buffer, *, settled: bool = False) -> None:
+    def put(self, kind: Kind, flags: int, *content: Buffer, settled: bool = False) -> None:
         """Number a frame and keep it.
 
         Args:
             kind: of the frame.
             flags: of the frame.
-            content: what may change later is copied, once, to where it is sent from.
-            settled: nobody will change it.
+            content: its pieces. What is in several, or may change later, is copied, once, to where it is sent from.
+            settled: nobody will change them.
         """
-        size = len(content)
+        size = sum(map(len, content))
         if kind is Kind.DATA and not flags & END and self._content + size < LATEST:
             flags |= 0 if self._fits(self.held + _charge(size) + _charge(BLOCK)) else TELL
-        frame = Frame(kind, flags, self._channel, self.next, content)
-        if not settled and not isinstance(content, bytes):
-            whole = b"".join(frame.parts)
-            frame = frame._replace(content=memoryview(whole)[HEADER.size :], whole=whole)
-        self._frames.append(frame)
+        self._frames.append(self._frame(kind, flags, content, settled))
         if not self.held:
             self._flight.began(self)
         self._sizes.append(size)
@@ -95,6 +91,12 @@ class Outbox:
         self._asked = self.next if flags & TELL else self._asked
         self._whole = bool(flags & END)
         self.closed = kind is Kind.CLOSE
+
+    def _frame(self, kind: Kind, flags: int, content: tuple[Buffer, ...], settled: bool) -> Frame:
+        if len(content) == 1 and (settled or isinstance(content[0], bytes)):
+            return Frame(kind, flags, self._channel, self.next, content[0])
+        whole = b"".join((HEADER.pack(kind, flags, self._channel, self.next), *content))
+        return Frame(kind, flags, self._channel, self.next, memoryview(whole)[HEADER.size :], whole)
 
     def shorter(self, size: int) -> bool:
         """Whether the frame to write next has less content than that; false where there is none."""

@@ -1,0 +1,117 @@
+"""Messages as blocks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from atoll.core import message as M
+from atoll.runtime.transport.base import BLOCK, Buffer
+
+from .settings import Settings
+from .spool import unnamed, write
+
+__all__ = ["Outgoing", "Packed"]
+
+
+class Packed:
+    """A message that is serialised once and sent to many.
+
+    Its bytes are kept, in memory or in a file without a name; later changes of the tree do not reach it.
+
+    Args:
+        tree: the message.
+        spool: a folder for the bytes of messages longer than ``spool_over``; None keeps them in memory.
+        spool_over: bytes.
+        limits: bounds on the message.
+
+    Raises:
+        MessageError: a value that cannot be sent, or a message over the limits.
+    """
+
+    def __init__(
+        self,
+        tree: Any,
+        *,
+        spool: Path | None = None,
+        spool_over: int = Settings.spool_over,
+        limits: M.Limits = M.DEFAULT_LIMITS,
+    ) -> None:
+        self.nbytes = M.nbytes(tree, limits=limits)
+        self._file: int | None = None
+        self._blocks: list[bytes] = []
+        if spool is None or self.nbytes <= spool_over:
+            self._blocks = [b"".join(parts) for parts in M.encode_blocks(tree, BLOCK, limits=limits)]
+            return
+        self._file = unnamed(spool)
+        for chunk in M.encode_chunks(tree, BLOCK, limits=limits):
+            write(self._file, chunk)
+
+    def blocks(self, size: int = BLOCK) -> Iterator[Buffer]:
+        """Its bytes in blocks of at most ``size``."""
+        if self._file is not None:
+            for start in range(0, self.nbytes, size):
+                yield os.pread(self._file, min(size, self.nbytes - start), start)
+        for block in self._blocks:
+            if len(block) <= size:
+                yield block
+            else:
+                yield from (memoryview(block)[start : start + size] for start in range(0, len(block), size))
+
+    def __del__(self) -> None:
+        if getattr(self, "_file", None) is not None:
+            os.close(self._file)  # type: ignore[arg-type]
+
+
+class Outgoing:
+    """A message as its blocks go: the next one is at hand. What is wrong with a later one is kept for whoever sends the message.
+
+    Args:
+        tree: a message, or a ``Packed``.
+        size: bytes of a block.
+        limits: bounds on the message.
+
+    Attributes:
+        next: the pieces of the block that goes next; none: all have gone, or there was a fault.
+        last: whether it is the last.
+        begun: whether one has gone.
+        settled: whether nothing changes the pieces before they are sent.
+        fault: why there is no other.
+
+    Raises:
+        MessageError: a value that cannot be sent, or a message over the limits.
+    """
+
+    def __init__(self, tree: Any, size: int, limits: M.Limits) -> None:
+        self.settled = isinstance(tree, Packed)
+        self.begun = False
+        self.fault: Exception | None = None
+        self._left = tree.nbytes if self.settled else M.nbytes(tree, limits=limits)
+        self._size = size
+        self._blocks = _blocks(tree, size, limits)
+        self.next: tuple[Buffer, ...] = ()
+        self._advance()
+
+    @property
+    def last(self) -> bool:  # noqa: D102 - see the class
+        return not self._left
+
+    def gone(self) -> None:
+        """The next block has gone."""
+        self.begun = True
+        try:
+            self._advance()
+        except Exception as error:
+            self.next, self.fault = (), error
+
+    def _advance(self) -> None:
+        self.next = next(self._blocks, ())
+        self._left -= sum(map(len, self.next))
+
+
+def _blocks(tree: Any, size: int, limits: M.Limits) -> Iterator[tuple[Buffer, ...]]:
+    if isinstance(tree, Packed):
+        return ((block,) for block in tree.blocks(size))
+    return M.encode_blocks(tree, size, limits=limits)

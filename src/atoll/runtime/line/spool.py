@@ -1,0 +1,26 @@
+"""Files that hold long messages."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from atoll.runtime.transport.base import Buffer
+
+__all__ = ["unnamed", "write"]
+
+
+def unnamed(folder: Path) -> int:
+    """A file without a name in a folder: it is gone with the process, whatever ends it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number, name = tempfile.mkstemp(dir=folder, prefix="message-")
+    Path(name).unlink()
+    return number
+
+
+def write(file: int, data: Buffer) -> None:
+    """Append all of it."""
+    view = memoryview(data)
+    while len(view):
+        view = view[os.write(file, view) :]
