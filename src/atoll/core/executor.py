@@ -212,7 +212,8 @@ class Executor:
             if bad:
                 folded.rejected[reply.party] = f"{_path(name, bad)} is not finite"
                 return None
-            sent = request.uplink.send(aggregate, request.public, Rng(key).child(name), memory.of(name))
+            stream = Rng(key).child(name) if request.uplink else Rng(key)  # which nothing draws from
+            sent = request.uplink.send(aggregate, request.public, stream, memory.of(name))
             bad = not_finite_total(sent.total) if request.uplink else ""
             if bad:
                 folded.rejected[reply.party] = f"{_path(name, bad)} is not finite once encoded"
@@ -221,7 +222,10 @@ class Executor:
             memory.keep(name, sent.memory)
             wires[name] = {"kind": aggregate.kind, "value": sent.wire, "weight": float(aggregate.weight)}
         folded.totals = merge_totals([folded.totals, part])
-        return M.nbytes(wires)
+        plain = not request.uplink and not reply.mail and all(type(a.weight) is float for a in aggregates.values())
+        return (
+            reply.nbytes if plain and reply.nbytes else M.nbytes(wires)
+        )  # as the party has found, where nothing is encoded
 
     async def role(
         self, request: Request, position: int, peers: Any, states: States, spend: Spend | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,7 +101,7 @@ def _form(tree: Tree, leaves: Sequence[Leaf | None], values: list[Any]) -> tuple
     known = tuple(leaf for leaf in leaves if leaf is not None)
     if len(known) < len(leaves):
         return None
-    nbytes = sum(np.dtype(leaf.dtype).itemsize * int(np.prod(leaf.shape)) for leaf in known)
+    nbytes = sum(np.dtype(leaf.dtype).itemsize * math.prod(leaf.shape) for leaf in known)
     if not 0 < nbytes < _MOST_BYTES:
         return None
     return Form(_structure(tree), known, tree if not values else T.map(lambda _: None, tree)), values

@@ -13,6 +13,7 @@ what this one leaves. It is private state with a place of its own, and a reply t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -113,7 +114,7 @@ class Stage(Checked):
 
     def bits(self, value: Tree) -> int | None:
         """Exact size of the encoded value in bits; ``None`` when only measuring tells."""
-        return sum(8 * int(np.prod(np.shape(leaf))) * int(leaf.dtype.itemsize) for leaf in T.leaves(value))
+        return sum(8 * int(math.prod(np.shape(leaf))) * int(leaf.dtype.itemsize) for leaf in T.leaves(value))
 
     def omega(self, value: Tree) -> float | None:
         """The least known ``w`` with ``E ||C(x) - x||^2 <= w ||x||^2`` for values of this form, for an unbiased stage; ``None`` is unknown."""

@@ -6,6 +6,7 @@ value, so that the same text runs on NumPy and in traced PyTorch. What is called
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -138,7 +139,7 @@ def unravel(array: Any, like: Tree) -> Tree:
     lead = tuple(array.shape[:-1])
     parts, at = [], 0
     for leaf in T.leaves(like):
-        count = int(np.prod(leaf.shape))
+        count = math.prod(leaf.shape)
         parts.append(array[..., at : at + count].reshape(lead + tuple(leaf.shape)))
         at += count
     return T.rebuild(like, parts)

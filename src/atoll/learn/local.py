@@ -173,7 +173,7 @@ def local_contact(
     epochs: int | None = None,
 ) -> tuple[dict[str, Aggregate], Tree, float]:
     """Run all passes of a phase for one client; see ``local_update``. ``epochs`` is for those of the algorithm's own kind."""
-    passes = algorithm.passes(phase)
+    passes = _passes(algorithm, phase)
     reply: dict[str, Aggregate] = {}
     loss = 0.0
     for at, part in enumerate(passes):
@@ -181,3 +181,11 @@ def local_contact(
         many = epochs_of_pass(algorithm, part, epochs)
         reply, client, loss = local_update(part, loss_gradient, broadcast, client, x, y, chosen, curvature, noise, many)
     return reply, client, loss
+
+
+def _passes(algorithm: Algorithm, phase: str) -> tuple[Algorithm, ...]:
+    """Its passes, made once: they follow from its settings, which do not change, and every client of every round asks for them."""
+    made: dict[str, tuple[Algorithm, ...]] = algorithm.__dict__.setdefault("_made", {})
+    if phase not in made:
+        made[phase] = algorithm.passes(phase)
+    return made[phase]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -82,7 +83,7 @@ class LowRank(Stage):
     def bits(self, value: Tree) -> int:
         """``k (m + n)`` floats a matrix, the others whole."""
         sizes = [
-            (self.rank * sum(leaf.shape[1:]) if self._factors(leaf.shape[1:]) else int(np.prod(leaf.shape[1:])))
+            (self.rank * sum(leaf.shape[1:]) if self._factors(leaf.shape[1:]) else math.prod(leaf.shape[1:]))
             * leaf.itemsize
             for leaf in T.leaves(template_of(value))
         ]

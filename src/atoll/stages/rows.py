@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,7 +40,7 @@ class Groups:
             like: the template of one client's value: arrays of no entries, ``(0, *shape)``.
             per: what shares a scale.
         """
-        sizes = [int(np.prod(leaf.shape[1:])) for leaf in T.leaves(like)]
+        sizes = [math.prod(leaf.shape[1:]) for leaf in T.leaves(like)]
         total = sum(sizes)
         if per == "model":
             starts = [0]
@@ -134,7 +135,7 @@ def put_back(rows: Array, like: Tree) -> Tree:
     leaves, at = [], 0
     for leaf in T.leaves(like):
         shape = leaf.shape[2:]
-        size = int(np.prod(shape))
+        size = math.prod(shape)
         part = rows[:, at : at + size].reshape(len(rows), *shape)
         with np.errstate(over="ignore"):  # what is too large for the dtype is infinite, and is rejected
             leaves.append(part.astype(leaf.dtype))

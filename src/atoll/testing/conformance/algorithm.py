@@ -141,7 +141,8 @@ class _Problem:
 
     def _is_reply(self, reply: Any, phase: str) -> None:
         right = isinstance(reply, dict) and reply and all(isinstance(v, Aggregate) for v in reply.values())
-        require(right, f"{self.name}: the reply of phase {phase!r} is not a dict of aggregates: {reply!r}")
+        if not right:
+            raise AssertionError(f"{self.name}: the reply of phase {phase!r} is not a dict of aggregates: {reply!r}")
         for name, aggregate in reply.items():
             for path, leaf in T.items(aggregate.value):
                 kept = (

@@ -22,22 +22,25 @@ def require(holds: Any, what: str) -> None:
 
 def same(one: Any, other: Any, what: str) -> None:
     """Require two trees to be equal to the bit."""
-    require(M.equal(one, other), f"{what}: {one!r} is not {other!r}")
+    if not M.equal(one, other):  # words for large trees take longer than looking
+        raise AssertionError(f"{what}: {one!r} is not {other!r}")
 
 
 def close(one: Any, other: Any, what: str, tolerance: float) -> None:
     """Require two trees of numbers to agree: ``|a - b| <= tolerance * (1 + |b|)``, other leaves to be equal."""
     pairs = list(zip(_rows(one), _rows(other), strict=False))
-    require(len(_rows(one)) == len(_rows(other)), f"{what}: {one!r} and {other!r} have different leaves")
+    if len(_rows(one)) != len(_rows(other)):
+        raise AssertionError(f"{what}: {one!r} and {other!r} have different leaves")
     for (path, a), (path_b, b) in pairs:
         require(path == path_b, f"{what}: leaf {path!r} stands where {path_b!r} does")
         if isinstance(b, int | float | np.ndarray | np.generic) and np.asarray(b).dtype.kind in "biufc":
             x, y = np.asarray(a), np.asarray(b)
             require(x.shape == y.shape, f"{what}/{path}: shape {x.shape} is not {y.shape}")
             off = np.abs(x.astype(np.float64) - y) - tolerance * (1 + np.abs(y.astype(np.float64)))
-            require(not off.size or float(off.max()) <= 0, f"{what}/{path}: {a!r} is not {b!r} to {tolerance:g}")
+            if off.size and not float(off.max()) <= 0:
+                raise AssertionError(f"{what}/{path}: {a!r} is not {b!r} to {tolerance:g}")
         else:
-            require(M.equal(a, b), f"{what}/{path}: {a!r} is not {b!r}")
+            same(a, b, f"{what}/{path}")
 
 
 def _rows(tree: Any) -> list[tuple[str, Any]]:
