@@ -243,7 +243,9 @@ class Channel:
         while outgoing is not None and outgoing.next and not self.closed:
             if not self._has_room(sum(map(len, outgoing.next))):
                 return False
-            self.outbox.put(Kind.DATA, END * outgoing.last, *outgoing.next, settled=outgoing.settled)
+            self.outbox.put(
+                Kind.DATA, END * outgoing.last, *outgoing.next, settled=outgoing.settled, shared=outgoing.shared
+            )
             self.line.ready(self)
             outgoing.gone()
         return True

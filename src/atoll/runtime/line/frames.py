@@ -22,6 +22,7 @@ __all__ = [
     "END",
     "HEADER",
     "OVERHEAD",
+    "Shared",
     "TELL",
     "Frame",
     "Kind",
@@ -65,8 +66,27 @@ class Kind(IntEnum):
 _KINDS = {int(kind): kind for kind in Kind}
 
 
+class Shared:
+    """Content that leaves on many lines. Lines that are in step give it the same header: it is joined with that once.
+
+    Args:
+        content: the bytes.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self.content: Buffer = content
+        self._whole: bytes | None = None
+
+    def after(self, header: bytes) -> bytes:
+        """Header and content in one; the first such block takes the place of the content, and so no memory."""
+        if self._whole is None:
+            self._whole = header + self.content
+            self.content = memoryview(self._whole)[HEADER.size :]
+        return self._whole if self._whole.startswith(header) else b"".join((header, self.content))
+
+
 class Frame(NamedTuple):
-    """One frame; ``content`` may be a view of the block it came in, or of ``whole``, the block it leaves in."""
+    """One frame; ``content`` may be a view of the block it came in, or of ``whole``, the block it leaves in; ``shared`` where others send the same."""
 
     kind: Kind
     flags: int
@@ -74,11 +94,17 @@ class Frame(NamedTuple):
     seq: int
     content: Buffer
     whole: bytes = b""
+    shared: Shared | None = None
 
     @property
     def parts(self) -> tuple[Buffer, ...]:
         """What is written: the whole block where it is at hand, else header and content."""
         return (self.whole,) if self.whole else (HEADER.pack(*self[:4]), self.content)
+
+    @property
+    def block(self) -> tuple[Buffer, ...]:
+        """``parts``, for what joins them in any case."""
+        return self.parts if self.shared is None else (self.shared.after(self.header()),)
 
     @property
     def cost(self) -> int:

@@ -7,7 +7,7 @@ from collections import deque
 from atoll.runtime.transport.base import BLOCK, Buffer
 
 from .flight import DRAINED, LATEST, LEAST, Flight
-from .frames import END, HEADER, OVERHEAD, TELL, Frame, Kind, Violation
+from .frames import END, HEADER, OVERHEAD, TELL, Frame, Kind, Shared, Violation
 from .pace import SHORTEST
 
 __all__ = ["Outbox"]
@@ -69,7 +69,9 @@ class Outbox:
         self._asked = self.next
         return True
 
-    def put(self, kind: Kind, flags: int, *content: Buffer, settled: bool = False) -> None:
+    def put(
+        self, kind: Kind, flags: int, *content: Buffer, settled: bool = False, shared: Shared | None = None
+    ) -> None:
         """Number a frame and keep it.
 
         Args:
@@ -77,11 +79,12 @@ class Outbox:
             flags: of the frame.
             content: its pieces. What is in several, or may change later, is copied, once, to where it is sent from.
             settled: nobody will change them.
+            shared: what others send, too; its content is the only piece.
         """
         size = sum(map(len, content))
         if kind is Kind.DATA and not flags & END and self._content + size < LATEST:
             flags |= 0 if self._fits(self.held + _charge(size) + _charge(BLOCK)) else TELL
-        self._frames.append(self._frame(kind, flags, content, settled))
+        self._frames.append(self._frame(kind, flags, content, settled)._replace(shared=shared))
         if not self.held:
             self._flight.began(self)
         self._sizes.append(size)
@@ -115,16 +118,18 @@ class Outbox:
         if len(frame.content) > most and self.cursor >= self._written:
             frame = self._cut(index, frame, most)
         if not self._again:
-            self._frames[index] = frame._replace(content=b"", whole=b"")
+            self._frames[index] = frame._replace(content=b"", whole=b"", shared=None)
         self.cursor += 1
         self._written = max(self._written, self.cursor)
         return frame
 
     def _cut(self, index: int, frame: Frame, most: int) -> Frame:
         content = memoryview(frame.content)
-        head = frame._replace(flags=0, content=content[:most], whole=b"")
+        head = frame._replace(flags=0, content=content[:most], whole=b"", shared=None)
         self._frames[index] = head
-        self._frames.insert(index + 1, frame._replace(seq=frame.seq + 1, content=content[most:], whole=b""))
+        self._frames.insert(
+            index + 1, frame._replace(seq=frame.seq + 1, content=content[most:], whole=b"", shared=None)
+        )
         self._sizes[index] = most
         self._sizes.insert(index + 1, len(content) - most)
         self._asked += self._asked > frame.seq

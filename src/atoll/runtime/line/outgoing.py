@@ -10,6 +10,7 @@ from typing import Any
 from atoll.core import message as M
 from atoll.runtime.transport.base import BLOCK, Buffer
 
+from .frames import Shared
 from .settings import Settings
 from .spool import unnamed, write
 
@@ -41,24 +42,25 @@ class Packed:
     ) -> None:
         self.nbytes = M.nbytes(tree, limits=limits)
         self._file: int | None = None
-        self._blocks: list[bytes] = []
+        self._blocks: list[Shared] = []
         if spool is None or self.nbytes <= spool_over:
-            self._blocks = [b"".join(parts) for parts in M.encode_blocks(tree, BLOCK, limits=limits)]
+            self._blocks = [Shared(b"".join(parts)) for parts in M.encode_blocks(tree, BLOCK, limits=limits)]
             return
         self._file = unnamed(spool)
         for chunk in M.encode_chunks(tree, BLOCK, limits=limits):
             write(self._file, chunk)
 
-    def blocks(self, size: int = BLOCK) -> Iterator[Buffer]:
-        """Its bytes in blocks of at most ``size``."""
+    def blocks(self, size: int = BLOCK) -> Iterator[tuple[Buffer, Shared | None]]:
+        """Its bytes in blocks of at most ``size``, each with what others send as well."""
         if self._file is not None:
             for start in range(0, self.nbytes, size):
-                yield os.pread(self._file, min(size, self.nbytes - start), start)
+                yield os.pread(self._file, min(size, self.nbytes - start), start), None
         for block in self._blocks:
-            if len(block) <= size:
-                yield block
+            content = memoryview(block.content)
+            if len(content) <= size:
+                yield content, block
             else:
-                yield from (memoryview(block)[start : start + size] for start in range(0, len(block), size))
+                yield from ((content[start : start + size], None) for start in range(0, len(content), size))
 
     def __del__(self) -> None:
         if getattr(self, "_file", None) is not None:
@@ -78,6 +80,7 @@ class Outgoing:
         last: whether it is the last.
         begun: whether one has gone.
         settled: whether nothing changes the pieces before they are sent.
+        shared: the block, where others send it as well.
         fault: why there is no other.
 
     Raises:
@@ -92,6 +95,7 @@ class Outgoing:
         self._size = size
         self._blocks = _blocks(tree, size, limits)
         self.next: tuple[Buffer, ...] = ()
+        self.shared: Shared | None = None
         self._advance()
 
     @property
@@ -104,14 +108,14 @@ class Outgoing:
         try:
             self._advance()
         except Exception as error:
-            self.next, self.fault = (), error
+            self.next, self.shared, self.fault = (), None, error
 
     def _advance(self) -> None:
-        self.next = next(self._blocks, ())
+        self.next, self.shared = next(self._blocks, ((), None))
         self._left -= sum(map(len, self.next))
 
 
-def _blocks(tree: Any, size: int, limits: M.Limits) -> Iterator[tuple[Buffer, ...]]:
+def _blocks(tree: Any, size: int, limits: M.Limits) -> Iterator[tuple[tuple[Buffer, ...], Shared | None]]:
     if isinstance(tree, Packed):
-        return ((block,) for block in tree.blocks(size))
-    return M.encode_blocks(tree, size, limits=limits)
+        return (((content,), shared) for content, shared in tree.blocks(size))
+    return ((pieces, None) for pieces in M.encode_blocks(tree, size, limits=limits))

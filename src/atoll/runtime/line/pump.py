@@ -41,6 +41,7 @@ class Pump:
         # A pipe over a socket of this process's own saves some ways through the event loop.
         self._post: Callable[..., bool] | None = getattr(pipe, "post", None)
         self._feed: Callable[..., Awaitable[None]] | None = getattr(pipe, "feed", None)
+        self._joins: bool = getattr(pipe, "joins", False)  # and one that joins parts sends what others have joined
         self._farewell: str | None = None  # what the other end said last
 
     def start(self) -> asyncio.Task[str]:
@@ -169,7 +170,7 @@ class Pump:
                     self._begun = False
                     await self.pipe.send()
                 continue
-            parts = frame.parts
+            parts = frame.block if self._joins else frame.parts
             size, began = self._count(parts), clock()
             await self.pipe.send(*parts)
             self.turns.pace.took(size, clock() - began)

@@ -36,7 +36,7 @@ class Pipe(Protocol):
     """Blocks of bytes in both directions, in order, back-pressured; it dies with its connection.
 
     One task sends at a time, and one receives. A pipe may also have ``post`` and ``feed``, which spare ways through the event loop: see
-    ``FramedPipe``.
+    ``FramedPipe``; and ``joins``, if it copies what it is given in parts.
 
     Attributes:
         peer: who is at the other end, as TLS and the certificate have it.

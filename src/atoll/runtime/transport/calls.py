@@ -43,10 +43,15 @@ def stay() -> None:
 class GrpcPipe:
     """A pipe over one call.
 
+    Attributes:
+        joins: what it is given in parts it joins to one.
+
     Args:
         peer: who is at the other end.
         call: what reads and writes: a call at the end that dialled, the call's context at the other.
     """
+
+    joins = True
 
     def __init__(self, peer: Peer, call: Any) -> None:
         self.peer = peer
