@@ -365,6 +365,24 @@ def test_a_message_that_was_refused_while_nobody_waited_is_refused_to_the_next()
     run(play())
 
 
+def test_whoever_is_stopped_once_all_has_gone_drops_nothing() -> None:
+    async def play() -> None:
+        async with two(Settings(window=5 << 20)) as lines:
+            here, there = await joined(*lines)
+            tree = {"w": np.arange(1_000_000.0)}  # more than the window: its last block goes as word comes
+            sending = asyncio.create_task(here.send(tree))
+            waiting = asyncio.create_task(there.recv())
+            while here.outbox.next < 9:  # its opening, and eight blocks
+                await asyncio.sleep(0)
+            sending.cancel()
+            await asyncio.wait([sending])
+            assert sending.cancelled()
+            assert M.equal(await waiting, tree)
+            assert here.outbox.next == 9
+
+    run(play())
+
+
 def test_a_stalled_channel_stalls_no_other_and_holds_no_more_than_its_window() -> None:
     async def play() -> None:
         settings = Settings(window=1 << 20, block=1 << 16)

@@ -104,7 +104,7 @@ class Channel:
                 if outgoing.fault is not None:
                     raise outgoing.fault
             except BaseException:
-                if outgoing.begun and not self.closed:
+                if outgoing.begun and not (outgoing.done or self.closed):
                     self.outbox.put(Kind.DATA, END | DROP, b"")
                     self.line.ready(self)
                 raise
@@ -200,8 +200,7 @@ class Channel:
     def consumed(self, count: int, room: int | None = None) -> None:
         """The other end has consumed so many frames, and may have said for how many bytes it has room."""
         self.outbox.consumed(count, room)
-        if self._given():  # or it waits for the next word
-            self._freed.set()
+        self._room_came()
 
     def asked(self) -> None:
         """The other end waits to hear that all that came is consumed."""
@@ -211,8 +210,9 @@ class Channel:
 
     def resumed(self, received: int, consumed: int) -> None:
         """There is a new connection; so much has arrived at the other end, and was consumed."""
-        self.consumed(consumed)
+        self.outbox.consumed(consumed)
         self.outbox.rewind(received)
+        self._room_came()
 
     def lose(self, error: Exception) -> None:
         """The line is lost; what came may still be read."""
@@ -256,6 +256,10 @@ class Channel:
         if self.outbox.must_ask():
             self.line.ask(self)
         return False
+
+    def _room_came(self) -> None:
+        if self._given():  # or whoever sends waits for the next word
+            self._freed.set()
 
     async def _word(self) -> None:
         """Wait until there may be room, or the channel is closed."""

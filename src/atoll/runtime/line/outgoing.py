@@ -79,6 +79,7 @@ class Outgoing:
         next: the pieces of the block that goes next; none: all have gone, or there was a fault.
         last: whether it is the last.
         begun: whether one has gone.
+        done: whether all have.
         settled: whether nothing changes the pieces before they are sent.
         shared: the block, where others send it as well.
         fault: why there is no other.
@@ -92,7 +93,6 @@ class Outgoing:
         self.begun = False
         self.fault: Exception | None = None
         self._left = tree.nbytes if self.settled else M.nbytes(tree, limits=limits)
-        self._size = size
         self._blocks = _blocks(tree, size, limits)
         self.next: tuple[Buffer, ...] = ()
         self.shared: Shared | None = None
@@ -101,6 +101,10 @@ class Outgoing:
     @property
     def last(self) -> bool:  # noqa: D102 - see the class
         return not self._left
+
+    @property
+    def done(self) -> bool:  # noqa: D102 - see the class
+        return not self.next and self.fault is None
 
     def gone(self) -> None:
         """The next block has gone."""
