@@ -162,10 +162,12 @@ class Wire:
 
 
 @task
-async def tells(island, peers, count):
+async def tells(island, peers, count, fails=False):
     """Speaks and does not listen."""
     for i in range(count):
         await peers.send("b", i)
+    if fails:
+        raise ValueError("it gives up")
 
 
 async def begun(role):
@@ -224,6 +226,22 @@ def test_words_of_many_messages_go_in_few_frames():
     assert [len(frame["words"]) for frame in frames[:-1]] == [WORDS, 90]
     assert all(word[:2] == ["sent", "b"] for frame in frames[:-1] for word in frame["words"])
     assert direct == WORDS + 90  # one was seen to begin; the last says that the role has ended
+
+
+def test_only_the_server_tells_that_a_role_failed():
+    """Else what the other roles make of its end may reach the server first, and is told in place of the error."""
+
+    async def main():
+        server, neighbour, serving = await begun(tells.with_args(count=2, fails=True))
+        assert (await server.sent.get())["op"] == "words"
+        told = (await server.sent.get())["error"]
+        server.came.put_nowait(LinkClosed("the session is over"))
+        await serving
+        return told, [neighbour.sent.get_nowait()["op"] for _ in range(neighbour.sent.qsize())]
+
+    told, direct = asyncio.run(main())
+    assert "it gives up" in str(told)
+    assert direct == ["hand"]  # behind the one that was seen to begin
 
 
 HAND = {"op": "hand", "session": 5, "role": "a", "message": {"x": np.zeros(1)}, "time": 0.0}

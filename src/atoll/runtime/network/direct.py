@@ -15,7 +15,7 @@ The walk of a message from role ``a`` at site A to role ``b`` at site B:
 ```
 server ─ meet ──► A, B       roles are announced: what is said to them is kept until they begin; each answers whom it has links to
 server ─ role ──► A, B       the roles begin, with the names of those whom they reach directly, and by which site
-A      ─ hand ──► B          the message itself, over the link; the end of the role follows its last message there ("gone")
+A      ─ hand ──► B          the message itself, over the link; the role's end, if it ended well, follows its last message ("gone")
 A      ─ words ─► server     ["sent", "b", bytes]: meters, `said`, the count of messages on their way
 B      ─ words ─► server     ["took", "a"]: the clock of b (`atoll.core.lamport`)
 B      ─ waits ─► server     after its words: whom b waits for, and how many of their messages it has had

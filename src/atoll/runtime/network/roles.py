@@ -213,7 +213,7 @@ class Roles:
     async def _role(self, frame: Any, peers: LocalPeers) -> None:
         events: list[Any] = []
         answer = await answer_of(self._play(frame, peers, events))
-        self._end((frame["session"], frame["role"]))
+        self._end((frame["session"], frame["role"]), well="error" not in answer)
         self._say({"op": "answer", "number": frame["number"], "events": events, **answer})
 
     async def _play(self, frame: Any, peers: LocalPeers, events: list[Any]) -> dict[str, Any]:
@@ -229,12 +229,15 @@ class Roles:
         resident.parking.park(request, ran)
         return {"ran": pack_ran(replace(ran, state=None, changed=False))}
 
-    def _end(self, key: Key) -> None:
-        """Tell what the role has said, to the server and to those who may wait for more of it."""
+    def _end(self, key: Key, *, well: bool) -> None:
+        """Tell what the role has said, to the server and, where all went well, to those who may wait for more of it.
+
+        After an error the server stops them: had they heard of the end sooner, what they make of it might be told in place of the error.
+        """
         session, role = key
         account = self._accounts.pop(key)
         account.tell()
-        for other, site in account.reached.items():
+        for other, site in account.reached.items() if well else ():
             self._say({"op": "gone", "session": session, "role": other, "source": role}, site)
         self._actors.end(key)
         self._tidy(session)
