@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from curved_toys import spd
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from atoll.learn.curvature import (
@@ -70,6 +70,26 @@ def test_least_squares_give_the_pseudo_inverse_of_what_is_singular_or_indefinite
         expected = np.linalg.pinv(matrix, rcond=1e-9) @ b
     np.testing.assert_allclose(ravel(state["x"]), expected, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(ravel(state["image"]), matrix @ b, atol=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS, st.integers(0, 5), st.sampled_from([0.0, 1e-6, 0.09]), st.sampled_from([np.float64, np.float32]))
+@example(1, 2, 0.0, np.float64)
+@example(0, 0, 0.09, np.float32)
+def test_least_squares_stay_where_they_are_once_only_rounding_is_left(seed, missing, damping, dtype):
+    draw = np.random.default_rng(seed)
+    turn, _ = np.linalg.qr(draw.normal(size=(6, 6)))
+    values = draw.choice([-1.0, 1.0], size=6) * draw.uniform(0.5, 2.0, size=6)
+    values[:missing] = 0.0
+    matrix, b = (turn @ np.diag(values) @ turn.T).astype(dtype), draw.normal(size=6).astype(dtype)
+    state = least_squares_begin(tree(b))
+    for _ in range(40):
+        state = least_squares_step(state, acting(matrix), damping)
+    assert ravel(state["x"]).dtype == dtype
+    inverse = np.divide(values, values**2 + damping, out=np.zeros(6), where=values != 0)
+    expected = turn @ (inverse * (turn.T @ b))
+    error = np.linalg.norm(ravel(state["x"]) - expected) / np.linalg.norm(expected)
+    assert error < 1e4 * np.finfo(dtype).eps
 
 
 def test_trees_and_vectors_and_dtypes():

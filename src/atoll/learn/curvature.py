@@ -61,8 +61,8 @@ def pick(condition: Any, a: Tree, b: Tree) -> Tree:
 
 def ratio(a: Any, b: Any) -> Any:
     """``a / b`` for scalars where ``b > 0``, else 0."""
-    positive = b > 0
-    return T.where(positive, a / T.where(positive, b, b * 0 + 1), a * 0)
+    choose, positive = T.namespace(b).where, b > 0
+    return choose(positive, a / choose(positive, b, b * 0 + 1), a * 0)
 
 
 def cg_begin(b: Tree) -> Tree:
@@ -79,8 +79,9 @@ def cg_step(state: Tree, apply: Apply) -> Tree:
     x, r, p = state["x"], state["residual"], state["toward"]
     turned = apply(p)
     curve, size = T.dot(p, turned), T.dot(r, r)
-    first = T.where(T.dot(x, x) > 0, size * 0, size * 0 + 1)
-    alpha = T.where(curve > 0, ratio(size, curve), first)
+    choose = T.namespace(size).where  # of scalars: there is no tree to walk
+    first = choose(T.dot(x, x) > 0, size * 0, size * 0 + 1)
+    alpha = choose(curve > 0, ratio(size, curve), first)
     goes = ratio(curve, curve)
     left = T.scale(T.sub(r, T.scale(turned, alpha)), goes)
     beta = ratio(T.dot(left, left), size)
@@ -103,7 +104,8 @@ def damped(apply: Apply, weight: Any) -> Apply:
 def least_squares_begin(b: Tree) -> Tree:
     """The state of ``least_squares_step`` before the first iteration, ``x = 0``; ``"image"`` will hold ``A b``."""
     zero = T.zeros_like(b)
-    return {"x": zero, "residual": b, "toward": zero, "size": T.dot(zero, zero), "image": zero}
+    nothing = T.dot(zero, zero)
+    return {"x": zero, "residual": b, "toward": zero, "size": nothing, "stretch": nothing, "image": zero}
 
 
 def least_squares_step(state: Tree, apply: Apply, damping: float = 0.0) -> Tree:
@@ -111,19 +113,29 @@ def least_squares_step(state: Tree, apply: Apply, damping: float = 0.0) -> Tree:
 
     Conjugate gradients on the normal equations without forming them (CGLS; Paige, Saunders 1982): goes to the pseudo-inverse ``A^+ b``, and
     with damping to ``(A^2 + damping I)^-1 A b``. Two products with ``A`` an iteration; the condition number counts twice.
+
+    Once the slope ``s = A r - damping x`` is no more than the rounding of its terms, ``||s||^2 <= (64 eps)^2 (||A||^2 + damping) (||r||^2 +
+    damping ||x||^2)`` with the ``||A||`` seen so far, the iteration stays where it is: to follow rounding leads away without bound.
     """
     x, r = state["x"], state["residual"]
     slope = T.sub(apply(r), T.scale(x, damping))
     size = T.dot(slope, slope)
+    xp = T.namespace(size)
+    rounding = (64 * xp.finfo(size.dtype).eps) ** 2 * (state["stretch"] + damping)
+    heard = size > rounding * (T.dot(r, r) + damping * T.dot(x, x))
     toward = T.add(slope, T.scale(state["toward"], ratio(size, state["size"])))
     turned = apply(toward)
-    alpha = ratio(size, T.dot(turned, turned) + damping * T.dot(toward, toward))
+    length, stretched = T.dot(toward, toward), T.dot(turned, turned)
+    # The least along ``toward``, wherever rounding has turned it.
+    least = ratio(T.dot(slope, toward), stretched + damping * length)
+    alpha = xp.where(heard, least, size * 0)
     seen = T.dot(state["image"], state["image"]) > 0
     return {
         "x": T.add(x, T.scale(toward, alpha)),
         "residual": T.sub(r, T.scale(turned, alpha)),
         "toward": toward,
         "size": size,
+        "stretch": xp.maximum(state["stretch"], ratio(stretched, length)),
         "image": pick(seen, state["image"], slope),
     }
 
