@@ -156,6 +156,20 @@ def test_digits_are_those_that_scikit_learn_loads(monkeypatch):
     assert (asked.x.dtype, asked.y.dtype) == (digits.x.dtype, digits.y.dtype)
 
 
+@pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer"])
+def test_tables_are_those_that_scikit_learn_loads(monkeypatch, name):
+    from sklearn import datasets
+
+    raw, read = getattr(datasets, f"load_{name}")(), getattr(atoll.data, name)(test=0)
+    monkeypatch.setattr(Path, "is_file", lambda path: False)
+    for data in (read, getattr(atoll.data, name)(test=0)):
+        assert np.array_equal(data.x, raw.data.astype(np.float32))
+        assert np.array_equal(data.y, raw.target)
+        assert data.y.dtype == raw.target.dtype
+        assert data.about.labels == tuple(str(label) for label in raw.target_names)
+        assert data.about.features == tuple(str(feature) for feature in raw.feature_names)
+
+
 def test_digits_are_scaled_and_may_be_images():
     flat, images = atoll.data.digits(), atoll.data.digits(flat=False)
     assert flat.x.min() == 0.0
@@ -176,8 +190,9 @@ def test_the_front_pages_example():
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(MissingExtraError, match=r'pip install "atoll\[sklearn\]"'):
-        atoll.data.digits()
+    for load in (atoll.data.digits, atoll.data.iris):
+        with pytest.raises(MissingExtraError, match=r'pip install "atoll\[sklearn\]"'):
+            load()
 
 
 def test_importing_the_room_imports_numpy_only():

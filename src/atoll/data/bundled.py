@@ -16,6 +16,16 @@ from .dataset import Dataset
 
 __all__ = ["breast_cancer", "diabetes", "digits", "iris", "linnerud", "wine"]
 
+_FLOWER = ("sepal length (cm)", "sepal width (cm)", "petal length (cm)", "petal width (cm)")
+_CHEMICAL = (
+    *("alcohol", "malic_acid", "ash", "alcalinity_of_ash", "magnesium", "total_phenols", "flavanoids"),
+    *("nonflavanoid_phenols", "proanthocyanins", "color_intensity", "hue", "od280/od315_of_diluted_wines", "proline"),
+)  # fmt: skip
+_OF_NUCLEI = (
+    *("radius", "texture", "perimeter", "area", "smoothness"),
+    *("compactness", "concavity", "concave points", "symmetry", "fractal dimension"),
+)
+
 
 def digits(*, flat: bool = True, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
     """Load 1,797 handwritten digits of 8 by 8 pixels, 10 classes; ``x`` is float32 in [0, 1].
@@ -28,7 +38,7 @@ def digits(*, flat: bool = True, test: float = 0.2, seed: int | Rng = 0) -> Data
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
-    pixels, y = _digits()
+    pixels, y = _rows("digits", "digits.csv.gz")
     x = (pixels / 16.0).astype(np.float32)
     return _dataset(
         "digits",
@@ -53,7 +63,10 @@ def iris(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
-    return _classes("iris", "Fisher: The use of multiple measurements in taxonomic problems, 1936", test, seed)
+    x, y = _rows("iris", "iris.csv", above=1)
+    citation = "Fisher: The use of multiple measurements in taxonomic problems, 1936"
+    species = ["setosa", "versicolor", "virginica"]
+    return _dataset("iris", x.astype(np.float32), y, "classification", citation, species, list(_FLOWER), test, seed)
 
 
 def wine(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
@@ -66,7 +79,9 @@ def wine(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
-    return _classes("wine", "Aeberhard and Forina: Wine, UCI, 1991", test, seed)
+    x, y = _rows("wine", "wine_data.csv", above=1)
+    citation, cultivars = "Aeberhard and Forina: Wine, UCI, 1991", ["class_0", "class_1", "class_2"]
+    return _dataset("wine", x.astype(np.float32), y, "classification", citation, cultivars, list(_CHEMICAL), test, seed)
 
 
 def breast_cancer(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
@@ -80,7 +95,10 @@ def breast_cancer(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
         MissingExtraError: scikit-learn is not installed.
     """
     citation = "Wolberg, Mangasarian, Street, Street: Breast cancer Wisconsin (diagnostic), UCI, 1995"
-    return _classes("breast_cancer", citation, test, seed, task="binary")
+    x, y = _rows("breast_cancer", "breast_cancer.csv", above=1)
+    labels = ["malignant", "benign"]
+    names = [form.format(part) for form in ("mean {}", "{} error", "worst {}") for part in _OF_NUCLEI]
+    return _dataset("breast_cancer", x.astype(np.float32), y, "binary", citation, labels, names, test, seed)
 
 
 def diabetes(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
@@ -117,27 +135,26 @@ def linnerud(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
     return _dataset("linnerud", raw.data.astype(np.float32), y, "regression", citation, [], names, test, seed)
 
 
-def _digits() -> tuple[Array, Array]:
-    """Rows of 64 pixels from 0 to 16, and the digits: from scikit-learn's file, without loading scikit-learn, which takes longer than most runs."""
+def _rows(name: str, file: str, above: int = 0) -> tuple[Array, Array]:
+    """Features and classes, from scikit-learn's file without loading scikit-learn, which takes longer than most runs.
+
+    Args:
+        name: what scikit-learn calls it: it is asked where the file lies elsewhere.
+        file: the class in the last column.
+        above: lines of it that are no rows.
+    """
     found = importlib.util.find_spec("sklearn")
     for folder in (found.submodule_search_locations or ()) if found else ():
-        file = Path(folder, "datasets", "data", "digits.csv.gz")
-        if file.is_file():
-            table = np.loadtxt(file, delimiter=",")
+        path = Path(folder, "datasets", "data", file)
+        if path.is_file():
+            table = np.loadtxt(path, delimiter=",", skiprows=above)
             return table[:, :-1], table[:, -1].astype(int)
-    raw = _raw("digits")
+    raw = _raw(name)
     return raw.data, raw.target
 
 
 def _raw(name: str) -> Any:
     return getattr(need("sklearn.datasets", "sklearn", f"the data set {name!r}"), f"load_{name}")()
-
-
-def _classes(name: str, citation: str, test: float, seed: int | Rng, task: str = "classification") -> Dataset:
-    raw = _raw(name)
-    labels = [str(label) for label in raw.target_names]
-    names = [str(feature) for feature in raw.feature_names]
-    return _dataset(name, raw.data.astype(np.float32), raw.target, task, citation, labels, names, test, seed)
 
 
 def _dataset(
