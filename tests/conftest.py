@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 import sys
@@ -16,6 +15,8 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+
+from atoll.runtime.heap import loading  # noqa: E402
 
 pytest_plugins = ["hangs"]
 
@@ -42,13 +43,11 @@ def pytest_collection() -> Iterator[None]:
     every test module, which takes longer than all else of collecting; where the environment forbids bytecode, it would be for every run anew.
     """
     forbidden, sys.dont_write_bytecode = sys.dont_write_bytecode, False
-    gc.disable()
     try:
-        return (yield)
+        with loading():
+            return (yield)
     finally:
         sys.dont_write_bytecode = forbidden
-        gc.enable()
-        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

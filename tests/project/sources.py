@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from atoll.runtime.heap import loading
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "atoll"
 
@@ -59,7 +61,8 @@ class Module:
 
 @cache
 def _parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    with loading():  # to look for garbage among growing trees takes longer than parsing
+        return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import statistics
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from functools import cache
 
 from sources import Module, modules
@@ -15,12 +16,12 @@ NINETIETH = 300  # code lines that nine modules in ten stay under
 FUNCTION = 60  # code lines of a function
 
 
-def code_lines(text: str) -> set[int]:
-    """The lines that hold code: no blanks, comments or docstrings."""
+def code_lines(text: str, nodes: Iterable[ast.AST]) -> set[int]:
+    """The lines that hold code: no blanks, comments or docstrings; of a text and the nodes of its tree."""
     rows = enumerate(map(str.strip, text.split("\n")), 1)
     written = {number for number, row in rows if row and not row.startswith("#")}
     inside, docstrings = set[int](), set[int]()
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes:
         if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)):
             inside |= _lines(node)  # where blanks and hashes are text
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -35,7 +36,7 @@ def _lines(node: ast.expr | ast.stmt) -> set[int]:
 @cache
 def lines_of(module: Module) -> list[int]:
     """The lines of a file that hold code, in order."""
-    return sorted(code_lines(module.text))
+    return sorted(code_lines(module.text, module.nodes))
 
 
 def test_no_module_passes_the_cap() -> None:
@@ -66,4 +67,5 @@ def test_no_junk_drawers() -> None:
 
 
 def test_code_lines_counts_code() -> None:
-    assert code_lines('"""Doc."""\n\n# why\nx = 1\ny = """a\n\n#b"""\n') == {4, 5, 6, 7}
+    text = '"""Doc."""\n\n# why\nx = 1\ny = """a\n\n#b"""\n'
+    assert code_lines(text, ast.walk(ast.parse(text))) == {4, 5, 6, 7}

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from sources import ROOT, Module, imports, modules
 
+from atoll.runtime.heap import loading
+
 Nodes = Sequence[ast.AST]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
@@ -159,8 +161,9 @@ def test_every_expected_error_is_expected_with_its_text() -> None:
 
 @cache
 def _calls_of(path: Path) -> list[tuple[str, ast.Call]]:
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    return [(_dotted(node.func), node) for node in nodes if isinstance(node, ast.Call)]
+    with loading():
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        return [(_dotted(node.func), node) for node in nodes if isinstance(node, ast.Call)]
 
 
 def _calls(path: Path, dotted: str) -> Iterator[int]:

@@ -77,3 +77,27 @@ def test_threads_share_one_heap(told: str) -> None:
         [sys.executable, "-c", COUNT_HEAPS, told], env=clean, capture_output=True, text=True, check=True
     ).stdout
     assert (found.count("<heap nr=") == 1) is (told == "told")
+
+
+LOAD = """
+import gc
+{before}
+from atoll.runtime.heap import loading
+
+try:
+    with loading():
+        assert not gc.isenabled()
+        assert gc.get_freeze_count() == 0
+        import {module}
+except ImportError:
+    pass
+print(gc.isenabled(), gc.get_freeze_count() > 1000)
+"""
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "True True"), ("gc.disable()", "False True")])
+@pytest.mark.parametrize("module", ["json", "absent_module"])
+def test_no_garbage_is_looked_for_while_modules_are_loaded(before: str, after: str, module: str) -> None:
+    text = LOAD.format(before=before, module=module)
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == after

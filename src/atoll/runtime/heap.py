@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-__all__ = ["keep_freed_memory", "share_one_heap"]
+__all__ = ["keep_freed_memory", "loading", "share_one_heap"]
 
 # glibc's malloc.h
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -37,6 +39,22 @@ def share_one_heap() -> bool:
         Whether it was done.
     """
     return _told({_ARENA_MAX: 1})
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Collect no garbage while modules are loaded, and never look for any among what they are made of.
+
+    Loading a thousand modules makes hardly anything but objects that stay: looking through them again and again takes a fifth of the time.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if collecting:
+            gc.enable()
 
 
 def _told(options: Mapping[int, int]) -> bool:

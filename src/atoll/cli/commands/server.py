@@ -27,9 +27,11 @@ def command(
     json: Json = False,
 ) -> int:
     """Serve a project: accept sites and people, schedule jobs, keep results. Runs until Ctrl-C; killed, it goes on where it was."""
-    from atoll.runtime.fronts.server import Server
-    from atoll.runtime.handles import raise_handles
-    from atoll.runtime.heap import share_one_heap
+    from atoll.runtime.heap import loading, share_one_heap
+
+    with loading():
+        from atoll.runtime.fronts.server import Server
+        from atoll.runtime.handles import raise_handles
 
     share_one_heap()
     output, opened = output_of(context), open_kit(kit, passphrase_file)

@@ -46,9 +46,12 @@ def command(
     json: Json = False,
 ) -> int:
     """Join a project with this organisation's data. Opens no port, unless with --direct; runs until Ctrl-C; killed, its jobs go on where they were."""
-    from atoll.runtime.fronts.site import Site
-    from atoll.runtime.work import site_spec
-    from atoll.runtime.work.headers import look_at_headers
+    from atoll.runtime.heap import loading
+
+    with loading():
+        from atoll.runtime.fronts.site import Site
+        from atoll.runtime.work import site_spec
+        from atoll.runtime.work.headers import look_at_headers
 
     output, opened = output_of(context), open_kit(kit, passphrase_file)
     place = (folder or Path(opened.name)).absolute()

@@ -1,5 +1,8 @@
 """``python -m atoll.runtime.work SOCKET ORDER``: see `atoll.runtime.work.process`."""
 
-from .process import start
+from atoll.runtime.heap import loading
+
+with loading():
+    from .process import start
 
 start()
