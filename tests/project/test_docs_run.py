@@ -16,10 +16,12 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from forked import Parent
 from sources import ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
@@ -94,10 +96,18 @@ def script(page: str) -> str:
     return "\n".join(lines)
 
 
-def _run(text: str, name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def parent() -> Iterator[Parent]:
+    """Of all scripts of this module."""
+    made = Parent()
+    yield made
+    made.close()
+
+
+def _run(parent: Parent, text: str, name: str, folder: Path) -> tuple[int, str]:
     file = folder / f"{name}.py"
     file.write_text(text + "\n", encoding="utf-8")
-    return _finish([sys.executable, "-W", "error", file.name], folder, dict(os.environ))
+    return parent.run(file, PATIENCE)
 
 
 def _finish(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -121,15 +131,15 @@ WITH_CODE = [page for page in PAGES if script(page.read_text(encoding="utf-8"))]
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    done = _run(script(page.read_text(encoding="utf-8")), "page_" + page.stem.replace("-", "_"), tmp_path)
-    assert done.returncode == 0, f"{page.relative_to(ROOT)}:\n{done.stderr}"
+def test_the_code_of_a_page_runs(parent: Parent, page: Path, tmp_path: Path) -> None:
+    code, said = _run(parent, script(page.read_text(encoding="utf-8")), "page_" + page.stem.replace("-", "_"), tmp_path)
+    assert code == 0, f"{page.relative_to(ROOT)}:\n{said}"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_runs(example: Path, tmp_path: Path) -> None:
-    done = _run(example.read_text(encoding="utf-8"), example.stem, tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_an_example_runs(parent: Parent, example: Path, tmp_path: Path) -> None:
+    code, said = _run(parent, example.read_text(encoding="utf-8"), example.stem, tmp_path)
+    assert code == 0, said
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -302,7 +312,39 @@ def test_a_shell_that_ends_before_it_says_its_word_fails_the_page(tmp_path: Path
     assert "sorry" in done.stdout
 
 
-def test_a_wrong_page_fails(tmp_path: Path) -> None:
-    done = _run(script("# T\n\n```python\nx = 1\nassert x == 2\n```"), "wrong", tmp_path)
-    assert done.returncode == 1
-    assert 'File "wrong.py", line 5' in done.stderr or 'wrong.py", line 5' in done.stderr
+def test_a_wrong_page_fails(parent: Parent, tmp_path: Path) -> None:
+    code, said = _run(parent, script("# T\n\n```python\nx = 1\nassert x == 2\n```"), "wrong", tmp_path)
+    assert code == 1
+    assert 'File "wrong.py", line 5' in said
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("torch.zeros(3)", "name 'torch' is not defined"),
+        ("import sys; sys.modules['torch']", "KeyError: 'torch'"),
+        ("import forked", "No module named 'forked'"),
+        ("import warnings; warnings.warn('old')", "UserWarning: old"),
+    ],
+)
+def test_a_page_finds_nothing_that_it_did_not_import(parent: Parent, tmp_path: Path, text: str, told: str) -> None:
+    code, said = _run(parent, text, "page", tmp_path)
+    assert (code, told in said) == (1, True), said
+
+
+def test_a_page_is_a_process_of_its_own(parent: Parent, tmp_path: Path) -> None:
+    lines = [
+        "import torch.nn, __main__, os, sys",
+        "assert __name__ == '__main__' and __main__.lines == 7",
+        "sys.exit(9)",
+    ]
+    assert _run(parent, "lines = 7\n" + "\n".join(lines), "page", tmp_path) == (9, "")
+    assert _run(parent, "import os; os.kill(os.getpid(), 9)", "page", tmp_path) == (-9, "")
+    assert _run(parent, "import atexit; atexit.register(print, 'end')", "page", tmp_path) == (0, "end\n")
+
+
+def test_a_page_that_never_ends_is_aborted_and_says_where_it_was(parent: Parent, tmp_path: Path) -> None:
+    file = tmp_path / "page.py"
+    file.write_text("import signal\n\nsignal.pause()\n")
+    with pytest.raises(TimeoutError, match=r'(?s)not done after 1 s.*File "page.py", line 3'):
+        parent.run(file, 1.0)
