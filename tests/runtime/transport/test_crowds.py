@@ -49,12 +49,12 @@ def test_the_table_is_read_for_some_of_a_crowd_and_the_next_look_finds_the_other
     async def play() -> None:
         watch = Handshakes(RefusalLog())
         watch._table = True
-        watch.port = 4711
+        watch.at(4711)
         for number in range(1000):
             table.rows["10.0.0.1", number] = 1  # established
             watch.begun()
         # 0.1 s of reading at once, and a twentieth of the time since: 21 or 22 readings of 5 ms
-        assert 20 <= table.readings <= 23
+        assert 21 <= table.readings <= 24  # one of them at the beginning
         await asyncio.sleep(0)  # what threads of gRPC's have said is heard
         for number in range(999):
             watch.called(f"ipv4:10.0.0.1:{number}")
@@ -68,6 +68,41 @@ def test_the_table_is_read_for_some_of_a_crowd_and_the_next_look_finds_the_other
         asyncio.run(play())
     (line,) = caplog.messages
     assert line.startswith("a connection from 10.0.0.1:999 is refused")
+
+
+def test_of_a_crowd_that_has_left_before_anybody_looked_everyone_is_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = Table()
+    monkeypatch.setattr(handshakes, "connections_to", table.read)
+    monkeypatch.setattr(handshakes, "time", table)
+
+    async def play() -> None:
+        refused = RefusalLog()
+        watch = Handshakes(refused)
+        watch._table = True
+        table.rows["10.0.0.9", 1] = 6  # of a server that was here before
+        watch.at(4711)
+        for number in range(100):
+            table.rows["10.0.0.1", number] = 1
+            watch.begun()
+            if number >= 50:  # beyond what is read, and gone at once
+                del table.rows["10.0.0.1", number]
+        await asyncio.sleep(0)
+        for number in range(50):
+            watch.called(f"ipv4:10.0.0.1:{number}")
+            watch.called(f"ipv4:10.0.0.1:{number}")  # another call over the same connection
+        watch._look()
+        watch._look()
+        watch.close()
+        refused.close()
+
+    with caplog.at_level(logging.WARNING, "atoll.runtime"):
+        asyncio.run(play())
+    *lines, last = caplog.messages
+    assert len(lines) == 10
+    assert all(line.startswith("a connection is refused: it ended before its handshake was done") for line in lines)
+    assert last.startswith("40 more connections from somewhere were refused")
 
 
 def test_a_crowd_that_says_nothing_is_turned_out_and_who_shows_a_certificate_is_let_in(

@@ -1,7 +1,8 @@
 """Connections that never became a call: gRPC refuses a wrong certificate by itself, and tells nobody who came.
 
 gRPC asks for the server's certificate whenever somebody connects, which is where this listens; the system's table of connections (proc(5),
-``net/tcp``) says from where. What then ends without a call is said in the log. Where there is no such table, the line has no address.
+``net/tcp``) says from where. What then ends without a call is said in the log. Where there is no such table, or a connection was over before
+anybody looked, the line has no address: all are counted, so that none is left out.
 """
 
 from __future__ import annotations
@@ -37,17 +38,14 @@ class Handshakes:
 
     Args:
         refused: where it says who did not.
-
-    Attributes:
-        port: the port; set once it is known.
     """
 
     def __init__(self, refused: RefusalLog) -> None:
-        self.port = 0
+        self._port = 0
         self._refused = refused
         self._loop = asyncio.get_running_loop()
         self._table = _TABLES[0].exists()
-        self._uncalled = 0  # where there is no table
+        self._uncalled = 0  # who connected, less who called and of whom it was said that they did not
         self._pending: set[Remote] = set()
         self._called: set[Remote] = set()
         self._last: set[Remote] = set()
@@ -55,6 +53,12 @@ class Handshakes:
         self._closed = False
         self._unseen = False  # somebody came for whom the table was not read
         self._allowed, self._since = _BURST, time.monotonic()  # seconds of reading, and when that was
+
+    def at(self, port: int) -> None:
+        """Watch this port; what has ended there before was no business of this listener."""
+        self._port = port
+        self._called = {remote for remote, state in connections_to(port).items() if state != _ESTABLISHED}
+        self._last = set(self._called)
 
     def begun(self) -> None:
         """Somebody has connected; called in a thread of gRPC's."""
@@ -69,7 +73,7 @@ class Handshakes:
         self._since = began
         if self._allowed <= 0:
             return None
-        rows = connections_to(self.port)
+        rows = connections_to(self._port)
         self._allowed -= time.monotonic() - began
         return rows
 
@@ -79,8 +83,8 @@ class Handshakes:
         Args:
             peer: as gRPC writes an address: ``ipv4:127.0.0.1:4711``.
         """
-        self._uncalled = max(0, self._uncalled - 1)
-        remote = remote_of(peer)
+        remote = remote_of(peer) if self._table else None
+        self._uncalled -= remote not in self._called
         if remote is not None:
             self._called.add(remote)
             self._pending.discard(remote)
@@ -92,23 +96,27 @@ class Handshakes:
             self._timer.cancel()
 
     def _came(self, rows: dict[Remote, int] | None) -> None:
-        self._uncalled += not self._table
+        self._uncalled += 1
         self._unseen |= rows is None
         if rows is not None:
             self._pending |= rows.keys() - self._called
         self._again(_EVERY if self._table else _LONG)
 
     def _again(self, after: float) -> None:
-        if self._timer is None and not self._closed and (self._pending or self._uncalled or self._unseen):
+        if self._timer is None and not self._closed and (self._pending or self._uncalled > 0 or self._unseen):
             self._timer = self._loop.call_later(after, self._look)
 
     def _look(self) -> None:
         self._timer = None
-        if not self._table:
-            self._refused.say("somewhere", _WHY, f"connections are refused, {self._uncalled} of them: {_WHY}")
-            self._uncalled = 0
-            return
-        rows = connections_to(self.port)
+        if self._table:
+            self._look_into(connections_to(self._port))
+        gone = self._uncalled - len(self._pending)
+        for _ in range(gone):
+            self._refused.say("somewhere", _WHY, f"a connection is refused: {_WHY}")
+        self._uncalled -= max(0, gone)
+        self._again(_EVERY)
+
+    def _look_into(self, rows: dict[Remote, int]) -> None:
         self._called &= rows.keys() | self._last  # what was read in another thread may be older than this
         self._last = set(rows)
         if self._unseen:
@@ -119,7 +127,7 @@ class Handshakes:
             self._refused.connection(host, port, _WHY)
         self._pending.difference_update(over)
         self._called.update(over)  # they linger in the table, and are not said twice
-        self._again(_EVERY)
+        self._uncalled -= len(over)
 
 
 def connections_to(port: int) -> dict[Remote, int]:

@@ -107,7 +107,7 @@ class GrpcTransport(Transport):
         except RuntimeError as error:
             await server.stop(None)
             raise OSError(f"cannot listen at {address}: {error}") from error
-        listening.handshakes.port = port
+        listening.handshakes.at(port)
         await server.start()
         listening.address = joined(host, port)
         return listening
