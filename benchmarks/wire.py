@@ -5,8 +5,9 @@
     python benchmarks/wire.py stream             # one part: stream, sites, memory
 
 stream   a server sends 18 MB to 10 clients, each sends 18 MB back; Line over gRPC beside a raw gRPC stream with the same options and blocks, Line
-         over TCP beside bare TLS sockets. Clients are in one process, the server in another. Variants take turns; medians of rounds, and the
-         processor time of both processes for a round, which says more where the machine is shared.
+         over TCP beside bare TLS sockets. Clients are in one process, the server in another. Variants take turns, in alternating order; of each turn
+         the medians of its rounds are compared, by seconds and by the processor time of both processes, which says more where the machine is
+         shared; medians and quartiles of the turns.
 sites    1,000 sites, one TLS connection each, in a few processes: 100 rounds of small messages; medians, and whether a reply was lost.
 memory   1 GiB to one client through a spool file: what either process holds beyond the tensor.
 """
@@ -284,25 +285,38 @@ def stream(quick: bool) -> dict[str, Any]:
     authority = Authority("bench")
     me = authority.issue("server", "hub")
     parties = [authority.issue("site", f"s{number}") for number in range(10)]
-    turns, rounds = (2, 3) if quick else (5, 6)
-    times: dict[str, list[Cost]] = {"grpc line": [], "grpc raw": [], "tcp line": [], "tcp raw": []}
-    for _ in range(turns):  # in turns, so that all meet the same machine
-        times["grpc line"] += asyncio.run(line_variant("grpc", me, parties, rounds))
-        times["grpc raw"] += asyncio.run(grpc_variant(me, parties, rounds))
-        times["tcp line"] += asyncio.run(line_variant("tcp", me, parties, rounds))
-        times["tcp raw"] += asyncio.run(tls_variant(me, parties, rounds))
-    median = {name: statistics.median(one.wall for one in values) for name, values in times.items()}
-    spent = {name: statistics.median(one.cpu for one in values) for name, values in times.items()}
+    turns, rounds = (2, 3) if quick else (12, 3)
+    variants: dict[str, Callable[[], Awaitable[list[Cost]]]] = {
+        "grpc line": lambda: line_variant("grpc", me, parties, rounds),
+        "grpc raw": lambda: grpc_variant(me, parties, rounds),
+        "tcp line": lambda: line_variant("tcp", me, parties, rounds),
+        "tcp raw": lambda: tls_variant(me, parties, rounds),
+    }
+    costs: dict[str, list[Cost]] = {name: [] for name in variants}  # of a turn, medians
+    for turn in range(turns):  # there and back again, so that all meet the same machine
+        for name in sorted(variants, reverse=bool(turn % 2)):
+            found = asyncio.run(variants[name]())
+            costs[name].append(Cost(*map(statistics.median, zip(*found, strict=True))))
+    median = {name: Cost(*map(statistics.median, zip(*values, strict=True))) for name, values in costs.items()}
     moved = 2 * SIZE * len(parties) / 1e6
     return {
-        "seconds a round": median,
-        "processor seconds a round": spent,
-        "MB/s": {name: moved / value for name, value in median.items()},
-        "line / raw over grpc": median["grpc raw"] / median["grpc line"],
-        "line / raw over tcp": median["tcp raw"] / median["tcp line"],
-        "line / raw over grpc, by processor time": spent["grpc raw"] / spent["grpc line"],
-        "line / raw over tcp, by processor time": spent["tcp raw"] / spent["tcp line"],
+        "seconds a round": {name: one.wall for name, one in median.items()},
+        "processor seconds a round": {name: one.cpu for name, one in median.items()},
+        "MB/s": {name: moved / one.wall for name, one in median.items()},
+        **{
+            f"line / raw over {kind}{by}": spread(
+                [r[i] / x[i] for r, x in zip(costs[f"{kind} raw"], costs[f"{kind} line"], strict=True)]
+            )
+            for i, by in enumerate(("", ", by processor time"))
+            for kind in ("grpc", "tcp")
+        },
     }
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Of the turns."""
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": middle, "lower quartile": low, "upper quartile": high}
 
 
 async def sites_over(kind: str, count: int, processes: int, rounds: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from atoll.core.records import Allowance
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import Peer
 from atoll.runtime.line import Block, Channel, Line, LineLost, Packed, Settings, local_line
-from atoll.runtime.line.frames import END, Frame, Kind, Shared, parse
+from atoll.runtime.line.frames import END, Frame, Kind, SharedContent, parse
 from atoll.runtime.line.incoming import Assembly
 from atoll.runtime.transport import local_pipe
 
@@ -108,16 +108,16 @@ def test_a_message_of_which_a_later_block_cannot_be_made_is_given_up(monkeypatch
 
 
 def test_lines_in_step_send_one_block_and_others_the_same_bytes() -> None:
-    shared = Shared(b"weights")
+    shared = SharedContent(b"weights")
     first, later = Frame(Kind.DATA, END, 1, 7, shared.content, shared=shared), Frame(Kind.DATA, END, 1, 8, b"weights")
-    (block,) = first.block
+    (block,) = first.joined
     assert block == b"".join(first.parts)
     assert shared.content == b"weights"
-    assert first._replace(content=shared.content).block[0] is block  # the next line sends the very same
-    (other,) = later._replace(shared=shared).block
+    assert first._replace(content=shared.content).joined[0] is block  # the next line sends the very same
+    (other,) = later._replace(shared=shared).joined
     assert other == b"".join(later.parts)
     assert parse(other)[:5] == later[:5]
-    assert first.block[0] is block  # what went elsewhere in between changes nothing
+    assert first.joined[0] is block  # what went elsewhere in between changes nothing
 
 
 def test_what_is_sent_may_change_afterwards() -> None:

@@ -155,13 +155,12 @@ class Channel:
         Raises:
             LinkClosed: the other end closed the channel, after everything that it sent, or the line is lost.
         """
-        if self.inbox.settle() and self.inbox.worth_telling():
-            self.line.tell(self)
+        if self.inbox.settle():
+            self._tell()
         while not len(self.inbox):
             await self._more()
         frame = self.inbox.lend()
-        if self.inbox.worth_telling():
-            self.line.tell(self)
+        self._tell()
         return Block(frame.content, frame.flags)
 
     def close(self, reason: str = "") -> None:
@@ -172,8 +171,8 @@ class Channel:
         self.inbox.discard()
         self._incoming.forget()
         self._wake()
-        if self._lost is None and self.inbox.worth_telling():
-            self.line.tell(self)
+        if self._lost is None:
+            self._tell()
 
     # For the line
 
@@ -183,8 +182,8 @@ class Channel:
         self.inbox.arrived(frame)
         if not self._receiving or self._gathered():
             self._moved.set()
-        if self.inbox.discarding and self.inbox.worth_telling():
-            self.line.tell(self)
+        if self.inbox.discarding:
+            self._tell()
 
     def ended(self, frame: Frame, reason: str) -> None:
         """The other end closes: answer, and let what came be read."""
@@ -194,8 +193,7 @@ class Channel:
             self.outbox.put(Kind.CLOSE, 0, b"")
             self.line.ready(self)
         self._wake()
-        if self.inbox.worth_telling():
-            self.line.tell(self)
+        self._tell()
 
     def consumed(self, count: int, room: int | None = None) -> None:
         """The other end has consumed so many frames, and may have said for how many bytes it has room."""
@@ -205,8 +203,7 @@ class Channel:
     def asked(self) -> None:
         """The other end waits to hear that all that came is consumed."""
         self.inbox.asked()
-        if self.inbox.worth_telling():
-            self.line.tell(self)
+        self._tell()
 
     def resumed(self, received: int, consumed: int) -> None:
         """There is a new connection; so much has arrived at the other end, and was consumed."""
@@ -241,7 +238,7 @@ class Channel:
         """Put in what there is room for of the message that somebody sends, if somebody does; whether that was the rest."""
         outgoing = self._outgoing
         while outgoing is not None and outgoing.next and not self.closed:
-            if not self._has_room(sum(map(len, outgoing.next))):
+            if not self._has_room(outgoing.size):
                 return False
             self.outbox.put(
                 Kind.DATA, END * outgoing.last, *outgoing.next, settled=outgoing.settled, shared=outgoing.shared
@@ -277,6 +274,11 @@ class Channel:
         self.outbox.put(Kind.DATA, block.flags, block.content, settled=True)
         self.line.ready(self)
 
+    def _tell(self) -> None:
+        """Let the other end know what was consumed, if that is worth a word."""
+        if self.inbox.worth_telling():
+            self.line.tell(self)
+
     async def _more(self) -> None:
         self._check()
         self._moved.clear()
@@ -286,8 +288,7 @@ class Channel:
         """Put what is here into the message that somebody waits for; whether it is whole."""
         while len(self.inbox) and not self._incoming.whole:
             self._incoming.add(self.inbox.pop(), self._taking)
-            if self.inbox.worth_telling():
-                self.line.tell(self)
+            self._tell()
         return self._incoming.whole
 
 

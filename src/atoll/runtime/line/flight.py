@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 from atoll.core.errors import ConfigError
 from atoll.runtime.transport.base import BLOCK
@@ -36,16 +36,18 @@ class Flight:
         if total <= 0:
             raise ConfigError(f"a flight of {total} bytes", where="line settings", remedy="give a number above 0")
         self.total = total
-        self._busy: WeakSet[Any] = WeakSet()  # a channel that is forgotten with its line has no share any more
+        # By identity; a channel that is forgotten with its line has no share any more.
+        self._busy: dict[int, ref[Any]] = {}
 
     def share(self, of: object) -> int:
         """What a channel's half may have on its way now."""
-        return max(LEAST, self.total // max(1, len(self._busy) + (of not in self._busy)))
+        return max(LEAST, self.total // (len(self._busy) + (id(of) not in self._busy)))
 
     def began(self, one: object) -> None:
         """Something of it is on its way."""
-        self._busy.add(one)
+        if (key := id(one)) not in self._busy:
+            self._busy[key] = ref(one, lambda _: self._busy.pop(key, None))
 
     def ended(self, one: object) -> None:
         """All of it was consumed."""
-        self._busy.discard(one)
+        self._busy.pop(id(one), None)

@@ -22,7 +22,7 @@ __all__ = [
     "END",
     "HEADER",
     "OVERHEAD",
-    "Shared",
+    "SharedContent",
     "TELL",
     "Frame",
     "Kind",
@@ -66,7 +66,7 @@ class Kind(IntEnum):
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-class Shared:
+class SharedContent:
     """Content that leaves on many lines. Lines that are in step give it the same header: it is joined with that once.
 
     Args:
@@ -94,16 +94,16 @@ class Frame(NamedTuple):
     seq: int
     content: Buffer
     whole: bytes = b""
-    shared: Shared | None = None
+    shared: SharedContent | None = None
 
     @property
     def parts(self) -> tuple[Buffer, ...]:
         """What is written: the whole block where it is at hand, else header and content."""
-        return (self.whole,) if self.whole else (HEADER.pack(*self[:4]), self.content)
+        return (self.whole,) if self.whole else (self.header(), self.content)
 
     @property
-    def block(self) -> tuple[Buffer, ...]:
-        """``parts``, for what joins them in any case."""
+    def joined(self) -> tuple[Buffer, ...]:
+        """``parts`` for a pipe that would join them: in one where others have, or will, send the same."""
         return self.parts if self.shared is None else (self.shared.after(self.header()),)
 
     @property

@@ -54,18 +54,19 @@ class Inbox:
             raise Violation(f"frame {frame.seq} of channel {self._channel} {what}: {self.received} is due")
         if self.reason is not None:
             raise Violation(f"frame {frame.seq} of channel {self._channel} follows its end")
-        if self.held + frame.cost > self._window + _SLACK:
+        cost, data = frame.cost, frame.kind is Kind.DATA
+        if self.held + cost > self._window + _SLACK:
             raise Violation(f"channel {self._channel} sends more than its window of {self._window} bytes")
-        if frame.kind is Kind.DATA:
+        if data:
             self._intake.began(self)
-        self._whole = bool(frame.flags & END) or frame.kind is not Kind.DATA
+        self._whole = bool(frame.flags & END) or not data
         self._asked |= bool(frame.flags & TELL)
         self.received += 1
-        self.held += frame.cost
-        if frame.kind is Kind.DATA and not self.discarding:
+        self.held += cost
+        if data and not self.discarding:
             self._queue.append(frame)
         else:
-            self._count(frame.cost)
+            self._count(cost)
 
     def asked(self) -> None:
         """The other end waits to hear that all that came is consumed."""

@@ -7,7 +7,7 @@ from collections import deque
 from atoll.runtime.transport.base import BLOCK, Buffer
 
 from .flight import DRAINED, LATEST, LEAST, Flight
-from .frames import END, HEADER, OVERHEAD, TELL, Frame, Kind, Shared, Violation
+from .frames import END, HEADER, OVERHEAD, TELL, Frame, Kind, SharedContent, Violation
 from .pace import SHORTEST
 
 __all__ = ["Outbox"]
@@ -51,16 +51,13 @@ class Outbox:
         self._whole = False  # the last message that was put in has ended
         self.held = 0
         self._frames: deque[Frame] = deque()
-        self._sizes: deque[int] = deque()  # of their contents, in bytes
-        self._content = 0  # the sum
+        self._sizes: deque[tuple[int, int]] = deque()  # of their contents, in bytes, and what they count
+        self._content = 0  # the sum of the first
         self._asked = 0  # the other end says when it has consumed the frames before this one
 
     def room(self, size: int) -> bool:
         """Whether content of so many bytes may be put in now."""
-        return self._fits(self.held + _charge(size))
-
-    def _fits(self, held: int) -> bool:
-        return held <= min(self._window, self._granted, self._flight.share(self))
+        return self.held + _charge(size) <= min(self._window, self._granted, self._flight.share(self))
 
     def must_ask(self) -> bool:
         """Whether whoever waits for room must ask for word of what was consumed, as too little is on its way for it to come unasked; once is enough."""
@@ -70,7 +67,7 @@ class Outbox:
         return True
 
     def put(
-        self, kind: Kind, flags: int, *content: Buffer, settled: bool = False, shared: Shared | None = None
+        self, kind: Kind, flags: int, *content: Buffer, settled: bool = False, shared: SharedContent | None = None
     ) -> None:
         """Number a frame and keep it.
 
@@ -83,23 +80,22 @@ class Outbox:
         """
         size = sum(map(len, content))
         if kind is Kind.DATA and not flags & END and self._content + size < LATEST:
-            flags |= 0 if self._fits(self.held + _charge(size) + _charge(BLOCK)) else TELL
-        self._frames.append(self._frame(kind, flags, content, settled)._replace(shared=shared))
+            flags |= 0 if self.room(size + BLOCK) else TELL
+        whole, kept = b"", content[0]
+        if len(content) > 1 or not (settled or isinstance(kept, bytes)):
+            whole = b"".join((HEADER.pack(kind, flags, self._channel, self.next), *content))
+            kept = memoryview(whole)[HEADER.size :]
+        self._frames.append(Frame(kind, flags, self._channel, self.next, kept, whole, shared))
         if not self.held:
             self._flight.began(self)
-        self._sizes.append(size)
+        charge = _charge(size)
+        self._sizes.append((size, charge))
         self._content += size
-        self.held += _charge(size)
+        self.held += charge
         self.next += 1
         self._asked = self.next if flags & TELL else self._asked
         self._whole = bool(flags & END)
         self.closed = kind is Kind.CLOSE
-
-    def _frame(self, kind: Kind, flags: int, content: tuple[Buffer, ...], settled: bool) -> Frame:
-        if len(content) == 1 and (settled or isinstance(content[0], bytes)):
-            return Frame(kind, flags, self._channel, self.next, content[0])
-        whole = b"".join((HEADER.pack(kind, flags, self._channel, self.next), *content))
-        return Frame(kind, flags, self._channel, self.next, memoryview(whole)[HEADER.size :], whole)
 
     def shorter(self, size: int) -> bool:
         """Whether the frame to write next has less content than that; false where there is none."""
@@ -125,13 +121,12 @@ class Outbox:
 
     def _cut(self, index: int, frame: Frame, most: int) -> Frame:
         content = memoryview(frame.content)
-        head = frame._replace(flags=0, content=content[:most], whole=b"", shared=None)
-        self._frames[index] = head
-        self._frames.insert(
-            index + 1, frame._replace(seq=frame.seq + 1, content=content[most:], whole=b"", shared=None)
-        )
-        self._sizes[index] = most
-        self._sizes.insert(index + 1, len(content) - most)
+        frame = frame._replace(whole=b"", shared=None)
+        head = self._frames[index] = frame._replace(flags=0, content=content[:most])
+        self._frames.insert(index + 1, frame._replace(seq=frame.seq + 1, content=content[most:]))
+        rest = len(content) - most
+        self._sizes[index] = most, _charge(most)
+        self._sizes.insert(index + 1, (rest, _charge(rest)))
         self._asked += self._asked > frame.seq
         self.next += 1
         return head
@@ -156,9 +151,9 @@ class Outbox:
                 self._granted = min(self._granted, _UNTOLD)
         while self.first < count:
             self._frames.popleft()
-            size = self._sizes.popleft()
+            size, charge = self._sizes.popleft()
             self._content -= size
-            self.held -= _charge(size)
+            self.held -= charge
             self.first += 1
         self.cursor = max(self.cursor, self.first)
 

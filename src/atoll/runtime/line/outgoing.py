@@ -10,7 +10,7 @@ from typing import Any
 from atoll.core import message as M
 from atoll.runtime.transport.base import BLOCK, Buffer
 
-from .frames import Shared
+from .frames import SharedContent
 from .settings import Settings
 from .spool import unnamed, write
 
@@ -42,15 +42,15 @@ class Packed:
     ) -> None:
         self.nbytes = M.nbytes(tree, limits=limits)
         self._file: int | None = None
-        self._blocks: list[Shared] = []
+        self._blocks: list[SharedContent] = []
         if spool is None or self.nbytes <= spool_over:
-            self._blocks = [Shared(b"".join(parts)) for parts in M.encode_blocks(tree, BLOCK, limits=limits)]
+            self._blocks = [SharedContent(b"".join(parts)) for parts in M.encode_blocks(tree, BLOCK, limits=limits)]
             return
         self._file = unnamed(spool)
         for chunk in M.encode_chunks(tree, BLOCK, limits=limits):
             write(self._file, chunk)
 
-    def blocks(self, size: int = BLOCK) -> Iterator[tuple[Buffer, Shared | None]]:
+    def blocks(self, size: int = BLOCK) -> Iterator[tuple[Buffer, SharedContent | None]]:
         """Its bytes in blocks of at most ``size``, each with what others send as well."""
         if self._file is not None:
             for start in range(0, self.nbytes, size):
@@ -77,9 +77,8 @@ class Outgoing:
 
     Attributes:
         next: the pieces of the block that goes next; none: all have gone, or there was a fault.
-        last: whether it is the last.
+        size: its bytes.
         begun: whether one has gone.
-        done: whether all have.
         settled: whether nothing changes the pieces before they are sent.
         shared: the block, where others send it as well.
         fault: why there is no other.
@@ -95,15 +94,17 @@ class Outgoing:
         self._left = tree.nbytes if self.settled else M.nbytes(tree, limits=limits)
         self._blocks = _blocks(tree, size, limits)
         self.next: tuple[Buffer, ...] = ()
-        self.shared: Shared | None = None
+        self.shared: SharedContent | None = None
         self._advance()
 
     @property
-    def last(self) -> bool:  # noqa: D102 - see the class
+    def last(self) -> bool:
+        """Whether no block follows the next one."""
         return not self._left
 
     @property
-    def done(self) -> bool:  # noqa: D102 - see the class
+    def done(self) -> bool:
+        """Whether all blocks have gone."""
         return not self.next and self.fault is None
 
     def gone(self) -> None:
@@ -116,10 +117,11 @@ class Outgoing:
 
     def _advance(self) -> None:
         self.next, self.shared = next(self._blocks, ((), None))
-        self._left -= sum(map(len, self.next))
+        self.size = sum(map(len, self.next))
+        self._left -= self.size
 
 
-def _blocks(tree: Any, size: int, limits: M.Limits) -> Iterator[tuple[tuple[Buffer, ...], Shared | None]]:
+def _blocks(tree: Any, size: int, limits: M.Limits) -> Iterator[tuple[tuple[Buffer, ...], SharedContent | None]]:
     if isinstance(tree, Packed):
         return (((content,), shared) for content, shared in tree.blocks(size))
     return ((pieces, None) for pieces in M.encode_blocks(tree, size, limits=limits))

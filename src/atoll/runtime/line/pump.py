@@ -170,14 +170,14 @@ class Pump:
                     self._begun = False
                     await self.pipe.send()
                 continue
-            parts = frame.block if self._joins else frame.parts
+            parts = frame.joined if self._joins else frame.parts
             size, began = self._count(parts), clock()
             await self.pipe.send(*parts)
             self.turns.pace.took(size, clock() - began)
             del frame, parts  # a line with nothing to write holds nothing
 
     def _count(self, parts: tuple[Buffer, ...]) -> int:
-        statistics, size = self.line.statistics, sum(len(part) for part in parts)
+        statistics, size = self.line.statistics, sum(map(len, parts))
         statistics.sent_blocks += 1
         statistics.sent_bytes += size
         return size

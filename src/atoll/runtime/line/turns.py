@@ -69,30 +69,33 @@ class Turns:
         """The next frame; None if there is none, or a farewell was said: the other end may be gone once it has heard it."""
         if self.left:
             return None
-        return self.pulse.due() or self._acknowledgement() or self._question() or self._data() or self._parting()
+        if (beat := self.pulse.due()) is not None:
+            return beat
+        if self._untold:
+            return self._acknowledgement()
+        if self._questions:
+            return self._question()
+        while self._ready:
+            if (frame := self._data()) is not None:
+                return frame
+        return self._parting()
 
-    def _acknowledgement(self) -> Frame | None:
-        if not self._untold:
-            return None
+    def _acknowledgement(self) -> Frame:
         channel = self._untold.pop(next(iter(self._untold)))
         inbox = channel.inbox
         frame = Frame(Kind.ACK, 0, channel.number, inbox.tell(), room_of(inbox.share))
         self._line.table.tidy(channel)
         return frame
 
-    def _question(self) -> Frame | None:
-        if not self._questions:
-            return None
+    def _question(self) -> Frame:
         channel = self._questions.pop(next(iter(self._questions)))
         return Frame(Kind.ASK, 0, channel.number, 0, b"")
 
     def _data(self) -> Frame | None:
-        if not self._ready:
-            return None
         channel = self._ready.pop(next(iter(self._ready)))
         outbox = channel.outbox
         if outbox.cursor == outbox.next:
-            return None if not self._ready else self._data()
+            return None
         frame = outbox.take(self.pace.most)
         if outbox.cursor < outbox.next:
             self._ready[channel.number] = channel
