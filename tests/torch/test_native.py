@@ -65,30 +65,45 @@ ELEMENTWISE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", list(ELEMENTWISE))
-def test_elementwise_chains_reductions_and_views(name: str) -> None:
-    fn = ELEMENTWISE[name]
+# A program takes a second or two to compile, however little is in it: the chains share one, and so do functions and products below.
+@pytest.fixture(scope="module")
+def chains() -> dict[str, tuple[Tensor, ...]]:
+    """For each chain: two leaves and the loss as native code gives them, and as PyTorch does."""
     x = _drawn(3, 2, 4, 5)
     n = torch.from_numpy(np.random.default_rng(2).integers(0, 5, (3, 2, 4, 5)))
-    local = [torch.zeros(3, 4, 5), torch.ones(3, 4, 5)]
+    leaves = [torch.zeros(3, 4, 5), torch.ones(3, 4, 5), torch.zeros(3)]
 
     def step(held: Any, shared: Any, data: Any) -> list[Tensor]:
-        made = fn(*data)
-        return [made + held[1], held[0] * 0.5, made.sum()]  # each is read after the other would have been written
+        after: list[Tensor] = []
+        for fn, first, second, loss in zip(ELEMENTWISE.values(), held[::3], held[1::3], held[2::3], strict=True):
+            made = fn(*data)
+            # The first two are read after the other would have been written.
+            after += [made + second, first * 0.5, loss + made.sum()]
+        return [*after, torch.zeros(())]
 
-    got, losses = _steps(step, local, [], [x, n])
+    got, _ = _steps(step, [leaf.clone() for _ in ELEMENTWISE for leaf in leaves], [], [x, n])
+    wanted = []
     for c in range(3):
-        first, second, loss = local[0][c], local[1][c], torch.zeros(())
+        held = [leaf[c] for _ in ELEMENTWISE for leaf in leaves]
         for s in range(2):
-            first, second, more = step([first, second], [], [x[c, s], n[c, s]])
-            loss = loss + more
-        torch.testing.assert_close(got[0][c], first, rtol=2e-6, atol=2e-6)
-        torch.testing.assert_close(got[1][c], second, rtol=2e-6, atol=2e-6)
-        torch.testing.assert_close(losses[c], loss, rtol=1e-5, atol=1e-5)
+            *held, _ = step(held, [], [x[c, s], n[c, s]])
+        wanted.append(held)
+    found = [*zip(got, (torch.stack(some) for some in zip(*wanted, strict=True)), strict=True)]
+    return {name: tuple(t for pair in found[3 * i : 3 * i + 3] for t in pair) for i, name in enumerate(ELEMENTWISE)}
 
 
-@pytest.mark.parametrize("function", [torch.exp, torch.log, torch.tanh, torch.sigmoid])
-def test_functions_over_the_whole_range(function: Any) -> None:
+@pytest.mark.parametrize("name", list(ELEMENTWISE))
+def test_elementwise_chains_reductions_and_views(name: str, chains: dict[str, tuple[Tensor, ...]]) -> None:
+    first, first_wanted, second, second_wanted, losses, losses_wanted = chains[name]
+    torch.testing.assert_close(first, first_wanted, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(second, second_wanted, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(losses, losses_wanted, rtol=1e-5, atol=1e-5)
+
+
+FUNCTIONS = [torch.exp, torch.log, torch.tanh, torch.sigmoid]
+
+
+def test_functions_over_the_whole_range() -> None:
     edges = [
         0.0,
         -0.0,
@@ -108,9 +123,11 @@ def test_functions_over_the_whole_range(function: Any) -> None:
         0.25,
     ]
     x = torch.cat([torch.tensor(edges), 30 * _drawn(1000), _drawn(1000) * 1e-3, torch.exp(20 * _drawn(1000))])
-    got, _ = _steps(lambda held, shared, data: [function(data[0]), torch.zeros(())], [x[None] * 0], [], [x[None, None]])
-    # Results below the smallest normal number may be flushed to zero.
-    torch.testing.assert_close(got[0][0], function(x), rtol=1e-6, atol=2e-38, equal_nan=True)
+    step = lambda held, shared, data: [*(function(data[0]) for function in FUNCTIONS), torch.zeros(())]  # noqa: E731
+    got, _ = _steps(step, [x[None] * 0 for _ in FUNCTIONS], [], [x[None, None]])
+    for function, found in zip(FUNCTIONS, got, strict=True):
+        # Results below the smallest normal number may be flushed to zero.
+        torch.testing.assert_close(found[0], function(x), rtol=1e-6, atol=2e-38, equal_nan=True)
 
 
 def test_rows_of_every_length_fold_and_move() -> None:

@@ -15,7 +15,7 @@ struct Job {
   i64 longest;  // steps of a client
   const i64* parts;
   i64 count;
-  std::atomic<i64> next, bad;
+  i64 next, bad;  // shared by the threads
 };
 
 // What a thread works in: the scratch memory, and the rows of two clients, since the next one's are fetched while one is at its last step.
@@ -59,7 +59,7 @@ static void run_part(Job& job, i64 part, Desk& desk) {
   const i64 *begins = job.begins, last = job.parts[part + 1], end = begins[last];
   for (int i = 0; i < COUNT; ++i) {
     mine[i] = job.given[i] + part * PER_PART[i];
-    if (PER_PART[i]) std::memset(mine[i], 0, PER_PART[i]);
+    if (PER_PART[i]) memset(mine[i], 0, PER_PART[i]);
   }
   hold(mine, scratch);
   const auto next = [&](i64 at) { while (job.active && at < end && !job.active[at]) ++at; return at; };
@@ -79,7 +79,7 @@ static void run_part(Job& job, i64 part, Desk& desk) {
     }
     finish(p, scratch, bad);
   }
-  if (bad) job.bad = 1;
+  if (bad) __atomic_store_n(&job.bad, 1, __ATOMIC_SEQ_CST);
 }
 
 struct Hand {
@@ -93,7 +93,7 @@ constexpr i64 FIXED = (sizeof(Scratch) + 63) / 64 * 64;
 static void* work(void* given) {
   const Hand& hand = *(Hand*)given;
   Desk desk{*(Scratch*)hand.room, hand.room + FIXED, 0};
-  for (i64 part; (part = hand.job->next++) < hand.job->count;) run_part(*hand.job, part, desk);
+  for (i64 part; (part = __atomic_fetch_add(&hand.job->next, 1, __ATOMIC_SEQ_CST)) < hand.job->count;) run_part(*hand.job, part, desk);
   return nullptr;
 }
 
@@ -103,7 +103,7 @@ extern "C" i64 room(i64 steps, i64 rows) { return FIXED + 2 * drawn_room(steps) 
 extern "C" i64 run(
     char** given, char* room, i64 apart, const i64* rows, const i64* begins, const uint8_t* active, const Draws* draws, i64 longest,
     const i64* parts, i64 count, i64 threads) {
-  Job job{given, rows, begins, active, draws, longest, parts, count, {0}, {0}};
+  Job job{given, rows, begins, active, draws, longest, parts, count, 0, 0};
   Hand hands[MOST];
   int busy = 1;
   hands[0] = {&job, room, {}};

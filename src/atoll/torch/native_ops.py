@@ -70,14 +70,14 @@ _FLOATING = {
     "log": "f_log({0})",
     "sigmoid": "f_sigmoid({0})",
     "tanh": "f_tanh({0})",
-    "sqrt": "std::sqrt({0})",
-    "rsqrt": "(1.0f / std::sqrt({0}))",
+    "sqrt": "__builtin_sqrtf({0})",
+    "rsqrt": "(1.0f / __builtin_sqrtf({0}))",
     "reciprocal": "(1.0f / {0})",
-    "erf": "std::erf({0})",
-    "expm1": "std::expm1({0})",
-    "log1p": "std::log1p({0})",
-    "sin": "std::sin({0})",
-    "cos": "std::cos({0})",
+    "erf": "__builtin_erff({0})",
+    "expm1": "__builtin_expm1f({0})",
+    "log1p": "__builtin_log1pf({0})",
+    "sin": "__builtin_sinf({0})",
+    "cos": "__builtin_cosf({0})",
 }
 _SHIFTS = {"__rshift__": "({0} >> {1})", "bitwise_right_shift": "({0} >> {1})"}
 

@@ -178,7 +178,7 @@ static const i64* shuffle(u64 key, i64 pass, i64 n, char* room) {
   int bits = 1;
   while ((n >> bits) > ALIKE) ++bits;
   const i64 places = (i64)1 << bits;
-  std::memset(begins, 0, (places + 2) * sizeof(i64));
+  memset(begins, 0, (places + 2) * sizeof(i64));
   for (i64 i = 0; i < n; ++i) ++begins[(noise[i] >> (64 - bits)) + 2];
   for (i64 b = 2; b < places + 2; ++b) begins[b] += begins[b - 1];
   for (i64 i = 0; i < n; ++i) dealt[begins[(noise[i] >> (64 - bits)) + 1]++] = noise[i];
@@ -195,7 +195,7 @@ static void draw(const Draws& draws, i64 c, i64 steps, i64* rows, float* weights
   i64 begin = 0, pass = 0;
   for (i64 at = 0; at < steps; ++at, rows += BATCH, weights += BATCH) {
     if (begin == 0 && !lie) order = shuffle(key, pass, n, room);
-    const i64 real = std::min(std::min(size, n - begin), BATCH);
+    const i64 rest = size < n - begin ? size : n - begin, real = rest < BATCH ? rest : BATCH;
     for (i64 b = 0; b < real; ++b) rows[b] = first + (lie ? begin + b : order[begin + b]);
     for (i64 b = real; b < BATCH; ++b) rows[b] = first;
     for (i64 b = 0; b < BATCH; ++b) weights[b] = b < real ? 1.0f : 0.0f;

@@ -116,9 +116,7 @@ def _phases(columns: Sequence[Column], bodies: dict[str, Body]) -> tuple[list[st
 
 def _fetch(i: int, size: int, batch: int) -> str:
     """Copy one mini-batch's rows of a column to where the step reads them."""
-    return (
-        f"for (int b = 0; b < {batch}; ++b) std::memcpy(to.g{i} + b * {size}, given[{i}] + rows[b] * {size}, {size});"
-    )
+    return f"for (int b = 0; b < {batch}; ++b) memcpy(to.g{i} + b * {size}, given[{i}] + rows[b] * {size}, {size});"
 
 
 def _expect(i: int, size: int, batch: int) -> str:

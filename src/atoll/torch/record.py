@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 __all__ = ["Unrecordable", "record"]
 
@@ -31,6 +31,8 @@ def record(
 ) -> GraphModule:
     """The operations of a function as a graph; each node's ``meta["val"]`` is a tensor without memory of the same shape and strides.
 
+    The module's code is not written yet, since passes follow or only the graph is wanted: call ``recompile`` before the module.
+
     Args:
         fn: takes and returns flat tensors; tensor operations only.
         inputs: example inputs; shapes, strides and types count, values do not.
@@ -44,7 +46,7 @@ def record(
     with torch.no_grad(), mode:
         made = fn(*given)
     mode.graph.output(tuple(mode.node(tensor) for tensor in made))
-    return GraphModule(mode.constants, mode.graph)
+    return mode.module
 
 
 class _Shell(torch.Tensor):
@@ -71,8 +73,9 @@ class _Shell(torch.Tensor):
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, table: Mapping[Any, Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.graph = Graph()
-        self.constants: dict[str, Tensor] = {}
+        # Made while the graph is empty: to write the code of a whole one takes as long as its passes.
+        self.module = GraphModule({}, Graph())
+        self.graph = self.module.graph
         self._table = table
         self._known: dict[int, tuple[Tensor, Node]] = {}  # with the tensor, so that no other gets its identity
 
@@ -93,8 +96,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(tensor, Tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             raise Unrecordable(f"a result of type {type(tensor).__name__}")
         if id(tensor) not in self._known:
-            name = f"constant{len(self.constants)}"
-            self.constants[name] = tensor.detach()
+            name = f"constant{len(self._known)}"
+            self.module.register_buffer(name, tensor.detach())
             node = self.graph.get_attr(name)
             node.meta["val"] = _layout(tensor)
             self._known[id(tensor)] = (tensor, node)
@@ -116,8 +119,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._write(func, args, kwargs)
 
     def _write(self, func: Any, args: Any, kwargs: Any) -> Any:
-        node = self.graph.call_function(func, *tree_map(self._node_of, (args, kwargs)))
-        made = func(*tree_map(_inside, args), **tree_map(_inside, kwargs))
+        node = self.graph.call_function(func, *map_aggregate((args, kwargs), self._node_of))
+        made = func(*map_aggregate(args, _inside), **map_aggregate(kwargs, _inside))
         if isinstance(made, Tensor):
             first = args[0] if args else None
             if isinstance(first, _Shell) and made is first.inside:  # in place
@@ -127,7 +130,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _Shell.around(made, node)
         if not isinstance(made, tuple | list):
             raise Unrecordable(f"{func} gives a {type(made).__name__}")
-        node.meta["val"] = tree_map(lambda part: _layout(part) if isinstance(part, Tensor) else part, made)
+        node.meta["val"] = map_aggregate(made, lambda part: _layout(part) if isinstance(part, Tensor) else part)
         return type(made)(
             _Shell.around(part, self.graph.call_function(operator.getitem, (node, i)))
             if isinstance(part, Tensor)
