@@ -222,10 +222,9 @@ class Executor:
             memory.keep(name, sent.memory)
             wires[name] = {"kind": aggregate.kind, "value": sent.wire, "weight": float(aggregate.weight)}
         folded.totals = merge_totals([folded.totals, part])
+        # What nothing encodes is as large as the party has found.
         plain = not request.uplink and not reply.mail and all(type(a.weight) is float for a in aggregates.values())
-        return (
-            reply.nbytes if plain and reply.nbytes else M.nbytes(wires)
-        )  # as the party has found, where nothing is encoded
+        return reply.nbytes if plain and reply.nbytes else M.nbytes(wires)
 
     async def role(
         self, request: Request, position: int, peers: Any, states: States, spend: Spend | None = None

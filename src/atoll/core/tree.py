@@ -48,6 +48,7 @@ _builtin_map = map
 _ROWS = (list, tuple)  # a union written out would be built anew at every leaf
 _BRANCHES = (dict, list, tuple)
 _ARRAY = np.ndarray
+_OF_NUMPY = (np.ndarray, np.generic)
 
 
 class Ragged:
@@ -69,7 +70,7 @@ class Ragged:
 
 def namespace(leaf: Any) -> Any:
     """Return the array library of a leaf: ``torch`` for tensors, NumPy for everything else."""
-    if isinstance(leaf, np.ndarray):
+    if isinstance(leaf, _OF_NUMPY):
         return np
     # A type derived from a tensor is one, wherever it was defined.
     of_torch = any(base.__module__.partition(".")[0] == "torch" for base in type(leaf).__mro__)

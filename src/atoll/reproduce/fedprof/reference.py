@@ -131,20 +131,26 @@ def expected_round(
         if profiles:
             seconds = seconds + profile_seconds(setting, made.samples, made.speed, made.bandwidth)
             cost = cost + profile_energy(setting, made.samples, made.speed, made.bandwidth)
-        picked = np.zeros(0, dtype=np.int64)
+        picked, order = np.zeros(0, dtype=np.int64), np.argsort(seconds, kind="stable")
         for _ in range(rounds):
-            picked = _select(rule, wanted, made.samples, seconds, picked, rng)
+            picked = _select(rule, wanted, made.samples, order, picked, rng)
             lengths.append(seconds[picked].max())
             joules.append(cost[picked].sum())
     return Expected(float(np.mean(lengths)), float(np.mean(joules)) / 3600)
 
 
 def _select(
-    rule: str, wanted: int, samples: Floats, seconds: Floats, before: NDArray[np.int64], rng: np.random.Generator
+    rule: str,
+    wanted: int,
+    samples: Floats,
+    order: NDArray[np.int64],
+    before: NDArray[np.int64],
+    rng: np.random.Generator,
 ) -> NDArray[np.int64]:
     if rule == "first":
-        order = np.argsort(seconds, kind="stable")
-        return order[~np.isin(order, before)][:wanted]
+        fresh = np.ones(len(samples), dtype=bool)
+        fresh[before] = False
+        return order[fresh[order]][:wanted]
     if rule == "sizes":
         return np.unique(rng.choice(len(samples), wanted, p=samples / samples.sum()))
     return rng.choice(len(samples), wanted, replace=False)

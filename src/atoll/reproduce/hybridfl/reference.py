@@ -200,6 +200,7 @@ class _Run:
         self.setting, self.devices, self.method, self.share, self.rng = setting, devices, method, share, rng
         self.estimator, self.state = estimator, estimator.init(int(devices.region.max()) + 1)
         self.sizes = np.bincount(devices.region)
+        self.members = [np.flatnonzero(devices.region == region) for region in range(len(self.sizes))]
         self.seconds, self.cap = devices.seconds(setting), limit(setting)
         self.cost = energy(setting, devices.samples, devices.speed, devices.bandwidth)
         self.joules = np.zeros(len(devices.region))
@@ -233,8 +234,7 @@ class _Run:
             n = int(np.ceil(self.share * len(asked) - 1e-9))
             asked[self.rng.choice(len(asked), n, replace=False)] = True
             return asked
-        for region, n in enumerate(self.estimator.counts(self.state, self.share, self.sizes)):
-            members = np.flatnonzero(self.devices.region == region)
+        for members, n in zip(self.members, self.estimator.counts(self.state, self.share, self.sizes), strict=True):
             asked[self.rng.choice(members, int(n), replace=False)] = True
         return asked
 

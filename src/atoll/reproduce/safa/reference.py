@@ -201,7 +201,7 @@ def safa(
         version[old] = t - 1
         versions[t - 1] = version
         done = ~crashes.crashed[t - 1]
-        came = [int(k) for k in queue if done[k] and (pickable is None or pickable[k])]
+        came = queue[(done if pickable is None else done & pickable)[queue]].tolist()
         chosen = cfcfm(came, before, quota)
         filled[t - 1] = before.isdisjoint(chosen) and len(chosen) == quota
         picked[t - 1, chosen] = True
