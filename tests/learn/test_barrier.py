@@ -84,7 +84,7 @@ def test_exact_consensus_admm_is_the_program_asyncadmm(replies, delay, updates):
 def test_consensus_admm_reaches_the_optimum_however_stale(algorithm):
     """The mean of the clients' quadratics is minimised: the fold adds changes up, so nothing stale is left behind."""
     best, _ = minimiser(DATA)
-    found = train(PartialBarrier(replies=1, max_delay=6), algorithm, rounds=300, evaluation=Evaluation(every=300))
+    found = train(PartialBarrier(replies=1, max_delay=6), algorithm, rounds=250, evaluation=Evaluation(every=250))
     np.testing.assert_allclose(flat(found.params), best, atol=1e-5)
     assert max(found.metrics.column("most_stale")) > 0
 
@@ -92,7 +92,7 @@ def test_consensus_admm_reaches_the_optimum_however_stale(algorithm):
 def test_stale_gradients_with_a_bound_converge_too():
     best, _ = minimiser(DATA)
     algorithm = Scaffold(lr=0.02, steps=3, batch_size=None)
-    found = train(PartialBarrier(replies=2, max_delay=5), algorithm, rounds=450, evaluation=Evaluation(every=450))
+    found = train(PartialBarrier(replies=2, max_delay=5), algorithm, rounds=200, evaluation=Evaluation(every=200))
     np.testing.assert_allclose(flat(found.params), best, atol=1e-4)
     assert np.isfinite(flat(train(PartialBarrier(), FedSGD(lr=0.02, batch_size=None)).params)).all()
 

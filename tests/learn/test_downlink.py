@@ -131,7 +131,13 @@ def test_it_is_the_same_on_every_engine(engine):
 def test_a_contraction_still_leads_to_the_optimum():
     data = quadratics()
     best, _ = minimiser(data)
-    found = run(TopK(0.2), algorithm=FedAvg(lr=0.05, steps=1, batch_size=None), rounds=400, data=data)
+    found = run(
+        TopK(0.2),
+        algorithm=FedAvg(lr=0.05, steps=1, batch_size=None),
+        rounds=400,
+        data=data,
+        evaluation=atoll.Evaluation(every=400),
+    )
     np.testing.assert_allclose(found.params["w"], best, atol=1e-3)
 
 

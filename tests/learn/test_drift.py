@@ -49,6 +49,7 @@ ALL = (
     LocalSVRG(**T5),
 )
 EXACT = [a for a in ALL if a.card.unbiased]
+SLOW = Mime  # its momentum swings around the optimum for long: it gets more rounds than the others
 
 
 def name(algorithm):
@@ -115,7 +116,7 @@ AROUND = [
 @pytest.mark.parametrize("wrap", AROUND, ids=["server momentum", "upcycled", "local momentum"])
 @pytest.mark.parametrize("algorithm", EXACT, ids=name)
 def test_the_optimum_is_reached_through_wrappers_too(algorithm, wrap):
-    assert Loop(wrap(algorithm)).rounds(300).gap < 1e-5
+    assert Loop(wrap(algorithm)).rounds(300 if type(algorithm) is SLOW else 150).gap < 1e-5
 
 
 @pytest.mark.parametrize("wrap", AROUND[:2], ids=["server momentum", "upcycled"])
@@ -131,8 +132,11 @@ def test_the_corrections_of_vrl_sgd_cancel_where_the_model_is_moved_beyond_the_a
 
 @pytest.mark.parametrize("algorithm", EXACT, ids=name)
 def test_many_steps_still_reach_the_optimum(algorithm):
-    assert Loop(algorithm).rounds(500).gap < 1e-12
-    assert Loop(atoll.FedAvg(**T5)).rounds(500).gap > 1e-5
+    assert Loop(algorithm).rounds(350 if type(algorithm) is SLOW else 200).gap < 1e-12
+
+
+def test_fedavg_with_many_steps_does_not():
+    assert Loop(atoll.FedAvg(**T5)).rounds(200).gap > 1e-5
 
 
 @pytest.mark.parametrize("algorithm", [FedNova(**T5), LocalSVRG(**T5)], ids=name)
@@ -142,8 +146,8 @@ def test_others_are_fedavg_where_steps_are_equal_and_gradients_full(algorithm):
 
 def test_with_a_sampled_cohort_mime_keeps_a_floor_and_stateful_methods_do_not():
     for stateful in (Scaffold(**T5), CompactEstimate(**T5), FedDyn(alpha=3.0, **T5)):
-        assert Loop(stateful, clients=10).rounds(1000, cohort=3).gap < 1e-9
-    floors = [Loop(MimeSVRG(**T5), clients=10).rounds(count, cohort=3).gap for count in (300, 1000)]
+        assert Loop(stateful, clients=10).rounds(400, cohort=3).gap < 1e-9
+    floors = [Loop(MimeSVRG(**T5), clients=10).rounds(count, cohort=3).gap for count in (200, 400)]
     assert min(floors) > 1e-2
 
 
@@ -160,7 +164,7 @@ def test_fednova_weighs_gradients_as_they_enter_the_update(momentum):
 
 def test_fednova_takes_out_what_different_numbers_of_steps_do():
     small = {"lr": 3e-3, "steps": 5, "batch_size": None}  # a small rate: what is left is not drift
-    nova, avg = (Loop(a, steps=[1, 1, 20, 20]).rounds(1200).gap for a in (FedNova(**small), atoll.FedAvg(**small)))
+    nova, avg = (Loop(a, steps=[1, 1, 20, 20]).rounds(400).gap for a in (FedNova(**small), atoll.FedAvg(**small)))
     assert nova < 0.05 * avg
     # One round, by hand: the mean of normalised updates, as far as the mean work.
     loop = Loop(FedNova(**small), steps=[1, 2, 3, 4]).round()

@@ -49,7 +49,10 @@ def train(algorithm: Algorithm, data: Any = None, rounds: int = 6, cohort: int |
     data = quadratics() if data is None else data
     dim = np.shape(data.shard(0).x)[1]
     selection = atoll.Everyone() if cohort is None else atoll.Uniform(cohort)
-    job = atoll.Training(model=Quadratic(dim, noise), algorithm=algorithm, selection=selection, rounds=rounds)
+    last = atoll.Evaluation(every=rounds)
+    job = atoll.Training(
+        model=Quadratic(dim, noise), algorithm=algorithm, selection=selection, rounds=rounds, evaluation=last
+    )
     return atoll.simulate(job, data, engine="inline", seed=1).params["w"]
 
 

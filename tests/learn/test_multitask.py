@@ -29,7 +29,7 @@ def problem(of):
     return Islands.from_datasets(parts), {f"client-{i}": j for i, j in enumerate(of)}, truth
 
 
-def centralised(data, of, regulariser, weight, rounds=4000):
+def centralised(data, of, regulariser, weight, rounds=1000):
     """Accelerated proximal gradient on all rows."""
     m = max(of) + 1
     gram, target = np.zeros((m, 6, 6)), np.zeros((m, 6))
@@ -62,7 +62,7 @@ def test_it_is_the_centralised_optimum(of, regulariser, cohort):
     # Specification of the survey, section 5: max errors 2e-15, 5e-14, 9e-16 after 600 rounds with alpha = 0.5, rho = 1 and a mean over 30 rows: with sums, 15 and 30.
     data, tasks, _ = problem(of)
     best = centralised(data, of, regulariser, 15.0)
-    rounds = 80 if cohort is None else 300
+    rounds = 60 if cohort is None else 200
     job = MultiTaskADMM(
         dim=6, tasks=tasks, regulariser=regulariser, weight=15.0, rho=30.0, rounds=rounds, cohort=cohort
     )

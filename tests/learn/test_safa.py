@@ -530,11 +530,11 @@ def test_reliable_clients_are_kept_close_and_others_may_lag():
 
 
 def test_an_adaptive_lag_throws_less_away_than_a_small_one_and_syncs_less():
-    crashes = draw_crashes(200, 20, 0.0, np.random.default_rng(0))
+    crashes = draw_crashes(100, 20, 0.0, np.random.default_rng(0))
     rng = np.random.default_rng(1)
     each = np.where(np.arange(20) < 10, 0.1, 0.7)
-    crashed = rng.random((200, 20)) < each
-    crashes = Crashes(crashed, np.where(crashed, rng.random((200, 20)), 1.0))
+    crashed = rng.random((100, 20)) < each
+    crashes = Crashes(crashed, np.where(crashed, rng.random((100, 20)), 1.0))
     seconds = np.arange(20) + 1.0
     terms = {"deadline": 100.0, "resume": False, "published": True}
     small, _ = run(crashes, seconds, 0.5, lag_tolerance=1, **terms)

@@ -21,8 +21,15 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has
 
 @pytest.fixture
 def long_config(config: Path, settings: dict[str, Any]) -> Path:
-    """Twelve rounds; clients are evaluated too, and their worst tenth is recorded."""
-    config.write_text(yaml.dump({**settings, "rounds": 12, "evaluation": {"clients": -1}}))
+    """Twelve rounds; clients are evaluated too, and their worst tenth is recorded.
+
+    On the digits, which are read without scikit-learn: every process that is started here would load it anew.
+    """
+    digits = {
+        "data": {**settings["data"], "source": "digits"},
+        "model": {**settings["model"], "features": 64, "outputs": 10},
+    }
+    config.write_text(yaml.dump({**settings, **digits, "rounds": 12, "evaluation": {"clients": -1}}))
     return config
 
 

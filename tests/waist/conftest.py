@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worlds import WORLDS
+from worlds import WORLDS, on_every_engine
 
 from atoll.core.clock import Free
 from atoll.core.world import World
@@ -18,8 +18,7 @@ from atoll.testing import Life, killed_and_resumed
 POINTS = {"inline": 12, "batched": 4, "processes": 2, "socket": 1, "network": 1, "network over TLS": 1}
 
 
-# The network without TLS is the network over TLS, with pipes of this machine's between the same processes.
-@pytest.fixture(params=[pytest.param(w, marks=pytest.mark.slow) if w == "network" else w for w in sorted(WORLDS)])
+@pytest.fixture(params=on_every_engine(()))
 def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from test_masked_sum import DoubleMasked
-from worlds import WORLDS
+from worlds import WORLDS, on_every_engine
 
 from atoll.core.aggregate import Mean, Parts, Sum
 from atoll.core.clock import Outcomes
@@ -82,7 +82,7 @@ TARGETS = [np.array([float(i), -float(i)]) for i in range(5)]
 DEVICES = Timetable({"client-0": 1.0, "client-1": 2.0, "client-2": 2.0, "client-3": 5.0}, default=3.0)
 
 
-@pytest.mark.parametrize("uplink", [(), (QSGD(levels=4),)], ids=["plain", "quantised"])
+@pytest.mark.parametrize(("engine", "uplink"), on_every_engine(((QSGD(levels=4),),), ((),)), indirect=["engine"])
 def test_it_goes_on_where_it_was(survive, uplink):
     life = survive(fedasync(True, 9, uplink), Community(TARGETS), cost=DEVICES)
     assert [row[0] for row in life.result["seen"][:3]] == [0, 1, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from worlds import on_every_engine
 
 from atoll.core.aggregate import Mean
 from atoll.core.cohort import Community
@@ -54,7 +55,7 @@ def fedbuff(k, steps):
 TARGETS = [np.array([float(i), -float(i)]) for i in range(6)]
 
 
-@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize(("engine", "k"), on_every_engine((4,), (1,)), indirect=["engine"])
 def test_it_goes_on_where_it_was(survive, k):
     speeds = {f"client-{i}": 1.0 + i // 2 for i in range(6)}  # ties: two of each speed
     life = survive(fedbuff(k, 9), Community(TARGETS), cost=Timetable(speeds))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from worlds import on_every_engine
 
 from atoll.core.aggregate import Mean
 from atoll.core.cohort import Community
@@ -65,7 +66,7 @@ def by_hand(data):
     return np.array(means)
 
 
-@pytest.mark.parametrize("memory", [None, 0])
+@pytest.mark.parametrize(("engine", "memory"), on_every_engine((0,), (None,)), indirect=["engine"])
 def test_personal_models(survive, memory):
     data = np.arange(1.0, 8.0)
     life = survive(program, Community(list(data)), state_memory=memory, points=12)

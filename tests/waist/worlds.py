@@ -7,7 +7,9 @@ import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import pytest
 from bridge import Bridge
 from certificates import authority
 
@@ -30,3 +32,21 @@ def over_tls(workers: int | None = None) -> Rehearsal:
 
 
 WORLDS = {**ENGINES, "network": Rehearsal, "network over TLS": over_tls}
+PROCESSES = ("network over TLS", "processes", "socket")
+
+
+def on_every_engine(hardest: tuple[Any, ...], *others: tuple[Any, ...]) -> list[Any]:
+    """``(engine, *case)``: all cases in this process; of engines that start processes the hardest, and the others where slow tests run.
+
+    Who is lost or late is decided before an engine is asked: a case is the same code on each, but for what carries the bytes.
+    The network without TLS, always slow, is the network over TLS with pipes of this machine's between the same processes.
+    """
+
+    def marks(engine: str, case: int) -> Any:
+        return pytest.mark.slow if engine == "network" or (engine in PROCESSES and case > 0) else ()
+
+    return [
+        pytest.param(engine, *values, marks=marks(engine, case))
+        for engine in sorted(WORLDS)
+        for case, values in enumerate((hardest, *others))
+    ]

@@ -59,7 +59,11 @@ def live(job, data, events=(), **terms):
 
 
 def killed(site):
-    return lambda engine: os.kill(engine.processes[site].pid, signal.SIGKILL)
+    def kill(engine):
+        os.kill(engine.processes[site].pid, signal.SIGKILL)
+        engine.processes[site].join()  # its socket is closed before the others can do the rounds that are left
+
+    return kill
 
 
 def test_safa_between_real_parties_ends_where_its_simulation_does():
