@@ -203,9 +203,9 @@ def test_one_person_cannot_hold_lines_without_end(kit: Kits, tmp_path: Path, mon
             pipes = [await siege.pipe("vera") for _ in range(7)]
             for number, pipe in enumerate(pipes):
                 await write_hello(pipe, Hello(np.random.default_rng(100 + number).bytes(16)))
-            refused = [(await read_hello(pipe)).refused for pipe in pipes]
-            assert [bool(words) for words in refused] == [False] * 5 + [True] * 2
-            assert "has 5 lines, and no more are kept" in refused[-1]
+            refused = [words for pipe in pipes if (words := (await read_hello(pipe)).refused)]
+            assert len(refused) == 2  # whichever were heard last
+            assert all("has 5 lines, and no more are kept" in words for words in refused)
             assert await siege.serves() == []
             for pipe in pipes:
                 await pipe.close()
