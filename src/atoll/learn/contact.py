@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,17 @@ if TYPE_CHECKING:
 
     from .algorithm import Algorithm
 
-__all__ = ["declared", "trained"]
+__all__ = ["declared", "load_of", "trained"]
+
+
+def load_of(algorithm: Algorithm) -> Callable[[NDArray[np.int64], Mapping[str, Any], Tree], Workload]:
+    """``declared`` as the ``load`` of a `Task` that trains with an algorithm."""
+    return functools.partial(_load, algorithm)
+
+
+def _load(algorithm: Algorithm, sizes: NDArray[np.int64], args: Mapping[str, Any], message: Tree) -> Workload:
+    del args
+    return declared(algorithm, sizes, message)
 
 
 def declared(algorithm: Algorithm, sizes: NDArray[np.int64], message: Tree = None) -> Workload:

@@ -14,11 +14,11 @@ from atoll.core.aggregate import Aggregate, Mean, stacked
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.message import fingerprint
 from atoll.core.rng import Rng
-from atoll.core.task import Batch, Task, Workload
+from atoll.core.task import Batch, Task
 from atoll.core.tree import Tree
 
 from .algorithm import LocalWork
-from .contact import declared
+from .contact import declared, load_of
 from .learner import LearnerSettings
 from .personal import measured, own_model
 from .release import is_private
@@ -109,7 +109,7 @@ class IdleLearner(Reporting):
         # A block is like its members only where clients remember and draw nothing.
         alike = not overrides(algorithm, "client_init") and not overrides(algorithm, "draw")
         many = self._many if alike else None
-        self.train = Task("atoll.learn.idle:train", self._train, many=many, load=self._load)
+        self.train = Task("atoll.learn.idle:train", self._train, many=many, load=load_of(self.algorithm))
         self.measure = Task("atoll.learn.idle:measure", self._measure)
         self.report = self.survey("atoll.learn.idle:report")
 
@@ -137,10 +137,6 @@ class IdleLearner(Reporting):
     def export(self, params: Tree) -> Any:
         """The parameters."""
         return params["w"]
-
-    def _load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
-        del args
-        return declared(self.algorithm, sizes, message)
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         contact, n = _Contact(self, message), len(island.data)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.rng import Rng
-from atoll.core.task import Task, Workload
+from atoll.core.task import Task
 from atoll.core.tree import Tree
 
 from .checks import require_count
-from .contact import declared, trained
+from .contact import load_of, trained
 from .learner import LearnerSettings
 from .personal import measured, own_model
 from .reports import Reporting
 from .targets import check_classes, check_shape, check_signs
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 __all__ = ["Linear", "LinearLearner"]
 
@@ -70,7 +67,7 @@ class LinearLearner(Reporting):
         self.model = model
         self.loss = loss
         self.algorithm = settings.algorithm
-        self.train = Task("atoll.learn.linear:train", self._train, load=self._load)
+        self.train = Task("atoll.learn.linear:train", self._train, load=load_of(self.algorithm))
         self.measure = Task("atoll.learn.linear:measure", self._measure)
         self.report = self.survey("atoll.learn.linear:report")
 
@@ -194,10 +191,6 @@ class LinearLearner(Reporting):
     def export(self, params: Tree) -> Any:
         """A function from inputs to scores."""
         return lambda x: self.scores(params, x)
-
-    def _load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
-        del args
-        return declared(self.algorithm, sizes, message)
 
     def _train(self, island: Any, message: Tree) -> Any:
         asked, data = self._asked(message), island.data

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.rng import Rng
-from atoll.core.task import Task, Workload
+from atoll.core.task import Task
 from atoll.core.tree import Tree
 
 from .admm.prox import penalty, svt
-from .contact import declared, trained
+from .contact import load_of, trained
 from .learner import LearnerSettings
 from .personal import measured, own_model
 from .reports import Reporting
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 __all__ = [
     "MatrixRegression",
@@ -68,7 +65,7 @@ class MatrixRegressionLearner(Reporting):
     def __init__(self, model: MatrixRegression, settings: LearnerSettings) -> None:
         self.model = model
         self.algorithm = settings.algorithm
-        self.train = Task("atoll.learn.matrix:train", self._train, load=self._load)
+        self.train = Task("atoll.learn.matrix:train", self._train, load=load_of(self.algorithm))
         self.measure = Task("atoll.learn.matrix:measure", self._measure)
         self.report = self.survey("atoll.learn.matrix:report")
 
@@ -119,10 +116,6 @@ class MatrixRegressionLearner(Reporting):
     def export(self, params: Tree) -> Any:
         """The matrix."""
         return params["X"]
-
-    def _load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
-        del args
-        return declared(self.algorithm, sizes, message)
 
     def _train(self, island: Any, message: Tree) -> Any:
         asked = self._asked(message)

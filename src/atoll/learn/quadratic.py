@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from atoll.core.errors import DataError
 from atoll.core.rng import Rng
-from atoll.core.task import Task, Workload
+from atoll.core.task import Task
 from atoll.core.tree import Tree
 
-from .contact import declared, trained
+from .contact import load_of, trained
 from .learner import LearnerSettings
 from .local import LossGradient
 from .personal import measured, own_model
 from .reports import Reporting
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 __all__ = ["Quadratic", "QuadraticLearner", "minimiser", "quadratics"]
 
@@ -55,7 +52,7 @@ class QuadraticLearner(Reporting):
     def __init__(self, model: Quadratic, settings: LearnerSettings) -> None:
         self.model = model
         self.algorithm = settings.algorithm
-        self.train = Task("atoll.learn.quadratic:train", self._train, load=self._load)
+        self.train = Task("atoll.learn.quadratic:train", self._train, load=load_of(self.algorithm))
         self.measure = Task("atoll.learn.quadratic:measure", self._measure)
         self.report = self.survey("atoll.learn.quadratic:report")
 
@@ -109,10 +106,6 @@ class QuadraticLearner(Reporting):
     def export(self, params: Tree) -> Any:
         """The point."""
         return params["w"]
-
-    def _load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
-        del args
-        return declared(self.algorithm, sizes, message)
 
     def _train(self, island: Any, message: Tree) -> Any:
         asked = self._asked(message)

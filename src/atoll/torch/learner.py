@@ -15,9 +15,9 @@ from atoll.core import message as M
 from atoll.core.aggregate import Aggregate, Parts, Totals
 from atoll.core.errors import CompositionError
 from atoll.core.rng import Rng
-from atoll.core.task import Batch, Summed, Task, Workload
+from atoll.core.task import Batch, Summed, Task
 from atoll.core.tree import Tree
-from atoll.learn.contact import declared
+from atoll.learn.contact import load_of
 from atoll.learn.local import pass_key
 from atoll.learn.partial import asked_epochs, epochs_of_pass
 from atoll.learn.personal import measured, own_model
@@ -91,7 +91,7 @@ class TorchLearner(Reporting):
             if is_private(self.algorithm)
             else {"many": self._train_many, "sums": self._train_sums, "tuning": _Tuning(self)}
         )
-        self.train = Task("atoll.torch:train", self._train, load=self._load, **blocks)
+        self.train = Task("atoll.torch:train", self._train, load=load_of(self.algorithm), **blocks)
         self.measure = Task("atoll.torch:measure", self._measure, many=self._measure_many)
         self.report = replace(self.survey("atoll.torch:report"), many=self._report_many)
 
@@ -178,10 +178,6 @@ class TorchLearner(Reporting):
     def export(self, params: Tree) -> nn.Module:
         """A copy of the module with these parameters, in evaluation mode."""
         return load(self.model, params).eval()
-
-    def _load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
-        del args
-        return declared(self.algorithm, sizes, message)
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         plan, state = self.plan(message["phase"]), island.state
