@@ -19,7 +19,7 @@ def test_a_change_between_two_questions_is_told() -> None:
     job = store.submit(Submission(name="a", submitter="admin", org="lab", spec={}, token="t"), now=0.0, who="admin").id
 
     async def ask(seen: str | None = None) -> Any:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await anext(looking._jobs(None, {"op": "jobs", "job": job, "seen": seen}))  # type: ignore[arg-type, type-var]
 
     async def play() -> None:

@@ -56,7 +56,7 @@ class Lines(list[str]):
         self._news.set()
 
     async def until(self, start: str) -> str:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 for line in self:
                     if line.startswith(start):
@@ -82,7 +82,7 @@ def gone(pid: int) -> bool:
 
 
 def wait_gone(pid: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not gone(pid):
         assert time.monotonic() < deadline, f"process {pid} is still there"
         os.sched_yield()

@@ -71,7 +71,7 @@ class Fronts:
 
 @contextlib.asynccontextmanager
 async def fronts(folder: Path, transport: str) -> AsyncIterator[Fronts]:
-    async with asyncio.timeout(30), Fronts(folder, transport) as made:
+    async with asyncio.timeout(60), Fronts(folder, transport) as made:
         yield made
 
 

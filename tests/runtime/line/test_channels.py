@@ -30,7 +30,7 @@ SITE = Peer("north", "site", "North", 2, "01", "study")
 
 def run(coroutine: Any) -> Any:
     async def bounded() -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await coroutine
 
     return asyncio.run(bounded())

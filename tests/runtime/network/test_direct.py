@@ -203,7 +203,7 @@ async def stage(*said):
     _, neighbour, serving = await begun(gossips.with_args(me=0, names=["b", "c"], rounds=3))
     for word in said:
         neighbour.came.put_nowait(word)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await serving
 
 

@@ -59,7 +59,7 @@ class Besieged:
 
     async def serves(self) -> list[dict[str, Any]]:
         """Ask as a good admin; the jobs."""
-        async with self.admin() as admin, asyncio.timeout(10):
+        async with self.admin() as admin, asyncio.timeout(60):
             return await admin.jobs()
 
     async def ask(self, name: str, frame: Any) -> Any:
@@ -68,7 +68,7 @@ class Besieged:
         try:
             channel = line.open("request")
             await channel.send(frame)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 return await channel.recv()
         finally:
             await line.close(within=0.2)
@@ -105,7 +105,7 @@ async def good_site(kit: Kit, address: str, folder: Path) -> AsyncIterator[Site]
     connected = asyncio.Event()
     serving = asyncio.create_task(made.serve(lambda server: connected.set()))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await connected.wait()
         yield made
     finally:
@@ -113,7 +113,7 @@ async def good_site(kit: Kit, address: str, folder: Path) -> AsyncIterator[Site]
         await asyncio.gather(serving, return_exceptions=True)
 
 
-def played(body: Callable[[], Awaitable[None]], seconds: float = 40.0) -> None:
+def played(body: Callable[[], Awaitable[None]], seconds: float = 120.0) -> None:
     """Run a test's body; what hangs fails."""
 
     async def main() -> None:

@@ -120,7 +120,7 @@ async def _world(program: Any, script: Script, on_lost: str, ledger: list[Any]) 
         world = World(Community([1.0, 2.0]), engine, clock=Clock(virtual=False))
         world.registry[step.name] = step
         try:
-            async with asyncio.timeout(8):
+            async with asyncio.timeout(60):
                 return (await run_program(world, program))[0]
         finally:
             ledger.extend(world.ledger)
@@ -383,7 +383,7 @@ def test_a_site_that_never_answers_a_question_is_given_up(on_lost: str, monkeypa
     """Its pulses have stopped, and the other site's go on."""
 
     async def saved(fed: Any) -> Any:
-        fed.world.engine.patience = 0.05
+        fed.world.engine.patience = 1.0
         return await fed.world.engine.commit("main", 1)
 
     def script(order: dict[str, Any], position: int) -> Frames:
@@ -393,7 +393,7 @@ def test_a_site_that_never_answers_a_question_is_given_up(on_lost: str, monkeypa
     if on_lost == "drop":
         assert play(saved, script, on_lost) == ["a@north"]
         return
-    with pytest.raises(TaskError, match=r"no progress for 0 seconds \(in site south\)"):
+    with pytest.raises(TaskError, match=r"no progress for 1 seconds \(in site south\)"):
         play(saved, script, on_lost)
 
 

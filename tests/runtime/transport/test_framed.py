@@ -25,7 +25,7 @@ BLOCK = 1 << 20
 
 def run(play: Callable[[], Any]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await play()
 
     asyncio.run(bounded())

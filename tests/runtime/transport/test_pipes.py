@@ -24,7 +24,7 @@ KINDS = [*TRANSPORTS, "local"]
 
 def run(play: Callable[[], Any]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await play()
 
     asyncio.run(bounded())
