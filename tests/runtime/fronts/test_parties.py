@@ -157,3 +157,18 @@ def test_a_site_that_was_let_go_is_not_waited_for_once_more() -> None:
         assert now() - begin == 100.0
 
     run(body(), virtual=True)
+
+
+def test_who_aborts_while_a_crashed_attempt_is_being_stopped_is_heard(tmp_path: Path) -> None:
+    async def body() -> Outcome:
+        north, south = Site("north", at_once), Site("south", at_once)
+        attempt, _ = attempted(tmp_path, north, south)
+        running = asyncio.create_task(attempt.run())
+        await asyncio.sleep(5.0)
+        south.line.lost.set()
+        await asyncio.sleep(3.0)  # the process at north takes its time to end
+        attempt.abort("ann")
+        return await running
+
+    outcome = run(body(), virtual=True)
+    assert (outcome.kind, outcome.reason) == ("aborted", "aborted by ann")

@@ -85,6 +85,8 @@ class Attempt:
             for task in tasks:
                 task.cancel()
             await asyncio.shield(self._stop(tasks, final=outcome.kind == "finished"))
+        if outcome.kind == "crashed" and self._aborted.done():  # while the last processes were stopped: no next attempt
+            outcome = self._aborted.result()
         return Outcome(outcome.kind, outcome.reason, outcome.error, bool(self._generations() - before))
 
     async def _judged(self, working: asyncio.Task[Outcome], watching: asyncio.Task[JobError]) -> Outcome:
