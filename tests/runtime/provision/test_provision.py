@@ -231,7 +231,7 @@ def test_revocation_lists_every_certificate_so_far(made: Provisioned, tree: dict
     second = certificate(made.folder / "north").serial_number
     done = provision(project, made.folder, revoke=["north"], renew=["north"], now=NOW)
     assert done.revoked == {"north": [f"{first:x}", f"{second:x}"]}
-    revoked = Revocations(made.folder / "server" / "revoked.crl", (made.folder / "server" / "ca.pem").read_bytes())
+    revoked = Revocations(made.folder / "server" / "revoked.crl", made.folder / "server" / "ca.pem")
     third = certificate(made.folder / "north").serial_number
     others = [certificate(made.folder / name).serial_number for name in EVERYBODY if name != "north"]
     assert [revoked(serial) for serial in (first, second, third)] == [True, True, False]
@@ -248,7 +248,7 @@ def test_a_new_authority_is_trusted_beside_the_old(made: Provisioned, tree: dict
     old.verify_directly_issued_by(before)
     with pytest.raises(InvalidSignature, match=r"^$"):
         old.verify_directly_issued_by(newest)
-    Revocations(made.folder / "server" / "revoked.crl", (made.folder / "server" / "ca.pem").read_bytes())
+    Revocations(made.folder / "server" / "revoked.crl", made.folder / "server" / "ca.pem")
     assert provision(project, made.folder).notes == []
 
 

@@ -30,7 +30,7 @@ def kits(project: ProjectConfig, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def revoked(kits: Path) -> Revocations:
-    return Revocations(kits / "server" / "revoked.crl", (kits / "server" / "ca.pem").read_bytes())
+    return Revocations(kits / "server" / "revoked.crl", kits / "server" / "ca.pem")
 
 
 def serial(kit: Path) -> int:
@@ -83,6 +83,6 @@ def test_a_list_that_cannot_be_trusted_lets_nobody_back_in(
     assert "Remedy: " in caplog.text
     if damage != "older":  # a server that starts has no good list to go on with
         with pytest.raises(IdentityError, match=r"revocation list .*copy revoked.crl"):
-            Revocations(revoked.path, (kits / "server" / "ca.pem").read_bytes())
+            Revocations(revoked.path, kits / "server" / "ca.pem")
     provision(project, kits, revoke=["south"])
     assert revoked(serial(kits / "south"))

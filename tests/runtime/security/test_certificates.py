@@ -177,7 +177,7 @@ def test_a_revocation_counts_at_the_next_connection_without_a_restart(name: str,
     server, north = Kit.read(tmp_path / "server"), Kit.read(tmp_path / "north")
     running = tmp_path / "running.crl"
     shutil.copy(server.revoked_file, running)
-    revoked = Revocations(running, server.bytes_of("ca.pem"))
+    revoked = Revocations(running, server.folder / "ca.pem")
 
     async def run() -> None:
         async with listening(name, server, revoked) as listener:

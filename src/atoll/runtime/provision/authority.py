@@ -112,11 +112,17 @@ class Authority:
         self.sign_list(now)
         return [entry.serial for entry in entries]
 
-    def sign_list(self, now: datetime) -> None:
-        """Sign a new issue of the revocation list from the ledger."""
-        before = read_list(self.revocation_list, self.bundle, str(self.folder / "revoked.crl"))
+    def sign_list(self, now: datetime, before: bytes | None = None) -> None:
+        """Sign a new issue of the revocation list from the ledger.
+
+        Args:
+            now: the time.
+            before: certificates of those who may have signed the last issue (PEM); by default the bundle's.
+        """
+        trusted = self.bundle if before is None else before
+        last = read_list(self.revocation_list, trusted, str(self.folder / "revoked.crl"))
         gone = [(int(serial, 16), datetime.fromisoformat(e.at)) for serial, e in self.ledger.revoked().items()]
-        made = make_list(gone, before.number + 1, self.certificate, self._unlocked(), now)
+        made = make_list(gone, last.number + 1, self.certificate, self._unlocked(), now)
         write(self.folder / "revoked.crl", made)
 
     def rotate(self, days: int, now: datetime) -> None:
@@ -127,10 +133,11 @@ class Authority:
         own = make_authority(self.project, key, days, now)
         write(self.folder / f"ca-key-{self.certificate.serial_number:x}.pem", self._bytes("ca-key.pem"), private=True)
         write(self.folder / "ca-key.pem", sealed(key, secret), private=True)
+        before = self.bundle  # an authority that has expired, too, has signed the last list
         self.certificates = [own, *(c for c in self.certificates if c.not_valid_after_utc > now)]
         self.bundle, self._key = pem_of(*self.certificates), key
         write(self.folder / "ca.pem", self.bundle)
-        self.sign_list(now)
+        self.sign_list(now, before)
 
     def _unlocked(self) -> EllipticCurvePrivateKey:
         if self._key is None:

@@ -46,7 +46,8 @@ class Revocations:
 
     Args:
         path: the list, ``revoked.crl`` of a server's kit.
-        ca: certificates of the authorities (PEM) whose signature counts.
+        ca: the file with the certificates of the authorities (PEM) whose signature counts. It is followed as well: once the authority has a new key,
+            the next list is signed with that.
 
     Attributes:
         current: the list that counts.
@@ -56,12 +57,12 @@ class Revocations:
         IdentityError: the file is missing, damaged, or not signed by the authority.
     """
 
-    def __init__(self, path: str | Path, ca: bytes) -> None:
+    def __init__(self, path: str | Path, ca: str | Path) -> None:
         self.path = Path(path)
-        self._ca = ca
+        self._ca = Path(ca)
         self._seen = self._stamp()
         self.signed = self._bytes()
-        self.current = read_list(self.signed, ca, str(self.path))
+        self.current = self._read(self.signed)
 
     def __call__(self, serial: int) -> bool:
         """Whether the certificate of this serial number is refused."""
@@ -79,7 +80,7 @@ class Revocations:
     def _reload(self) -> None:
         try:
             signed = self._bytes()
-            found = read_list(signed, self._ca, str(self.path))
+            found = self._read(signed)
         except IdentityError as error:
             _LOG.error("revocation list ignored, the last good one (issue %d) counts: %s", self.current.number, error)
             return
@@ -94,18 +95,29 @@ class Revocations:
         self.current, self.signed = found, signed
         _LOG.info("revocation list, issue %d: %d certificates", found.number, len(found.serials))
 
-    def _stamp(self) -> tuple[int, int, int] | None:
-        try:
-            found = self.path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+    def _read(self, signed: bytes) -> RevocationList:
+        return read_list(signed, _bytes_of(self._ca, "the authority's certificates"), str(self.path))
+
+    def _stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return _stamp(self.path), _stamp(self._ca)
 
     def _bytes(self) -> bytes:
-        try:
-            return self.path.read_bytes()
-        except OSError as error:
-            raise _wrong(f"the revocation list cannot be read: {error.strerror}", str(self.path)) from error
+        return _bytes_of(self.path, "the revocation list")
+
+
+def _bytes_of(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _wrong(f"{what} cannot be read: {error.strerror}", str(path)) from error
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def make_list(
@@ -145,7 +157,7 @@ def read_list(pem: bytes, ca: bytes, where: str) -> RevocationList:
         found = x509.load_pem_x509_crl(pem)
         number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
         serials = frozenset(entry.serial_number for entry in found)
-    except (ValueError, x509.ExtensionNotFound) as error:
+    except (ValueError, x509.ExtensionNotFound, x509.InvalidVersion) as error:
         raise _wrong(f"the revocation list is damaged: {_first(error)}", where) from error
     if not any(_signed(found, authority) for authority in certificates_in(ca, where)):
         raise _wrong("the revocation list is not signed by the project's authority", where)
