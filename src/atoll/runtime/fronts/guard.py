@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
+from atoll.core.errors import AtollError
 from atoll.runtime.identity import Peer
 from atoll.runtime.line import LineLost, Switchboard
 from atoll.runtime.provision import Revocations, SiteList
@@ -27,13 +28,20 @@ async def guard(board: Switchboard, revoked: Callable[[int], bool], on_cut: Call
         revoked: whether a serial number was revoked; follows the list by itself.
         on_cut: called with each party that is cut off.
     """
+    unsaid: list[Peer] = []
     while True:
         await asyncio.sleep(EVERY)
         for line in board.lines:
             if revoked(line.peer.serial):
                 _LOG.warning("%s is cut off: its certificate (serial %x) was revoked", line.peer, line.peer.serial)
-                on_cut(line.peer)
                 line.lose(LineLost(f"the certificate of {line.peer} was revoked"))
+                unsaid.append(line.peer)
+        try:  # the disk may be full: whoever is revoked goes all the same, and it is written down when there is room
+            while unsaid:
+                on_cut(unsaid[0])
+                del unsaid[0]
+        except AtollError as error:
+            _LOG.error("that %s was cut off cannot be written down yet: %s", unsaid[0], error)
 
 
 async def follow(sites: SiteList, on_change: Callable[[], None]) -> None:

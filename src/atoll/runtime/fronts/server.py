@@ -69,7 +69,7 @@ class Server:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # models and logs are nobody else's business
         self._credentials = kit.credentials()
         own(self._credentials)  # else it would listen, and refuse everybody for a reason that only its clock knows
-        self._revoked = Revocations(kit.revoked_file, self._credentials.ca)
+        self._revoked = Revocations(kit.revoked_file, kit.folder / "ca.pem")
         self._news = News()
         self._store = SqliteStore(folder)
         self._listed = SiteList(kit.sites_file)
@@ -151,7 +151,10 @@ class Server:
             return
         desk = Desk(line, channel, holding, self._dispatcher.offered, self._log, kept, direct)
         if desk.name not in self._sites():
-            write_bytes(self._known, "\n".join(sorted({*self._sites(), desk.name})).encode())
+            try:
+                write_bytes(self._known, "\n".join(sorted({*self._sites(), desk.name})).encode())
+            except AtollError as error:  # it is needed only while the site is away
+                _LOG.warning("that %s has come cannot be written down: %s", line.peer, error)
         await remind(desk, self._store, time.time())
         if line.lost.is_set():
             return
