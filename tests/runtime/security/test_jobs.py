@@ -32,11 +32,12 @@ from atoll.runtime.transport import transport
 
 JOB = yaml.dump({"name": "evil", "program": "evil:run", "source": "source", "sites": ["north"]}).encode()
 CODE = b"open('OWNED', 'w').close()\nasync def run(fed): pass\n"
+Log = pytest.LogCaptureFixture
 GOOD = [("job.yaml", JOB), ("source/evil.py", CODE)]
 
 
 @pytest.fixture(autouse=True)
-def logged(caplog: pytest.LogCaptureFixture) -> None:
+def logged(caplog: Log) -> None:
     caplog.set_level(logging.INFO, "atoll.runtime")
 
 
@@ -442,6 +443,85 @@ def test_garbage_from_one_site_ends_its_job_and_no_other_and_a_job_knows_no_secr
     for node in ("server", "north"):
         folder = tmp_path / ("server" if node == "server" else "north/site")
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+LONG_ERROR = """
+import os
+
+if f"{os.sep}site{os.sep}" in os.getcwd() + os.sep:
+    raise ValueError("x" * (17 << 20))
+
+
+async def run(fed):
+    return {}
+"""
+
+
+def test_an_error_too_long_to_be_passed_on_ends_its_job_and_cuts_no_line(
+    kit: Kits, tmp_path: Path, caplog: Log
+) -> None:
+    place = write(tmp_path / "job", name="long", sites=["north"])
+    (place / "code" / "walking.py").write_text(LONG_ERROR, encoding="utf-8")
+
+    async def body() -> None:
+        async with (
+            besieged(kit, tmp_path) as siege,
+            good_site(siege.kit("north"), siege.address, tmp_path / "north"),
+            siege.admin() as admin,
+        ):
+            ended = await admin.wait((await admin.submit(place))["job"])
+        assert (ended["state"], ended["attempts"]) == ("failed", 1)
+        assert "'walking:run' cannot be imported: xxx" in ended["error"]["what"]
+        assert len(ended["error"]["what"]) <= 4000
+
+    played(body)
+    assert "more than max_bytes" not in caplog.text
+
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[1;1H\x1b[32mfinished\x1b[0m"
+
+
+def test_words_of_a_site_and_of_an_auditor_move_nobodys_terminal(kit: Kits, tmp_path: Path, caplog: Log) -> None:
+    async def body() -> None:
+        async with besieged(kit, tmp_path) as siege, siege.admin() as admin:
+            line = await siege.line("south")
+            control = line.open("control")
+            await control.send({"op": "hello", "holding": []})
+            job = (await admin.submit(write(tmp_path / "job", name="bad", sites=["south"])))["job"]
+            offer = await control.recv()
+            refusal = {"op": "offered", "job": job, "ticket": offer["ticket"], "ok": False, "never": False, "why": EVIL}
+            await control.send(refusal)
+            found = await admin.job(job)
+            while "owned" not in found["reason"]:
+                found = await admin.job(job)
+            assert (await siege.ask("vera", {"op": "logs", "job": EVIL}))["error"]["what"]
+            asked = [event.job for event in siege.server._store.events()]
+            assert any("owned" in text for text in asked)
+            assert not any("\x1b" in text for text in [found["reason"], caplog.text, *asked])
+            await line.close(within=0.1)
+
+    played(body)
+
+
+def served(siege: Besieged) -> int:
+    """Requests of people that the server is at."""
+    return sum(task.get_coro().__name__ == "_person" for task in siege.server._tasks)  # type: ignore[union-attr]
+
+
+def test_who_waits_for_what_never_comes_and_goes_is_forgotten(kit: Kits, tmp_path: Path) -> None:
+    async def body() -> None:
+        async with besieged(kit, tmp_path) as siege, siege.admin() as admin:
+            job = (await admin.submit(write(tmp_path / "job", name="over", sites=["south"])))["job"]
+            await admin.abort(job)
+            seen = (await admin.one("jobs", job=job))["seen"]
+            line = await siege.line("vera")
+            for _ in range(40):
+                await line.open("request").send({"op": "jobs", "job": job, "seen": seen})
+            await until(lambda: served(siege) == 40)
+            await line.close(within=0.1)
+            await until(lambda: served(siege) == 0)
+
+    played(body)
 
 
 def _look(said: list[tuple[str, str]], ours: set[str]) -> None:

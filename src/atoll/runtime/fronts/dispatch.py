@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from atoll.core.errors import AtollError, JobError
+from atoll.runtime.jobs.changes import LOG_WIDTH, visible
 from atoll.runtime.jobs.records import JobRecord
 from atoll.runtime.jobs.resources import Answer
 from atoll.runtime.jobs.scheduler import Scheduler
@@ -117,7 +118,8 @@ class Dispatcher:
 
     def offered(self, desk: Desk, frame: Any) -> None:
         """A site answers an offer."""
-        answer = Answer(frame.get("ok") is True, text(frame, "why"), frame.get("never") is True)
+        why = visible(text(frame, "why"), LOG_WIDTH)  # for a store, a log and a terminal
+        answer = Answer(frame.get("ok") is True, why, frame.get("never") is True)
         job, ticket = text(frame, "job"), whole(frame, "ticket")
         self._do(self._scheduler.offered(job, desk.name, ticket, answer, time.monotonic()))
 

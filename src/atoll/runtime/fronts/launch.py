@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atoll.core.errors import AtollError
+from atoll.core.errors import AtollError, TaskError
 from atoll.core.files import read_message, write_bytes, write_message
+from atoll.core.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import Peer
 from atoll.runtime.jobs.manifest import JOB_FILE
@@ -29,6 +30,8 @@ _START = 120.0
 """Seconds that a process has to begin."""
 _WORDS = 1 << 14
 """Bytes that are kept for a process to say what went wrong: it may be that the disk is full."""
+_MOST = 1 << 20
+"""Bytes of the longest error that is read."""
 _LEAVE, _KILL = 1.0, 3.0
 """Seconds to end after its line was closed, and after it was told to."""
 
@@ -79,7 +82,14 @@ class JobProcess:
     def error(self) -> Any:
         """The error that it told, as ``pack_error`` gives it; None if it told none."""
         with contextlib.suppress(AtollError, OSError):
-            return read_message(self._told) if self._told.exists() else None
+            size = self._told.stat().st_size
+            if size > _MOST:  # not told by our code: it must fill neither this front nor a frame
+                return pack_error(
+                    TaskError(
+                        f"it told an error of {size} bytes", where="the job's process", remedy="see the job's log"
+                    )
+                )
+            return read_message(self._told)
         return None
 
     def cpu(self) -> float:

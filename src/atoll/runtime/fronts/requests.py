@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +79,22 @@ class Desktop(Looking):
         try:
             channel.narrow(_LONGEST.get(channel.peer.role, _SHORT))
             frame = await channel.recv()
-            await self._answer(channel, frame)
+            await self._while_there(channel, self._answer(channel, frame))
         except (LinkClosed, AtollError) as error:
             _LOG.info("%s hung up: %s", channel.peer, error)
         finally:
             channel.close()
+
+    async def _while_there(self, channel: Channel, answer: Coroutine[Any, Any, None]) -> None:
+        """Answer until who asked has gone, who may wait for what never comes; nobody asks twice on one channel."""
+        answering, gone = asyncio.create_task(answer), asyncio.create_task(channel.recv())
+        try:
+            await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+            (answering if answering.done() else gone).result()
+        finally:
+            answering.cancel()
+            gone.cancel()
+            await asyncio.gather(answering, gone, return_exceptions=True)
 
     async def _answer(self, channel: Channel, frame: Any) -> None:
         peer = channel.peer

@@ -60,8 +60,8 @@ def plain(tree: Any, where: str) -> Any:
 
 
 def clean(text: str) -> str:
-    """A text that every store can keep: no halves of surrogate pairs, no zero bytes."""
-    return text.encode("utf-8", "replace").decode().replace("\x00", "�")
+    """A text that every store can keep and every terminal show: no halves of surrogate pairs, nothing that a terminal would obey."""
+    return _OBEYED.sub("\ufffd", text.encode("utf-8", "replace").decode())
 
 
 def visible(text: str, width: int) -> str:
@@ -72,7 +72,7 @@ def visible(text: str, width: int) -> str:
     """
     if not isinstance(text, str):
         raise TypeError(type(text).__name__)
-    shown = _OBEYED.sub("\ufffd", clean(text[: width + 1]))
+    shown = clean(text[: width + 1])
     return shown if len(shown) <= width else shown[: width - 1] + "…"
 
 

@@ -53,6 +53,8 @@ __all__ = ["FRONT_GONE", "main", "start"]
 
 _MEETING = 6.0
 """Seconds that links to other sites have to come once all have loaded their data; fronts try for a little less."""
+_LONGEST = 4000
+"""Characters that are told of each part of an error."""
 FRONT_GONE = 75
 """Exit code of a process whose front went away: nothing is wrong with the job."""
 
@@ -127,8 +129,13 @@ def _failed(error: Exception, line: Line, told: Path) -> int:
         return FRONT_GONE
     if not isinstance(error, AtollError):
         traceback.print_exception(error)
-    _tell(told, pack_error(_explained(error)))
+    _tell(told, _shortened(pack_error(_explained(error))))
     return 1
+
+
+def _shortened(error: dict[str, str | None]) -> dict[str, str | None]:
+    """No longer than anybody reads, and than a frame may be that passes it on; the log has it all."""
+    return {key: value if value is None else value[:_LONGEST] for key, value in error.items()}
 
 
 def _tell(told: Path, error: Any) -> None:
