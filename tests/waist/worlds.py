@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import shutil
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,3 +52,13 @@ def on_every_engine(hardest: tuple[Any, ...], *others: tuple[Any, ...]) -> list[
         for engine in sorted(WORLDS)
         for case, values in enumerate((hardest, *others))
     ]
+
+
+async def soon(work):
+    """Its result; on a clock that stands still while workers work, real seconds are a thread's."""
+    asked, there = asyncio.ensure_future(work), threading.Event()
+    waits = asyncio.get_running_loop().run_in_executor(None, there.wait, 60)
+    await asyncio.wait({asked, waits}, return_when=asyncio.FIRST_COMPLETED)
+    there.set()
+    assert asked.done(), "it hangs"
+    return asked.result()

@@ -13,7 +13,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+import numpy as np
+
 from . import message as M
+from . import tree as T
 from .errors import ConfigError, TaskError, nearest
 from .tree import Tree
 
@@ -263,8 +266,13 @@ class Switch:
         """Peers for a role that runs in this process."""
 
         async def carry(target: str, message: Tree, sent: float) -> None:
-            self.carry(role, target, message, sent)
+            self.carry(role, target, T.map(_own, message), sent)
 
         peers = LocalPeers(role, [r for r in self.parties if r != role], carry, start)
         self.attach(role, peers.put, peers.gone)
         return peers
+
+
+def _own(leaf: Any) -> Any:
+    """A leaf that its sender cannot change any more, as where it crosses a link."""
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
+from atoll.core import message as M
 from atoll.core.errors import TaskError
 from atoll.core.session import LocalPeers
 from atoll.core.wire import pack_error
 
-__all__ = ["Actors", "Key", "answer_of"]
+__all__ = ["Actors", "Key", "answer_of", "sendable"]
 
 Key = tuple[int, str]
 """The number of a session, and a role of it."""
@@ -95,3 +96,13 @@ async def answer_of(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
         return {"error": pack_error(TaskError("stopped because another role of the session failed"))}
     except Exception as error:
         return {"error": pack_error(error)}
+
+
+def sendable(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer, if a message can hold it.
+
+    Raises:
+        MessageError: it cannot; found while it is sent, nobody would answer.
+    """
+    M.nbytes(answer)
+    return answer

@@ -34,17 +34,28 @@ class Link:
         self._sock = sock
         self._limits = limits or M.Limits()
         self._writing = asyncio.Lock()
+        self._written: asyncio.Task[None] | None = None  # the message that is on its way
 
     async def send(self, tree: Any) -> None:
-        """Send one message; large arrays are not copied."""
-        loop = asyncio.get_running_loop()
+        """Send one message; large arrays are not copied. Cancelled in the middle, the rest of it still goes: others follow it."""
         size = M.nbytes(tree)
-        async with self._writing:
-            try:
-                for piece in self._pieces(size, tree):
-                    await loop.sock_sendall(self._sock, piece)
-            except OSError as error:
-                raise LinkClosed(str(error)) from error
+        await self._writing.acquire()
+        self._written = asyncio.create_task(self._write(size, tree))
+        self._written.add_done_callback(self._went)
+        await asyncio.shield(self._written)
+
+    async def _write(self, size: int, tree: Any) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            for piece in self._pieces(size, tree):
+                await loop.sock_sendall(self._sock, piece)
+        except OSError as error:
+            raise LinkClosed(str(error)) from error
+
+    def _went(self, task: asyncio.Task[None]) -> None:
+        self._writing.release()
+        if not task.cancelled():
+            task.exception()  # whoever sent it may be gone already
 
     @staticmethod
     def _pieces(size: int, tree: Any) -> Iterator[Any]:
@@ -88,4 +99,6 @@ class Link:
 
     def close(self) -> None:
         """Close the socket."""
+        if self._written is not None:
+            self._written.cancel()
         self._sock.close()

@@ -54,7 +54,7 @@ class Channel:
                     if self.on_pass is not None:
                         self.on_pass(frame)
                 else:
-                    self._answers.pop(frame["id"]).set_result(frame)
+                    self._answered(frame)
         except (LinkClosed, OSError):
             error = TaskError(
                 f"a worker went away while it was working ({self._describe()})",
@@ -63,6 +63,11 @@ class Channel:
             )
             self._error = error
             self._fail(error)
+
+    def _answered(self, frame: Any) -> None:
+        future = self._answers.pop(frame["id"])
+        if not future.done():  # whoever asked was cancelled, then
+            future.set_result(frame)
 
     async def post(self, number: int, frame: dict[str, Any]) -> asyncio.Future[Any]:
         """Send a question; its answer comes in the future."""

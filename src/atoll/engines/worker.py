@@ -19,7 +19,7 @@ from atoll.core.shelf import Shelf
 from atoll.core.states import States
 from atoll.core.wire import pack_error, pack_folded, pack_ran, unpack_request
 
-from .actors import Actors, answer_of
+from .actors import Actors, answer_of, sendable
 from .link import Link, LinkClosed
 
 __all__ = ["Worker", "carried_shelves", "collector", "serve"]
@@ -110,7 +110,7 @@ class Worker:
     async def _play(self, frame: Any, peers: LocalPeers, events: list[Any]) -> dict[str, Any]:
         request, states = unpack_request(frame["request"], self.registry), dict(frame["states"])
         ran = await self.executor.role(request, frame["position"], peers, states.get, collector(events))
-        return {"ran": [pack_ran(ran)]}
+        return sendable({"ran": [pack_ran(ran)]})
 
 
 def carried_shelves(frame: Any) -> tuple[Shelf, Shelf | None]:

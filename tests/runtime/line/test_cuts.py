@@ -386,3 +386,26 @@ def test_a_connection_that_is_ended_before_its_first_step_is_closed() -> None:
             await theirs.recv()
 
     run(play)
+
+
+def test_a_line_that_is_lost_while_it_is_greeted_is_lost_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the end that dialled is connected to nobody, and waits for ever."""
+
+    async def slowly(pipe: Pipe, hello: Hello) -> None:
+        await write_hello(pipe, hello)
+        await asyncio.sleep(0.05)
+
+    async def play() -> None:
+        async with hub() as server:
+            line = await server.line(lives=[Life(2, 9, True)])  # HELLO and OPEN
+            here = line.open("job")
+            other = await server.lines.get()
+            await server.channels.get()
+            monkeypatch.setattr("atoll.runtime.line.accepting.write_hello", slowly)
+            other.pump.cancel()
+            await asyncio.sleep(0.03)
+            other.lose(LineLost("its patience is over"))
+            with pytest.raises(LineLost):
+                await here.recv()
+
+    run(play)

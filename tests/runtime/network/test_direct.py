@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ from test_split_learning import split_learning
 
 from atoll.core.clock import run
 from atoll.core.cohort import Community
-from atoll.core.errors import TaskError
+from atoll.core.errors import MessageError, TaskError
 from atoll.core.federation import run_program
 from atoll.core.request import Request
 from atoll.core.task import task
 from atoll.core.wire import pack_request
 from atoll.core.world import World
+from atoll.engines import ENGINES
 from atoll.engines.inline import Inline
 from atoll.engines.link import LinkClosed
 from atoll.runtime.network.account import WORDS
@@ -170,8 +172,8 @@ async def tells(island, peers, count, fails=False):
         raise ValueError("it gives up")
 
 
-async def begun(role):
-    """A site where role ``a`` of a session lives and begins: the server, the neighbour at which ``b`` is, the site at work."""
+async def announced():
+    """A site that knows of a session in which role ``a`` will live there: the server, the neighbour at which ``b`` is, the site at work."""
     server, neighbour = Wire(), Wire()
     world = World(Community([np.arange(3.0)] * 2), Inline(), registry={one.name: one for one in (gossips, tells)})
     resident = site_of(
@@ -188,12 +190,20 @@ async def begun(role):
         }
     )
     assert (await server.sent.get())["neighbours"] == ["site-2"]
-    server.came.put_nowait(
-        {
-            "op": "role", "number": 2, "session": 5, "role": "a", "others": ["b", "c"], "start": 0.0, "direct": {"b": "site-2"},
-            "position": 0, "request": packed(role),
-        }
-    )  # fmt: skip
+    return server, neighbour, serving
+
+
+def role_of(role):
+    return {
+        "op": "role", "number": 2, "session": 5, "role": "a", "others": ["b", "c"], "start": 0.0, "direct": {"b": "site-2"},
+        "position": 0, "request": packed(role),
+    }  # fmt: skip
+
+
+async def begun(role):
+    """The same, and ``a`` begins."""
+    server, neighbour, serving = await announced()
+    server.came.put_nowait(role_of(role))
     assert (await neighbour.sent.get())["role"] == "b"  # it has begun
     return server, neighbour, serving
 
@@ -242,6 +252,94 @@ def test_only_the_server_tells_that_a_role_failed():
     told, direct = asyncio.run(main())
     assert "it gives up" in str(told)
     assert direct == ["hand"]  # behind the one that was seen to begin
+
+
+def test_a_site_whose_neighbour_is_lost_tells_the_server_nothing_more():
+    """Its roles are stopped: told as their error, that would end the job, where only the attempt ends."""
+
+    async def main():
+        server, neighbour, serving = await begun(gossips.with_args(me=0, names=["b", "c"], rounds=3))
+        while (await server.sent.get())["op"] != "waits":
+            pass
+        neighbour.came.put_nowait(LinkClosed("gone"))
+        with pytest.raises(NeighbourLost):
+            await serving
+        await asyncio.sleep(0.2)  # as the process takes to close its line
+        return [server.sent.get_nowait()["op"] for _ in range(server.sent.qsize())]
+
+    assert asyncio.run(main()) == []
+
+
+def test_a_neighbour_that_is_lost_before_the_role_begins_ends_the_attempt():
+    """Orders before it may take long; else what the role sends is lost, and it waits for ever."""
+
+    async def main():
+        server, neighbour, serving = await announced()
+        neighbour.came.put_nowait(LinkClosed("gone"))
+        await asyncio.sleep(0.1)
+        server.came.put_nowait(role_of(gossips.with_args(me=0, names=["b", "c"], rounds=3)))
+        async with asyncio.timeout(5):
+            await serving
+
+    with pytest.raises(NeighbourLost, match="'site-2' ended before role 'a' began"):
+        asyncio.run(main())
+
+
+@task
+async def goes_on(island, peers, count):
+    """Sends the same array again and again, and counts in it."""
+    x = np.zeros(50_000)
+    for _ in range(count):
+        await peers.send("b", x)
+        x += 1
+
+
+@task
+async def keeps(island, peers, count):
+    said = [await peers.recv("a") for _ in range(count)]
+    return [[float(x.min()), float(x.max())] for x in said]
+
+
+@pytest.mark.parametrize("make", [Inline, lambda: ENGINES["processes"](2), lambda: Rehearsal(2)])
+def test_what_was_sent_is_as_it_was_then(make):
+    async def program(fed):
+        cast = {"a": ("client-0", goes_on.with_args(count=20)), "b": ("client-1", keeps.with_args(count=20))}
+        return (await fed.session(cast))["b"]
+
+    whole = lived(make(), program, Community([0.0] * 2), Timetable())[0]
+    assert whole == [[float(i), float(i)] for i in range(20)]
+
+
+async def soon(work):
+    """Its result; on a clock that stands still while workers work, real seconds are a thread's."""
+    asked, there = asyncio.ensure_future(work), threading.Event()
+    waits = asyncio.get_running_loop().run_in_executor(None, there.wait, 4)
+    await asyncio.wait({asked, waits}, return_when=asyncio.FIRST_COMPLETED)
+    there.set()
+    assert asked.done(), "it hangs"
+    return asked.result()
+
+
+@task
+async def says_nonsense(island, peers, gives):
+    await peers.send("b", 1 if gives else object())
+    return object()
+
+
+@task
+async def hears(island, peers):
+    return await peers.recv("a")
+
+
+@pytest.mark.parametrize("gives", [False, True])
+@pytest.mark.parametrize("make", [lambda: ENGINES["processes"](2), lambda: Rehearsal(2)], ids=["processes", "network"])
+def test_what_no_message_can_hold_is_the_error_that_is_told(make, gives):
+    async def program(fed):
+        cast = {"a": ("client-0", says_nonsense.with_args(gives=gives)), "b": ("client-1", hears)}
+        return await soon(fed.session(cast))
+
+    with pytest.raises(MessageError, match=r"a value of type builtins\.object cannot be sent"):
+        lived(make(), program, Community([0.0] * 2), Timetable())
 
 
 HAND = {"op": "hand", "session": 5, "role": "a", "message": {"x": np.zeros(1)}, "time": 0.0}

@@ -111,6 +111,8 @@ class Switchboard:
                 raise Violation(TAKEN if theirs.line in self._displaced.get(key[:2], ()) else _UNKNOWN)
             try:
                 await write_hello(pipe, line.greeting())
+                if line.lost.is_set():  # while its greeting went
+                    raise Violation(_UNKNOWN)
                 line.attach(pipe, theirs)
             except BaseException:
                 line.begin_waiting()

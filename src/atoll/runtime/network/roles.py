@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from atoll.core.errors import TaskError
 from atoll.core.idle import IdleSelector, WatchedLoop, watching
 from atoll.core.session import LocalPeers
 from atoll.core.wire import pack_ran, unpack_request
-from atoll.engines.actors import Actors, Key, answer_of
+from atoll.engines.actors import Actors, Key, answer_of, sendable
 from atoll.engines.link import LinkClosed
 
 from .account import Account
@@ -38,6 +39,7 @@ class Roles:
         self._home: asyncio.AbstractEventLoop | None = None
         self._loop: WatchedLoop | None = None
         self._thread: threading.Thread | None = None
+        self._closed = False
         self._actors = Actors()
         self._accounts: dict[Key, Account] = {}
         self._early: dict[Key, list[Any]] = {}
@@ -71,7 +73,8 @@ class Roles:
         self._inside(self._lose, (site, error))
 
     def close(self) -> None:
-        """End the loop and its thread."""
+        """End the loop and its thread; nothing is said any more."""
+        self._closed = True
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(5)
@@ -95,7 +98,7 @@ class Roles:
             self._thread.start()
         self._loop.call_soon_threadsafe(call, frame)
 
-    def _say(self, frame: Mapping[str, Any], site: str | None = None) -> None:
+    def _say(self, frame: Mapping[str, Any], site: str | None = None) -> Future[None] | None:
         """Send to the server or to another site, from the link's own loop."""
 
         async def send() -> None:
@@ -105,8 +108,9 @@ class Roles:
                 else:
                     await self._resident.neighbours.send(site, frame)
 
-        if self._home is not None:
-            asyncio.run_coroutine_threadsafe(send(), self._home)
+        if self._home is None or self._closed:  # what roles make of this end is no news
+            return None
+        return asyncio.run_coroutine_threadsafe(send(), self._home)
 
     # ------------------------------------------------------------------ called in the roles' loop
 
@@ -123,6 +127,22 @@ class Roles:
             task.cancel()
         loop.run_until_complete(asyncio.gather(watcher, *asyncio.all_tasks(loop), return_exceptions=True))
         loop.close()
+
+    async def _said(self, frame: Mapping[str, Any], site: str | None = None) -> None:
+        """Say it, and return once it may change; meanwhile the loop is not idle. Cancelled in the middle, it still goes."""
+        told = self._say(frame, site)
+        if told is None or self._loop is None:
+            return
+        idle, future = self._loop.idle, asyncio.wrap_future(told)
+        idle.helpers += 1
+
+        def went(future: asyncio.Future[None]) -> None:
+            idle.helpers -= 1
+            if not future.cancelled():
+                future.exception()  # whoever said it may be gone already
+
+        future.add_done_callback(went)
+        await asyncio.shield(future)
 
     def _idle(self) -> bool:
         """Nothing goes on here: say which roles wait for whom, if that is news."""
@@ -188,15 +208,18 @@ class Roles:
     def _begin(self, frame: Any) -> None:
         session, role = key = frame["session"], frame["role"]
         account = self._accounts[key] = Account(session, role, frame["direct"], self._say)
+        gone = sorted(set(account.reached.values()) - set(self._resident.neighbours.names))
+        if gone:  # since the session was announced: nobody could be told then
+            self._break(NeighbourLost(f"the link to site {gone[0]!r} ended before role {role!r} began"))
 
         async def carry(target: str, message: Any, sent: float) -> None:
             said = {"session": session, "source": role, "message": message, "time": sent}
             if target in account.reached:
                 account.note("sent", target, M.nbytes(message))
-                self._say({**said, "op": "hand", "role": target}, account.reached[target])
+                await self._said({**said, "op": "hand", "role": target}, account.reached[target])
             else:
                 account.tell()
-                self._say({**said, "op": "pass", "target": target})
+                await self._said({**said, "op": "pass", "target": target})
 
         def took(source: str) -> None:
             account.note("took", source)
@@ -227,7 +250,7 @@ class Roles:
         states = resident.host.states(request)
         ran = await resident.host.executor.role(request, frame["position"], peers, states, spend)
         resident.parking.park(request, ran)
-        return {"ran": pack_ran(replace(ran, state=None, changed=False))}
+        return sendable({"ran": pack_ran(replace(ran, state=None, changed=False))})
 
     def _end(self, key: Key, *, well: bool) -> None:
         """Tell what the role has said, to the server and, where all went well, to those who may wait for more of it.
