@@ -390,10 +390,12 @@ def test_a_connection_that_is_ended_before_its_first_step_is_closed() -> None:
 
 def test_a_line_that_is_lost_while_it_is_greeted_is_lost_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the end that dialled is connected to nobody, and waits for ever."""
+    greeted, lost = asyncio.Event(), asyncio.Event()
 
     async def slowly(pipe: Pipe, hello: Hello) -> None:
         await write_hello(pipe, hello)
-        await asyncio.sleep(0.05)
+        greeted.set()
+        await lost.wait()
 
     async def play() -> None:
         async with hub() as server:
@@ -402,10 +404,12 @@ def test_a_line_that_is_lost_while_it_is_greeted_is_lost_at_both_ends(monkeypatc
             other = await server.lines.get()
             await server.channels.get()
             monkeypatch.setattr("atoll.runtime.line.accepting.write_hello", slowly)
+            assert other.pump is not None
             other.pump.cancel()
-            await asyncio.sleep(0.03)
+            await greeted.wait()
             other.lose(LineLost("its patience is over"))
-            with pytest.raises(LineLost):
+            lost.set()
+            with pytest.raises(LineLost, match="not known here"):
                 await here.recv()
 
     run(play)
