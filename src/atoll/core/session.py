@@ -20,7 +20,7 @@ from . import tree as T
 from .errors import ConfigError, TaskError, nearest
 from .tree import Tree
 
-__all__ = ["GuardedPeers", "LocalPeers", "Peers", "Switch"]
+__all__ = ["Deliver", "GuardedPeers", "LocalPeers", "Peers", "Switch", "as_sent"]
 
 Deliver = Callable[[str, Tree, float], Awaitable[None]]
 Put = Callable[[str, Tree, float], None]
@@ -266,13 +266,13 @@ class Switch:
         """Peers for a role that runs in this process."""
 
         async def carry(target: str, message: Tree, sent: float) -> None:
-            self.carry(role, target, T.map(_own, message), sent)
+            self.carry(role, target, as_sent(message), sent)
 
         peers = LocalPeers(role, [r for r in self.parties if r != role], carry, start)
         self.attach(role, peers.put, peers.gone)
         return peers
 
 
-def _own(leaf: Any) -> Any:
-    """A leaf that its sender cannot change any more, as where it crosses a link."""
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+def as_sent(message: Tree) -> Tree:
+    """A message that its sender cannot change any more: its arrays are copied, as where it crosses a link."""
+    return T.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, message)

@@ -25,7 +25,7 @@ class Account:
     """
 
     def __init__(
-        self, session: int, role: str, reached: Mapping[str, str] | None, say: Callable[[Mapping[str, Any]], None]
+        self, session: int, role: str, reached: Mapping[str, str] | None, say: Callable[[Mapping[str, Any]], object]
     ) -> None:
         self.reached = dict(reached or {})
         self._kept = reached is not None

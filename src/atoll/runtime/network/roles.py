@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.core import message as M
 from atoll.core.errors import TaskError
 from atoll.core.idle import IdleSelector, WatchedLoop, watching
-from atoll.core.session import LocalPeers
+from atoll.core.session import Deliver, LocalPeers, as_sent
 from atoll.core.wire import pack_ran, unpack_request
 from atoll.engines.actors import Actors, Key, answer_of, sendable
 from atoll.engines.link import LinkClosed
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from .resident import Resident
 
 __all__ = ["Roles"]
+
+_SMALL = 1 << 16
+"""Bytes of a message that is copied, so that whoever sends it need not wait until it has left for another thread."""
+_MANY = 64
+"""Of so many such messages one is waited for: no more are on their way out."""
 
 
 class Roles:
@@ -212,19 +217,10 @@ class Roles:
         if gone:  # since the session was announced: nobody could be told then
             self._break(NeighbourLost(f"the link to site {gone[0]!r} ended before role {role!r} began"))
 
-        async def carry(target: str, message: Any, sent: float) -> None:
-            said = {"session": session, "source": role, "message": message, "time": sent}
-            if target in account.reached:
-                account.note("sent", target, M.nbytes(message))
-                await self._said({**said, "op": "hand", "role": target}, account.reached[target])
-            else:
-                account.tell()
-                await self._said({**said, "op": "pass", "target": target})
-
         def took(source: str) -> None:
             account.note("took", source)
 
-        peers = LocalPeers(role, list(frame["others"]), carry, frame["start"], took)
+        peers = LocalPeers(role, list(frame["others"]), self._carrier(key, account), frame["start"], took)
         self._actors.begin(key, peers, self._role(frame, peers))
         self._ordered.discard(key)
         for said in self._early.pop(key, ()):
@@ -232,6 +228,29 @@ class Roles:
                 self._actors.stop(session)
             else:
                 self._actors.hand(said)
+
+    def _carrier(self, key: Key, account: Account) -> Deliver:
+        """What sends a role's messages: as they are now, whatever the role does to its arrays next."""
+        (session, role), sends = key, 0
+
+        async def carry(target: str, message: Any, sent: float) -> None:
+            nonlocal sends
+            size, sends = M.nbytes(message), sends + 1
+            waits = size > _SMALL or sends % _MANY == 0
+            said = {"session": session, "source": role, "message": message if waits else as_sent(message), "time": sent}
+            site = account.reached.get(target)
+            if site is None:
+                account.tell()
+                said |= {"op": "pass", "target": target}
+            else:
+                account.note("sent", target, size)
+                said |= {"op": "hand", "role": target}
+            if waits:
+                await self._said(said, site)
+            else:
+                self._say(said, site)
+
+        return carry
 
     async def _role(self, frame: Any, peers: LocalPeers) -> None:
         events: list[Any] = []
