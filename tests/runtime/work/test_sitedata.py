@@ -58,6 +58,32 @@ def test_the_files_of_a_folder_are_joined_and_their_labels_agree(tmp_path: Path)
     assert data.card.labels == ("dead", "ill", "well")
 
 
+def test_tables_count_whatever_the_letters_of_their_kind(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    write(tmp_path / "p.csv")
+    write(tmp_path / "Q.CSV")
+    (tmp_path / "R.Csv.GZ").write_bytes(gzip.compress(CSV.encode()))
+    table = pyarrow.table({"age": [50], "dose": [0.5], "outcome": ["ill"]})
+    parquet.write_table(table, tmp_path / "S.PARQUET")
+    spec = {"path": str(tmp_path), "target": "outcome"}
+    look_at_headers(spec, "north")
+    assert load_site_data(spec, "north").sizes == (10,)
+    assert load_site_data({**spec, "path": str(tmp_path / "Q.CSV")}, "north").sizes == (3,)
+
+
+def test_tables_in_subfolders_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path / "d" / "2023" / "p.csv")
+    spec = {"path": str(tmp_path / "d"), "target": "outcome"}
+    with pytest.raises(DataError, match=r"no CSV or Parquet file itself; a subfolder does: .*2023.*p\.csv"):
+        look_at_headers(spec, "north")
+    write(tmp_path / "d" / "q.csv")
+    write(tmp_path / "d" / ".cache" / "r.csv")
+    look_at_headers(spec, "north")
+    assert len(caplog.records) == 1
+    assert "tables in subfolders, such as 2023" in caplog.text
+    assert load_site_data(spec, "north").sizes == (3,)
+
+
 @pytest.mark.parametrize(
     ("other", "match"),
     [

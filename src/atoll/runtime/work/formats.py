@@ -17,7 +17,7 @@ from atoll.data.readers.table import from_table
 
 from .agreement import merge_cards, recoded
 from .cards import card_of
-from .headers import require_columns, tables_in
+from .headers import is_parquet, require_columns, tables_in
 
 __all__ = ["load_arrays", "load_tables"]
 
@@ -51,7 +51,7 @@ def load_tables(paths: Sequence[Path], options: Mapping[str, Any]) -> Dataset:
 
 def _table(path: Path, options: Mapping[str, Any]) -> Dataset:
     said = {name: options[name] for name in ("delimiter", "decimal", "encoding") if options.get(name) is not None}
-    table = table_of_parquet(path) if path.suffix == ".parquet" else table_of_csv(path, **said)
+    table = table_of_parquet(path) if is_parquet(path) else table_of_csv(path, **said)
     target, task = options.get("target"), options.get("task")
     drop, chosen = list(options.get("drop") or ()), list(options.get("features") or ())
     categories = dict(options.get("categories") or {})
@@ -67,7 +67,7 @@ def _table(path: Path, options: Mapping[str, Any]) -> Dataset:
             )
     return from_table(
         table, target=target, task=task, features=chosen or None, drop=drop, categories=categories, name=path.name,
-        row_offset=0 if path.suffix == ".parquet" else 2,
+        row_offset=0 if is_parquet(path) else 2,
     )  # fmt: skip
 
 

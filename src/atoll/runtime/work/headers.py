@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import logging
 import subprocess
 import sys
 import zipfile
@@ -17,8 +18,9 @@ from atoll.core.wire import pack_error, unpack_error
 
 from .words import check_settings, from_yaml, is_yaml
 
-__all__ = ["columns_apart", "look_at_headers", "require_columns", "tables_in", "tell_columns"]
+__all__ = ["columns_apart", "is_parquet", "look_at_headers", "require_columns", "tables_in", "tell_columns"]
 
+_LOG = logging.getLogger("atoll.runtime")
 _TABLES = (".csv", ".csv.gz", ".parquet")
 
 
@@ -55,7 +57,7 @@ def _look(path: Path, spec: Mapping[str, Any]) -> None:
             raise DataError("no array 'x'", where=path.name, remedy=f"it holds {', '.join(held)}; name one x")
     elif path.suffix not in (".npz", ".npy"):
         tables = tables_in(path)
-        binary = columns_apart([file for file in tables if file.name.endswith(".parquet")])
+        binary = columns_apart([file for file in tables if is_parquet(file)])
         for file in tables:
             require_columns(file.name, binary[file] if file in binary else _header(file, spec), spec)
 
@@ -108,14 +110,30 @@ def tell_columns(paths: Sequence[str]) -> None:
     sys.stdout.buffer.write(M.encode({"columns": columns, "error": error}))
 
 
+def is_parquet(path: Path) -> bool:
+    """Whether a table is a Parquet file, by its name in small or capital letters."""
+    return path.name.lower().endswith(".parquet")
+
+
+def _is_table(path: Path) -> bool:
+    return path.name.lower().endswith(_TABLES) and not path.name.startswith(".")
+
+
+def _below(path: Path) -> Path | None:
+    """The first table found in a folder's subfolders, as seen from the folder."""
+    folders = sorted(sub for sub in path.iterdir() if sub.is_dir() and not sub.name.startswith("."))
+    found = next((file for sub in folders for file in sub.rglob("*") if _is_table(file)), None)
+    return None if found is None else found.relative_to(path)
+
+
 def tables_in(path: Path) -> list[Path]:
-    """A table, or all tables of a folder in the order of their names.
+    """A table, or all tables of a folder in the order of their names; a warning tells of tables in subfolders, which are not read.
 
     Raises:
         DataError: it is none, or holds none.
     """
     if path.is_file():
-        if not path.name.endswith(_TABLES):
+        if not path.name.lower().endswith(_TABLES):
             raise DataError(
                 f"a file of kind {''.join(path.suffixes) or 'unknown'!r}",
                 where=path.name,
@@ -128,10 +146,19 @@ def tables_in(path: Path) -> list[Path]:
         raise DataError(
             "the folder holds arrays", where=path.name, remedy=f"give both files: {path / 'x.npy'},{path / 'y.npy'}"
         )
-    files = sorted(file for file in path.iterdir() if file.name.endswith(_TABLES) and not file.name.startswith("."))
+    files, below = sorted(file for file in path.iterdir() if _is_table(file)), _below(path)
     if not files:
         raise DataError(
-            "the folder holds no CSV or Parquet file", where=str(path), remedy="give a folder with tables, or a file"
+            "the folder holds no CSV or Parquet file"
+            + ("" if below is None else f" itself; a subfolder does: {str(below)!r}"),
+            where=str(path),
+            remedy="give a folder with tables, or a file",
+        )
+    if below is not None:
+        _LOG.warning(
+            "folder %r: tables in subfolders, such as %s, are not read; move them up to have them count",
+            path.name,
+            below,
         )
     return files
 
