@@ -6,7 +6,19 @@ import numpy as np
 
 from atoll.core.errors import DataError
 
-__all__ = ["check_classes", "check_shape", "check_signs"]
+__all__ = ["OutputsError", "check_classes", "check_shape", "check_signs"]
+
+
+class OutputsError(ValueError):
+    """The cause of an error about a label beyond a model's outputs: who knows the names of the classes can say more.
+
+    Attributes:
+        outputs: how many there are.
+    """
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__(f"the model has {outputs} outputs")
+        self.outputs = outputs
 
 
 def check_classes(name: str, shape: tuple[int, ...], labels: np.ndarray, where: str) -> None:
@@ -40,7 +52,7 @@ def check_classes(name: str, shape: tuple[int, ...], labels: np.ndarray, where: 
             where=where,
             remedy=f"give the model at least {max(wrong, 0) + 1} outputs, or number the classes from 0"
             + (", or, for two classes and one score, use loss='bce' or 'hinge'" if shape[1] == 1 else ""),
-        )
+        ) from OutputsError(shape[1])
 
 
 def check_shape(name: str, shape: tuple[int, ...], labels: np.ndarray, where: str) -> None:

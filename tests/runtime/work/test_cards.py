@@ -18,7 +18,7 @@ from atoll.core.errors import CompositionError, DataError, MessageError, PolicyE
 from atoll.core.rng import Rng
 from atoll.data import Dataset, Islands
 from atoll.runtime.work import Card, RemoteIslands, card_of, merge_cards
-from atoll.runtime.work.agreement import recoded
+from atoll.runtime.work.agreement import lone_classes, recoded
 from atoll.runtime.work.cards import Column
 from atoll.runtime.work.remote import example_rows
 
@@ -91,6 +91,23 @@ def test_labels_are_united_in_a_stated_order() -> None:
     assert union(("10", "9"), ("2",)) == ("2", "9", "10")
     assert merge_cards({"a": card(("0", "2")), "b": card(classes=2)}).labels == ("0", "1", "2")
     assert merge_cards({"a": card(classes=2), "b": card(classes=4)}).classes == 4
+
+
+def test_words_beside_whole_numbers_are_no_further_classes() -> None:
+    cards = {"site 'a'": card(("benign", "malignant")), "site 'b'": card(("0", "1"))}
+    said = r"at site 'a' the classes are words such as 'benign', and at site 'b' they are whole numbers such as '0'"
+    for order in (list(cards), list(reversed(cards))):
+        with pytest.raises(DataError, match=said):
+            merge_cards({name: cards[name] for name in order})
+    # A name of a class may be a number where others are words, if that is so at one site.
+    assert merge_cards({"a": card(("1", "2", "unknown")), "b": card(("1", "2"))}).labels == ("1", "2", "unknown")
+
+
+def test_classes_that_one_site_alone_has_are_known() -> None:
+    both, more = card(("benign", "malignant")), card(("benign", "malignant", "malignnat"))
+    assert lone_classes({"a": both, "b": more, "c": card(("benign",))}) == {"b": ("malignnat",)}
+    assert lone_classes({"a": more}) == lone_classes({"a": card(classes=2), "b": card(classes=4)}) == {}
+    assert lone_classes({"a": card(("0", "2")), "b": card(classes=2)}) == {"a": ("2",), "b": ("1",)}
 
 
 WORDS = st.lists(st.text("abcxyz", min_size=1, max_size=3), min_size=1, max_size=5)

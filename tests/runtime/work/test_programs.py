@@ -13,7 +13,7 @@ from work_toys import held, sites_of
 
 from atoll.cli import run as command
 from atoll.cli.commands.run import sentence
-from atoll.core.errors import CheckpointError, ConfigError, JobError, PolicyError
+from atoll.core.errors import CheckpointError, ConfigError, DataError, JobError, PolicyError
 from atoll.data import Dataset, Islands
 from atoll.runs import RunFolder
 from atoll.runtime.jobs.spec import load_job, parse_job
@@ -150,6 +150,29 @@ def test_sites_with_other_labels_learn_one_model(tmp_path: Path) -> None:
     held(job, sites_of({"a": site("ill", "well"), "b": site("dead", "ill"), "c": site("well", "dead")}), tmp_path)
     # Were the codes each site's own, every second row would have another's label.
     assert JobFolder(tmp_path / "server").metrics()[-1]["clients/accuracy"] > 0.95
+
+
+def test_a_class_of_one_site_alone_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def site(*names: str) -> Dataset:
+        return Dataset({"x": np.eye(4)[: len(names)], "y": range(len(names))}, task="classification", labels=names)
+
+    job = {"model": {"name": "linear", "features": 4, "outputs": 2}, "rounds": 1}
+    sites = {"a": site("benign", "malignant"), "b": site("benign", "malignant", "malignnat")}
+    said = (
+        r"have 3 classes, 'benign', 'malignant', 'malignnat', and the model has 2 outputs; "
+        r"site 'b' alone has the class 'malignnat' \(in Linear\.outputs\)\. "
+        r"Remedy: correct the label there first.*if it is a class, give the model at least 3 outputs"
+    )
+    with pytest.raises(DataError, match=said):
+        held(job, sites_of(sites), tmp_path / "few")
+    caplog.clear()
+    held({**job, "model": {**job["model"], "outputs": 3}}, sites_of(sites), tmp_path / "enough")
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
+        "site 'b' alone has the class 'malignnat': correct what is misspelt there"
+    ]
+    more = {**sites, "a": sites["b"]}
+    with pytest.raises(DataError, match=r"the model has 2 outputs \(in .*Remedy: give the model at least 3 outputs"):
+        held(job, sites_of(more), tmp_path / "known")
 
 
 def test_a_site_shows_its_own_clients_only() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +15,7 @@ from atoll.data.coding import united
 
 from .cards import MOST_CLASSES, Card
 
-__all__ = ["merge_cards", "recoded", "union_of_labels"]
+__all__ = ["lone_classes", "merge_cards", "recoded", "union_of_labels"]
 
 
 def merge_cards(cards: Mapping[str, Card]) -> Card:
@@ -114,7 +115,7 @@ def union_of_labels(cards: Mapping[str, Card]) -> tuple[str, ...]:
     """The names of all classes, in the order of the codes that all shall use; nothing where nobody has names.
 
     Raises:
-        DataError: some have names that are no codes, and others have codes without names.
+        DataError: some have names that are no codes, and others have codes without names, or whole numbers for names.
     """
     given = {name: card.labels for name, card in cards.items()}
     if not any(given.values()):
@@ -127,6 +128,7 @@ def union_of_labels(cards: Mapping[str, Card]) -> tuple[str, ...]:
             words, bare, f"the classes are {_few(given[words])}", "they are codes without names",
             "give the classes names everywhere (labels), or code them the same way everywhere",
         )  # fmt: skip
+    _require_one_kind(known)
     every = [_names(card) for card in cards.values()]
     if len(set(every)) == 1:
         return every[0]
@@ -138,6 +140,28 @@ def union_of_labels(cards: Mapping[str, Card]) -> tuple[str, ...]:
             remedy="choose a target that is a class",
         )
     return union
+
+
+def _require_one_kind(known: Mapping[str, Sequence[str]]) -> None:
+    """Refuse words here and whole numbers there: 0 and 1 beside words would be further classes, and mean the same as these."""
+    words = next((name for name, labels in known.items() if not any(map(_is_whole, labels))), None)
+    numbers = next((name for name, labels in known.items() if all(map(_is_whole, labels))), None)
+    if words is not None and numbers is not None:
+        raise _differ(
+            words, numbers, f"the classes are words such as {known[words][0]!r}",
+            f"they are whole numbers such as {known[numbers][0]!r}",
+            "write each class the same way everywhere; where both are names of classes, list all of them everywhere "
+            "(categories: {TARGET: [...]})",
+        )  # fmt: skip
+
+
+def lone_classes(cards: Mapping[str, Card]) -> dict[str, tuple[str, ...]]:
+    """Who alone has which classes, by their names: it may be so, or a name is misspelt there."""
+    if len(cards) < 2 or not any(card.labels for card in cards.values()):
+        return {}
+    at = Counter(label for card in cards.values() for label in _names(card))
+    lone = {name: tuple(label for label in _names(card) if at[label] == 1) for name, card in cards.items()}
+    return {name: labels for name, labels in lone.items() if labels}
 
 
 def _names(card: Card) -> tuple[str, ...]:

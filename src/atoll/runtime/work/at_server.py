@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.clock import Clock
-from atoll.core.errors import AtollError
+from atoll.core.errors import AtollError, DataError
 from atoll.core.federation import run_program
 from atoll.core.files import write_message
 from atoll.core.party import Roster
 from atoll.core.world import World
 from atoll.data import Dataset
 from atoll.engines.link import LinkClosed
+from atoll.learn.targets import OutputsError
 from atoll.runs import Kept, keeping, result_of
+from atoll.runs.log import logger
 from atoll.runs.records import as_json
 from atoll.runtime.jobs.manifest import SOURCE
 from atoll.runtime.network import Network
 from atoll.simulation import result_of_training
 
-from .agreement import recoded
+from .agreement import lone_classes, merge_cards, recoded
 from .cards import Card, card_of
 from .folder import JobFolder
 from .frames import Muster, error_frame
-from .muster import Gathered, gather, merged_card, tell_all, until_ready
+from .muster import Gathered, cards_of_all, gather, tell_all, until_ready
 from .programs import program_of, training_of
 from .remote import RemoteIslands
 
@@ -118,17 +120,45 @@ async def _dismiss(channels: Mapping[str, Any]) -> None:
 async def _train(run: _Run, callbacks: tuple[Any, ...], report: bool) -> None:
     job, begin = run.job, time.perf_counter()
     test = await asyncio.to_thread(job.test_set)
-    card = merged_card(run.gathered, None if test is None else card_of(test))
+    cards = cards_of_all(run.gathered, None if test is None else card_of(test))
+    card, lone = merge_cards(cards), lone_classes(cards)
+    for name, labels in lone.items():
+        logger.warning("%s alone has %s: correct what is misspelt there", name, _classes(labels))
     remote = RemoteIslands(run.gathered.names, run.gathered.sizes, card, _coded(test, card), job.name)
     training = run.kept.begin(training_of(job), remote, *callbacks)
     outline = remote.outline()
-    learner = await asyncio.to_thread(training.learner, outline)
+    try:
+        learner = await asyncio.to_thread(training.learner, outline)
+    except DataError as error:
+        raise _naming_classes(error, card, lone) from error
     world = await _world(run, remote, training.topology.servers(len(remote)))
     world.registry.update({task.name: task for task in training.named_tasks(learner, outline)})
     trained, fed = await run_program(world, training.program(remote, learner))
     run.kept.finish(result_of_training(training, remote, learner, trained, fed, time.perf_counter() - begin))
     if report:
         await asyncio.to_thread(run.kept.report)
+
+
+def _naming_classes(error: DataError, card: Card, lone: Mapping[str, Sequence[str]]) -> DataError:
+    """The error, in the names of the classes where it is that the model has too few outputs for them."""
+    if not isinstance(error.__cause__, OutputsError) or not card.labels:
+        return error
+    alone = "; ".join(f"{name} alone has {_classes(labels)}" for name, labels in lone.items())
+    outputs = f"give the model at least {card.classes} outputs"
+    return DataError(
+        f"the sites' data have {card.classes} classes, {_few(card.labels)}, and the model has {error.__cause__.outputs} outputs"
+        + (f"; {alone}" if alone else ""),
+        where=error.where,
+        remedy=f"correct the label there first if it is misspelt; if it is a class, {outputs}" if alone else outputs,
+    )
+
+
+def _classes(labels: Sequence[str]) -> str:
+    return f"the class{'es' if len(labels) > 1 else ''} {_few(labels)}"
+
+
+def _few(labels: Sequence[str]) -> str:
+    return ", ".join(map(repr, labels[:8])) + (", ..." if len(labels) > 8 else "")
 
 
 def _coded(test: Dataset | None, card: Card) -> Dataset | None:

@@ -13,11 +13,10 @@ from atoll.core.errors import AtollError, CheckpointError, JobError
 from atoll.core.files import read_message, write_message
 from atoll.engines.link import LinkClosed
 
-from .agreement import merge_cards
 from .cards import Card
 from .frames import Hello, raise_if_error, require_own_names
 
-__all__ = ["Gathered", "gather", "merged_card", "tell_all", "until_ready"]
+__all__ = ["Gathered", "cards_of_all", "gather", "tell_all", "until_ready"]
 
 OnLost = Literal["fail", "drop"]
 
@@ -136,11 +135,11 @@ def _require_same(site: str, first: Hello, now: Hello) -> None:
     )
 
 
-def merged_card(gathered: Gathered, test: Card | None = None) -> Card:
-    """What all sites agree on, the server's own test rows included.
+def cards_of_all(gathered: Gathered, test: Card | None = None) -> dict[str, Card]:
+    """The card of every site, as an error shall say it (``"site 'a'"``), and that of the server's own test rows.
 
     Raises:
-        DataError: they disagree, or a site's data have no card.
+        JobError: a site's data have no card.
     """
     cards = {f"site {site!r}": hello.card for site, hello in gathered.hellos.items()}
     bare = [name for name, card in cards.items() if card is None]
@@ -151,7 +150,7 @@ def merged_card(gathered: Gathered, test: Card | None = None) -> Card:
             remedy="give it a data set (a CSV file, an archive, an atoll.data.Dataset), or run a program of your own",
         )
     known = {name: card for name, card in cards.items() if card is not None}
-    return merge_cards(known if test is None else {**known, "the server's data.test": test})
+    return known if test is None else {**known, "the server's data.test": test}
 
 
 async def tell_all(channels: Mapping[str, Any], frame: Any) -> None:
