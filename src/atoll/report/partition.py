@@ -14,7 +14,7 @@ _BINS = 24
 
 
 def partition_facts(islands: Any) -> dict[str, Any]:
-    """Sizes, label skew and the class counts of some clients, as plain numbers.
+    """Sizes, label skew and the class counts of some clients, as plain numbers; names of classes and features in the order of outputs and inputs.
 
     Args:
         islands: the federated data set; one that cannot be described gives its number of clients only.
@@ -30,6 +30,8 @@ def partition_facts(islands: Any) -> dict[str, Any]:
         "rows": int(seen.rows),
         "test_rows": 0 if islands.test is None else len(islands.test),
         "task": islands.task,
+        "labels": list(islands.about.labels),
+        "features": list(islands.about.features),
         "size_mean": seen.size_mean,
         "size_std": seen.size_std,
         "size_quantiles": {str(k): v for k, v in seen.size_quantiles.items()},

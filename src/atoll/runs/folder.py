@@ -4,7 +4,7 @@
 config.yaml        all settings
 manifest.json      status, versions, seed, engine and its choices, times, citations
 metrics.jsonl      a record a round
-data.json          the partition in numbers
+data.json          the partition in numbers; the classes' names in the order of the outputs, the features' in that of the inputs
 devices.json       what every device was asked and did, written at the end
 model.safetensors  the trained parameters
 report.html        the report

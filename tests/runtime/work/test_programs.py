@@ -139,7 +139,8 @@ def test_sites_with_other_labels_learn_one_model(tmp_path: Path) -> None:
 
     def site(*names: str) -> Dataset:
         x = np.concatenate([rng.normal(size=(40, 2)) + centres[n] for n in names])
-        return Dataset({"x": x, "y": np.repeat([0, 1], 40)}, task="classification", labels=names)
+        columns = {"x": x, "y": np.repeat([0, 1], 40)}
+        return Dataset(columns, task="classification", labels=names, features=("height", "weight"))
 
     job = {
         "model": {"name": "linear", "features": 2, "outputs": 3},
@@ -148,6 +149,8 @@ def test_sites_with_other_labels_learn_one_model(tmp_path: Path) -> None:
         "evaluation": {"clients": -1},
     }
     held(job, sites_of({"a": site("ill", "well"), "b": site("dead", "ill"), "c": site("well", "dead")}), tmp_path)
+    about = json.loads(JobFolder(tmp_path / "server").data_file.read_text())
+    assert (about["labels"], about["features"]) == (["dead", "ill", "well"], ["height", "weight"])
     # Were the codes each site's own, every second row would have another's label.
     assert JobFolder(tmp_path / "server").metrics()[-1]["clients/accuracy"] > 0.95
 
