@@ -249,7 +249,15 @@ def test_missing_values_are_named_by_line_and_column(tmp_path, hole):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("", {}, "the header is"),
+        ("", {}, r"the file is empty \(in .*Remedy: remove it, or fill it"),
+        ("\n \n", {}, "the file is empty"),
+        (
+            "a,y\n1,2\n3,\n",
+            {"target": "y"},
+            "row 3 column 'y'.*Remedy: fill them, or leave these rows out; the target cannot",
+        ),
+        ("a,y\n1,2\n,3\n", {"target": "y"}, "row 3 column 'a'.*leave the columns out with drop="),
+        ("a,y\n1,2.5\n2,low\n", {"target": "y", "task": "regression"}, "holds text such as 'low' at row 3"),
         ("a,a\n1,2\n", {}, "the header is"),
         ("a,b\n", {}, "no rows below the header"),
         ("a,b\n\n\n", {}, "no rows below the header"),

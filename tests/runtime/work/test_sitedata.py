@@ -102,6 +102,41 @@ def test_files_that_disagree_are_named_with_the_column(tmp_path: Path, other: st
         load_site_data({"path": str(tmp_path), "target": "outcome"}, "north")
 
 
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"", r"the file is empty \(in data of site 'north', a\.csv\)\. Remedy: remove it, or fill it"),
+        (
+            b"age;dose;outcome\n1;2;ill\n",
+            r"the header is one column, 'age;dose;outcome'.*delimiter: .;. \(a setting of a YAML",
+        ),
+        (CSV.encode("utf-16"), r"encoding: .?utf-16.? \(a setting of a YAML file, which is given as --data"),
+        ("\xdf,outcome\n1,ill\n".encode("latin-1"), r"encoding: .?latin-1.? \(a setting of a YAML file"),
+    ],
+)
+def test_files_of_another_kind_are_refused_with_what_sites_can_set(tmp_path: Path, content: bytes, match: str) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    spec = {"path": str(tmp_path / "a.csv"), "target": "outcome"}
+    for look in (look_at_headers, load_site_data):
+        with pytest.raises(DataError, match=match):
+            look(spec, "north")
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("tumor size,y\n1,a\n2,b\nx1,a\n", r"'tumor size' holds numbers, and 'x1' at row 4.*--drop 'tumor size'\)"),
+        ("tumor size,y\nbig,a\nsmall,b\n", r"holds text.*--drop 'tumor size'\), or .*categories: \{'tumor size': "),
+        ('size,y\n"1,5",a\n"2,5",b\n', r"column 'size' holds text.*say decimal: ',' in a YAML file"),
+        ("size,y\n1,a\n2,\n", r"row 3 column 'y'.*fill them, or leave these rows out; the target cannot be left out"),
+        ("size,y\n1,a\n,b\n", r"row 3 column 'size'.*leave the columns out with --drop COLUMN"),
+    ],
+)
+def test_values_that_cannot_be_used_are_named_with_a_way_out(tmp_path: Path, text: str, match: str) -> None:
+    with pytest.raises(DataError, match=match):
+        load_site_data({"path": str(write(tmp_path / "a.csv", text)), "target": "y"}, "north")
+
+
 def test_a_table_without_a_target_tells_its_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv")
     with pytest.raises(DataError, match=r"--target.*the columns are age, dose, outcome"):
@@ -210,7 +245,7 @@ def test_what_is_not_there_or_not_meant_is_refused(tmp_path: Path) -> None:
         ({"path": "bare.npz"}, r"no array 'x'.*it holds features, labels"),
         ({"path": "w.yaml"}, r"'taget' is no setting of a site's data\. Did you mean 'target'"),
         ({"path": "v.yaml"}, r"no column 'outcom'.*data of site 'north', a\.csv"),
-        ({"path": "b.csv", "target": "outcome"}, r"its header cannot be read.*set encoding="),
+        ({"path": "b.csv", "target": "outcome"}, r"its header cannot be read.*encoding: latin-1 \(a setting of a YAML"),
         ({"path": "d.parquet", "target": "outcom"}, r"no column 'outcom'\. Did you mean 'outcome'\? .*d\.parquet"),
         ({"path": "e.parquet", "target": "outcome"}, r"not a readable Parquet file.*e\.parquet"),
     ],

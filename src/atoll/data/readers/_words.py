@@ -55,6 +55,17 @@ def require_categories(values: Array, column: str, where: str, offset: int) -> N
         )
 
 
+def first_word(values: Array) -> tuple[int, str]:
+    """The first row of a column of text that is no number, and its word; where all are numbers, the first row."""
+    return next(((row, str(word)) for row, word in enumerate(values) if not _is_number(word)), (0, str(values[0])))
+
+
+def mostly_numbers(values: Array) -> bool:
+    """Whether at least half of the distinct values are numbers: the others are slips, and no categories."""
+    found = np.unique(values)
+    return 2 * sum(map(_is_number, found)) >= len(found)
+
+
 def _is_number(word: str) -> bool:
     try:
         float(word)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -82,10 +83,18 @@ def table_of_csv(
     where = Path(path).name
     if decimal not in (".", ","):
         raise DataError(f"decimal={decimal!r}", where=where, remedy="use '.' or ','")
+    raw = content(path)
     try:
-        text = content(path).decode(encoding)
+        text = raw.decode(encoding)
     except UnicodeDecodeError as error:
-        raise DataError(f"not {encoding} text: {error}", where=where, remedy="set encoding=") from error
+        guess = "utf-16" if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin-1"
+        raise DataError(
+            f"not {encoding} text: {error}", where=where, remedy=f"set its encoding, perhaps encoding={guess!r}"
+        ) from error
+    if not text.strip("\ufeff \t\r\n"):
+        raise DataError(
+            "the file is empty", where=where, remedy="remove it, or fill it: a line of column names, then rows"
+        )
     lines = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), delimiter=delimiter)
     try:
         header = _header(next(lines, []), where)

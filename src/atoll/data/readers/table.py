@@ -11,7 +11,7 @@ from atoll.core.errors import DataError, nearest
 
 from .._checks import Array, resolve_task
 from ..dataset import Dataset
-from ._words import require_categories
+from ._words import first_word, require_categories
 
 __all__ = ["from_table"]
 
@@ -69,7 +69,7 @@ def from_table(
     if features is None:
         features = [c for c in table if c not in {*targets, *keep, *drop}]
     used = [*features, *targets]
-    _check_complete({column: table[column] for column in used}, name, row_offset)
+    _check_complete({column: table[column] for column in used}, targets, name, row_offset)
     fixed = categories or {}
     columns: dict[str, Array] = {}
     if features:
@@ -92,7 +92,7 @@ def _check_known(table: Mapping[str, Array], asked: Iterable[str], name: str) ->
             )
 
 
-def _check_complete(table: Mapping[str, Array], name: str, offset: int) -> None:
+def _check_complete(table: Mapping[str, Array], targets: Sequence[str], name: str, offset: int) -> None:
     holes = [(int(row), column) for column, values in table.items() for row in np.flatnonzero(missing(values))]
     if holes:
         holes.sort()
@@ -100,7 +100,9 @@ def _check_complete(table: Mapping[str, Array], name: str, offset: int) -> None:
         raise DataError(
             f"{len(holes)} missing value(s): {shown}{', ...' if len(holes) > 5 else ''}",
             where=f"table {name!r}",
-            remedy="fill or drop them before, or leave the columns out with drop=",
+            remedy="fill them, or leave these rows out; the target cannot be left out"
+            if any(column in targets for _, column in holes)
+            else "fill them or leave these rows out before, or leave the columns out with drop=",
         )
 
 
@@ -166,8 +168,9 @@ def _target(
     task = task or ("classification" if words or listed is not None else _inferred(values, column, name))
     if task == "regression":
         if words and listed is None:
+            row, word = first_word(values)
             raise DataError(
-                f"column {column!r}, the target of a regression, holds text such as {str(values[0])!r}",
+                f"column {column!r}, the target of a regression, holds text such as {word!r} at row {row + offset}",
                 where=f"table {name!r}",
                 remedy="give numbers (decimal=',' reads 1,5), or say task='classification'",
             )

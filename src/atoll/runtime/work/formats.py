@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from atoll.core.errors import DataError
 from atoll.data import Dataset, concatenate
+from atoll.data.readers._words import first_word, mostly_numbers
 from atoll.data.readers.arrow import table_of_parquet
 from atoll.data.readers.csv import table_of_csv
-from atoll.data.readers.table import from_table
+from atoll.data.readers.table import from_table, missing
 
 from .agreement import merge_cards, recoded
 from .cards import card_of
-from .headers import is_parquet, require_columns, tables_in
+from .headers import for_sites, is_parquet, require_columns, tables_in
 
 __all__ = ["load_arrays", "load_tables"]
 
@@ -43,7 +46,10 @@ def load_tables(paths: Sequence[Path], options: Mapping[str, Any]) -> Dataset:
             remedy="give one file, one folder, or two .npy files",
         )
     files = tables_in(paths[0])
-    parts = {f"file {path.name!r}": _table(path, options) for path in files}
+    try:
+        parts = {f"file {path.name!r}": _table(path, options) for path in files}
+    except DataError as error:
+        raise for_sites(error) from error
     cards = {name: card_of(part, options.get("categories")) for name, part in parts.items()}
     agreed = merge_cards(cards)
     return concatenate([recoded(part, cards[name], agreed) for name, part in parts.items()])
@@ -59,16 +65,37 @@ def _table(path: Path, options: Mapping[str, Any]) -> Dataset:
     goals = [target] if isinstance(target, str) else list(target or ())
     for column in chosen or [c for c in table if c not in {*goals, *drop}]:
         if table[column].dtype.kind == "U" and column not in categories:
-            raise DataError(
-                f"column {column!r} holds text, and its codes would be this file's own",
-                where=path.name,
-                remedy=f"leave it out (--drop {column}), or declare its values, the same everywhere, in a YAML file: "
-                f"categories: {{{column}: [...]}}",
-            )
+            _refuse_text(path, column, table[column])
     return from_table(
         table, target=target, task=task, features=chosen or None, drop=drop, categories=categories, name=path.name,
         row_offset=0 if is_parquet(path) else 2,
     )  # fmt: skip
+
+
+def _refuse_text(path: Path, column: str, values: Any) -> NoReturn:
+    """Refuse a column of text without declared values; a word among numbers is named with its row."""
+    known = values[~missing(values)]
+    leave = f"leave the column out (--drop {shlex.quote(column)})"
+    if known.size and mostly_numbers(known):
+        word = first_word(known)[1]
+        row = int(np.flatnonzero(values == word)[0]) + (1 if is_parquet(path) else 2)
+        counted = "" if is_parquet(path) else " (the header is row 1)"
+        raise DataError(
+            f"column {column!r} holds numbers, and {word!r} at row {row}{counted}",
+            where=path.name,
+            remedy=f"correct the value, {_decimal(word)}or {leave}",
+        )
+    name = column if column.isidentifier() else repr(column)
+    raise DataError(
+        f"column {column!r} holds text, and its codes would be this file's own",
+        where=path.name,
+        remedy=f"{_decimal(str(values[0]))}{leave}, or declare its values, the same everywhere, in a YAML file: categories: {{{name}: [...]}}",
+    )
+
+
+def _decimal(word: str) -> str:
+    """What to do about a decimal comma, where a word may have one."""
+    return "say decimal: ',' in a YAML file, " if re.fullmatch(r"[+-]?\d+,\d+", word) else ""
 
 
 def load_arrays(paths: Sequence[Path], task: str | None = None) -> Dataset:

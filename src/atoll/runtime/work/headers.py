@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
+import json
 import logging
+import re
 import subprocess
 import sys
 import zipfile
@@ -18,9 +21,19 @@ from atoll.core.wire import pack_error, unpack_error
 
 from .words import check_settings, from_yaml, is_yaml
 
-__all__ = ["columns_apart", "is_parquet", "look_at_headers", "require_columns", "tables_in", "tell_columns"]
+__all__ = [
+    "columns_apart",
+    "for_sites",
+    "is_parquet",
+    "look_at_headers",
+    "require_columns",
+    "tables_in",
+    "tell_columns",
+]
 
 _LOG = logging.getLogger("atoll.runtime")
+_IN_YAML = "(a setting of a YAML file, which is given as --data; see docs/howto/jobs.md)"
+_ARGUMENT = re.compile(r"\b(delimiter|decimal|encoding|categories)=")
 _TABLES = (".csv", ".csv.gz", ".parquet")
 
 
@@ -68,11 +81,47 @@ def _header(path: Path, spec: Mapping[str, Any]) -> list[str]:
     try:
         with (gzip.open if packed else open)(path, "rt", encoding=spec.get("encoding") or "utf-8", newline="") as file:
             line: list[str] = next(csv.reader(file, delimiter=spec.get("delimiter") or ","), [])
+            more = bool(line or file.read(1))
     except (OSError, EOFError, ValueError, LookupError, csv.Error, TypeError) as error:
+        raise DataError(f"its header cannot be read: {error}", where=path.name, remedy=_readable(error)) from error
+    header = [column.removeprefix("\ufeff").strip() for column in line]
+    if not any(header):
         raise DataError(
-            f"its header cannot be read: {error}", where=path.name, remedy="give CSV text; set encoding= and delimiter="
-        ) from error
-    return [column.removeprefix("\ufeff").strip() for column in line]
+            "the first line is empty" if more else "the file is empty",
+            where=path.name,
+            remedy="begin with a line of column names" if more else "remove it, or fill it: column names, then rows",
+        )
+    _require_separated(path, header)
+    return header
+
+
+def _readable(error: Exception) -> str:
+    """What makes a header readable."""
+    if not isinstance(error, UnicodeDecodeError):
+        return "give CSV text; correct delimiter: and encoding: where a YAML file sets them"
+    guess = "utf-16" if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin-1"
+    return f"write it as UTF-8, or say its encoding, perhaps encoding: {guess} {_IN_YAML}"
+
+
+def _require_separated(path: Path, header: Sequence[str]) -> None:
+    """Refuse a header that another sign separates."""
+    other = next((sign for sign in ";\t|," if len(header) == 1 and sign in header[0]), None)
+    if other is not None:
+        raise DataError(
+            f"the header is one column, {header[0]!r}",
+            where=path.name,
+            remedy=f"say what separates the values: delimiter: {json.dumps(other)} {_IN_YAML}",
+        )
+
+
+def for_sites(error: DataError) -> DataError:
+    """An error of a reader with a remedy for sites: what readers take as arguments are settings of a YAML file there."""
+    remedy = (error.remedy or "").replace("drop= or keep=", "drop=").replace("drop=", "--drop COLUMN")
+    remedy = remedy.replace("task=", "--task ")
+    settings = _ARGUMENT.sub(r"\1: ", remedy)
+    if settings != remedy:
+        settings = f"{settings} {_IN_YAML}"
+    return DataError(error.what, where=error.where, remedy=settings or None)
 
 
 def columns_apart(files: Sequence[Path]) -> dict[Path, list[str]]:
