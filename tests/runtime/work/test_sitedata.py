@@ -71,7 +71,9 @@ def test_tables_count_whatever_the_letters_of_their_kind(tmp_path: Path) -> None
     assert load_site_data({**spec, "path": str(tmp_path / "Q.CSV")}, "north").sizes == (3,)
 
 
-def test_tables_in_subfolders_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_tables_in_subfolders_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path / "d" / "2023" / "p.csv")
     spec = {"path": str(tmp_path / "d"), "target": "outcome"}
     with pytest.raises(DataError, match=r"no CSV or Parquet file itself; a subfolder does: .*2023.*p\.csv"):
@@ -82,6 +84,10 @@ def test_tables_in_subfolders_are_told_of(tmp_path: Path, caplog: pytest.LogCapt
     assert len(caplog.records) == 1
     assert "tables in subfolders, such as 2023" in caplog.text
     assert load_site_data(spec, "north").sizes == (3,)
+    caplog.clear()
+    monkeypatch.setattr("atoll.runtime.work.headers._LOOKED_AT", 0)  # a million images are not worth the look
+    look_at_headers(spec, "north")
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

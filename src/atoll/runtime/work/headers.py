@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ __all__ = [
 _LOG = logging.getLogger("atoll.runtime")
 _IN_YAML = "(a setting of a YAML file, which is given as --data; see docs/howto/jobs.md)"
 _ARGUMENT = re.compile(r"\b(delimiter|decimal|encoding|categories)=")
+_LOOKED_AT = 10_000
 _TABLES = (".csv", ".csv.gz", ".parquet")
 
 
@@ -169,9 +171,10 @@ def _is_table(path: Path) -> bool:
 
 
 def _below(path: Path) -> Path | None:
-    """The first table found in a folder's subfolders, as seen from the folder."""
+    """The first table found in a folder's subfolders, as seen from the folder; of very many files only the first are looked at."""
     folders = sorted(sub for sub in path.iterdir() if sub.is_dir() and not sub.name.startswith("."))
-    found = next((file for sub in folders for file in sub.rglob("*") if _is_table(file)), None)
+    inside = islice(chain.from_iterable(sub.rglob("*") for sub in folders), _LOOKED_AT)
+    found = next(filter(_is_table, inside), None)
     return None if found is None else found.relative_to(path)
 
 
