@@ -71,6 +71,28 @@ def server(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     return store
 
 
+@pytest.mark.parametrize("command", [["resume", "--wait", "2"], ["logs", "--follow", "2"]])
+def test_ctrl_c_says_that_the_job_goes_on(
+    kit: Path,
+    server: MemoryStore,
+    command: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(*told: Any) -> Any:
+        raise KeyboardInterrupt
+
+    job = server.jobs()[1].id
+    for state in LIFE:
+        server.move(job, state, now=1.0)
+    monkeypatch.setattr(admin.Admin, "wait", interrupted)
+    monkeypatch.setattr(admin.Admin, "logs", interrupted)
+    assert run([*command, "--kit", str(kit)]) == INTERRUPTED
+    said = capsys.readouterr().err
+    assert f"The job goes on; `atoll abort {job}` ends it." in said
+    assert "checkpoint" not in said
+
+
 def test_every_change_is_shown_on_a_terminal(
     kit: Path, server: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,7 +111,9 @@ def test_every_change_is_shown_on_a_terminal(
 
 def test_in_a_file_each_change_is_a_line(kit: Path, server: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["jobs", "--watch", "--kit", str(kit)]) == INTERRUPTED
-    lines = [line.split(maxsplit=3) for line in capsys.readouterr().err.splitlines() if line.startswith("0000000")]
+    said = capsys.readouterr().err
+    assert "checkpoint" not in said  # nothing runs here
+    lines = [line.split(maxsplit=3) for line in said.splitlines() if line.startswith("0000000")]
     assert [line[2] for line in lines if line[1] == "walk"] == ["queued", *LIFE]
     assert [line[2] for line in lines if line[1] == "[b]calm"] == ["queued"]  # what has not changed is not said again
     assert lines[-1][3] == "no [room]"

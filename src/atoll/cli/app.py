@@ -91,7 +91,7 @@ def _outcome(words: list[str], output: Output, debug: bool) -> int:
         return show_error(error, output, debug)
     if code == INTERRUPT_CODE and not output.answered:  # not in order: Ctrl-C twice, or outside a training
         output.fail({"kind": "Interrupted", "what": INTERRUPTED, "exit_code": INTERRUPT_CODE})
-        output.note("[bold]Stopped at once.[/bold] The last checkpoint counts.")
+        output.note(f"[bold]Stopped at once.[/bold] {output.if_stopped}".rstrip())
     return int(code or 0)
 
 

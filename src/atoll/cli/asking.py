@@ -33,6 +33,7 @@ __all__ = [
     "asked",
     "ending",
     "error_of",
+    "goes_on",
     "id_of",
     "in_order",
     "logging_on",
@@ -41,6 +42,7 @@ __all__ = [
     "serving",
     "telling",
     "told",
+    "waited",
 ]
 
 T = TypeVar("T")
@@ -179,6 +181,17 @@ def telling(output: Output) -> Callable[[dict[str, Any]], None]:
             output.note(last)
 
     return tell
+
+
+def goes_on(job: str) -> str:
+    """What holds of a job once nobody watches it any more."""
+    return f"The job goes on; `atoll abort {escape(job)}` ends it."
+
+
+async def waited(admin: Admin, job: dict[str, Any], output: Output) -> dict[str, Any]:
+    """A job at its end; whoever does not wait so long leaves it running."""
+    output.if_stopped = goes_on(job["job"])
+    return await admin.wait(job["job"], telling(output))
 
 
 def moment(seconds: float) -> str:

@@ -20,7 +20,10 @@ from atoll.runs.records import as_json
 _WIDEST = 100_000
 """Columns of the widest table that is written to a file."""
 
-__all__ = ["Output", "only_json_on_stdout", "show_error", "show_usage"]
+CHECKPOINT_COUNTS = "The last checkpoint counts."
+"""What holds after Ctrl-C where a training runs here."""
+
+__all__ = ["CHECKPOINT_COUNTS", "Output", "only_json_on_stdout", "show_error", "show_usage"]
 
 
 @dataclass
@@ -32,12 +35,14 @@ class Output:
         answer: the real stdout.
         console: stderr.
         answered: whether the result was given.
+        if_stopped: what holds after Ctrl-C, as a sentence.
     """
 
     json: bool
     answer: IO[str]
     console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
     answered: bool = False
+    if_stopped: str = ""
 
     def give(self, value: dict[str, Any], shown: RenderableType | None = None) -> None:
         """The command's result: the object with ``--json``, else something to look at."""

@@ -8,7 +8,7 @@ import typer
 
 from atoll.cli.app import app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, ending, id_of, open_kit, telling
+from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, ending, id_of, open_kit, waited
 
 if TYPE_CHECKING:
     from atoll.runtime.fronts.admin import Admin
@@ -33,6 +33,6 @@ def command(
     async def body(admin: Admin) -> dict[str, Any]:
         found = await admin.clone(await id_of(admin, job), settings or ())
         output.note(f"job {found['job']} is handed in")
-        return await admin.wait(found["job"], telling(output)) if wait else found
+        return await waited(admin, found, output) if wait else found
 
     return ending(asked(open_kit(kit, passphrase_file), server, body), output)

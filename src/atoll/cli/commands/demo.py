@@ -11,7 +11,7 @@ from rich.table import Table
 
 from atoll.cli.app import INTERRUPT_CODE, app
 from atoll.cli.arguments import Json, Root, output_of
-from atoll.cli.output import Output
+from atoll.cli.output import CHECKPOINT_COUNTS, Output
 from atoll.cli.progress import Rounds
 from atoll.core.files import write_bytes
 from atoll.report import write_report
@@ -72,6 +72,7 @@ def command(
         f"{parties} clients share 1,797 handwritten digits, each with its own few classes. Run folder: {place.path}"
     )
     stopping = Stopping(tell=output.note)
+    output.if_stopped = CHECKPOINT_COUNTS
     with stopping.signals():
         found = _train(config, place, output, stopping)
     if found is None:

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from atoll.cli.app import app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, id_of, moment, open_kit
+from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, goes_on, id_of, moment, open_kit
 
 if TYPE_CHECKING:
     from atoll.runtime.fronts.admin import Admin
@@ -29,8 +29,9 @@ def command(
     output = output_of(context)
 
     async def body(admin: Admin) -> list[dict[str, Any]]:
-        lines = []
-        async for when, node, text in admin.logs(await id_of(admin, job), follow):
+        lines, found = [], await id_of(admin, job)
+        output.if_stopped = goes_on(found) if follow else ""
+        async for when, node, text in admin.logs(found, follow):
             lines.append({"when": when, "node": node, "text": text})
             if not output.json:
                 output.say(f"[dim]{moment(when)}[/dim] [bold]{escape(node)}[/bold] {escape(text)}")

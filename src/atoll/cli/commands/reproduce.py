@@ -11,7 +11,7 @@ from rich.table import Table
 
 from atoll.cli.app import INTERRUPT_CODE, app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.output import Output
+from atoll.cli.output import CHECKPOINT_COUNTS, Output
 from atoll.cli.progress import Rounds
 from atoll.core.errors import AtollError, ConfigError
 from atoll.reproduce import Claim, Entry, Interrupted, Lab, Page, entries, entry, reproduce
@@ -54,6 +54,7 @@ def command(
     written = None if page is None else Page(page, wanted).check()
     output.note(f"{wanted.title}\nSource: {wanted.source}")
     stopping = Stopping(tell=output.note)
+    output.if_stopped = CHECKPOINT_COUNTS
     shown: list[Rounds] = []
     lab = Lab(root / (wanted.shelf or wanted.name), stopping, _watch(output, shown), fresh, kept)
     try:

@@ -8,7 +8,7 @@ import typer
 
 from atoll.cli.app import app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, ending, id_of, open_kit, telling
+from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, ending, id_of, open_kit, waited
 
 if TYPE_CHECKING:
     from atoll.runtime.fronts.admin import Admin
@@ -30,6 +30,6 @@ def command(
     async def body(admin: Admin) -> dict[str, Any]:
         found = await admin.resume(await id_of(admin, job))
         output.note(f"job {found['job']} goes on")
-        return await admin.wait(found["job"], telling(output)) if wait else found
+        return await waited(admin, found, output) if wait else found
 
     return ending(asked(open_kit(kit, passphrase_file), server, body), output)

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from atoll.cli.app import INTERRUPT_CODE, app
 from atoll.cli.arguments import Json, Root, output_of
-from atoll.cli.output import Output
+from atoll.cli.output import CHECKPOINT_COUNTS, Output
 from atoll.cli.progress import Rounds
 from atoll.core.errors import CheckpointError, ConfigError
 from atoll.report.page import human_bytes
@@ -96,6 +96,7 @@ def _changed(folder: RunFolder, config: RunConfig) -> list[str]:
 def train(config: RunConfig, folder: RunFolder, output: Output, resume: bool, report: bool = True) -> int:
     """Train with progress on stderr and give the result."""
     stopping = Stopping(tell=output.note)
+    output.if_stopped = CHECKPOINT_COUNTS
     output.note(f"Run folder: {folder.path}")
     try:
         with Rounds(output.console, config.rounds, config.name) as rounds, stopping.signals():
