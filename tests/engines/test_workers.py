@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -37,6 +39,29 @@ async def dies_talking(island, peers):
 async def listens(island, peers):
     await peers.recv("one")
     return await peers.recv("one")
+
+
+@task
+def leaves(island, message):
+    sys.exit(message)
+
+
+@task
+async def leaves_talking(island, peers):
+    await peers.send("other", 1)
+    sys.exit()
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_a_task_that_calls_exit_is_an_error_that_is_named(engine):
+    async def program(fed):
+        for work in (fed.ask_all, fed.sum):
+            with pytest.raises(TaskError, match=r"the task called sys.exit\(3\) .*leaves\(\), request .* at client-0"):
+                await work(fed.parties[:1], leaves, 3)
+        with pytest.raises(TaskError, match=r"the task called sys.exit\(\) .*leaves_talking.* at client-0"):
+            await fed.session({"one": ("client-0", leaves_talking), "other": ("client-1", listens)})
+
+    run_in(World(Community([0.0] * 4), ENGINES[engine](2)), program)
 
 
 @pytest.mark.parametrize("engine", ["processes", "socket"])
@@ -106,3 +131,31 @@ def test_a_conversation_that_ends_with_long_messages_on_their_way_leaves_links_w
 def waits_for(found):
     while not found():
         threading.Event().wait(0.001)
+
+
+@task
+def wants(island, message):
+    if message == "memory":
+        raise MemoryError("Unable to allocate 8 GiB")
+    if message == "module":
+        importlib.import_module("no_such_package.inner")
+    if message == "own":
+        raise ImportError("a message of the task's own")
+    return {"x": Sum(1.0)}
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("memory", r"memory ran out: Unable to allocate 8 GiB .*at client-0.*ask for more \(resources: \{memory"),
+        ("module", r"No module named 'no_such_package'.* Remedy: install 'no_such_package' where client-0 computes"),
+        ("own", r"ImportError: a message of the task's own.* Remedy: fix the task"),
+    ],
+)
+def test_what_a_task_lacks_is_named_with_what_helps(engine, message, said):
+    async def program(fed):
+        with pytest.raises(TaskError, match=said):
+            await fed.sum(fed.parties[:1], wants, message)
+
+    run_in(World(Community([0.0] * 4), ENGINES[engine](2)), program)

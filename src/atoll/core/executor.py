@@ -137,7 +137,7 @@ class Executor:
             for leaving in (value, *island.outbox.values(), *island.notes):
                 self.policy.release(island.party, request.task.name, leaving)
             nbytes = M.nbytes(wire_form(value)) + sum(M.nbytes(p) for p in island.outbox.values())
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return Ran(Reply(position, error=self.explain(error, request, position)), None, False, island.sealed)
         reply = Reply(position, value, island.outbox, island.notes, nbytes)
         return Ran(reply, island.new_state, island.state_changed, island.sealed, memory=memory.now or None)
@@ -170,7 +170,7 @@ class Executor:
                 made = fold_batches(request, cohort, remembered)
                 made.errors = {p: self.explain(error, request, p) for p, error in made.errors.items()}
                 return made
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 explained = self.explain(error, request, None)
                 return Folded({}, positions[:0], positions[:0], {}, dict.fromkeys(positions.tolist(), explained))
         folded = Folded({}, positions[:0], positions[:0])
@@ -238,11 +238,11 @@ class Executor:
         try:
             value = await request.task.run(island, guarded, **request.task.args)
             self.policy.release(island.party, request.task.name, value)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self.explain(error, request, position) from error
         return Ran(Reply(position, value), island.new_state, island.state_changed, island.sealed, peers.time)
 
-    def explain(self, error: Exception, request: Request, position: int | None) -> Exception:
+    def explain(self, error: Exception | SystemExit, request: Request, position: int | None) -> Exception:
         """Say which request, party, task and arguments an error belongs to; Atoll's own errors keep their kind."""
         at = "the cohort" if position is None else self.roster.name(position)
         where = f"{request.id} at {at}"
@@ -250,13 +250,33 @@ class Executor:
             inner = where if error.where is None else f"{error.where}; {where}"
             return type(error)(error.what, where=inner, remedy=error.remedy)
         shown = ", ".join(f"{k}={v!r}" for k, v in request.task.args.items())
+        what, remedy = _reason(error, at)
         wrapped = TaskError(
-            f"{type(error).__name__}: {error}",
+            what,
             where=f"task {request.task.name}({shown}), request {where}, message {sketch(request.message)}",
-            remedy="fix the task; in a simulation engine='inline' runs it in your process, where a debugger can stop",
+            remedy=remedy,
         )
         wrapped.__cause__ = error
         return wrapped
+
+
+def _reason(error: Exception | SystemExit, at: str) -> tuple[str, str]:
+    """What an error of a task's own means, and what to do about it."""
+    if isinstance(error, SystemExit):
+        code = "" if error.code is None else repr(error.code)
+        return (
+            f"the task called sys.exit({code})",
+            "return from the task, or raise an error: its process is not its own",
+        )
+    if isinstance(error, MemoryError):
+        what = f"memory ran out: {error}" if str(error) else "memory ran out"
+        return what, "use smaller batches or models; in a job ask for more (resources: {memory: ...})"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        module = error.name.partition(".")[0]
+        mine = "modules of your own travel with a job in the folder that `source` names"
+        return f"{type(error).__name__}: {error}", f"install {module!r} where {at} computes; {mine}"
+    inline = "in a simulation engine='inline' runs it in your process, where a debugger can stop"
+    return f"{type(error).__name__}: {error}", f"fix the task; {inline}"
 
 
 def _path(name: str, leaf: str) -> str:

@@ -63,7 +63,7 @@ class Batched(Inline):
         if request.task.name not in self._plans:
             try:
                 self._plans[request.task.name] = self._plan(request, positions)
-            except Exception:  # of a party: nothing is planned yet, and the executor says whose it is
+            except (Exception, SystemExit):  # of a party: nothing is planned yet, and the executor says whose it is
                 return await self.host.fold(request, positions)
         workers = self._plans[request.task.name]
         if workers == 1 or len(positions) < 2 * workers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from atoll.core.cohort import Community
 from atoll.core.errors import QuorumError, TaskError
 from atoll.core.federation import run_program
 from atoll.core.quota import Quota
+from atoll.core.task import task
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.runtime.network.rehearsal import Rehearsal
@@ -232,6 +234,27 @@ def test_a_site_that_dies_is_named(tmp_path):
 
     with pytest.raises(TaskError, match=r"job process went away \(in site site-2\)"):
         live(world(), program)
+
+
+@task
+def leaves(island, message):
+    sys.exit(3)
+
+
+@task
+async def leaves_talking(island, peers):
+    sys.exit(3)
+
+
+def test_a_task_that_calls_exit_leaves_its_site_alive():
+    async def program(fed):
+        with pytest.raises(TaskError, match=r"the task called sys.exit\(3\) .*leaves.* at client-1"):
+            await fed.sum(fed.parties[1:2], leaves)
+        with pytest.raises(TaskError, match=r"the task called sys.exit\(3\) .*leaves_talking.* at client-1"):
+            await fed.session({"a": ("client-0", talks), "b": ("client-1", leaves_talking)})
+        return (await fed.sum(fed.parties, counted, {})).senders.names
+
+    assert live(world(), program) == ["client-0", "client-1", "client-2"]
 
 
 def test_a_site_that_dies_can_be_done_without(tmp_path):

@@ -189,7 +189,7 @@ class Resident:
             chain = Chain(stages, frame["place"])
             parked.request = replace(parked.request, uplink=chain, public=tuple(frame["public"]), apart=frame["apart"])
             return await self._reply(parked.request, position, frame["as"])
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # of a stage, or of what a task gave
             return self._frame("failed", frame["id"], position, error=pack_error(error))
 
     async def _reply(self, request: Request, position: int, push: str) -> Any:
