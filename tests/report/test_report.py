@@ -134,11 +134,11 @@ def test_names_cannot_break_the_page(settings: dict[str, Any], tmp_path: Path) -
 
 def test_a_failed_run_says_why(settings: dict[str, Any], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "failed")
-    bad = parse_config({**settings, "loss": "hing"})
-    with pytest.raises(ConfigError, match=r"loss='hing'"):
+    bad = parse_config({**settings, "loss": "nll"})
+    with pytest.raises(ConfigError, match=r"loss='nll'"):
         execute(bad, folder)
     text = " ".join(Page(write_report(folder).read_text(encoding="utf-8")).text.split())
-    assert "ConfigErrorloss='hing'" in text.replace(" ", "")
+    assert "ConfigErrorloss='nll'" in text.replace(" ", "")
     assert "Remedy: use " in text
 
 

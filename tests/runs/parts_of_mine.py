@@ -16,6 +16,7 @@ from atoll.core.reducer import Reducer
 from atoll.core.stage import Stage
 from atoll.data import Dataset, Islands
 from atoll.learn import FedAvg
+from atoll.learn.linear import Linear
 from atoll.learn.wrapped import Wrapped
 
 
@@ -113,3 +114,7 @@ def one_wild_client(clients: int = 4) -> Islands:
         parts.append(Dataset({"x": x, "y": (x[:, 0] > 0).astype(int)}, task="classification", classes=2, name="wild"))
     test = Dataset({"x": rng.standard_normal((50, 3)), "y": np.arange(50) % 2}, task="classification", classes=2)
     return Islands.from_datasets(parts, test=test)
+
+
+class Learning(Linear):
+    """A model with a learner of its own."""

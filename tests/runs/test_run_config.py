@@ -66,6 +66,11 @@ WRONG = [
         r"algorithm\.stragglers\.probabilty=0\.5 is not a setting\. Did you mean 'probability'\?.*settings of stragglers are: probability",
     ),
     ({"algorithm": {"name": "FedAvg", "stragglers": 0.5}}, r"algorithm\.stragglers=0\.5 should be"),
+    (
+        {"loss": "CrossEntropyLoss"},
+        r"loss='CrossEntropyLoss' is no loss\. Did you mean 'cross_entropy'\?.*use auto, cross_entr",
+    ),
+    ({"loss": "parts_of_mine:Halved"}, r"loss='parts_of_mine:Halved' is a class.*calls Halved\(\)"),
     ({"loss": "nowhere:loss"}, r"'nowhere:loss' cannot be imported: No module named 'nowhere'"),
     ({"stop": [{"name": "Target", "value": 1.0}]}, r"stop\[0\]\.metric is missing"),
     ({"pacing": {"name": "Synchronous", "late": "never"}}, r"pacing\.late='never' should be 'cancel'"),
@@ -365,3 +370,8 @@ def test_the_weights_of_a_module_of_your_own_follow_the_seed_of_the_run() -> Non
 
     np.testing.assert_array_equal(first(1), first(1))
     assert not np.array_equal(first(1), first(2))
+
+
+def test_a_model_that_is_its_own_learner_may_have_losses_that_only_it_knows(settings: dict[str, Any]) -> None:
+    own = {"name": "parts_of_mine:Learning", "features": 4, "outputs": 3}
+    assert parse_config({**settings, "model": own, "loss": "huber"}).loss == "huber"

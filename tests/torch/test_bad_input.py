@@ -83,6 +83,7 @@ def test_a_shard_without_columns() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"loss": nn.CrossEntropyLoss}, r"loss=CrossEntropyLoss is a class.*give an instance.*nn.CrossEntropyLoss\(\)"),
         ({"loss": "cross_entrpy"}, "loss='cross_entrpy' is not known. Did you mean 'cross_entropy'"),
         ({"device": "gpu"}, "device='gpu' is not known"),
         ({"device": "cuda:99"}, "device='cuda:99'"),

@@ -14,6 +14,7 @@ from torch_toys import broadcast_of, compare, seeded, shards_of
 from atoll.core.errors import DataError
 from atoll.core.rng import Rng
 from atoll.learn.algorithms import FedAvg
+from atoll.learn.targets import LOSS_NAMES
 from atoll.torch import LOSSES, LocalTraining, buffers_of, init, load, params_of
 
 
@@ -149,3 +150,7 @@ def test_training_with_each_loss(loss: str, outputs: int, targets: object) -> No
     training = LocalTraining(model, FedAvg(batch_size=4), loss=loss, compile="never")
     assert compare(training, shards, broadcast_of(model)) < 1e-5
     assert training.choices["mode"] == "vector"
+
+
+def test_every_loss_has_a_name_that_files_may_say() -> None:
+    assert tuple(LOSSES) == LOSS_NAMES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from atoll.core.errors import AtollError, ConfigError
 from atoll.learn.evaluation import Evaluation
+from atoll.learn.targets import LOSS_NAMES
 from atoll.privacy import Budget
 
 from . import yaml
@@ -36,7 +38,7 @@ from .parts import (
     refusing,
 )
 from .problems import Loc, Problem, closest, collect, refused
-from .registries import imported
+from .registries import imported, registry
 from .schema import Section, names_at, schema_of
 
 if TYPE_CHECKING:
@@ -208,6 +210,15 @@ class RunConfig(Section):
     device: str = "cpu"
     folder: str | None = None
 
+    @model_validator(mode="after")
+    def _known_loss(self) -> RunConfig:
+        if self.loss in ("auto", *LOSS_NAMES) or ":" in self.loss or _learns_itself(self.model):
+            return self
+        meant = closest(self.loss, LOSS_NAMES)
+        text = f"={self.loss!r} is no loss" + (f". Did you mean {meant!r}?" if meant else "")
+        remedy = f"use auto, {', '.join(LOSS_NAMES)}, or your own (outputs, targets) -> mean as module:name"
+        raise PydanticCustomError("part", "loss", {"problems": [Problem(("loss",), text, remedy)]})
+
     def job(self) -> tuple[Training, Islands]:
         """The training and the islands it runs on."""
         islands = self.data.islands()
@@ -234,7 +245,7 @@ class RunConfig(Section):
             stop=tuple(part.build(f"stop[{i}]") for i, part in enumerate(self.stop)),
             evaluation=self.evaluation.build("evaluation"),
             budget=None if self.budget is None else self.budget.build(),
-            loss=imported(self.loss, "loss") if ":" in self.loss else self.loss,
+            loss=_own_loss(self.loss) if ":" in self.loss else self.loss,
             **{name: getattr(self, name) for name in _SAME},
         )
 
@@ -254,6 +265,24 @@ class RunConfig(Section):
     def differences(self, other: RunConfig) -> list[str]:
         """Paths of the settings that differ."""
         return list(differing(self.plain(), other.plain()))
+
+
+def _learns_itself(model: Any) -> bool:
+    """Whether a model is its own learner, which may have losses that only it knows."""
+    if model is None or ":" not in model.name:
+        return False
+    return hasattr(registry("model").find(model.name)[1], "learner")
+
+
+def _own_loss(name: str) -> Any:
+    """A loss of the user's own, which is called with outputs and targets."""
+    found = imported(name, "loss")
+    if inspect.isclass(found):
+        raise ConfigError(
+            f"loss={name!r} is a class, and a loss is called with outputs and targets",
+            remedy=f"name a function (outputs, targets) -> mean, such as one that calls {found.__name__}()",
+        )
+    return found
 
 
 _SAME = ("rounds", "keep_best", "device", "compile", "buffers", "checkpoint_every")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -136,10 +137,11 @@ def loss_of(loss: str | Loss | Callable[..., Any], outputs: int | None = None) -
     ``"hinge"`` is the binary one for a model with one output and Crammer and Singer's for several.
 
     Raises:
-        ConfigError: no loss has this name.
+        ConfigError: no loss has this name, or it is a class in place of an instance.
     """
     if isinstance(loss, Loss):
         return loss
+    _require_instance(loss)
     if callable(loss):
         return Loss(getattr(loss, "__name__", type(loss).__name__), loss)
     if loss not in LOSSES:
@@ -150,3 +152,13 @@ def loss_of(loss: str | Loss | Callable[..., Any], outputs: int | None = None) -
     if loss == "hinge" and outputs is not None and outputs > 1:
         return LOSSES["multiclass_hinge"]
     return LOSSES[loss]
+
+
+def _require_instance(loss: Any) -> None:
+    """Refuse a module's class: called with outputs and targets, it would be made of them."""
+    if inspect.isclass(loss) and issubclass(loss, torch.nn.Module):
+        raise ConfigError(
+            f"loss={loss.__name__} is a class",
+            where="Training.loss",
+            remedy=f"give an instance: loss={loss.__name__}(), as in loss=nn.CrossEntropyLoss()",
+        )
