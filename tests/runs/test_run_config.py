@@ -71,6 +71,8 @@ WRONG = [
         r"loss='CrossEntropyLoss' is no loss\. Did you mean 'cross_entropy'\?.*use auto, cross_entr",
     ),
     ({"loss": "parts_of_mine:Halved"}, r"loss='parts_of_mine:Halved' is a class.*calls Halved\(\)"),
+    ({"loss": "parts_of_mine:twise"}, r"has no attribute 'twise'\. Did you mean 'twice'\?.*define it in parts_of_mine"),
+    ({"model": "nowhere:net"}, r"No module named 'nowhere'.*in the working folder or installed"),
     ({"loss": "nowhere:loss"}, r"'nowhere:loss' cannot be imported: No module named 'nowhere'"),
     ({"stop": [{"name": "Target", "value": 1.0}]}, r"stop\[0\]\.metric is missing"),
     ({"pacing": {"name": "Synchronous", "late": "never"}}, r"pacing\.late='never' should be 'cancel'"),

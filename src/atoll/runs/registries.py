@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +18,7 @@ from atoll.core.errors import ConfigError, nearest
 
 from .schema import Schema, schema_of
 
-__all__ = ["KINDS", "Registry", "imported", "register", "registry"]
+__all__ = ["HOME", "KINDS", "Registry", "imported", "register", "registry"]
 
 
 def _plain(name: str) -> str:
@@ -63,8 +65,17 @@ def _load(where: str) -> Any:
     return found
 
 
-def imported(name: str, kind: str) -> Any:
+HOME: ContextVar[str] = ContextVar("HOME", default="the working folder")
+"""Where modules of the user's own are looked for, in the words of a remedy."""
+
+
+def imported(name: str, kind: str, *, where: str | None = None) -> Any:
     """Something of the user's own, said as ``module:name``.
+
+    Args:
+        name: ``module:name``.
+        kind: what it is to be, for errors.
+        where: the setting that names it, for errors.
 
     Raises:
         ConfigError: it cannot be imported, or is neither class nor function.
@@ -72,14 +83,29 @@ def imported(name: str, kind: str) -> Any:
     try:
         found = _load(name)
     except Exception as error:  # the module is the user's own: whatever it raises
-        kind_of = "" if isinstance(error, ImportError | AttributeError | ValueError) else f"{type(error).__name__}: "
-        raise ConfigError(
-            f"{name!r} cannot be imported: {kind_of}{error}",
-            remedy=f"name your own {kind} as module:name, with the module in the working folder or installed",
-        ) from error
+        why, remedy = _not_imported(name, kind, error)
+        raise ConfigError(f"{name!r} cannot be imported: {why}", where=where, remedy=remedy) from error
     if not callable(found):
-        raise ConfigError(f"{name!r} is a {type(found).__name__}", remedy="name a class or a function")
+        raise ConfigError(f"{name!r} is a {type(found).__name__}", where=where, remedy="name a class or a function")
     return found
+
+
+def _not_imported(name: str, kind: str, error: Exception) -> tuple[str, str]:
+    """Why something cannot be imported, and what to do about it: the module is not there, fails, or lacks the name."""
+    module, _, attribute = name.partition(":")
+    if isinstance(error, ModuleNotFoundError) and error.name and not f"{module}.".startswith(f"{error.name}."):
+        lacking = error.name.partition(".")[0]
+        return (
+            f"it imports {error.name}, which is not installed here",
+            f"install {lacking!r}, or put it into {HOME.get()}",
+        )
+    made = sys.modules.get(module)
+    if isinstance(error, AttributeError) and made is not None and error.obj is made:
+        offered = [key for key, value in vars(made).items() if callable(value) and not key.startswith("_")]
+        return f"{error}.{nearest(attribute, offered)}", f"correct the name, or define it in {module}"
+    if isinstance(error, ImportError | AttributeError | ValueError):
+        return str(error), f"name your own {kind} as module:name, with the module in {HOME.get()} or installed"
+    return f"{type(error).__name__}: {error}", f"correct module {module}, which raises this as it is imported"
 
 
 @dataclass

@@ -78,6 +78,8 @@ async def _aborted(world: World, job: str, tmp_path: Path) -> str:
     whole = {"arguments": {"gate": str(gate), "at": 2}, "resources": {"cpus": 64.0}}
     holds = (await world.admin.submit(write_job(tmp_path / "i", **whole)))["job"]
     await world.until(holds, "server", "done 1")
+    with pytest.raises(ConfigError, match=r"foo=.* is not a setting.*\(in --set\)"):
+        await world.admin.clone(job, ["foo.bar=1"])
     waits = str((await typed(world, "clone", job, "--set", "seed=1", "--set", "resources.cpus=64"))["job"])
     async with asyncio.timeout(DEADLINE):
         async for found in world.admin.watch(waits):

@@ -117,7 +117,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"program": "a:b", "model": MODEL}, "model is a setting of a training, and there is a program"),
     ({"program": "a:b", "rounds": 3}, "rounds is a setting of a training"),
     ({"program": "main"}, "program='main' is no module:name"),
-    ({"model": "nowhere_at_all:model"}, "'nowhere_at_all:model' cannot be imported"),
+    ({"model": "nowhere_at_all:model"}, "'nowhere_at_all:model' cannot be imported.*in the folder that `source` names"),
     ({"model": MODEL, "rounds": 0}, "rounds=0"),
 ]
 

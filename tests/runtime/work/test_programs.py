@@ -113,6 +113,14 @@ def test_a_program_that_is_none_is_refused(job: dict[str, Any], match: str) -> N
 @pytest.mark.parametrize(
     ("module", "match"),
     [
+        (
+            "def mains(fed):\n    return 3\n",
+            r"has no attribute 'main'\. Did you mean 'mains'\? \(in program\).*define it in of_mine",
+        ),
+        (
+            "import no_such_package\n",
+            r"it imports no_such_package, which is not installed here \(in program\).*or put it into the folder that `source` names",
+        ),
         ("", r"'of_mine:main' cannot be imported: module 'of_mine' has no attribute 'main'"),
         ("def main(fed):\n    return 3\n", r"of_mine:main takes a federation and is not async.*write `async def main"),
         ("main = 3\n", r"'of_mine:main' is a int"),
@@ -131,6 +139,12 @@ def test_a_program_is_looked_at_before_it_is_handed_in(tmp_path: Path, module: s
         return
     with pytest.raises(ConfigError, match=match):
         require_program(load_job(tmp_path))
+
+
+def test_a_program_without_its_source_is_told_where_modules_of_jobs_are() -> None:
+    said = r"No module named 'of_mine' \(in program\).*in the folder that `source` names or installed"
+    with pytest.raises(ConfigError, match=said):
+        require_program(parse_job({"program": "of_mine:main"}))
 
 
 def test_sites_with_other_labels_learn_one_model(tmp_path: Path) -> None:

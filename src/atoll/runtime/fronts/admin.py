@@ -123,12 +123,13 @@ class Admin:
 
     # ------------------------------------------------------------------ requests
 
-    async def submit(self, job: Path, settings: Iterable[str] = ()) -> dict[str, Any]:
+    async def submit(self, job: Path, settings: Iterable[str] = (), where: str | None = None) -> dict[str, Any]:
         """Sign a job and hand it in.
 
         Args:
             job: a file, or a folder with ``job.yaml``.
             settings: ``a.b=value``.
+            where: for errors; by default the file.
 
         Raises:
             AtollError: it cannot be read, names a program that is none, cannot travel, or is refused.
@@ -139,7 +140,7 @@ class Admin:
         from atoll.runtime.work.programs import require_program
 
         def packed() -> bytes:
-            config = load_job(job, settings)
+            config = load_job(job, settings, where)
             require_program(config)
             return pack_job(config, self.kit.credentials())
 
@@ -155,7 +156,8 @@ class Admin:
         verified = verify(bundle, ca=self.kit.bytes_of("ca.pem"), project=self.kit.project, known=lambda manifest: True)
         with tempfile.TemporaryDirectory() as place:
             unpack(bundle, verified, Path(place) / "job")
-            return await self.submit(Path(place) / "job", settings)
+            # The folder is gone when the error is read, and what was accepted once is refused for what was changed.
+            return await self.submit(Path(place) / "job", settings, "--set" if settings else f"job {job}")
 
     async def jobs(self) -> list[dict[str, Any]]:
         """All jobs, oldest first."""

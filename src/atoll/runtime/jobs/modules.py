@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from atoll.core.errors import ConfigError
+from atoll.runs.registries import HOME
 
 __all__ = ["importing", "reference_of", "require_reachable"]
 
@@ -23,7 +24,17 @@ _REMEDY = (
 
 @contextlib.contextmanager
 def importing(source: Path | None) -> Iterator[None]:
-    """Let modules be found in a folder first; those that it is first to load are forgotten afterwards, so that two jobs never meet."""
+    """Let modules be found in a folder first, which errors then name as their place; those that it is first to load are forgotten afterwards, so that two jobs never meet."""
+    home = HOME.set("the folder that `source` names")
+    try:
+        with _first_from(source):
+            yield
+    finally:
+        HOME.reset(home)
+
+
+@contextlib.contextmanager
+def _first_from(source: Path | None) -> Iterator[None]:
     if source is None:
         yield
         return

@@ -156,12 +156,13 @@ def parse_job(tree: Any, where: str = "job", source: str | Path | None = None) -
     return job
 
 
-def load_job(path: str | Path, settings: Iterable[str] = ()) -> JobConfig:
+def load_job(path: str | Path, settings: Iterable[str] = (), where: str | None = None) -> JobConfig:
     """Read a job and apply ``a.b=value`` settings. Its ``source`` is an absolute path afterwards.
 
     Args:
         path: the file, or the folder of a ``job.yaml``.
         settings: as ``atoll run --set`` takes them.
+        where: for errors; by default the file.
 
     Raises:
         ConfigError: the file, a setting or the whole cannot be used, or the source folder is not there.
@@ -175,6 +176,8 @@ def load_job(path: str | Path, settings: Iterable[str] = ()) -> JobConfig:
         if isinstance(tree.get("source"), str):
             source = (file.parent / tree["source"]).resolve()
             if not source.is_dir():
-                raise ConfigError(f"source={tree['source']!r} is no folder", where=str(file), remedy="name a folder")
+                raise ConfigError(
+                    f"source={tree['source']!r} is no folder", where=where or str(file), remedy="name a folder"
+                )
             tree["source"] = str(source)
-    return parse_job(tree, str(file), source)
+    return parse_job(tree, where or str(file), source)

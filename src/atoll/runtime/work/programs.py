@@ -85,7 +85,7 @@ def require_program(job: JobConfig) -> None:
 
 
 def _found(name: str, arguments: Mapping[str, Any]) -> Any:
-    found = imported(name, "program")
+    found = imported(name, "program", where="program")
     if inspect.iscoroutinefunction(found):
         _require_arguments(name, found, arguments, None)
     elif not _takes(found, arguments) and _takes(found, arguments, None):

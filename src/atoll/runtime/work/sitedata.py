@@ -14,6 +14,7 @@ import numpy as np
 from atoll.core.cohort import Community, Population
 from atoll.core.errors import AtollError, DataError
 from atoll.data import Dataset, Islands
+from atoll.runs.registries import HOME
 
 from .cards import Card, card_of
 from .formats import load_arrays, load_tables
@@ -110,10 +111,12 @@ def _inside(folder: Any) -> Iterator[None]:
         yield
         return
     sys.path.insert(0, str(folder))
+    home = HOME.set("the folder where the site was started")
     try:
         with contextlib.chdir(folder):
             yield
     finally:
+        HOME.reset(home)
         sys.path.remove(str(folder))
 
 
