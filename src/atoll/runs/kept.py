@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
@@ -70,7 +71,8 @@ class Kept:
         self.folder.write_metrics(rows)
         self.folder.devices_file.unlink(missing_ok=True)  # of an end that was none
         self._begun = True
-        logger.info("the run goes on", extra={"rounds_done": len(rows)})
+        if rows:
+            logger.info("the run goes on", extra={"rounds_done": len(rows)})
         if self.on_start is not None:
             self.on_start(len(rows))
 
@@ -201,8 +203,12 @@ def _recorded(config: RunConfig, folder: RunFolder, resume: bool) -> Iterator[No
     try:
         yield
     except BaseException as error:
-        status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else "failed"
-        logger.error("the run ended early", extra={"error": f"{type(error).__name__}: {error}"})
+        stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)  # by somebody, or with the job
+        status = INTERRUPTED if stopped else "failed"
+        if stopped:
+            logger.info("the run was stopped")
+        else:
+            logger.error("the run ended early", extra={"error": f"{type(error).__name__}: {error}"})
         with contextlib.suppress(CheckpointError):  # the disk may be full: the first error is the one to tell
             folder.write_manifest(status=status, ended=_now(), error=_told(error))
         raise

@@ -67,6 +67,25 @@ def test_a_server_that_dies_goes_on_from_its_checkpoint(
     assert [row["round"] for row in RunFolder(tmp_path / "server").metrics()] == [1, 2, 3, 4, 5]
 
 
+def test_the_log_says_that_a_run_goes_on_only_where_it_does_and_calls_no_stop_an_error(
+    parts: dict[str, Dataset], tmp_path: Path
+) -> None:
+    def stopping(row: dict[str, Any]) -> None:
+        if row["round"] == 2:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        held(JOB, sites_of(parts), tmp_path, resume=True, on_record=stopping)
+    folder = RunFolder(tmp_path / "server")
+    first = folder.log_file.read_text()
+    assert "the run goes on" not in first
+    assert "the run was stopped" in first
+    assert "ended early" not in first
+    assert folder.status() == "interrupted"
+    held(JOB, sites_of(parts), tmp_path, resume=True)
+    assert "the run goes on" in folder.log_file.read_text().removeprefix(first)
+
+
 async def losing_b(job: Any, parts: dict[str, Dataset], folder: Path) -> None:
     """An attempt whose site ``b`` is killed after round 2."""
     async with joined(list(parts)) as (server, site):
