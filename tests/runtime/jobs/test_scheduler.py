@@ -95,6 +95,27 @@ def test_a_new_list_of_sites_counts_at_once_for_jobs_that_wait() -> None:
     assert made.queued["2"] == slip  # a job that names its sites knows better
 
 
+def test_a_site_that_the_list_leaves_out_is_waited_for_no_more_once_it_has_gone() -> None:
+    made = scheduler("ab", known="abc")
+    made.submit(want("1"), 0.0)
+    made.know("ac", 1.0)  # b was revoked, and is cut off a moment later
+    made.arrived("b", 2.0)  # its network was away meanwhile
+    made.left("b", 3.0)
+    assert made.queued == {"1": "waits for site 'c' to connect"}
+    made.know("abc", 4.0)  # it has a new kit
+    assert made.queued == {"1": "waits for sites 'b', 'c' to connect"}
+
+
+def test_a_site_that_came_without_being_listed_is_waited_for_when_it_is_away() -> None:
+    made = scheduler("ab", known="a")
+    made.know("ab", 1.0)  # what is listed and what has come so far
+    made.arrived("c", 2.0)
+    made.left("b", 3.0)
+    made.left("c", 3.0)
+    made.submit(want("1"), 4.0)
+    assert made.queued == {"1": "waits for sites 'b', 'c' to connect"}
+
+
 def test_a_refused_job_asks_again_later_and_later() -> None:
     made, now, waits = scheduler(), 0.0, []
     asked = offers(made.submit(want("1"), now))

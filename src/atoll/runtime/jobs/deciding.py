@@ -32,7 +32,8 @@ class Decisions:
         self._most = max_jobs
         self._overtakes = overtakes
         self._within = answer_within
-        self._known = set(known)
+        self._listed = set(known)
+        self._dropped: set[str] = set()
         self._connected: set[str] = set()
         self._views: dict[tuple[tuple[str, ...] | None, frozenset[str]], View] = {}
         self._queue: dict[str, Waiting] = {}
@@ -40,6 +41,11 @@ class Decisions:
         self._deployed: dict[str, tuple[str, ...]] = {}
         self._tickets = 0
         self._now = float("-inf")
+
+    @property
+    def _known(self) -> set[str]:
+        """The sites of the project. One that its list names no longer is one of them for as long as it is connected."""
+        return self._listed | self._connected
 
     def _pump(self, now: float) -> list[Action]:
         """Let every job ask that may, earlier ones first."""

@@ -30,7 +30,7 @@ class Scheduler(Decisions):
         max_jobs: most jobs at once, those included that ask sites; no limit by default.
         overtakes: how many later jobs may begin on the sites of an earlier one.
         answer_within: seconds after which a connected site that has not answered an offer counts as a no.
-        known: sites of the project; those that connect become known.
+        known: sites of the project; those that connect become known, unless a list has left them out.
     """
 
     @property
@@ -61,7 +61,9 @@ class Scheduler(Decisions):
 
     def know(self, sites: Iterable[str], now: float) -> list[Action]:
         """These are the sites of the project, and those that are connected: what ``all`` means from now on."""
-        self._known = {*sites, *self._connected}
+        named = set(sites)
+        self._dropped = (self._dropped | self._known) - named
+        self._listed = named
         self._views.clear()
         return self._pump(now)
 
@@ -78,7 +80,8 @@ class Scheduler(Decisions):
             # Releases first: what is asked from here on must not be let go.
             actions += [Release(job, site) for job in sorted(holding) if site not in self._deployed.get(job, ())]
             actions += self._forget(site, now, "has begun anew")
-        self._known.add(site)
+        if site not in self._dropped:  # else one that was revoked would be waited for as soon as it is cut off
+            self._listed.add(site)
         self._views.clear()
         if site not in self._connected or holding is not None:
             self._connected.add(site)
