@@ -21,6 +21,7 @@ from atoll.runtime.provision import Kit
 from .control import CONTROL, FROM_SERVER, Control, content, direct_channel, job_channel, text, whole
 from .dialling import dialler
 from .neighbours import Neighbours, require_named
+from .owner import take_folder
 from .place import Place
 from .posting import Post, Posting
 
@@ -46,7 +47,7 @@ class Site:
         direct: ``host:port`` to listen at for other sites, and as they dial it; by default it opens no port.
 
     Raises:
-        ConfigError: the kit is not a site's, or its certificate does not name the host to listen at.
+        ConfigError: the kit is not a site's, its certificate does not name the host to listen at, or the folder is another's or cannot be made.
         CheckpointError: what it has run before cannot be read.
     """
 
@@ -79,7 +80,7 @@ class Site:
         self._jobs: dict[str, Posting] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._control: Control | None = None
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private states are nobody else's business
+        take_folder(folder, kit)
         self._register = Register(folder / "bundles.json")
 
     async def serve(self, on_connected: Callable[[str], None] = lambda server: None) -> None:

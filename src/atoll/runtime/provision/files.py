@@ -41,8 +41,12 @@ def write(path: Path, content: bytes, *, private: bool = False) -> None:
         ) from error
 
 
-def make_folder(path: Path) -> Path:
+def make_folder(path: Path, option: str = "--out") -> Path:
     """Make a folder that only its owner may enter, if it is not there.
+
+    Args:
+        path: the folder.
+        option: which names it.
 
     Raises:
         ConfigError: it cannot be made.
@@ -52,6 +56,6 @@ def make_folder(path: Path) -> Path:
             path.mkdir(mode=0o700, parents=True)
     except OSError as error:
         raise ConfigError(
-            f"the folder cannot be made: {error.strerror or error}", where=str(path), remedy="choose another --out"
+            f"the folder cannot be made: {error.strerror or error}", where=str(path), remedy=f"choose another {option}"
         ) from error
     return path
