@@ -138,14 +138,19 @@ def in_order(work: Coroutine[Any, Any, T]) -> tuple[T | None, int | None]:
 
 @contextlib.contextmanager
 def logging_on(output: Output, folder: Path) -> Iterator[None]:
-    """The log of a front: JSON lines in its folder, short lines on stderr."""
+    """The log of a front: JSON lines in its folder, short lines on stderr.
+
+    Raises:
+        ConfigError: the folder cannot be made.
+    """
     from atoll.runs.log import logger, logging_to
+    from atoll.runtime.provision.files import make_folder
 
     class Shown(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             output.console.print(f"{record.levelname.lower()}: {record.getMessage()}", markup=False, soft_wrap=True)
 
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder, "--folder")
     shown, propagates = Shown(logging.INFO), logger.propagate
     with logging_to(folder / "log.jsonl"):
         logger.addHandler(shown)

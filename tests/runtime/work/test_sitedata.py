@@ -280,3 +280,17 @@ def test_a_site_looks_at_headers_before_it_connects(tmp_path: Path, said: dict[s
     (tmp_path / "c.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbfage,dose,outcome\n1,2,ill\n"))
     look_at_headers({"path": str(tmp_path), "target": "outcome"}, "north")
     look_at_headers({"factory": "nobody:knows"}, "north")
+
+
+@pytest.mark.parametrize("method", ["open", "iterdir", "exists"])
+def test_data_that_this_user_may_not_read_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    write(tmp_path / "a.csv")
+
+    def refused(path: Path, *args: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))  # modes do not bind root
+
+    monkeypatch.setattr(Path, method, refused)
+    with pytest.raises(DataError, match=r"cannot be read: Permission denied .*site 'north', .*let the user that runs"):
+        look_at_headers({"path": str(tmp_path), "target": "outcome"}, "north")

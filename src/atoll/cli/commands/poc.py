@@ -64,7 +64,9 @@ def command(
 @contextlib.contextmanager
 def _place(folder: Path | None) -> Iterator[Path]:
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        from atoll.runtime.provision.files import make_folder
+
+        make_folder(make_folder(folder, "--folder") / "data", "--folder")  # it may be there and let nobody write
         yield folder.absolute()
         return
     with tempfile.TemporaryDirectory(prefix="atoll-poc-") as made:

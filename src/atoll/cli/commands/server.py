@@ -35,6 +35,7 @@ def command(
 
     share_one_heap()
     output, opened = output_of(context), open_kit(kit, passphrase_file)
+    opened.require("server")  # before anything is made
     place = (folder or Path(opened.name)).absolute()
     with logging_on(output, place):
         raise_handles()

@@ -54,6 +54,7 @@ def command(
         from atoll.runtime.work.headers import look_at_headers
 
     output, opened = output_of(context), open_kit(kit, passphrase_file)
+    opened.require("site")  # before anything is made
     place = (folder or Path(opened.name)).absolute()
     resources, names = _resources(cpus, memory, gpus)
     spec = site_spec(data, target=target, task=task, drop=drop or ())

@@ -20,6 +20,7 @@ from atoll.runtime.jobs.sqlite import SqliteStore
 from atoll.runtime.jobs.terms import read_terms
 from atoll.runtime.line import Channel, Line, Packed, Settings, Switchboard
 from atoll.runtime.provision import Kit, Revocations, SiteList
+from atoll.runtime.provision.files import make_folder
 from atoll.runtime.transport import transport
 from atoll.runtime.transport.own import own
 
@@ -53,20 +54,17 @@ class Server:
         max_jobs: most jobs at once.
 
     Raises:
-        ConfigError: the kit is not a server's.
+        ConfigError: the kit is not a server's, or the folder cannot be made.
         IdentityError: its certificate has expired or is not valid yet, as this machine's clock has it.
         JobError: another process serves from the folder.
     """
 
     def __init__(self, kit: Kit, folder: Path, *, address: str | None = None, max_jobs: int | None = None) -> None:
-        if kit.role != "server":
-            raise ConfigError(
-                f"the kit is that of {kit.role} {kit.name!r}", where=str(kit.folder), remedy="give a server's kit"
-            )
+        kit.require("server")
         self.kit = kit
         self.folder = folder
         self._address = address or f"{kit.server.listen}:{kit.server.port}"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # models and logs are nobody else's business
+        make_folder(folder, "--folder")  # models and logs are nobody else's business
         self._credentials = kit.credentials()
         own(self._credentials)  # else it would listen, and refuse everybody for a reason that only its clock knows
         self._revoked = Revocations(kit.revoked_file, kit.folder / "ca.pem")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from atoll.core.errors import AtollError, ConfigError, JobError, MessageError
+from atoll.core.errors import AtollError, JobError, MessageError
 from atoll.core.wire import pack_error
 from atoll.engines.link import LinkClosed
 from atoll.runtime.jobs.amounts import Resources
@@ -62,10 +62,7 @@ class Site:
         gpus: tuple[str, ...] | None = None,
         direct: str | None = None,
     ) -> None:
-        if kit.role != "site":
-            raise ConfigError(
-                f"the kit is that of {kit.role} {kit.name!r}", where=str(kit.folder), remedy="give a site's kit"
-            )
+        kit.require("site")
         self.kit = kit
         self.folder = folder
         self._dial = dialler(kit, server)

@@ -126,6 +126,17 @@ class Kit:
         """The party's role."""
         return self.config.role
 
+    def require(self, role: str) -> None:
+        """Refuse a kit of another role.
+
+        Raises:
+            ConfigError: it is one.
+        """
+        if self.role != role:
+            raise ConfigError(
+                f"the kit is that of {self.role} {self.name!r}", where=str(self.folder), remedy=f"give a {role}'s kit"
+            )
+
     @property
     def org(self) -> str:
         """The party's organisation."""

@@ -47,7 +47,7 @@ def look_at_headers(spec: Mapping[str, Any], name: str) -> None:
         name: of the site.
 
     Raises:
-        DataError: an unknown setting or column, no target, no array of features.
+        DataError: an unknown setting or column, no target, no array of features, or what may not be read.
         ConfigError: a YAML file that cannot be read.
     """
     check_settings(spec, name)
@@ -62,6 +62,12 @@ def look_at_headers(spec: Mapping[str, Any], name: str) -> None:
     except AtollError as error:
         where = f"data of site {name!r}" + ("" if error.where is None else f", {error.where}")
         raise type(error)(error.what, where=where, remedy=error.remedy) from error
+    except OSError as error:
+        raise DataError(
+            f"data that cannot be read: {error.strerror or error}",
+            where=f"data of site {name!r}, {error.filename or spec.get('path')}",
+            remedy="let the user that runs `atoll site` read it, folders included",
+        ) from error
 
 
 def _look(path: Path, spec: Mapping[str, Any]) -> None:
