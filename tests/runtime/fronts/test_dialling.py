@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.core.errors import IdentityError
+from atoll.core.errors import ConfigError, IdentityError
 from atoll.runtime.fronts.dialling import dialler
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.transport import Listener, Pipe, PipeClosed, transport
@@ -98,3 +98,9 @@ def test_no_server_passes_for_another(kits: Path) -> None:
         await listener.close()
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("server", ["127.0.0.1", "fl.example.org:", "fl.example.org:https"])
+def test_an_address_without_a_port_is_refused_before_anything_is_dialled(kits: Path, server: str) -> None:
+    with pytest.raises(ConfigError, match=rf"'{server}' is no address.*give host:port"):
+        dialler(Kit.read(kits / "north"), server)

@@ -292,14 +292,15 @@ def test_what_answers_is_no_server(kits: Callable[..., Path]) -> None:
     assert "start the server with its own kit" in (found["TLS"].remedy or "")
 
 
-def test_what_answers_speaks_no_tls(kits: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"])
+def test_what_answers_speaks_no_tls(kits: Callable[..., Path], said: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         folder = kits(listener.getsockname()[1])
 
         def speak() -> None:
             connection, _ = listener.accept()
             with connection:
-                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                connection.sendall(said)
 
         thread = threading.Thread(target=speak)
         thread.start()
@@ -307,7 +308,7 @@ def test_what_answers_speaks_no_tls(kits: Callable[..., Path]) -> None:
         thread.join(10)
     assert list(found) == ["TLS"]
     assert "127.0.0.1" in found["TLS"].said
-    assert found["TLS"].remedy
+    assert "what answers speaks no TLS: check host and port" in (found["TLS"].remedy or "")
 
 
 def test_an_old_tls_on_the_way(kits: Callable[..., Path]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from atoll.core.errors import IdentityError
 from atoll.runtime.provision import Kit
 from atoll.runtime.transport import Pipe, PipeClosed, transport
+from atoll.runtime.transport.addresses import split
 
 __all__ = ["dialler"]
 
@@ -22,9 +23,12 @@ def dialler(kit: Kit, server: str | None = None) -> Callable[[], Awaitable[Pipe]
         server: ``host:port`` in place of the kit's ways.
 
     Raises:
+        ConfigError: ``server`` is no address.
         IdentityError: the kit's key cannot be used.
         MissingExtraError: what the transport needs is not installed.
     """
+    if server:
+        split(server)  # gRPC would take a port of its own accord, and dial it for ever
     carrier, credentials = transport(kit.transport), kit.credentials()
     known = [(way.address, way.server) for way in kit.ways]
     # The certificate says the server's name, whatever address is dialled.

@@ -87,8 +87,8 @@ _ADVICE = (
     ("unable to get local issuer", "the server is of another project or authority: compare ca.pem here and there"),
     ("self-signed", "the server is of another project or authority: compare ca.pem here and there"),
     ("unknown ca", "the server does not know this kit's authority: compare ca.pem here and there"),
-    ("version", "something on the way speaks an older TLS: let TLS 1.3 pass end to end, without inspection"),
     ("wrong_version_number", "what answers speaks no TLS: check host and port, and proxies on the way"),
+    ("version", "something on the way speaks an older TLS: let TLS 1.3 pass end to end, without inspection"),
     ("unsuitable certificate purpose", "what answers uses the kit of a client: start the server with its own kit"),
 )  # fmt: skip
 
