@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import socket
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from front_toys import write_job
 
-from atoll.core.errors import IdentityError
+from atoll.core.errors import ConfigError, IdentityError
 from atoll.runtime.fronts import guard
 from atoll.runtime.fronts.admin import Admin
 from atoll.runtime.fronts.neighbours import Neighbours
@@ -185,3 +186,15 @@ def test_a_site_whose_certificate_ends_while_it_is_connected_stops_at_its_next_c
             assert "atoll provision PROJECT --renew north" in str(found.value.remedy)
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_port_that_is_taken_is_told_of_once_with_what_to_do(transport: str, tmp_path: Path) -> None:
+    provision(project(transport), tmp_path / "kits")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        server = Server(Kit.read(tmp_path / "kits" / "server"), tmp_path / "run", address=address)
+        with pytest.raises(ConfigError, match="cannot listen at") as refused:
+            asyncio.run(server.serve())
+    assert refused.value.what == f"cannot listen at {address}: Address already in use"
+    assert "stop the server or program that has the port, or choose another" in (refused.value.remedy or "")

@@ -10,6 +10,7 @@ import typer
 from atoll.cli.app import app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import PassphraseFile, ServerOption, logging_on, open_kit, serving
+from atoll.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from atoll.runtime.jobs.amounts import Resources
@@ -65,10 +66,20 @@ def command(
 
 
 def _resources(cpus: float | None, memory: str | None, gpus: str | None) -> tuple[Resources, tuple[str, ...]]:
-    """What jobs may use: what the machine has, or what was said."""
+    """What jobs may use: what the machine has, or what was said.
+
+    Raises:
+        ConfigError: that is no amount, or no cores at all.
+    """
     from atoll.runtime.jobs.amounts import Resources, bytes_of
     from atoll.runtime.jobs.detect import detected, gpus_of
 
+    if cpus is not None and not cpus > 0:
+        raise ConfigError(
+            f"--cpus {cpus:g} lets no job run",
+            where="--cpus",
+            remedy="give more, such as 0.5, or leave it out: all cores",
+        )
     there, names = detected()
     if gpus is not None:
         names = gpus_of(gpus, names, "--gpus")

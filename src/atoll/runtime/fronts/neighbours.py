@@ -110,7 +110,7 @@ class Neighbours:
             raise ConfigError(
                 f"cannot listen at {self._wanted}: {error.strerror or error}",
                 where="--direct",
-                remedy="free the port, or give an address of this machine",
+                remedy="stop what has the port, or choose another, at an address of this machine: --direct HOST:PORT",
             ) from error
         # Under the name that was given: certificates hold names, and the system tells numbers.
         self.address = joined(split(self._wanted)[0], split(self._listener.address)[1])

@@ -93,10 +93,11 @@ class Server:
             carrier = transport(self.kit.transport)
             listener = await carrier.listen(self._address, self._credentials, board.accept, self._revoked)
         except OSError as error:
+            self._store.close()
             raise ConfigError(
                 f"cannot listen at {self._address}: {error.strerror or error}",
                 where=f"server {self.kit.name!r}",
-                remedy="free the port, or give another one with --listen HOST:PORT",
+                remedy="stop the server or program that has the port, or choose another with --listen HOST:PORT",
             ) from error
         try:
             write_bytes(self.folder / "address", listener.address.encode())

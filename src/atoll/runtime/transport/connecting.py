@@ -18,7 +18,7 @@ async def listening(host: str, port: int) -> list[socket.socket]:
     """Sockets that listen at every address of a host.
 
     Raises:
-        OSError: one of them cannot be listened at.
+        OSError: why one of them cannot be listened at; whoever asked says which it was.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -33,10 +33,10 @@ async def listening(host: str, port: int) -> list[socket.socket]:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind(address)
             sock.listen(_BACKLOG)
-    except OSError as error:
+    except OSError:
         for sock in sockets:
             sock.close()
-        raise OSError(error.errno, f"cannot listen at {host} port {port}: {error.strerror or error}") from error
+        raise
     return sockets
 
 

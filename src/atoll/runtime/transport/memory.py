@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections import deque
 from typing import Any
 
@@ -121,7 +123,7 @@ class MemoryTransport(Transport):
         if port == "0":
             address = f"{host}:{1 + len(self.places)}"
         if address in self.places:
-            raise OSError(f"somebody listens at {address} already")
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         place = self.places[address] = _Place(self, address, admission, accept)
         return place
 

@@ -11,6 +11,7 @@ from atoll.runtime.identity import peer_of
 from .addresses import joined, split
 from .base import LARGEST, Accept, Admission, Listener, Pipe, PipeClosed, Transport
 from .calls import DialledPipe, GrpcPipe, aio, grpc, stay
+from .connecting import listening
 from .handshakes import Handshakes, remote_of
 from .own import UNWELCOME, own
 from .proof import CERTIFICATE, asked, proven, shown
@@ -92,25 +93,23 @@ class GrpcTransport(Transport):
 
     async def _listen(self, address: str, admission: Admission, accept: Accept) -> Listener:
         stay()
-        host, _ = split(address)
+        host, asked_for = split(address)
         mine = admission.credentials
-        listening = _Listening(admission, accept)
-        server = aio.server(handlers=(listening,), options=[*OPTIONS, *PATIENCE, ("grpc.so_reuseport", 0)])
-        listening.server = server
+        made = _Listening(admission, accept)
+        server = aio.server(handlers=(made,), options=[*OPTIONS, *PATIENCE, ("grpc.so_reuseport", 0)])
+        made.server = server
         shown = grpc.ssl_server_certificate_configuration([(mine.key, mine.certificate)], root_certificates=mine.ca)
         # Asked anew at each connection, gRPC is told that nothing has changed: what counts is that it asks.
-        proof = grpc.dynamic_ssl_server_credentials(
-            shown, listening.handshakes.begun, require_client_authentication=True
-        )
+        proof = grpc.dynamic_ssl_server_credentials(shown, made.handshakes.begun, require_client_authentication=True)
         try:
             port = server.add_secure_port(address, proof)
         except RuntimeError as error:
             await server.stop(None)
-            raise OSError(f"cannot listen at {address}: {error}") from error
-        listening.handshakes.at(port)
+            raise await _why_not(host, asked_for) from error
+        made.handshakes.at(port)
         await server.start()
-        listening.address = joined(host, port)
-        return listening
+        made.address = joined(host, port)
+        return made
 
     async def _dial(self, address: str, admission: Admission, server_name: str | None) -> Pipe:
         stay()
@@ -132,6 +131,17 @@ class GrpcTransport(Transport):
             call.cancel()
             await channel.close()
             raise
+
+
+async def _why_not(host: str, port: int) -> OSError:
+    """Why an address cannot be listened at: gRPC does not say, and the system does."""
+    try:
+        sockets = await listening(host, port)
+    except OSError as error:
+        return error
+    for sock in sockets:
+        sock.close()
+    return OSError("gRPC cannot, and the system does not say why")
 
 
 async def _failure(address: str, call: Any) -> Exception:

@@ -1,4 +1,4 @@
-"""The folders of fronts: made once the kit is the right one, and named where they cannot be."""
+"""What fronts refuse as they start, and the folders that they make: once the kit is the right one, and named where they cannot be."""
 
 from __future__ import annotations
 
@@ -55,3 +55,12 @@ def test_a_kit_that_is_refused_leaves_no_folder(
     assert said["error"]["what"].startswith("the kit is that of ")
     assert f"give a {kind}'s kit" in said["error"]["remedy"]
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("cpus", ["0", "-1", "nan"])
+def test_a_site_without_cores_is_refused(kits: Path, rows: Path, typed: Typed, tmp_path: Path, cpus: str) -> None:
+    code, said, _ = typed(*front(kits, rows, "site", "north"), "--cpus", cpus, "--folder", str(tmp_path / "run"))
+    assert code == 2
+    assert said["error"]["what"] == f"--cpus {cpus} lets no job run"
+    assert "leave it out" in said["error"]["remedy"]
+    assert not (tmp_path / "run").exists()
