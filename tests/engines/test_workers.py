@@ -149,7 +149,10 @@ def wants(island, message):
     ("message", "said"),
     [
         ("memory", r"memory ran out: Unable to allocate 8 GiB .*at client-0.*ask for more \(resources: \{memory"),
-        ("module", r"No module named 'no_such_package'.* Remedy: install 'no_such_package' where client-0 computes"),
+        (
+            "module",
+            r"the task imports no_such_package, which is not installed .* Remedy: install 'no_such_package' where client-0 computes",
+        ),
         ("own", r"ImportError: a message of the task's own.* Remedy: fix the task"),
     ],
 )

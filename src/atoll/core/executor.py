@@ -274,7 +274,10 @@ def _reason(error: Exception | SystemExit, at: str) -> tuple[str, str]:
     if isinstance(error, ModuleNotFoundError) and error.name:
         module = error.name.partition(".")[0]
         mine = "modules of your own travel with a job in the folder that `source` names"
-        return f"{type(error).__name__}: {error}", f"install {module!r} where {at} computes; {mine}"
+        return (
+            f"the task imports {error.name}, which is not installed",
+            f"install {module!r} where {at} computes; {mine}",
+        )
     inline = "in a simulation engine='inline' runs it in your process, where a debugger can stop"
     return f"{type(error).__name__}: {error}", f"fix the task; {inline}"
 

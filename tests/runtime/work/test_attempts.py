@@ -72,9 +72,9 @@ def test_the_log_says_that_a_run_goes_on_only_where_it_does_and_calls_no_stop_an
 ) -> None:
     def stopping(row: dict[str, Any]) -> None:
         if row["round"] == 2:
-            raise asyncio.CancelledError
+            raise asyncio.CancelledError("by somebody")
 
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(asyncio.CancelledError, match="by somebody"):
         held(JOB, sites_of(parts), tmp_path, resume=True, on_record=stopping)
     folder = RunFolder(tmp_path / "server")
     first = folder.log_file.read_text()
