@@ -262,7 +262,7 @@ def test_a_site_whose_neighbour_is_lost_tells_the_server_nothing_more():
         while (await server.sent.get())["op"] != "waits":
             pass
         neighbour.came.put_nowait(LinkClosed("gone"))
-        with pytest.raises(NeighbourLost):
+        with pytest.raises(NeighbourLost, match="ended in the middle"):
             await serving
         await asyncio.sleep(0.2)  # as the process takes to close its line
         return [server.sent.get_nowait()["op"] for _ in range(server.sent.qsize())]
