@@ -38,16 +38,37 @@ class Link:
 
     async def send(self, tree: Any) -> None:
         """Send one message; large arrays are not copied. Cancelled in the middle, the rest of it still goes: others follow it."""
-        size = M.nbytes(tree)
+        pieces = self._pieces(M.nbytes(tree), tree)
         await self._writing.acquire()
-        self._written = asyncio.create_task(self._write(size, tree))
+        try:
+            if not (left := self._at_once(pieces)):
+                self._writing.release()
+                return
+        except BaseException:
+            self._writing.release()
+            raise
+        self._written = asyncio.create_task(self._write(left, pieces))
         self._written.add_done_callback(self._went)
         await asyncio.shield(self._written)
 
-    async def _write(self, size: int, tree: Any) -> None:
+    def _at_once(self, pieces: Iterator[Any]) -> memoryview | None:
+        """Write what the system takes now; what is left of a piece then."""
+        for piece in pieces:
+            left = memoryview(piece).cast("B")
+            while left:
+                try:
+                    left = left[self._sock.send(left) :]
+                except (BlockingIOError, InterruptedError):
+                    return left
+                except OSError as error:
+                    raise LinkClosed(str(error)) from error
+        return None
+
+    async def _write(self, left: memoryview, pieces: Iterator[Any]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            for piece in self._pieces(size, tree):
+            await loop.sock_sendall(self._sock, left)
+            for piece in pieces:
                 await loop.sock_sendall(self._sock, piece)
         except OSError as error:
             raise LinkClosed(str(error)) from error
