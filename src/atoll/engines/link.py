@@ -40,16 +40,16 @@ class Link:
         """Send one message; large arrays are not copied. Cancelled in the middle, the rest of it still goes: others follow it."""
         pieces = self._pieces(M.nbytes(tree), tree)
         await self._writing.acquire()
+        left = None
         try:
-            if not (left := self._at_once(pieces)):
+            left = self._at_once(pieces)
+        finally:
+            if left is None:
                 self._writing.release()
-                return
-        except BaseException:
-            self._writing.release()
-            raise
-        self._written = asyncio.create_task(self._write(left, pieces))
-        self._written.add_done_callback(self._went)
-        await asyncio.shield(self._written)
+        if left is not None:
+            self._written = asyncio.create_task(self._write(left, pieces))
+            self._written.add_done_callback(self._went)
+            await asyncio.shield(self._written)
 
     def _at_once(self, pieces: Iterator[Any]) -> memoryview | None:
         """Write what the system takes now; what is left of a piece then."""
