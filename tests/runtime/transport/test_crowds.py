@@ -39,13 +39,17 @@ class Table:
         return self.now
 
 
-def test_the_table_is_read_for_some_of_a_crowd_and_the_next_look_finds_the_others(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    table = Table()
-    monkeypatch.setattr(handshakes, "connections_to", table.read)
-    monkeypatch.setattr(handshakes, "time", table)
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Table:
+    made = Table()
+    monkeypatch.setattr(handshakes, "connections_to", made.read)
+    monkeypatch.setattr(handshakes, "time", made)
+    return made
 
+
+def test_the_table_is_read_for_some_of_a_crowd_and_the_next_look_finds_the_others(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
     async def play() -> None:
         watch = Handshakes(RefusalLog())
         watch._table = True
@@ -71,12 +75,8 @@ def test_the_table_is_read_for_some_of_a_crowd_and_the_next_look_finds_the_other
 
 
 def test_of_a_crowd_that_has_left_before_anybody_looked_everyone_is_counted(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    table: Table, caplog: pytest.LogCaptureFixture
 ) -> None:
-    table = Table()
-    monkeypatch.setattr(handshakes, "connections_to", table.read)
-    monkeypatch.setattr(handshakes, "time", table)
-
     async def play() -> None:
         refused = RefusalLog()
         watch = Handshakes(refused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 
 import numpy as np
@@ -10,7 +11,7 @@ from atoll.core.errors import DataError
 
 from .._checks import Array
 
-__all__ = ["require_categories"]
+__all__ = ["first_word", "likely_encoding", "mostly_numbers", "require_categories"]
 
 _COMMA = re.compile(r"[+-]?[\d.]*,\d+(e[+-]?\d+)?|[+-]?\d+(e[+-]?\d+)?", re.IGNORECASE)
 _DATE = re.compile(
@@ -53,6 +54,11 @@ def require_categories(values: Array, column: str, where: str, offset: int) -> N
             where=where,
             remedy=f"correct the value, or leave the column out with drop=; {unless}",
         )
+
+
+def likely_encoding(error: UnicodeDecodeError) -> str:
+    """How a file may be written that is not in the encoding it was read with."""
+    return "utf-16" if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin-1"
 
 
 def first_word(values: Array) -> tuple[int, str]:

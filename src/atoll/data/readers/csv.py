@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from atoll.core.errors import DataError
 from .._checks import Array
 from ..dataset import Dataset
 from ._files import content
+from ._words import likely_encoding
 from .table import _MISSING, from_table
 
 __all__ = ["read_csv", "table_of_csv"]
@@ -83,13 +83,13 @@ def table_of_csv(
     where = Path(path).name
     if decimal not in (".", ","):
         raise DataError(f"decimal={decimal!r}", where=where, remedy="use '.' or ','")
-    raw = content(path)
     try:
-        text = raw.decode(encoding)
+        text = content(path).decode(encoding)
     except UnicodeDecodeError as error:
-        guess = "utf-16" if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin-1"
         raise DataError(
-            f"not {encoding} text: {error}", where=where, remedy=f"set its encoding, perhaps encoding={guess!r}"
+            f"not {encoding} text: {error}",
+            where=where,
+            remedy=f"set its encoding, perhaps encoding={likely_encoding(error)!r}",
         ) from error
     if not text.strip("\ufeff \t\r\n"):
         raise DataError(

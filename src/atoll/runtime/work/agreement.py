@@ -15,7 +15,7 @@ from atoll.data.coding import united
 
 from .cards import MOST_CLASSES, Card
 
-__all__ = ["lone_classes", "merge_cards", "recoded", "union_of_labels"]
+__all__ = ["few", "lone_classes", "merge_cards", "recoded", "union_of_labels"]
 
 
 def merge_cards(cards: Mapping[str, Card]) -> Card:
@@ -68,12 +68,12 @@ def _require_same(a: str, first: Card, b: str, other: Card) -> None:
         mine_, theirs_ = first.categories.get(name), other.categories.get(name)
         if mine_ != theirs_:
             raise _differ(
-                a, b, f"column {name!r} has the values {_few(mine_)}", f"the values {_few(theirs_)}",
+                a, b, f"column {name!r} has the values {few(mine_)}", f"the values {few(theirs_)}",
                 f"declare the same values in the same order everywhere (categories: {{{name}: [...]}})",
             )  # fmt: skip
     if first.task == "multilabel" and (first.classes, first.labels) != (other.classes, other.labels):
         raise _differ(
-            a, b, f"the targets are {_few(first.labels)}", f"they are {_few(other.labels)}",
+            a, b, f"the targets are {few(first.labels)}", f"they are {few(other.labels)}",
             "give every one the same targets in the same order",
         )  # fmt: skip
 
@@ -107,7 +107,8 @@ def _differ(a: str, b: str, said: str, other: str, remedy: str) -> DataError:
     return DataError(f"at {a} {said}, and at {b} {other}", where="data cards", remedy=remedy)
 
 
-def _few(values: Sequence[str] | None) -> str:
+def few(values: Sequence[str] | None) -> str:
+    """The first of some words, as errors show them."""
     return "none" if not values else ", ".join(values[:8]) + (", ..." if len(values) > 8 else "")
 
 
@@ -125,7 +126,7 @@ def union_of_labels(cards: Mapping[str, Card]) -> tuple[str, ...]:
     if words is not None and len(known) < len(given):
         bare = next(name for name in given if name not in known)
         raise _differ(
-            words, bare, f"the classes are {_few(given[words])}", "they are codes without names",
+            words, bare, f"the classes are {few(given[words])}", "they are codes without names",
             "give the classes names everywhere (labels), or code them the same way everywhere",
         )  # fmt: skip
     _require_one_kind(known)

@@ -25,7 +25,7 @@ from atoll.runtime.jobs.manifest import SOURCE
 from atoll.runtime.network import Network
 from atoll.simulation import result_of_training
 
-from .agreement import lone_classes, merge_cards, recoded
+from .agreement import few, lone_classes, merge_cards, recoded
 from .cards import Card, card_of
 from .folder import JobFolder
 from .frames import Muster, error_frame
@@ -146,7 +146,7 @@ def _naming_classes(error: DataError, card: Card, lone: Mapping[str, Sequence[st
     alone = "; ".join(f"{name} alone has {_classes(labels)}" for name, labels in lone.items())
     outputs = f"give the model at least {card.classes} outputs"
     return DataError(
-        f"the sites' data have {card.classes} classes, {_few(card.labels)}, and the model has {error.__cause__.outputs} outputs"
+        f"the sites' data have {card.classes} classes, {_quoted(card.labels)}, and the model has {error.__cause__.outputs} outputs"
         + (f"; {alone}" if alone else ""),
         where=error.where,
         remedy=f"correct the label there first if it is misspelt; if it is a class, {outputs}" if alone else outputs,
@@ -154,11 +154,11 @@ def _naming_classes(error: DataError, card: Card, lone: Mapping[str, Sequence[st
 
 
 def _classes(labels: Sequence[str]) -> str:
-    return f"the class{'es' if len(labels) > 1 else ''} {_few(labels)}"
+    return f"the class{'es' if len(labels) > 1 else ''} {_quoted(labels)}"
 
 
-def _few(labels: Sequence[str]) -> str:
-    return ", ".join(map(repr, labels[:8])) + (", ..." if len(labels) > 8 else "")
+def _quoted(labels: Sequence[str]) -> str:
+    return few([repr(label) for label in labels])
 
 
 def _coded(test: Dataset | None, card: Card) -> Dataset | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
 import gzip
 import json
@@ -107,8 +106,9 @@ def _readable(error: Exception) -> str:
     """What makes a header readable."""
     if not isinstance(error, UnicodeDecodeError):
         return "give CSV text; correct delimiter: and encoding: where a YAML file sets them"
-    guess = "utf-16" if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin-1"
-    return f"write it as UTF-8, or say its encoding, perhaps encoding: {guess} {_IN_YAML}"
+    from atoll.data.readers._words import likely_encoding  # a site begins without the readers
+
+    return f"write it as UTF-8, or say its encoding, perhaps encoding: {likely_encoding(error)} {_IN_YAML}"
 
 
 def _require_separated(path: Path, header: Sequence[str]) -> None:
