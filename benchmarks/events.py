@@ -21,9 +21,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import atoll
 import numpy as np
-from atoll.core.aggregate import Sum
-from atoll.core.task import Batch, Task, Workload
-from atoll.devices import Exponential, Fleet, Generated, Throughput
+from atoll.core.algebra.aggregate import Sum
+from atoll.core.requests.task import Batch, Task, Workload
+from atoll.devices import Exponential, Fleet, GeneratedTrace, Throughput
 from atoll.devices.compute import BatchRate
 
 
@@ -35,7 +35,7 @@ class Registered:
     """
 
     def __init__(self, count: int) -> None:
-        from atoll.core.party import Names
+        from atoll.core.requests.party import Names
 
         self.names = Names(count)
         self.sizes = np.random.default_rng(0).integers(50, 150, count)
@@ -67,7 +67,7 @@ MESSAGE = {"params": np.zeros(250)}
 
 def fleet(seed: int = 0) -> Fleet:
     """Exponential speeds, thin links, crashes."""
-    trace = Generated(0.2, seed=seed)
+    trace = GeneratedTrace(0.2, seed=seed)
     return Fleet(BatchRate(Exponential(1.0, 0.05)), Throughput(175_000.0), trace, egress=1.25e9, model_bytes=1e7)
 
 

@@ -20,6 +20,7 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -44,7 +45,7 @@ LOSS_TOLERANCE = 0.02
 
 @dataclass(frozen=True)
 class Peer:
-    """A way to run a workload: a module in `peers/`, its environment, and a process count."""
+    """A way to run a workload: a module in `peers/`, its environment, a process count, and a package that Atoll's own environment must have."""
 
     title: str
     module: str
@@ -54,6 +55,7 @@ class Peer:
     only: tuple[str, ...] = ()
     pace: str = ""
     options: tuple[str, ...] = field(default=())
+    needs: str = ""
 
     def runs(self, w: Workload) -> bool:
         """Whether this peer can run workload `w`."""
@@ -67,6 +69,16 @@ class Peer:
 PEERS = {
     "atoll": Peer("Atoll", "atoll_bench", "atoll", 2, pace="fast"),
     "atoll1": Peer("Atoll, 1 core", "atoll_bench", "atoll", 1, pace="fast"),
+    "atollray": Peer(
+        "Atoll on Ray, 2 actors",
+        "atoll_bench",
+        "atoll",
+        2,
+        ("lr", "mlp"),
+        pace="fast",
+        options=("engine=ray",),
+        needs="ray",
+    ),
     "raw1": Peer("PyTorch loop", "raw_torch", "raw", 1),
     "raw2": Peer("PyTorch loop, 2 processes", "raw_torch", "raw", 2),
     "pfl1": Peer("pfl-research", "pfl_bench", "pfl", 1),
@@ -219,7 +231,8 @@ def options(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="comma-separated names")
-    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated names")
+    here = [name for name, peer in PEERS.items() if not peer.needs or find_spec(peer.needs)]
+    parser.add_argument("--peers", default=",".join(here), help="comma-separated names")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--rounds", type=int, help="instead of the workload's own number")
     parser.add_argument("--interval", type=float, default=0.2, help="seconds between samples")

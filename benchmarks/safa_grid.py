@@ -25,10 +25,10 @@ from atoll.learn.pacing import SAFA
 from atoll.learn.selection import CFCFM, FedCS
 from atoll.reproduce.safa.data import devices, drawn, train_sizes
 from atoll.reproduce.safa.grid import ALGORITHMS
-from atoll.reproduce.safa.tasks import CRASHES, FRACTIONS, LAG, TASKS, TRANSFER_SECONDS, Task
+from atoll.reproduce.safa.tasks import CRASHES, FRACTIONS, LAG, TASKS, TRANSFER_SECONDS, SafaTask
 
 
-def paced(task: Task, algorithm: str, fraction: float) -> dict[str, Any]:
+def paced(task: SafaTask, algorithm: str, fraction: float) -> dict[str, Any]:
     """Who is asked and when a round ends."""
     if algorithm == "SAFA":
         pacing = SAFA(lag_tolerance=LAG, deadline=task.limit, resume=False, published=True)
@@ -39,7 +39,7 @@ def paced(task: Task, algorithm: str, fraction: float) -> dict[str, Any]:
     return {"selection": Uniform(fraction), "pacing": waits}
 
 
-def run(task: Task, algorithm: str, crash: float, fraction: float) -> float:
+def run(task: SafaTask, algorithm: str, crash: float, fraction: float) -> float:
     """One run; its mean round length in seconds of its own clock."""
     job = Training(
         model=IdleModel(),

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from atoll.core.aggregate import Sum
-from atoll.core.cohort import Community
-from atoll.core.party import Parties
-from atoll.core.task import Batch, Task
+from atoll.core.algebra.aggregate import Sum
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.party import Parties
+from atoll.core.requests.task import Batch, Task
 from atoll.core.world import World
 from atoll.engines import Batched
 from atoll.simulation import run_in

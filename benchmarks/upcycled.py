@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 from atoll.reproduce import Lab
-from atoll.reproduce.upcycled.cells import Protocol, settings
+from atoll.reproduce.upcycled.cells import UpcycledProtocol, settings
 from atoll.reproduce.upcycled.data import KINDS, divided
-from atoll.reproduce.upcycled.methods import Method
+from atoll.reproduce.upcycled.methods import UpcycledMethod
 
 Arrays = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -62,7 +62,13 @@ def bare(kind: str, rounds: int) -> float:
 def ours(kind: str, rounds: int) -> float:
     """The reproduction's own cell."""
     with TemporaryDirectory() as folder:
-        cell = settings(Method("FedAvg", "base", 0.03), kind, Protocol(late=0.9, rounds=rounds), tuning=False, seed=0)
+        cell = settings(
+            UpcycledMethod("FedAvg", "base", 0.03),
+            kind,
+            UpcycledProtocol(late=0.9, rounds=rounds),
+            tuning=False,
+            seed=0,
+        )
         return Lab(Path(folder)).train(cell).last()
 
 

@@ -38,7 +38,7 @@ sys.path.insert(0, str(HERE.parent / "tests" / "runtime"))
 
 from atoll.runtime.heap import keep_freed_memory  # noqa: E402
 from atoll.runtime.identity import Credentials  # noqa: E402
-from atoll.runtime.line import Channel, Line, Packed, Settings, Switchboard, dial_line  # noqa: E402
+from atoll.runtime.line import Channel, Line, PackedMessage, Settings, Switchboard, dial_line  # noqa: E402
 from atoll.runtime.transport import transport  # noqa: E402
 from atoll.runtime.transport.base import BLOCK  # noqa: E402
 from atoll.runtime.transport.tls import client_context, server_context  # noqa: E402
@@ -152,7 +152,7 @@ async def line_server(
 
 
 async def line_round(channels: list[Channel], tree: Any) -> None:
-    packed = Packed(tree)  # serialised once a round
+    packed = PackedMessage(tree)  # serialised once a round
 
     async def one(channel: Channel) -> None:
         sending = asyncio.create_task(channel.send(packed))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 # Before NumPy or PyTorch is loaded: tests run side by side, so each keeps to one thread. Children inherit it.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
     os.environ[_name] = "1"
 os.environ.setdefault("MPLBACKEND", "Agg")
+# A worker of Ray imports what a test defined by its name, with the path of whoever started Ray; some tests work in another folder.
+sys.path.append(str(Path(__file__).parents[1]))
 
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
@@ -55,6 +59,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     moving = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if moving:
         raise pytest.UsageError(f"the name of a test holds an address, give it an id: {moving[0]}")
+    if importlib.util.find_spec("ray") is None:
+        for item in items:
+            params = getattr(getattr(item, "callspec", None), "params", {})
+            if any(isinstance(value, str) and value == "ray" for value in params.values()):
+                item.add_marker(pytest.mark.skip(reason="needs ray, which is not installed"))
 
 
 class NetworkUsed(RuntimeError):

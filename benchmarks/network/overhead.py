@@ -21,8 +21,8 @@ from statistics import median
 import atoll
 from atoll.cli.commands.poc import poc_job
 from atoll.runs import RunFolder, yaml
-from atoll.runtime.fronts.admin import Admin
-from atoll.runtime.fronts.poc import Poc, digits_at, site_names, write_parts
+from atoll.runtime.client.admin import Admin
+from atoll.runtime.client.poc import Poc, digits_at, site_names, write_parts
 from atoll.runtime.jobs.spec import parse_job
 from atoll.runtime.network.rehearsal import Rehearsal
 

@@ -17,8 +17,8 @@ from statistics import median
 
 import numpy as np
 from atoll.runs import yaml
-from atoll.runtime.fronts.admin import Admin
-from atoll.runtime.fronts.poc import Poc, site_names
+from atoll.runtime.client.admin import Admin
+from atoll.runtime.client.poc import Poc, site_names
 
 PINGPONG = """
 import time

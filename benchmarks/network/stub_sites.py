@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from atoll.core.aggregate import Total
-from atoll.core.request import Folded
-from atoll.core.wire import pack_folded
+from atoll.core.algebra.aggregate import Total
+from atoll.core.requests.request import PartialSum
+from atoll.core.requests.wire import pack_folded
 from atoll.engines.link import LinkClosed
-from atoll.runtime.fronts.control import CONTROL, Control
+from atoll.runtime.daemon.control import CONTROL, Control
 from atoll.runtime.line import Settings, dial_line
 from atoll.runtime.line.frames import END
 from atoll.runtime.provision import Kit
@@ -26,7 +26,7 @@ def reply(request: str, position: int, site: int, layers: int, numbers: int) -> 
     """The summand of one site: every number is the site's; no array takes memory until its turn comes."""
     value = {f"layer-{i:03d}": np.broadcast_to(np.float32(site), numbers // layers) for i in range(layers)}
     one = np.array([position])
-    folded = Folded({"model": Total("mean", value, 1.0, 1)}, one, np.array([4 * numbers]))
+    folded = PartialSum({"model": Total("mean", value, 1.0, 1)}, one, np.array([4 * numbers]))
     return {"op": "folded", "id": request, "party": position, "events": [], "folded": pack_folded(folded)}
 
 

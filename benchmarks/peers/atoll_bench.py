@@ -2,6 +2,7 @@
 
 With one process the engine is told `workers=1`; otherwise it chooses for itself, up to the cores
 there are. What it chose (block, unrolling, compilation, workers) is printed in the notes.
+`--set engine=ray` runs the same job on the Ray engine, with as many actors as processes.
 """
 
 from __future__ import annotations
@@ -50,13 +51,14 @@ def main() -> None:
     args = arguments(__doc__ or "")
     plan = load(args.workload, mode="r")
     data = islands(plan)
-    workers = 1 if args.processes == 1 else None
+    engine = args.options.get("engine", "batched")
+    workers = None if engine == "batched" and args.processes > 1 else args.processes
     watch = Stopwatch()
     job = training(plan, args.rounds, watch)
     watch.start()
-    result = atoll.simulate(job, data, engine="batched", workers=workers, seed=SEED)
+    result = atoll.simulate(job, data, engine=engine, workers=workers, seed=SEED)
     report(
-        peer="Atoll",
+        peer="Atoll" if engine == "batched" else f"Atoll, engine {engine}",
         version=atoll.__version__,
         workload=plan.workload,
         processes=args.processes,

@@ -13,8 +13,8 @@ import sys
 from typing import Any
 
 import numpy as np
-from atoll.core.rng import shuffles
-from atoll.core.task import Task
+from atoll.core.algebra.rng import shuffles
+from atoll.core.requests.task import Task
 from atoll.core.world import World
 from atoll.simulation import make_engine, run_in
 

@@ -7,58 +7,54 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import data, devices, engines, models, report, reproduce, runs, testing
-    from .core.aggregate import Mean, Parts, Sum, Vote
+    from .core.algebra.aggregate import Mean, Parts, Sum, Vote
     from .core.errors import AtollError
-    from .core.federation import Federation
-    from .core.reducer import Reducer
-    from .core.stage import Identity, Stage
-    from .core.task import task
+    from .core.federation.ending import StopRun
+    from .core.federation.federation import Federation
+    from .core.federation.reducer import Reducer
+    from .core.requests.stage import Identity, Stage
+    from .core.requests.task import task
     from .learn import (
         Algorithm,
         Evaluation,
         Everyone,
         FedAvg,
         FedSGD,
-        MaxTime,
-        Patience,
         Schedule,
         Selection,
-        StopTraining,
         Synchronous,
-        Target,
         Training,
         Uniform,
     )
+    from .rounds import MaxTime, Patience, Target
     from .simulation import Result, simulate
     from .stages import Clip
 else:
-    from atoll.core.lazy import lazy
+    from .core.lazy import lazy
 
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "core.aggregate": ("Mean", "Parts", "Sum", "Vote"),
+            "core.algebra.aggregate": ("Mean", "Parts", "Sum", "Vote"),
+            "core.federation.ending": ("StopRun",),
             "core.errors": ("AtollError",),
-            "core.federation": ("Federation",),
-            "core.reducer": ("Reducer",),
-            "core.stage": ("Identity", "Stage"),
-            "core.task": ("task",),
+            "core.federation.federation": ("Federation",),
+            "core.federation.reducer": ("Reducer",),
+            "core.requests.stage": ("Identity", "Stage"),
+            "core.requests.task": ("task",),
             "learn": (
                 "Algorithm",
                 "Evaluation",
                 "Everyone",
                 "FedAvg",
                 "FedSGD",
-                "MaxTime",
-                "Patience",
                 "Schedule",
                 "Selection",
-                "StopTraining",
                 "Synchronous",
-                "Target",
                 "Training",
                 "Uniform",
             ),
+            "rounds": ("MaxTime", "Patience", "Target"),
             "simulation": ("Result", "simulate"),
             "stages": ("Clip",),
         },
@@ -85,7 +81,7 @@ __all__ = [
     "Schedule",
     "Selection",
     "Stage",
-    "StopTraining",
+    "StopRun",
     "Sum",
     "Synchronous",
     "Target",

@@ -8,52 +8,64 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .core.clock import Clock, Free, run
+from atoll.core.federation.federation import Federation, Program, run_program
+from atoll.core.requests.party import Roster
+from atoll.core.requests.policy import AllowAll, admit_job
+from atoll.core.time.clock import Clock, Free, run
+
 from .core.errors import ConfigError, nearest
-from .core.federation import Federation, Program, run_program
-from .core.party import Roster
+from .core.job import Job, Prepared
 from .core.world import World
 
 if TYPE_CHECKING:
-    from .core.task import Task
-    from .learn.by_device import ByDevice
-    from .learn.history import History
-    from .learn.training import Trained, Training
+    from atoll.core.requests.policy import Policies
+    from atoll.core.requests.task import Task
 
-__all__ = ["Result", "make_engine", "result_of_training", "run_in", "simulate"]
+    from .rounds.by_device import ByDevice
+    from .rounds.history import History
+
+__all__ = ["Result", "make_engine", "result_of_run", "run_in", "simulate"]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a simulated training gives.
+    """What a run of a job gives.
+
+    What the job itself made is ``outcome``, and its attributes are those of the result too: ``result.model``, ``result.params`` and ``result.round``
+    of a training (see `atoll.learn.Trained`).
 
     Attributes:
-        model: the user's own kind of model with the trained parameters.
-        params: the parameters as a dict of arrays.
-        metrics: a row a round, with the efficiency metrics.
-        reason: why the training stopped.
-        round: the round that the model comes from.
-        seconds: wall-clock seconds of the whole simulation.
+        outcome: what the job made.
+        metrics: its records, a row a round.
+        reason: why it ended.
+        seconds: wall-clock seconds of the whole run.
         bytes: bytes and messages by direction.
         engine: name and choices of the engine.
         devices: what every device was asked, did and spent, also before a resume.
         job: the job.
         data: the federated data set.
+        prepared: the job as it was made ready for the data.
         folder: the run folder, if there is one.
     """
 
-    model: Any
-    params: Any
+    outcome: Any
     metrics: History
     reason: str
-    round: int
     seconds: float
     bytes: dict[str, int]
     engine: dict[str, Any]
     devices: ByDevice
-    job: Any = field(repr=False, default=None)
-    data: Any = field(repr=False, default=None)
+    job: Job = field(repr=False)
+    data: Any = field(repr=False)
+    prepared: Prepared = field(repr=False)
     folder: Path | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "outcome" or not hasattr(self.outcome, name):
+            raise AttributeError(
+                f"neither the result of a {type(self.job).__name__} nor its outcome has {name!r}", name=name
+            )
+        return getattr(self.outcome, name)
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write a self-contained HTML report; return its path."""
@@ -81,29 +93,29 @@ def run_in(world: World, program: Program) -> tuple[Any, Federation]:
     return run(run_program(world, program), virtual=world.clock.virtual)
 
 
-def result_of_training(
-    job: Training, data: Any, learner: Any, trained: Trained, fed: Federation, seconds: float
-) -> Result:
-    """The result of a training whose program has ended, in whatever world it ran."""
+def result_of_run(job: Job, data: Any, prepared: Prepared, value: Any, fed: Federation, seconds: float) -> Result:
+    """The result of a job whose program has ended, in whatever world it ran."""
+    from .rounds.by_device import by_device
+    from .rounds.history import History
+
     engine = fed.world.engine
     return Result(
-        learner.export(trained.params),
-        trained.params,
-        trained.history,
-        trained.reason,
-        trained.round,
+        prepared.outcome(value),
+        History(fed.records),
+        prepared.reason(value, fed),
         seconds,
         fed.bytes(),
         {"name": engine.name, **engine.choices},
-        trained.devices,
+        by_device(fed),
         job,
         data,
+        prepared,
         fed.world.folder,
     )
 
 
 def simulate(
-    job: Training | Program,
+    job: Job | Program,
     islands: Any,
     *,
     engine: Any = "batched",
@@ -114,7 +126,10 @@ def simulate(
     resume: bool = False,
     errors: Literal["raise", "drop"] = "raise",
     secret_seed: int | None = None,
+    sealing: Literal["virtual", "real"] = "virtual",
+    policy: Policies | None = None,
     state_memory: int | None = None,
+    results: str | Path | None = None,
     tasks: Sequence[Task] = (),
     on_record: Callable[[dict[str, Any]], None] | None = None,
     on_restore: Callable[[list[dict[str, Any]]], None] | None = None,
@@ -122,7 +137,7 @@ def simulate(
     """Run a job on this machine.
 
     Args:
-        job: a ``Training`` (gives a ``Result``), or an async program over a federation (gives what it returns).
+        job: a job such as ``Training`` (gives a ``Result``), or an async program over a federation (gives what it returns).
         islands: the federated data set: what a partitioner gives, or a list or dict of data sets, one a client. A program also takes a dict
             name -> data of your own kind.
         engine: ``"batched"`` (fast), ``"inline"`` (debug), ``"processes"``, ``"socket"``, or an engine object.
@@ -133,11 +148,16 @@ def simulate(
         resume: continue the run in the folder.
         errors: a task that raises stops the run (``"raise"``) or counts as a silent party (``"drop"``).
         secret_seed: makes the islands' secrets reproducible and every privacy guarantee void.
+        sealing: ``"real"`` encrypts the letters between parties; ``"virtual"`` hides them from the program by its API
+            alone and accounts the same bytes. Real sealing needs the extra ``net``.
+        policy: what the islands insist on: one policy for all, or party's name -> its own, see ``atoll.core.requests.policy.SitePolicy``.
         state_memory: bytes of memory for what clients keep between rounds; the rest goes to memory-mapped files, with the same results.
             ``None`` is a quarter of this machine's memory.
-        tasks: tasks of a program that cannot be found as ``module:name``, such as a learner's; a ``Training`` brings its own, and so does a
+        results: folder of the named results that stay at parties (``island.leave``); by default ``results`` in the run's folder. Runs that share one
+            read each other's: ``island.left(name)``.
+        tasks: tasks of a program that cannot be found as ``module:name``, such as a learner's; a job brings its own, and so does a
             program with an attribute ``tasks``. Its attribute ``others`` names further parties, name -> role.
-        on_record: called with every record of metrics.
+        on_record: called with every record of metrics; to raise ``StopRun`` asks the run to end.
         on_restore: called with the records of the checkpoint that a resumed run continues from.
 
     Raises:
@@ -145,24 +165,25 @@ def simulate(
         AtollError: settings that do not go together, and whatever ends the run.
     """
     from .data.federated import as_population
-    from .learn.training import Training
+    from .rounds.program import ProgramJob
 
     begin = time.perf_counter()
     islands = as_population(islands)
     chosen = make_engine(engine, workers)
     where = None if folder is None else Path(folder)
-    servers = job.others(len(islands)) if isinstance(job, Training) else dict(getattr(job, "others", {}))
-    known: dict[str, Any] = {"roster": Roster(islands.names, others=servers)} if servers else {}
+    whole = job if isinstance(job, Job) else ProgramJob.of(job)
+    others = whole.others(len(islands))
+    known: dict[str, Any] = {"roster": Roster(islands.names, others=others)} if others else {}
     world = World(
         islands, chosen, seed=seed, **known, clock=Clock(), cost=devices or Free(), folder=where, resume=resume,
-        errors=errors, secret_seed=secret_seed, state_memory=state_memory, on_record=on_record, on_restore=on_restore,
+        errors=errors, secret_seed=secret_seed, sealing=sealing, policy=policy or AllowAll(), state_memory=state_memory,
+        results=None if results is None else Path(results),
+        on_record=on_record, on_restore=on_restore,
     )  # fmt: skip
-    world.registry.update({task.name: task for task in (*tasks, *getattr(job, "tasks", ()))})
-    if not isinstance(job, Training):
-        return run_in(world, job)[0]
-    if len(islands) == 0:
-        raise ConfigError("the federation has no clients", where="islands", remedy="partition the data first")
-    learner = job.learner(islands)
-    world.registry.update({task.name: task for task in job.named_tasks(learner, islands)})
-    trained, fed = run_in(world, job.program(islands, learner))
-    return result_of_training(job, islands, learner, trained, fed, time.perf_counter() - begin)
+    admit_job(world.policy, whole.names())
+    prepared = whole.prepare(islands)
+    world.registry.update({task.name: task for task in (*tasks, *prepared.tasks)})
+    value, fed = run_in(world, prepared.program)
+    if whole is not job:
+        return value
+    return result_of_run(whole, islands, prepared, value, fed, time.perf_counter() - begin)

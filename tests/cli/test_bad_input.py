@@ -56,7 +56,7 @@ CASES: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "stage that is not summable under a secure reducer": (
         BLIND,
         4,
-        "Unsummable is not summable: its encodings cannot be added up, and Blind sees only sums",
+        "Unsummable is not summable: its encodings cannot be added up, and Blind reveals sums only",
         "use a summable stage, or a plain reducer",
     ),
     "every update is not finite": (

@@ -17,6 +17,7 @@ import atoll
 from atoll.cli import run
 from atoll.cli.app import app
 from atoll.cli.commands import demo, known
+from atoll.learn.linear import Linear
 from atoll.runs import RunFolder, yaml
 
 Typed = Callable[..., tuple[int, dict[str, Any], str]]
@@ -38,7 +39,7 @@ def test_run_and_list(config: Path, typed: Typed) -> None:
     assert code == 0
     (row,) = listed["runs"]
     assert (row["run"], row["status"], row["rounds"], row["of"]) == (result["run"], "finished", 3, 3)
-    assert (row["data"], row["algorithm"]) == ("iris", "FedAvg")
+    assert (row["data"], row["job"], row["method"]) == ("iris", "training", "FedAvg")
 
 
 def test_without_json_people_get_words_on_stdout(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,7 +233,7 @@ def test_a_live_display_on_a_terminal() -> None:
 
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120, highlight=False)
-    with Rounds(console, 4, "small") as rounds:
+    with Rounds(console, atoll.Training(model=Linear(4, 3), rounds=4), "small") as rounds:
         rounds.begin(1)
         rounds.record(
             {"round": 2, "test/accuracy": 0.5, "bytes_up": 1500, "rejected_clients": {"client-7": "not finite"}}

@@ -12,13 +12,13 @@ import pytest
 
 from atoll.cli import run
 from atoll.core.errors import JobError
-from atoll.runtime.fronts import admin
-from atoll.runtime.fronts.looking import Looking, shown
-from atoll.runtime.fronts.news import News
-from atoll.runtime.jobs.memory import MemoryStore
-from atoll.runtime.jobs.records import Event, Submission
-from atoll.runtime.jobs.states import JobState
+from atoll.runtime.client import admin
 from atoll.runtime.provision import ProjectConfig, provision
+from atoll.runtime.server.looking import Looking, shown
+from atoll.runtime.server.news import News
+from atoll.runtime.store.memory import MemoryStore
+from atoll.runtime.store.records import Event, Submission
+from atoll.runtime.store.states import JobState
 
 LIFE = [JobState.SCHEDULED, JobState.DEPLOYING, JobState.RUNNING, JobState.FAILED]
 INTERRUPTED = 130

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean, Parts, Sum, Total, Vote, in_order, merge_totals, sign_parts
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean, Parts, Sum, Total, Vote, in_order, merge_totals, sign_parts
 from atoll.core.errors import CompositionError
 
 KINDS = ["mean", "sum", "vote"]
@@ -25,7 +25,7 @@ def reply(kind: str, value: Any, weight: float) -> Aggregate:
 
 
 def same(a: Total, b: Total) -> None:
-    assert (a.kind, a.n, a.metric) == (b.kind, b.n, b.metric)
+    assert (a.kind, a.n, a.role) == (b.kind, b.n, b.role)
     np.testing.assert_allclose(a.weight, b.weight, rtol=1e-12)
     for x, y in zip(T.leaves(a.value), T.leaves(b.value), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atoll.core.checkpoint import CheckpointStore
-from atoll.core.cohort import Community
 from atoll.core.errors import CheckpointError, MessageError
-from atoll.core.files import read_message, write_message
-from atoll.core.store import StateStore
-from atoll.core.task import task
+from atoll.core.persistence.checkpoint import CheckpointStore
+from atoll.core.persistence.files import read_message, write_message
+from atoll.core.persistence.store import StateStore
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.simulation import run_in

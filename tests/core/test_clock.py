@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from atoll.core.clock import Clock, run
 from atoll.core.errors import AtollError
-from atoll.core.virtual import VirtualLoop
+from atoll.core.time.clock import Clock, run
+from atoll.core.time.virtual import VirtualLoop
 
 
 def test_sleeping_takes_no_time_and_moves_the_clock():

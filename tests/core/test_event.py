@@ -8,10 +8,10 @@ import json
 import pytest
 
 import atoll
-from atoll.core.cohort import Community
 from atoll.core.errors import CheckpointError, ConfigError
 from atoll.core.event import Event, Gaussian, Laplace, Ledger, NonPrivate, SeededSecret, register_event, unpack_event
-from atoll.core.task import task
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
 
 EVENTS = [
     Gaussian(noise_multiplier=1.1, sampling=0.01, unit="user", scope="*", count=3),

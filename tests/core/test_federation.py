@@ -8,11 +8,11 @@ import contextlib
 import numpy as np
 import pytest
 
-from atoll.core.aggregate import Mean, Sum
-from atoll.core.cohort import Community
+from atoll.core.algebra.aggregate import Mean, Sum
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
-from atoll.core.reducer import TreeReducer
-from atoll.core.task import task
+from atoll.core.federation.reducer import TreeReducer
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.simulation import run_in

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atoll.core.errors import CheckpointError
-from atoll.core.files import append_bytes, read_message, write_bytes, write_message
+from atoll.core.persistence.files import append_bytes, read_message, write_bytes, write_message
 
 
 @pytest.fixture

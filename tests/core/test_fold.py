@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core.aggregate import Sum
-from atoll.core.cohort import Community
+from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import QuorumError
-from atoll.core.stage import Stage
-from atoll.core.task import Batch, Task
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.stage import Stage
+from atoll.core.requests.task import Batch, Task
 from atoll.core.world import World
 from atoll.engines import Batched, Processes
 from atoll.engines.inline import Inline
@@ -31,7 +31,7 @@ class Vectorised(Inline):
 class Half(Stage):
     """Sends half of everything."""
 
-    def encode(self, value, public, rng):
+    def encode(self, value, context):
         return {"half": value * 0.5}
 
     def decode(self, total, public, n):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atoll.core.cohort import Community
-from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError, TaskError
+from atoll.core.algebra.aggregate import Sum
+from atoll.core.errors import CompositionError, ConfigError, PolicyError, QuorumError, TaskError
 from atoll.core.event import Laplace
-from atoll.core.island import Secret
-from atoll.core.task import Task, task
+from atoll.core.federation.reducer import Reducer
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.island import Secret
+from atoll.core.requests.policy import Policy
+from atoll.core.requests.task import Task, task
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.simulation import run_in
@@ -84,7 +87,7 @@ async def listens(island, peers):
     return await peers.recv("one")
 
 
-class NoRawData:
+class NoRawData(Policy):
     def release(self, party, task, reply):
         if reply == "raw data":
             raise PolicyError("raw data stay here", where=party.name, remedy="ask for a sum")
@@ -152,7 +155,7 @@ def test_a_policy_sees_single_replies_of_a_vectorised_sum():
     class Vectorised(Inline):
         vectorised = True
 
-    class Nothing:
+    class Nothing(Policy):
         def release(self, party, task, reply):
             raise PolicyError("nothing leaves")
 
@@ -160,42 +163,50 @@ def test_a_policy_sees_single_replies_of_a_vectorised_sum():
         await fed.sum(fed.parties, scale, {"w": np.ones(2)})
 
     run_in(World(Community([1.0]), Vectorised()), program)
-    with pytest.raises(PolicyError, match="nothing leaves"):
+    with pytest.raises(QuorumError, match="first client-0: nothing leaves"):
         run_in(World(Community([1.0]), Vectorised(), policy=Nothing()), program)
 
 
 @task
 async def half(island, message):
-    return {k: t.value for k, t in (await island.totals(message)).items()}
+    return {k: Sum(t.value) for k, t in (await island.totals()).items()}
 
 
 @task
 def inner(island, message):
-    from atoll.core.aggregate import Mean, Parts
+    from atoll.core.algebra.aggregate import Mean, Parts
 
     if message == "single":
         return {"x": Parts(1.0)}
-    return {"x": Mean(np.array([np.nan if message == "nan" else island.data]), examples=2.0)}
+    return {"x": Mean(np.array([np.nan if message == island.name else island.data]), examples=2.0)}
+
+
+class Halves(Reducer):
+    async def reduce(self, reduction):
+        return await reduction.fold(half)
+
+
+def halves(message=None, **more):
+    return live(lambda fed: fed.sum(fed.parties, inner, message, reducer=Halves(), **more))
 
 
 def test_a_task_wraps_another():
-    async def program(fed):
-        return [v["x"].tolist() for v in (await fed.exchange(fed.parties, half.wrapping(inner))).values]
-
-    assert live(program) == [[2.0], [4.0], [6.0]]
+    assert halves()["x"].tolist() == [12.0]
 
 
-@pytest.mark.parametrize(
-    ("asked", "message", "error", "match"),
-    [
-        (half, None, ConfigError, "this task wraps no other"),
-        (half.wrapping(inner), "single", CompositionError, "'x' is a single reply, and .*half lets nobody see one"),
-        (half.wrapping(inner), "nan", DataError, "x is not finite"),
-    ],
-)
-def test_what_a_wrapping_task_refuses(asked, message, error, match):
-    with pytest.raises(error, match=match):
-        live(lambda fed: fed.ask("client-1", asked, message))
+def test_what_a_wrapping_task_refuses():
+    with pytest.raises(ConfigError, match="this request wraps no other"):
+        live(lambda fed: fed.ask("client-1", half))
+    with pytest.raises(CompositionError, match="'x' is a single reply, which this reducer shows to nobody"):
+        halves("single")
+
+
+def test_a_wrapped_reply_that_is_not_finite_is_kept_out_and_named():
+    got = halves("client-1")
+    assert (got["x"].tolist(), got.n, got.rejected) == ([8.0], 2, {"client-1": "x is not finite"})
+    assert (got.silent.names, got.senders.names) == ([], ["client-0", "client-2"])
+    with pytest.raises(QuorumError, match="2 of 3 replies can be used"):
+        halves("client-1", quorum=3)
 
 
 @task
@@ -212,8 +223,8 @@ def test_spending_stays_in_the_ledger_when_the_task_fails():
 
 
 def test_spending_needs_a_ledger():
-    from atoll.core.island import Island
-    from atoll.core.party import Party
+    from atoll.core.requests.island import Island
+    from atoll.core.requests.party import Party
 
     with pytest.raises(PolicyError, match="somebody has no privacy ledger"):
         Island(Party("somebody", "client", 0), lambda: None, 0).spend(Laplace(epsilon=1.0))

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from atoll.core import message as M
-from atoll.core.aggregate import Mean, Parts
-from atoll.core.cohort import Community
+from atoll.core.algebra.aggregate import Mean, Parts
 from atoll.core.errors import CheckpointError
 from atoll.core.event import NonPrivate
-from atoll.core.journal import Journal
-from atoll.core.request import Ran, Reply, Request
-from atoll.core.task import Task, task
+from atoll.core.persistence.journal import Journal
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.request import Reply, Request, TaskResult
+from atoll.core.requests.task import Task, task
+from atoll.core.sealing import Letter
+from atoll.core.time.meter import Said
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.testing import Killed, live
@@ -21,17 +23,21 @@ TASK = Task("a:b", print)
 
 
 def row(request, party=0, slot="main", value=None, **more):
-    return Request(f"{slot}/{request}", TASK, None, slot, 0), Ran(Reply(party, value, nbytes=9), **more)
+    return Request(f"{slot}/{request}", TASK, None, slot, 0), TaskResult(Reply(party, value, nbytes=9), **more)
 
 
 def test_what_was_written_comes_back_from_the_file(tmp_path):
     path = tmp_path / "journal.log"
-    reply = Reply(3, {"u": Mean({"w": np.ones(2)}, examples=4.0), "p": Parts(1.5)}, {"client-1": b"sealed"}, [], 77)
+    letter = Letter("client-3", "client-1", "main/t/0", 0, bytes(range(32)), b"ciphertext")
+    reply = Reply(3, {"u": Mean({"w": np.ones(2)}, examples=4.0), "p": Parts(1.5)}, {"client-1": letter}, [], 77)
     request = Request("main/t/0", TASK, None, "main", 0)
-    Journal(path).put([(request, Ran(reply, {"s": 1}, True, True, time=2.5, said=10))])
+    said = {"b": Said(1, 10)}
+    opened = (("main/s/0", "client-2", 1),)
+    Journal(path).put([(request, TaskResult(reply, {"main": {"s": 1}}, True, time=2.5, said=said, opened=opened))])
     ran = Journal(path).get("main/t/0", 3)
-    assert (ran.reply.mail, ran.reply.nbytes, ran.state, ran.changed) == ({"client-1": b"sealed"}, 77, {"s": 1}, True)
-    assert (ran.time, ran.said) == (2.5, 10)
+    assert ran.reply.mail["client-1"].packed() == letter.packed()
+    assert (ran.reply.nbytes, ran.left, ran.opened) == (77, {"main": {"s": 1}}, opened)
+    assert (ran.time, ran.said) == (2.5, said)
     assert ran.reply.value["u"].weight == 4.0
     np.testing.assert_array_equal(ran.reply.value["u"].value["w"], np.ones(2))
     assert Journal(path).get("main/t/0", 2) is None

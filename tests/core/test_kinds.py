@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import Checked, numbers, pairs
+from atoll.core.validation import Checked, numbers, pairs
 from atoll.learn.aggregation import Valued
-from atoll.learn.evaluation import Evaluation
 from atoll.learn.metrics import Calibration, HumanTime
 from atoll.learn.pacing import SAFA, FedAsync, HybridFL, PaceSteering, Synchronous, Tiered
-from atoll.learn.pacing.slack import LateCount
+from atoll.learn.pacing.regions.slack import LateCount
 from atoll.learn.pacing.staleness import HingeStaleness
 from atoll.learn.selection import AFL, CFCFM, DivFL, FedCS, FedProf, Oort, PowerOfChoice, TiFL, Uniform
-from atoll.learn.stop import MaxTime, Patience
+from atoll.learn.server.evaluation import Evaluation
 from atoll.learn.topology import (
     CFL,
     ClusteredGossip,
@@ -33,6 +32,7 @@ from atoll.learn.topology import (
     Ring,
 )
 from atoll.privacy import Budget
+from atoll.rounds.stop import MaxTime, Patience
 from atoll.stages import DGC, QSGD, Clip, CountSketch, LowRank, MinMaxAffine, RandomK, Shift, Threshold, TopK
 
 

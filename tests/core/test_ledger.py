@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.core.cohort import Community
 from atoll.core.errors import CheckpointError
 from atoll.core.event import Gaussian, Laplace, Ledger
+from atoll.core.requests.cohort import Community
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.simulation import run_in

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core import tree as T
-from atoll.core.aggregate import Mean, Sum
-from atoll.core.cohort import Community
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Mean, Sum
 from atoll.core.errors import CompositionError
-from atoll.core.reducer import Reducer
-from atoll.core.stage import Stage
-from atoll.core.task import Batch, Task, task
+from atoll.core.federation.reducer import Reducer
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.stage import Stage
+from atoll.core.requests.task import Batch, Task, task
 from atoll.core.world import World
 from atoll.engines import Batched, Inline, LoopbackSocket, Processes
 from atoll.stages import ErrorFeedback, Shift, Threshold, TopK
@@ -32,12 +32,12 @@ class Late(Stage):
     def fresh(self, value):
         return {"last": T.zeros_like(value)}
 
-    def remember(self, value, memory, public, rng):
+    def remember(self, value, memory, context):
         return memory["last"], {"last": value}
 
 
 def reply(x, n):
-    return {"u": Mean({"w": x, "b": x[..., :1]}, examples=n), "s": Sum({"z": 2 * x}), "metric/n": Sum(n, metric=True)}
+    return {"u": Mean({"w": x, "b": x[..., :1]}, examples=n), "s": Sum({"z": 2 * x}), "n": Sum(n, role="metric")}
 
 
 VALUES = np.random.default_rng(0).normal(size=(6, 5))
@@ -144,7 +144,7 @@ def test_a_late_reply_leaves_no_memory(engine, late):
 
 
 def test_chains_of_another_place_remember_for_themselves():
-    from atoll.core.chain import Chain
+    from atoll.core.requests.chain import Chain
 
     async def two(fed):
         for place in ("a", "b", "a"):
@@ -171,7 +171,7 @@ def test_a_secure_reducer_refuses_what_must_be_seen(stage):
 
 
 def test_nothing_that_wants_numbers_stands_behind_a_binary_form():
-    from atoll.core.chain import Chain
+    from atoll.core.requests.chain import Chain
 
     with pytest.raises(
         CompositionError, match="Clip acts on the client's value and stands behind TopK, which sends a binary form"

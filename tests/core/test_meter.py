@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core import message as M
-from atoll.core.aggregate import Sum
-from atoll.core.clock import Outcomes
-from atoll.core.cohort import Community
+from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import QuorumError
-from atoll.core.meter import Meter
-from atoll.core.task import task
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
+from atoll.core.time.clock import Outcomes
+from atoll.core.time.meter import Meter, Said
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.simulation import run_in
@@ -52,7 +52,7 @@ def test_totals_and_links_agree(down, up):
 def test_hubs_are_apart_and_meters_add_up():
     one, other = Meter(), Meter()
     one.down("server", at([0, 1]), 10)
-    one.between(5)
+    one.between(Said(2, 5, direct=True), ("a", 0), ("b", 1), "server")
     other.down("edge", at([1, 2]), at([3, 4]))
     other.up("edge", at([2]), at([7]))
     one.absorb(other)
@@ -60,8 +60,11 @@ def test_hubs_are_apart_and_meters_add_up():
     assert one.links("edge") == {1: 3, 2: 4}
     assert one.links("edge", "up") == {2: 7}
     assert one.totals() == {
-        "bytes_down": 27, "bytes_up": 7, "bytes_between": 5, "messages_down": 4, "messages_up": 1,
+        "bytes_down": 27, "bytes_up": 7, "bytes_relayed": 0, "bytes_between": 5,
+        "messages_down": 4, "messages_up": 1, "messages_relayed": 0, "messages_between": 2,
     }  # fmt: skip
+    assert one.links("a") == {1: 5}  # a direct link: down from who speaks, up to who hears
+    assert one.links("b", "up", count="messages") == {0: 2}
 
 
 def test_many_rounds_stay_small():

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atoll.core.algebra.metric import Average, Extremes, Histogram, Moments
 from atoll.core.errors import ConfigError
-from atoll.core.metric import Average, Extremes, Histogram, Moments
 
 METRICS = [Average(), Extremes(), Moments(), Histogram(-100.0, 100.0, 16)]
 numbers = st.lists(st.floats(-100, 100, allow_nan=False), max_size=8)

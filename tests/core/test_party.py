@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atoll.core.algebra.rng import hash64
 from atoll.core.errors import ConfigError
-from atoll.core.party import Names, Parties, Roster, among
-from atoll.core.rng import hash64
+from atoll.core.requests.party import Names, Parties, Roster, among
 
 
 def test_a_million_names_cost_a_few_megabytes():

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.core.aggregate import Sum
-from atoll.core.clock import Clock, Outcomes
-from atoll.core.cohort import Community
+from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import ConfigError
-from atoll.core.meter import Meter
-from atoll.core.quota import Quota
-from atoll.core.task import task
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
+from atoll.core.time.clock import Clock, Outcomes
+from atoll.core.time.meter import Meter
+from atoll.core.time.quota import Quota
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.simulation import run_in
@@ -93,7 +93,7 @@ def test_ties_go_by_position_whoever_sends_first(order):
 
 
 def test_in_a_world_without_devices_too():
-    from atoll.core.clock import Free
+    from atoll.core.time.clock import Free
 
     got, *_ = live(rounds(GROUPS, 4), [0] * 6, GROUPS, cost=Free())
     assert got == [([0, 2], 0.0), ([1, 3], 0.0)]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atoll.core.algebra.rng import Rng, hash64, hash_names, keyed, mix64, mix_key, mix_keys, shuffles
 from atoll.core.errors import ConfigError
-from atoll.core.rng import Rng, hash64, hash_names, keyed, mix64, mix_key, mix_keys, shuffles
 
 paths = st.lists(st.one_of(st.text(max_size=8), st.integers(-(10**6), 10**6)), min_size=1, max_size=4)
 

@@ -7,20 +7,22 @@ import asyncio
 import pytest
 
 from atoll.core import message as M
-from atoll.core.clock import Clock, run
-from atoll.core.cohort import Community
 from atoll.core.errors import AtollError, ConfigError, TaskError
-from atoll.core.session import Switch
-from atoll.core.task import task
+from atoll.core.federation.session import Switch
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
+from atoll.core.sealing import sealed_nbytes
+from atoll.core.time.clock import Clock, run
+from atoll.core.time.meter import Said
 from atoll.core.world import World
 from atoll.engines import ENGINES, Inline
 from atoll.simulation import run_in
 from atoll.testing import Timetable
 
 
-def switch(roles="abc", seconds=None, meter=None):
+def switch(roles="abc", seconds=None):
     times = seconds or {}
-    made = Switch({r: r.upper() for r in roles}, lambda s, t, n: times.get(s + t, 1.0), meter or (lambda n: None))
+    made = Switch({r: r.upper() for r in roles}, lambda s, t, n: times.get(s + t, 1.0))
     return made, {r: made.peers(r, 0.0) for r in roles}
 
 
@@ -51,17 +53,16 @@ def test_time_is_that_of_the_longest_chain():
     assert run(main()) == (5.0, 10.0, 2.0, 0.0)
 
 
-def test_every_byte_is_metered_by_speaker():
+def test_every_byte_is_counted_by_speaker_and_hearer():
     async def main():
-        total = []
-        made, peers = switch(meter=total.append)
+        made, peers = switch()
         await peers["a"].send("b", {"x": [1, 2]})
+        await peers["a"].send("b", None)
         await peers["b"].send("a", "yes")
-        return total, made.said
+        return made.said
 
-    total, said = run(main())
-    assert total == [M.nbytes({"x": [1, 2]}), M.nbytes("yes")]
-    assert said == {"a": total[0], "b": total[1], "c": 0}
+    long, none, yes = (sealed_nbytes(M.nbytes(said)) for said in ({"x": [1, 2]}, None, "yes"))
+    assert run(main()) == {"a": {"b": Said(2, long + none)}, "b": {"a": Said(1, yes)}, "c": {}}
 
 
 def test_who_has_ended_is_known_after_its_last_message():
@@ -103,14 +104,18 @@ async def takes(island, peers):
 def live(roles, engine=None, **more):
     async def program(fed):
         result = await fed.session(roles)
-        return result, fed.clock.now(), fed.bytes()["bytes_between"]
+        return result, fed.clock.now(), fed.bytes()["bytes_relayed"]
 
     return run_in(World(Community([1.0, 2.0]), engine or Inline(), **more), program)[0]
 
 
 def test_a_session_takes_its_longest_chain():
     roles = {"one": ("client-0", slow), "two": ("client-1", takes)}
-    assert live(roles, cost=Timetable(latency=7.0)) == ({"one": "sent", "two": 1000}, 7.0, M.nbytes(b"x" * 1000))
+    assert live(roles, cost=Timetable(latency=7.0)) == (
+        {"one": "sent", "two": 1000},
+        7.0,
+        sealed_nbytes(M.nbytes(b"x" * 1000)),
+    )
 
 
 @pytest.mark.parametrize("virtual", [True, False])
@@ -124,7 +129,7 @@ def test_roles_that_wait_for_each_other_are_told(engine, virtual):
 def test_a_message_on_its_way_is_no_deadlock():
     async def main():
         made, _ = switch()
-        made.attach("b", lambda *message: None, lambda role: None)
+        made.attach("b", lambda *message: None, lambda *ended: None)
         made.carry("a", "b", "hello", 0.0)
         made.ended("c")
         assert not made.waiting("a", {"b": 0})

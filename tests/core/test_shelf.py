@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from atoll.core import message as M
 from atoll.core.errors import CheckpointError, ConfigError
-from atoll.core.files import read_message
-from atoll.core.party import Roster
-from atoll.core.records import Allowance, Records, quarter_of_memory
-from atoll.core.shelf import MOST_FORMS, Shelf
-from atoll.core.states import StateBlock, States
-from atoll.core.store import SEGMENT_BYTES, StateStore
+from atoll.core.persistence.files import read_message
+from atoll.core.persistence.records import Allowance, Records, quarter_of_memory
+from atoll.core.persistence.state_table import MOST_FORMS, StateTable
+from atoll.core.persistence.states import StateBlock, States
+from atoll.core.persistence.store import SEGMENT_BYTES, StateStore
+from atoll.core.requests.party import Roster
 from atoll.testing.strategies import messages
 
 LIMITS = [None, 0]  # bytes: all in memory, all in files
@@ -42,7 +42,7 @@ puts = st.lists(st.tuples(st.integers(0, 6), states), max_size=30)
 @pytest.mark.parametrize("limit", LIMITS)
 @given(state=messages())
 def test_a_state_comes_back_as_the_type_it_was(limit, state):
-    shelf = Shelf(Allowance(limit))
+    shelf = StateTable(Allowance(limit))
     shelf.put(3, state)
     assert M.equal(shelf.get(3), state)
     assert M.equal(States.unpack(M.decode(M.encode(shelf.pick(np.array([3])).packed()))).by_position()[3], state)
@@ -52,7 +52,7 @@ def test_a_state_comes_back_as_the_type_it_was(limit, state):
 @settings(max_examples=60)
 @given(first=puts, second=puts, others=puts)
 def test_a_shelf_is_a_dict(limit, first, second, others):
-    shelf, model = Shelf(Allowance(limit)), {}
+    shelf, model = StateTable(Allowance(limit)), {}
     for position, state in first:
         shelf.put(position, state)
         model[position] = state
@@ -61,7 +61,7 @@ def test_a_shelf_is_a_dict(limit, first, second, others):
     for position, state in second:
         shelf.put(position, state)
         model[position] = state
-    block = Shelf.holding(States(dict(others)))
+    block = StateTable.holding(States(dict(others)))
     shelf.put_all(block.pick(block.positions()))
     model.update(others)
     assert shelf.positions().tolist() == sorted(model)
@@ -75,7 +75,7 @@ def test_a_shelf_is_a_dict(limit, first, second, others):
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_block_is_gathered_in_the_order_asked_and_new_clients_get_the_fresh_state(limit):
-    shelf, fresh = Shelf(Allowance(limit)), vector(4, 99)
+    shelf, fresh = StateTable(Allowance(limit)), vector(4, 99)
     for position in range(10):
         shelf.put(position, vector(4, position))
     asked = np.array([7, 12, 0, 3])
@@ -88,7 +88,7 @@ def test_a_block_is_gathered_in_the_order_asked_and_new_clients_get_the_fresh_st
 
 
 def test_what_cannot_be_stacked_is_none():
-    shelf = Shelf()
+    shelf = StateTable()
     shelf.put(0, vector(4))
     shelf.put(1, vector(5))
     shelf.put(2, {"text": "alone"})
@@ -103,7 +103,7 @@ def test_what_cannot_be_stacked_is_none():
 
 def test_what_is_read_or_was_put_can_be_changed_without_harm():
     for state in ({"x": np.zeros(3)}, {"x": np.zeros(3), "text": "no column"}):
-        shelf = Shelf()
+        shelf = StateTable()
         shelf.put(0, state)
         state["x"] += 1
         shelf.get(0)["x"][:] = 2
@@ -112,7 +112,7 @@ def test_what_is_read_or_was_put_can_be_changed_without_harm():
 
 
 def test_forms_beyond_the_first_few_are_kept_one_by_one_and_abandoned_tables_serve_again():
-    shelf = Shelf()
+    shelf = StateTable()
     for position in range(2 * MOST_FORMS):
         shelf.put(position, {"x": np.full(position + 1, 1.0)})
     everyone = shelf.positions()
@@ -155,7 +155,7 @@ def put_block(shelf, start, count, width):
 def test_the_limit_bounds_memory(limit):
     """10,000 clients of 4 kB are 40 MB. Counted are the shelf's own bytes; what else it allocates is some blocks' worth and the index."""
     allowance = Allowance(limit)
-    shelf, cohort, used = Shelf(allowance), 500, 0
+    shelf, cohort, used = StateTable(allowance), 500, 0
     tracemalloc.start()
     try:
         for start in range(0, 10_000, cohort):
@@ -174,8 +174,8 @@ def test_the_limit_bounds_memory(limit):
 
 
 def test_growing_keeps_every_row_where_maps_cannot_be_resized(monkeypatch):
-    monkeypatch.setattr("atoll.core.records.sys.platform", "darwin")
-    shelf = Shelf()
+    monkeypatch.setattr("atoll.core.persistence.records.sys.platform", "darwin")
+    shelf = StateTable()
     for start in range(0, 3000, 500):
         put_block(shelf, start, 500, 512)
     assert shelf.gather(np.arange(3000))["c"][:, 5].tolist() == list(range(3000))
@@ -185,7 +185,7 @@ def test_a_disk_too_full_to_take_the_states_is_a_clear_error(tmp_path, monkeypat
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    shelf = Shelf(Allowance(100, tmp_path))
+    shelf = StateTable(Allowance(100, tmp_path))
     shelf.put(0, {"x": np.zeros(1)})
     monkeypatch.setattr("os.posix_fallocate", full, raising=False)
     with pytest.raises(CheckpointError, match=r"could not move \d+ bytes .*No space left.*or allow .*state_memory"):
@@ -235,7 +235,7 @@ def test_a_large_commit_is_cut_into_segments(tmp_path):
 
 def test_a_failed_commit_leaves_no_segment(tmp_path, monkeypatch):
     store = StateStore(tmp_path)
-    monkeypatch.setattr("atoll.core.store.SEGMENT_BYTES", 100)
+    monkeypatch.setattr("atoll.core.persistence.store.SEGMENT_BYTES", 100)
     for position in range(4):
         store.put("main", position, np.zeros(10))
     written = []
@@ -246,7 +246,7 @@ def test_a_failed_commit_leaves_no_segment(tmp_path, monkeypatch):
         written.append(path)
         path.write_bytes(b"")
 
-    monkeypatch.setattr("atoll.core.store.write_message", write)
+    monkeypatch.setattr("atoll.core.persistence.store.write_message", write)
     with pytest.raises(CheckpointError, match="disk full"):
         store.commit("main", 1)
     assert list(tmp_path.iterdir()) == []

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
-from atoll.core import tree as T
-from atoll.core.aggregate import Mean, Parts, Sum, merge_totals
-from atoll.core.chain import Chain
-from atoll.core.cohort import Community
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Mean, Parts, Sum, merge_totals
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError
-from atoll.core.rng import Rng
-from atoll.core.stage import Identity, Stage
-from atoll.core.task import Batch, Task
+from atoll.core.requests.chain import Chain
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.stage import Identity, Stage
+from atoll.core.requests.task import Batch, Task
 from atoll.engines.inline import Inline
 
 
@@ -28,7 +28,7 @@ class Scaled(Stage):
 
     factor: float = 2.0
 
-    def encode(self, value, public, rng):
+    def encode(self, value, context):
         return T.scale(value, self.factor)
 
     def decode(self, total, public, n):
@@ -42,7 +42,7 @@ class Shifted(Stage):
     on: ClassVar = "summand"
     offset: float = 5.0
 
-    def encode(self, value, public, rng):
+    def encode(self, value, context):
         return T.map(lambda x: x + self.offset, value)
 
     def decode(self, total, public, n):
@@ -55,7 +55,7 @@ class Squared(Stage):
 
     summable: ClassVar[bool] = False
 
-    def encode(self, value, public, rng):
+    def encode(self, value, context):
         return T.square(value)
 
     def decode(self, total, public, n):
@@ -69,8 +69,8 @@ class Seeded(Stage):
     def public(self, rng):
         return float(rng.generator().uniform(1.0, 2.0))
 
-    def encode(self, value, public, rng):
-        return T.scale(value, public)
+    def encode(self, value, context):
+        return T.scale(value, context.public)
 
     def decode(self, total, public, n):
         return T.scale(total, 1.0 / public)
@@ -164,7 +164,7 @@ def test_stages_are_undone_in_reverse():
     class Noted(Stage):
         label: str = ""
 
-        def encode(self, value, public, rng):
+        def encode(self, value, context):
             seen.append(f"+{self.label}")
             return value
 
@@ -179,7 +179,7 @@ def test_stages_are_undone_in_reverse():
 
 def test_measurements_are_left_alone():
     chain = Chain([Scaled(9.0)])
-    total, sent = chain.encode(Mean(np.array([3.0]), metric=True), [None], Rng.of(0))
+    total, sent = chain.encode(Mean(np.array([3.0]), role="metric"), [None], Rng.of(0))
     assert total.value.tolist() == sent.tolist() == chain.decode(total, [None]).value.tolist() == [3.0]
 
 
@@ -212,7 +212,7 @@ def test_a_stage_that_is_not_summable_is_refused_where_only_sums_are_seen():
 def test_sizes_names_and_settings():
     assert Identity().bits({"w": np.ones(3, np.float32), "b": np.ones(1, np.float64)}) == 3 * 32 + 64
     assert Scaled(4.0).settings() == {"factor": 4.0}
-    assert Identity().name == "atoll.core.stage:Identity"
+    assert Identity().name == "atoll.core.requests.stage:Identity"
     assert Identity().sensitivity(2.0) == 2.0
     assert not Chain()
     assert Chain([Identity()])

@@ -7,13 +7,13 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from atoll.core.aggregate import Sum
-from atoll.core.clock import Outcomes
-from atoll.core.cohort import Community
+from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import ConfigError, QuorumError
-from atoll.core.party import Names
-from atoll.core.results import Terms
-from atoll.core.task import Batch, Task, Work, Workload, task
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.party import Names
+from atoll.core.requests.results import Terms
+from atoll.core.requests.task import Batch, Task, Work, Workload, task
+from atoll.core.time.clock import Outcomes
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.simulation import run_in

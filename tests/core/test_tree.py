@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError, DataError
 
 torch = pytest.importorskip("torch")

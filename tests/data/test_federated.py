@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core.cohort import Community
 from atoll.core.errors import DataError
+from atoll.core.requests.cohort import Community
 from atoll.data import Dataset, Islands, iid
 from atoll.data.federated import as_population
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 import atoll.data
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError
-from atoll.core.rng import Rng
 from atoll.data import Dataset
 
 PARTITIONERS = {

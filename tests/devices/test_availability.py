@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
 from atoll.devices import Availability, Diurnal, Markov, Windows
-from atoll.devices.draws import Population
+from atoll.devices.draws import DrawnPopulation
 
 N = 300
 ALL = np.arange(N)
@@ -23,7 +23,7 @@ kinds = st.sampled_from([
 @settings(max_examples=40, deadline=None)
 @given(kinds, st.floats(0, 1000))
 def test_a_device_stays_until_it_leaves(kind, now):
-    people = Population(N, 3)
+    people = DrawnPopulation(N, 3)
     there = kind.there(people, ALL, now)
     leaves = kind.leaves(people, ALL, now, np.full(N, now + 500.0))
     assert (leaves[there] > now).all()
@@ -38,7 +38,7 @@ def test_a_device_stays_until_it_leaves(kind, now):
 
 def test_days():
     day = Diurnal(0.25, day=1000.0, regions=1.0, devices=0.1, seed=4)
-    people = Population(N, 5)
+    people = DrawnPopulation(N, 5)
     over = np.array([day.there(people, ALL, t) for t in np.arange(0, 1000, 5.0)])
     assert over.mean(axis=0) == pytest.approx(np.full(N, 0.25), abs=0.006)
     assert np.array_equal(day.there(people, ALL, 123.0), day.there(people, ALL, 10_123.0))
@@ -50,7 +50,7 @@ def test_days():
 
 def test_a_markov_chain_is_stationary_and_stays_as_long_as_it_says():
     chain = Markov(on=40.0, off=120.0, step=1.0, seed=1)
-    people, many = Population(1), np.arange(20_000)
+    people, many = DrawnPopulation(1), np.arange(20_000)
     for now in (0.0, 1.0, 5000.0):
         assert chain.there(people, many, now).mean() == pytest.approx(0.25, abs=0.01)
     there = many[chain.there(people, many, 0.0)]
@@ -63,7 +63,7 @@ def test_a_markov_chain_is_stationary_and_stays_as_long_as_it_says():
 
 def test_windows_that_touch_are_one():
     kind = Windows([(1, 0.0, 5.0), (1, 5.0, 9.0), (1, 2.0, 3.0), (0, 20.0, 30.0)])
-    people, who, far = Population(3), np.arange(3), np.full(3, 1e9)
+    people, who, far = DrawnPopulation(3), np.arange(3), np.full(3, 1e9)
     assert kind.there(people, who, 4.0).tolist() == [False, True, True]
     assert kind.leaves(people, who, 4.0, far)[1:].tolist() == [9.0, np.inf]
     assert kind.there(people, who, 9.0).tolist() == [False, False, True]
@@ -79,7 +79,7 @@ def test_windows_that_touch_are_one():
 )  # fmt: skip
 def test_what_is_recorded_says_the_same_to_the_bit(kind, until, shares):
     """At any moment, and at those at which somebody comes or goes, and just before."""
-    people, who = Population(20, 3), np.array([7, 3, 19, 0, 3])
+    people, who = DrawnPopulation(20, 3), np.array([7, 3, 19, 0, 3])
     known = kind.recorded(people, until)
     edges = np.concatenate(known.columns[1:])[:40:5]
     moments = [s * until for s in shares] + [float(m) for m in edges] + [float(np.nextafter(m, 0)) for m in edges]
@@ -94,7 +94,7 @@ def test_what_is_recorded_says_the_same_to_the_bit(kind, until, shares):
 
 
 def test_windows_are_recorded_as_they_are_and_a_rule_of_ones_own_says_what_it_needs():
-    kind, people = Windows([(1, 0.0, 5.0)], until=9.0), Population(3)
+    kind, people = Windows([(1, 0.0, 5.0)], until=9.0), DrawnPopulation(3)
     assert kind.recorded(people, 9.0) is kind
     with pytest.raises(ConfigError, match=r"until=10 s, and the windows are known up to 9 s.*ask for at most 9 s"):
         kind.recorded(people, 10.0)

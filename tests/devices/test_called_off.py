@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
-from atoll.core.aggregate import Sum
-from atoll.core.cohort import Community
-from atoll.core.party import Parties, Roster
-from atoll.core.task import Task, Work
-from atoll.devices import Cycles, Fleet, Generated, Normal, Power, Recorded, Throughput, Uniform, mec, planned
+from atoll.core.algebra.aggregate import Sum
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.party import Parties, Roster
+from atoll.core.requests.task import Task, Work
+from atoll.devices import Cycles, Fleet, GeneratedTrace, Normal, Power, Recorded, Throughput, Uniform, mec, planned
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.pacing import SAFA, FedBuff, HybridFL, Tiered
@@ -27,7 +27,7 @@ COUNT = Task(
 SENT = np.array([3000])
 # A device of 1 GHz: 0.5 s of latency, 3 s down, 4 s of training, 5 s up, 0.5 s of latency; 1 J/s on the link, 2 J/s at work: 16 J.
 DEVICE = Fleet(Cycles(1e9, 1e6, 1e3), Throughput(1000.0), latency=0.5, power=Power(1.0, 2.0))
-LATER = replace(DEVICE, trace=Generated(1.0, 0.25))  # crashes 4.5 s after it was asked, 1 s into its work
+LATER = replace(DEVICE, trace=GeneratedTrace(1.0, 0.25))  # crashes 4.5 s after it was asked, 1 s into its work
 
 
 def spent(fleet, after):
@@ -84,7 +84,7 @@ fleets = st.builds(
     lambda crash, point, seed, lost: Fleet(
         Cycles(Normal(1e9, 3e8, low=1e8)),
         Throughput(Uniform(500.0, 2000.0)),
-        Generated(crash, point, seed=seed),
+        GeneratedTrace(crash, point, seed=seed),
         latency=0.3,
         notice=2.0,
         egress=1e5,

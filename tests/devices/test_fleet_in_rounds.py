@@ -9,16 +9,16 @@ import pytest
 
 import atoll
 from atoll.core import message as M
-from atoll.core.aggregate import Sum
-from atoll.core.cohort import Community
+from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import QuorumError
-from atoll.core.party import Names, Parties
-from atoll.core.task import Batch, Task, Workload
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.party import Names, Parties
+from atoll.core.requests.task import Batch, Task, Workload
 from atoll.devices import (
     Battery,
     Cycles,
     Fleet,
-    Generated,
+    GeneratedTrace,
     Markov,
     Power,
     Throughput,
@@ -212,14 +212,14 @@ def test_a_round_in_which_everyone_crashes_says_when_it_knew():
             await fed.sum(fed.parties, COUNT, None, at=(1,))
         return fed.clock.now()
 
-    fleet = Fleet(link=Throughput(1.0), trace=Generated(1.0, "before"), notice=7.0)
+    fleet = Fleet(link=Throughput(1.0), trace=GeneratedTrace(1.0, "before"), notice=7.0)
     assert live(program, Community([range(3)] * 3), fleet) == pytest.approx(7.0 + M.nbytes(None))
 
 
 def test_a_resumed_run_meets_the_same_devices(tmp_path):
     people = Registered(50)
     fleet = Fleet(
-        Cycles(Uniform(0.5e9, 1e9)), Throughput(1e3), Generated(0.3), Markov(500.0, 50.0, step=5.0),
+        Cycles(Uniform(0.5e9, 1e9)), Throughput(1e3), GeneratedTrace(0.3), Markov(500.0, 50.0, step=5.0),
         power=Power(), battery=Battery(40.0),
     )  # fmt: skip
 

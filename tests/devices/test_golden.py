@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from atoll.core.party import Roster
+from atoll.core.requests.party import Roster
 from atoll.devices import Backhaul, Cycles, Fleet, Power, Shannon, Throughput, mec, planned, safa
 
 

@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.core.clock import REASONS
-from atoll.core.party import Parties, Roster
-from atoll.core.task import Workload
+from atoll.core.requests.party import Parties, Roster
+from atoll.core.requests.task import Workload
+from atoll.core.time.clock import REASONS
 from atoll.devices import (
     BatchRate,
     Battery,
     ByRegion,
     Cycles,
+    DeviceMemory,
     Diurnal,
     Equal,
     Exponential,
     Fleet,
-    Generated,
-    Given,
+    GeneratedTrace,
+    GivenTraits,
     Markov,
-    Memory,
     Normal,
     Power,
     Shannon,
@@ -34,7 +34,7 @@ from atoll.devices import (
     planned,
     safa,
 )
-from atoll.devices.draws import Population, uniforms
+from atoll.devices.draws import DrawnPopulation, uniforms
 
 N = 40
 COLUMNS = ("seconds", "done", "fraction", "energy", "reason")
@@ -43,7 +43,7 @@ fleets = st.builds(
     lambda crash, point, seed, lost, availability, regions: Fleet(
         Cycles(Normal(1e9, 3e8, low=1e8)),
         Shannon(Uniform(0.5e6, 1e6)),
-        Generated(crash, point, outage=0.1, seed=seed),
+        GeneratedTrace(crash, point, outage=0.1, seed=seed),
         availability,
         latency=0.05,
         notice=2.0,
@@ -51,7 +51,7 @@ fleets = st.builds(
         model_over=100,
         power=Power(lost=lost),
         battery=Battery(Uniform(5.0, 30.0)),
-        memory=Memory(Uniform(2e6, 2e7)),
+        memory=DeviceMemory(Uniform(2e6, 2e7)),
         regions=regions,
         seed=seed,
     ),
@@ -106,13 +106,13 @@ def test_outcomes_make_sense(fleet, turn, now):
     assert (out.energy[unable] == 0).all()
     crashed, _ = fleet.trace.at(turn, fleet._population(N), np.arange(N))
     assert np.array_equal(crashed & ~unable & (out.reason != REASONS.index("left")), out.reason == 1)
-    full = replace(fleet, trace=Generated(), availability=None, battery=None, memory=None)
+    full = replace(fleet, trace=GeneratedTrace(), availability=None, battery=None, memory=None)
     assert (out.energy <= full.plan(some(range(N)), request(range(N))).energy + 1e-9).all()
 
 
 @given(st.sampled_from(["during", "before", "uniform", 0.25]))
 def test_crash_points(point):
-    plain = Fleet(BatchRate(2.0), Throughput(1000.0, 500.0), Generated(1.0, point), notice=3.0)
+    plain = Fleet(BatchRate(2.0), Throughput(1000.0, 500.0), GeneratedTrace(1.0, point), notice=3.0)
     out = plain.plan(some(range(N)), planned(np.full(N, 10.0), epochs=8, down=2000, turn=1))  # 2 s, 4 s, 4 s
     moment = out.seconds - 3.0
     assert not out.done.any()
@@ -130,7 +130,7 @@ def test_crash_points(point):
 
 def test_what_a_crash_costs():
     fleets = {
-        lost: Fleet(Cycles(1e9, 1e6, 1e3), Throughput(1000.0), Generated(1.0, 0.25), power=Power(1.0, 2.0, lost))
+        lost: Fleet(Cycles(1e9, 1e6, 1e3), Throughput(1000.0), GeneratedTrace(1.0, 0.25), power=Power(1.0, 2.0, lost))
         for lost in ("share", "parts", "full")
     }
     plan = planned(4, down=3000, up=5000)  # 3 s, 4 s at 1 GHz, 5 s
@@ -161,7 +161,7 @@ def test_a_size_by_decree_counts_for_models_only():
 
 def test_servers_answer_at_once_and_never_fail():
     roster = Roster(3, others={"edge-0": "edge"})
-    fleet = replace(mec("aerofoil", 1.0), regions=1, egress=1e6, memory=Memory(1e8))
+    fleet = replace(mec("aerofoil", 1.0), regions=1, egress=1e6, memory=DeviceMemory(1e8))
     parties = Parties(roster, np.array([3, 1]))
     out = fleet.plan(parties, planned([9, 9], down=5))
     assert out.done.tolist() == [True, False]
@@ -186,7 +186,7 @@ def test_an_empty_battery_declines_and_recharges():
 
 
 def test_a_model_that_does_not_fit_is_never_done():
-    fleet = Fleet(memory=Memory(Given([99.0, 100.0, 1e6]), copies=2.0))
+    fleet = Fleet(memory=DeviceMemory(GivenTraits([99.0, 100.0, 1e6]), copies=2.0))
     out = fleet.plan(Roster(3).all(), planned([1.0] * 3, down=50))
     assert out.reason.tolist() == [REASONS.index("too little memory"), 0, 0]
 
@@ -216,7 +216,7 @@ def test_a_device_that_leaves_stops_there():
     ],
 )
 def test_moments_of_traits(trait, mean, std, low, high):
-    drawn = trait.draw(77, Population(100_000), np.arange(100_000))
+    drawn = trait.draw(77, DrawnPopulation(100_000), np.arange(100_000))
     assert drawn.mean() == pytest.approx(mean, abs=0.03)
     assert drawn.std() == pytest.approx(std, abs=0.03)
     assert low <= drawn.min()
@@ -228,13 +228,13 @@ def test_an_exponential_with_a_minimum_is_one_drawn_again_until_it_is_large_enou
     rng = np.random.default_rng(0)
     again = rng.exponential(1.0, 400_000)
     again = again[again >= 0.7]
-    drawn = Exponential(1.0, 0.7).draw(3, Population(len(again)), np.arange(len(again)))
+    drawn = Exponential(1.0, 0.7).draw(3, DrawnPopulation(len(again)), np.arange(len(again)))
     at = [0.1, 0.5, 0.9, 0.99]
     assert np.quantile(drawn, at) == pytest.approx(np.quantile(again, at), rel=0.02)
 
 
 def test_a_clipped_normal_is_clipped_and_not_drawn_again():
-    drawn = Normal(1.0, 0.5, low=0.5, high=1.25).draw(1, Population(50_000), np.arange(50_000))
+    drawn = Normal(1.0, 0.5, low=0.5, high=1.25).draw(1, DrawnPopulation(50_000), np.arange(50_000))
     assert (drawn == 0.5).mean() == pytest.approx(0.1587, abs=0.01)
     assert (drawn == 1.25).mean() == pytest.approx(0.3085, abs=0.01)
 
@@ -250,7 +250,7 @@ def test_regions_have_traits_and_outages_of_their_own():
     names = ["north"] * 2500 + ["south"] * 1500
     crash = ByRegion({"north": Normal(0.43, 0.15), "south": 0.0})
     fleet = Fleet(
-        BatchRate(ByRegion({"north": 2.0, "south": Uniform(4.0, 5.0)})), trace=Generated(crash), regions=names
+        BatchRate(ByRegion({"north": 2.0, "south": Uniform(4.0, 5.0)})), trace=GeneratedTrace(crash), regions=names
     )
     everyone = Roster(4000).all()
     speed = fleet.trait("speed", everyone)
@@ -260,7 +260,7 @@ def test_regions_have_traits_and_outages_of_their_own():
     assert crashed[:, :2500].mean() == pytest.approx(0.43, abs=0.01)
     assert not crashed[:, 2500:].any()
     assert fleet.region(everyone[2499:2501]) == ["north", "south"]
-    out = replace(fleet, trace=Generated(outage=0.3, seed=1)).record(400, 4000).crashed
+    out = replace(fleet, trace=GeneratedTrace(outage=0.3, seed=1)).record(400, 4000).crashed
     assert (out[:, :2500].all(axis=1) | ~out[:, :2500].any(axis=1)).all()  # all of a region or none
     assert out.mean(axis=0) == pytest.approx(np.full(4000, 0.3), abs=0.08)
     assert abs(np.corrcoef(out[:, 0], out[:, -1])[0, 1]) < 0.15

@@ -10,13 +10,13 @@ import pytest
 
 import atoll
 from atoll.core.errors import ConfigError
-from atoll.devices import Fleet, Generated, Recorded
+from atoll.devices import Fleet, GeneratedTrace, Recorded
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.quadratic import Quadratic, quadratics
 from atoll.learn.topology import Complete, Cooperative, DefKT, Gossip, Membership, RandomWalk
 
 NODES, ROUNDS = 10, 6
-FLEET = Fleet(trace=Generated(crash=0.3, seed=3))
+FLEET = Fleet(trace=GeneratedTrace(crash=0.3, seed=3))
 CRASHED = FLEET.record(ROUNDS, NODES).crashed
 
 

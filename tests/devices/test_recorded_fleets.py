@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import atoll
 from atoll.core.errors import ConfigError
-from atoll.core.party import Parties, Roster
+from atoll.core.requests.party import Parties, Roster
 from atoll.devices import (
     Backhaul,
     BatchRate,
@@ -20,12 +20,12 @@ from atoll.devices import (
     ByRegion,
     Compute,
     Cycles,
+    DeviceMemory,
     Diurnal,
     Exponential,
     Fleet,
-    Generated,
+    GeneratedTrace,
     Markov,
-    Memory,
     Normal,
     Power,
     Recorded,
@@ -51,11 +51,11 @@ fleets = st.builds(
     lambda size, hertz, link, point, availability, power, more, seed: Fleet(
         Cycles(hertz, 1e3, 1e-3) if power else BatchRate(hertz, 3),
         link,
-        Generated(Uniform(0.0, 0.6), point, outage=0.1, seed=seed),
+        GeneratedTrace(Uniform(0.0, 0.6), point, outage=0.1, seed=seed),
         availability,
         power=power,
         battery=Battery(size, watts=0.25, reserve=0.1) if power else None,
-        memory=Memory(ByRegion({"north": Uniform(1e3, 3e5), "south": 1e5})),
+        memory=DeviceMemory(ByRegion({"north": Uniform(1e3, 3e5), "south": 1e5})),
         regions=NAMES,
         seed=seed,
         **more,
@@ -116,7 +116,7 @@ def test_a_training_under_a_fleet_from_a_file_is_the_same(tmp_path):
         return atoll.simulate(job, IdleIslands([40] * 8), devices=devices, engine="inline").metrics
 
     assert rows(load_fleet(path)) == rows(fleet)
-    short = replace(fleet.recorded(6, 8, 100.0), trace=Generated())
+    short = replace(fleet.recorded(6, 8, 100.0), trace=GeneratedTrace())
     with pytest.raises(ConfigError, match=r"the windows are known up to 100 s.*record them with a later until"):
         rows(short)
 

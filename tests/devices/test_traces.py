@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import atoll
 from atoll.core.errors import ConfigError
-from atoll.core.party import Parties, Roster
-from atoll.devices import Fleet, Generated, Normal, Recorded, load_trace, mec, planned, safa
-from atoll.devices.draws import Population
+from atoll.core.requests.party import Parties, Roster
+from atoll.devices import Fleet, GeneratedTrace, Normal, Recorded, load_trace, mec, planned, safa
+from atoll.devices.draws import DrawnPopulation
 from atoll.learn.algorithms import Upcycled
 from atoll.learn.pacing import SAFA, FedBuff, PaceSteering
 
@@ -25,7 +25,7 @@ N = 30
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from(["during", "before", "uniform", 0.5]), st.integers(0, 9), st.integers(0, 6))
 def test_a_recorded_trace_gives_what_was_drawn(point, seed, turn):
-    fleet = Fleet(trace=Generated(Normal(0.4, 0.3), point, outage=0.1, seed=seed), regions=3)
+    fleet = Fleet(trace=GeneratedTrace(Normal(0.4, 0.3), point, outage=0.1, seed=seed), regions=3)
     replayed = replace(fleet, trace=fleet.record(6, N))
     everyone, plan = Roster(N).all(), planned(np.full(N, 50.0), batch=10, down=100, turn=turn)
     one, other = fleet.plan(everyone, plan), replayed.plan(everyone, plan)
@@ -148,8 +148,8 @@ class Untouched(Recorded):
 
 def run(turns, rounds=6, clients=4, **parts):
     """How many turns were asked for, and the error if there was one."""
-    drawn = Generated().at
-    population = Population(4)
+    drawn = GeneratedTrace().at
+    population = DrawnPopulation(4)
     crashed, point = (
         np.stack(x) for x in zip(*(drawn(t, population, np.arange(4)) for t in range(turns)), strict=True)
     )
@@ -190,7 +190,7 @@ def test_rounds_of_the_server_alone_need_no_turn():
 def test_a_run_that_may_end_sooner_is_refused_at_the_turn_that_is_missing():
     def stop(row):
         if row["round"] == 5:
-            raise atoll.learn.StopTraining
+            raise atoll.StopRun
 
     assert run(6, callbacks=[stop]) == (5, None)
     asked, said = run(6, pacing=FedBuff(buffer=2), selection=atoll.Uniform(2))

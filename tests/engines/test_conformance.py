@@ -8,12 +8,12 @@ from atoll.engines import ENGINES
 from atoll.testing.conformance import ENGINE_CHECKS
 
 # Of two engines that start processes for every death: the journal and the store are the same code as those of the others, which die at every step.
-POINTS = {"survives": 4, "never_twice": 4}
-COSTLY = ("processes", "socket")
+POINTS = {"survives": 4, "never_twice": 4, "halves_never_twice": 3}
+COSTLY = {"processes": POINTS, "socket": POINTS, "ray": dict.fromkeys(POINTS, 1)}
 
 
 @pytest.mark.parametrize("law", sorted(ENGINE_CHECKS))
 @pytest.mark.parametrize("engine", sorted(ENGINES))
 def test_an_engine_keeps_the_law(engine, law):
-    more = {"points": POINTS[law]} if law in POINTS and engine in COSTLY else {}
+    more = {"points": COSTLY[engine][law]} if law in COSTLY.get(engine, {}) else {}
     ENGINE_CHECKS[law](lambda: ENGINES[engine](2), 1e-12, **more)

@@ -6,10 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.core.cohort import Community
-from atoll.core.executor import Executor
-from atoll.core.party import Roster
-from atoll.core.task import Task, Work
+from atoll.core.execution.executor import Executor
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.party import Roster
+from atoll.core.requests.request import Request
+from atoll.core.requests.task import Task, Work
 from atoll.engines.share import cut, shares
 
 WORK = st.lists(st.floats(0, 1e6), min_size=1, max_size=40)
@@ -34,12 +35,16 @@ def test_equal_work_and_no_work_are_cut_by_number() -> None:
         assert [len(part) for part in cut(np.arange(5), work, 2)] == [3, 2]
 
 
+def asking(task: Task) -> Request:
+    return Request("main/asking/0", task, None, "main", 0)
+
+
 def test_work_is_what_the_task_declares() -> None:
     rows = [1, 1, 1, 9, 1, 1]
     task = Task("count", lambda island, message: None, work=lambda data, args, message: Work(0.0, 2.0 * len(data), 1.0))
     population = Community([[0] * n for n in rows])
     executor = Executor(Roster(population.names), population)
-    assert [p.tolist() for p in shares(executor, task, np.arange(6), 2)] == [[0, 1, 2], [3, 4, 5]]
-    assert [p.tolist() for p in shares(executor, task, np.array([0, 3, 1, 2, 4]), 2)] == [[0, 3], [1, 2, 4]]
+    assert [p.tolist() for p in shares(executor, asking(task), np.arange(6), 2)] == [[0, 1, 2], [3, 4, 5]]
+    assert [p.tolist() for p in shares(executor, asking(task), np.array([0, 3, 1, 2, 4]), 2)] == [[0, 3], [1, 2, 4]]
     silent = Task("silent", lambda island, message: None)
-    assert [len(p) for p in shares(executor, silent, np.arange(6), 2)] == [3, 3]
+    assert [len(p) for p in shares(executor, asking(silent), np.arange(6), 2)] == [3, 3]

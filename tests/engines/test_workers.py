@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from worlds import soon
 
-from atoll.core.aggregate import Sum
-from atoll.core.cohort import Community
+from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import TaskError
-from atoll.core.task import task
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.simulation import run_in

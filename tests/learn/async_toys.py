@@ -12,9 +12,10 @@ from learn_toys import Fixed
 from masks import mask
 
 import atoll
-from atoll.core.reducer import Reducer
-from atoll.core.results import Combined
-from atoll.core.task import task
+from atoll.core.algebra.aggregate import Total
+from atoll.core.federation.reducer import Reducer
+from atoll.core.requests.request import Reduced
+from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn import Everyone, FedAvg, Training
@@ -103,14 +104,14 @@ def seeds(island, names):
 
 
 @task
-async def hidden(island, message):
+async def hidden(island, _):
     """My totals as 64-bit words with 40 bits behind the point, and masks that cancel in the sum."""
     kept = island.state
-    totals = await island.totals(message)
+    totals = await island.totals()
     words, known = [], {}
     for name in sorted(totals):
         total = totals[name]
-        known[name] = {"kind": total.kind, "metric": total.metric}
+        known[name] = {"kind": total.kind, "role": total.role}
         words += [np.array([total.weight, *np.ravel(_leaf(total.value))])]
     word = np.round(np.concatenate(words) * 2**40).astype(np.int64).view(np.uint64)
     for seed in kept["own"].values():
@@ -130,16 +131,19 @@ class Hidden(Reducer):
 
     secure = True
 
-    async def reduce(self, fed, parties, task, message, uplink, terms, at):
+    def check(self, uplink, parties, terms, task):
+        super().check(uplink, parties, terms, task)
         assert len(parties) > 1, "a single reply would be seen"
-        first = await fed.exchange(parties, seeds, parties.names)
-        replies = await fed.exchange(first.senders, hidden.wrapping(task), message, mail=first.mail, uplink=uplink)
+
+    async def reduce(self, reduction):
+        parties = reduction.parties
+        first = await reduction.exchange(parties, seeds, parties.names)
+        replies = await reduction.exchange(first.senders, hidden, mail=first.mail, wraps=True)
         words = sum((r["word"] for r in replies.values), np.uint64(0)).view(np.int64) / 2.0**40
-        value, weight, kinds, at_ = {}, {}, {}, 0
+        totals, at_ = {}, 0
         for name, size in zip(sorted(replies.values[0]["known"]), replies.values[0]["sizes"], strict=True):
-            kind = replies.values[0]["known"][name]["kind"]
-            whole, weight[name], kinds[name] = words[at_ + 1 : at_ + size], float(words[at_]), kind
-            whole = whole / weight[name] if kind == "mean" else whole
-            value[name] = float(whole[0]) if name.startswith("metric/") else {"w": whole}
+            known, whole = replies.values[0]["known"][name], words[at_ + 1 : at_ + size]
+            value = float(whole[0]) if known["role"] == "metric" else {"w": whole}
+            totals[name] = Total(known["kind"], value, float(words[at_]), len(replies), known["role"])
             at_ += size
-        return Combined(value, len(replies), weight, replies.senders, parties[:0], kinds=kinds)
+        return Reduced(totals, replies.senders.positions)

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import merge_totals
-from atoll.core.rng import Rng
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import merge_totals
+from atoll.core.algebra.rng import Rng
 from atoll.learn.algorithm import RoundInfo
-from atoll.learn.local import local_contact
+from atoll.learn.local.update import local_contact
 
 
 def spd(draw, dim, low=0.2, high=5.0):
@@ -89,7 +89,7 @@ class Loop:
         examples = float(sum(len(y) for _, y in self.losses.pairs))
         info = RoundInfo(self.number, len(cohort), len(cohort), len(self.clients), examples)
         for phase in self.algorithm.plan(self.state):
-            if not self.algorithm.needs(self.state, phase):
+            if not self.algorithm.wanted(self.state, phase):
                 continue
             self.phases.append(phase)
             sent = self.algorithm.broadcast(self.state, phase)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from atoll.core.aggregate import merge_totals
-from atoll.core.rng import Rng
+from atoll.core.algebra.aggregate import merge_totals
+from atoll.core.algebra.rng import Rng
 from atoll.learn.algorithm import RoundInfo
-from atoll.learn.local import local_contact
+from atoll.learn.local.update import local_contact
 from atoll.learn.quadratic import minimiser, quadratics
 
 

@@ -11,12 +11,12 @@ import pytest
 from learn_toys import flat, islands
 
 import atoll
-from atoll.core.aggregate import Mean, Part, Parts, Sum
-from atoll.core.cohort import Community
+from atoll.core.algebra.aggregate import Mean, Part, Parts, Sum
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.reducer import Plain
-from atoll.core.results import Combined
-from atoll.core.task import Batch, Task
+from atoll.core.federation.reducer import Plain
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.results import Combined
+from atoll.core.requests.task import Batch, Task
 from atoll.engines.inline import Inline
 from atoll.learn import (
     EqualWeights,
@@ -234,7 +234,9 @@ class Sealed(Plain):
 def test_a_secure_reducer_refuses_single_replies():
     with pytest.raises(CompositionError, match=r"KeepLocal sees single replies, and Sealed reveals sums only"):
         Training(model=atoll.models.linear(4, 3), aggregation=KeepLocal(), reducer=Sealed())
-    with pytest.raises(CompositionError, match=r"SizeProportional may draw a client twice, and Sealed takes one reply"):
+    with pytest.raises(
+        CompositionError, match=r"Sealed takes one reply of each client, and SizeProportional may draw a client twice"
+    ):
         Training(model=atoll.models.linear(4, 3), selection=SizeProportional(3), reducer=Sealed())
     Training(model=atoll.models.linear(4, 3), selection=SizeProportional(3, replace=False), reducer=Sealed())
 

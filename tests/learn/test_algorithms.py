@@ -14,7 +14,7 @@ from atoll.data import Dataset, Islands
 from atoll.learn import Everyone, FedAvg, FedSGD, Schedule, SufficientStatistics, Training
 from atoll.learn.algorithm import Algorithm, LocalWork, RoundInfo
 from atoll.learn.learner import LearnerSettings
-from atoll.learn.local import batch_rows, count_steps, local_update
+from atoll.learn.local.update import batch_rows, count_steps, local_update
 
 SIZES = [5, 12, 20]
 
@@ -56,7 +56,7 @@ def test_one_client_is_centralised_sgd():
     data = islands([17])
     plan = FedAvg(lr=0.1, epochs=2, batch_size=5)
     model, w, shard = learner(data), {"weight": np.zeros((4, 3)), "bias": np.zeros(3)}, data.shard(0)
-    from atoll.core.rng import Rng
+    from atoll.core.algebra.rng import Rng
 
     for number in (1, 2):
         key = Rng.of(4).child("main", "atoll.learn.linear:train", f"@{number}/train").child(data.names[0]).key

@@ -10,10 +10,10 @@ from async_toys import CLIENTS, DATA, FULL, SECONDS, ForWork, Hidden, Slow, job,
 from learn_toys import Fixed, flat, islands
 
 import atoll
-from atoll.core.clock import Outcomes
-from atoll.core.cohort import Community
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.reducer import TreeReducer
+from atoll.core.federation.reducer import TreeReducer
+from atoll.core.requests.cohort import Community
+from atoll.core.time.clock import Outcomes
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn import Everyone, FedAvg, Synchronous, Training, Uniform
@@ -234,7 +234,11 @@ def test_full_aggregation_scales_the_step():
     [
         (FedBuff(buffer=9), {}, "buffer=9 with group=1, and 5 clients are at work"),
         (FedBuff(buffer=3, concurrency=2), {}, "buffer=3 with group=1, and 2 clients are at work"),
-        (FedBuff(buffer=3), {"reducer": Hidden()}, "group=1: Hidden would add up single replies"),
+        (
+            FedBuff(buffer=3),
+            {"reducer": Hidden()},
+            "group=1: it would add up single replies, and reveal them, and Hidden reveals sums only",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(pacing, more, text):

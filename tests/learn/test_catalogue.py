@@ -13,7 +13,7 @@ import pytest
 
 import atoll
 from atoll.cli import run
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError
 from atoll.learn.admm import asynchronous, graph_admm, mocha, multitask, user
 from atoll.learn.algorithm import Algorithm
@@ -126,7 +126,7 @@ def test_programs_send_and_keep_what_their_cards_say() -> None:
         numbers = sum(1 for v in message.values() if isinstance(v, int | float) and not isinstance(v, bool))
         found = {
             "down": _numbers(message) + numbers,
-            "up": _numbers({key: a.value for key, a in reply.items() if not a.metric}),
+            "up": _numbers({key: a.value for key, a in reply.items() if a.staged}),
             "state": _numbers(party.state),
         }
         card = programs()[name].card

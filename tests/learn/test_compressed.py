@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core import tree as T
-from atoll.core.rng import Rng
-from atoll.core.stage import Identity
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
+from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Identity
 from atoll.devices import safa
 from atoll.learn import pacing, topology
 from atoll.learn.algorithms import (
@@ -88,7 +89,7 @@ def test_deep_gradient_compression_step_by_step():
     memory = stage.fresh({"w": np.zeros(8)})
     for _ in range(5):
         g = rng.normal(size=8) * 2
-        sent, memory = stage.remember({"w": g}, memory, None, Rng.of(0))
+        sent, memory = stage.remember({"w": g}, memory, StageContext.of(Rng.of(0)))
         u = 0.5 * u + g * min(1.0, 2.0 / np.linalg.norm(g))
         v = v + u
         top = np.argsort(-abs(v))[:2]
@@ -124,8 +125,8 @@ def test_diana_learns_the_gradients_at_the_optimum_and_direct_compression_stalls
     world = World(data, engine)
     learner = job.learner(data)
     world.registry.update({learner.train.name: learner.train, learner.measure.name: learner.measure})
-    from atoll.core.clock import run as run_clock
-    from atoll.core.federation import run_program
+    from atoll.core.federation.federation import run_program
+    from atoll.core.time.clock import run as run_clock
 
     result, fed = run_clock(run_program(world, job.program(data, learner)))
     slot = f"main//{learner.train.name}/train"
@@ -174,7 +175,7 @@ def test_error_feedback_loses_nothing():
         for i in range(200):
             x = rng.normal(size=20)
             largest = max(largest, float(x @ x))
-            sent, memory = stage.remember({"w": x}, memory, None, Rng.of(i))
+            sent, memory = stage.remember({"w": x}, memory, StageContext.of(Rng.of(i)))
             given, got = given + x, got + stage.decode(sent, None, 1)["w"]
             np.testing.assert_allclose(got + memory["residual"]["w"], given, atol=1e-5)
             delta = inner.delta({"w": x})
@@ -188,8 +189,8 @@ def test_sketches_find_the_heavy_entries_of_a_sum_and_grow_with_the_logarithm():
     rows[:, heavy] += rng.choice([-3.0, 3.0], size=k)
     stage = CountSketch.sized(d, k)
     public = stage.public(Rng.of(0))
-    total = sum(stage.encode({"w": row}, public, Rng.of(i))["table"] for i, row in enumerate(rows))
-    like = stage.encode({"w": rows[0]}, public, Rng.of(0))["like"]
+    total = sum(stage.encode({"w": row}, StageContext.of(Rng.of(i), public))["table"] for i, row in enumerate(rows))
+    like = stage.encode({"w": rows[0]}, StageContext.of(Rng.of(0), public))["like"]
     found = stage.decode({"like": like, "table": total}, public, n)["w"]
     assert set(np.argsort(-abs(found))[:k]) == set(heavy)
     sizes = [CountSketch.sized(m, k).bits({"w": np.zeros(m, np.float32)}) for m in (1000, 1_000_000)]
@@ -285,14 +286,15 @@ def test_declared_bits_are_within_what_is_measured_wherever_stages_act(where):
         each, taken = each + 8 + 32, 4 * taken
     assert bits == taken * each > 0
     over = sum(row["bytes_up"] for row in rows) - bits / 8
-    assert 0 <= over <= 400 * taken + 3 * between
+    head = 700 if where == "gossip" else 400  # a letter has an envelope, keys and a tag besides
+    assert 0 <= over <= head * taken + 3 * between
 
 
 def test_bits_that_the_stages_declare_are_found_once_a_form_and_phase(monkeypatch):
-    from atoll.learn import training
+    from atoll.learn import context
 
     found = []
-    monkeypatch.setattr(training, "declared_bits", lambda *given: found.append(given[3]) or 7)
+    monkeypatch.setattr(context, "declared_bits", lambda *given: found.append(given[3]) or 7)
     rows = run(FedPAQ(lr=0.01, **FULL), rounds=4, data=quadratics(3, 20)).metrics
     assert found == ["train"]
     assert [row["bits_declared"] for row in rows if "bits_declared" in row] == [21] * 4

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core.aggregate import merge_totals
+from atoll.core.algebra.aggregate import merge_totals
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.learn.algorithm import RoundInfo
 from atoll.learn.algorithms import CEADMM, AndersonADMM, FastADMM, FedADMM
-from atoll.learn.local import local_contact
+from atoll.learn.local.update import local_contact
 from atoll.learn.quadratic import quadratics
 from atoll.reproduce.survey.admm import wide_quadratics
 

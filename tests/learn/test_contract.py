@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError, DataError
 from atoll.learn.algorithm import Algorithm
+from atoll.learn.local.stragglers import Stragglers
 from atoll.learn.quadratic import Quadratic, minimiser, quadratics
-from atoll.learn.stragglers import Stragglers
 from atoll.testing import check_algorithm
 
 
@@ -180,7 +180,7 @@ def test_quadratics_refuse_mini_batches():
 
 
 def test_stragglers_do_a_part_and_are_the_same_for_every_algorithm():
-    from atoll.learn.local import count_steps
+    from atoll.learn.local.update import count_steps
 
     some = Stragglers(0.5)
     algorithm = atoll.FedAvg(epochs=10, batch_size=5, stragglers=some)

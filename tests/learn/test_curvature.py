@@ -6,7 +6,7 @@ from curved_toys import spd
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from atoll.learn.curvature import (
+from atoll.learn.numerics.curvature import (
     cg,
     damped,
     hessian,
@@ -18,8 +18,8 @@ from atoll.learn.curvature import (
     stepped,
     unravel,
 )
-from atoll.learn.quasi_newton import bfgs, block_sr1, two_loop
-from atoll.learn.symmetric import restore, shorten
+from atoll.learn.numerics.quasi_newton import bfgs, block_sr1, two_loop
+from atoll.learn.numerics.symmetric import restore, shorten
 
 SEEDS = st.integers(0, 10_000)
 

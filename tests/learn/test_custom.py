@@ -11,7 +11,7 @@ from atoll.core.errors import CompositionError, DataError, TaskError
 from atoll.learn import CustomLearner, Evaluation, Everyone, FedAvg, FedSGD, Training
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.learner import LearnerSettings
-from atoll.learn.local import batch_rows
+from atoll.learn.local.update import batch_rows
 from atoll.learn.metrics import Accuracy
 
 SIZES = [12, 7, 20]
@@ -40,6 +40,16 @@ def shares(params, data):
 def train(model, rounds=4, **parts):
     job = Training(**{"model": model, "algorithm": FedAvg(), "selection": Everyone(), "rounds": rounds, **parts})
     return atoll.simulate(job, islands(SIZES), engine="inline")
+
+
+def test_a_loop_draws_the_same_numbers_wherever_its_module_lies():
+    """Names of tasks seed random numbers; the model is the one that was trained before modules moved into packages."""
+    noise = CustomLearner(
+        init=lambda rng: {"w": np.zeros(2)}, train=lambda params, data, rng: {"w": params["w"] + rng.normal(size=2)}
+    )
+    job = Training(model=noise, algorithm=FedAvg(), selection=Everyone(), rounds=2)
+    found = atoll.simulate(job, islands([12, 7, 20]), engine="inline", seed=5)
+    np.testing.assert_allclose(found.params["w"], [-0.7140491301435005, 0.025950304245576095], rtol=1e-12)
 
 
 def test_a_loop_of_gradient_steps_is_fedavg():

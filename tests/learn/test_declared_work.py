@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from learn_toys import islands
 
 import atoll
-from atoll.core.clock import Outcomes
-from atoll.core.task import Work
+from atoll.core.requests.task import Work
+from atoll.core.time.clock import Outcomes
 from atoll.learn.algorithms import GIANT, FedAvg, LocalSVRG, Mime, Scaffold
-from atoll.learn.contact import declared
-from atoll.learn.local import count_steps
-from atoll.learn.partial import epochs_of_pass, quota
+from atoll.learn.local.contact import declared
+from atoll.learn.local.partial import epochs_of_pass, quota
+from atoll.learn.local.update import count_steps
 from atoll.learn.topology.node import Node
 
 TEN_IN_FOURS = {"epochs": 2, "batch_size": 4}  # 10 examples: 3 mini-batches an epoch

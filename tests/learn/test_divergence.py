@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from learn_toys import flat, islands, rows
 
 import atoll
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError, DataError
 from atoll.data import Dataset, Islands
 from atoll.learn import Divergence, FedAvg, GradientDivergence, Training

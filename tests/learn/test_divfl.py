@@ -12,16 +12,16 @@ from learn_toys import flat, islands
 from test_selection_rules import candidates
 
 import atoll
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.party import Roster
-from atoll.core.rng import Rng
+from atoll.core.requests.party import Roster
 from atoll.learn import EqualWeights, FedAvg, Renormalised, Training
 from atoll.learn.algorithms import FedNova
 from atoll.learn.learner import LearnerSettings, adapt
+from atoll.learn.local.sketches import sketch, sketches
 from atoll.learn.pacing import FedBuff
 from atoll.learn.selection import DivFL, Seen
 from atoll.learn.selection.coverage import FacilityLocation, closeness, distances
-from atoll.learn.sketches import sketch, sketches
 
 SIZES = [5, 6, 7, 8, 9, 10]
 
@@ -141,5 +141,8 @@ def test_what_is_no_model_with_updates_cannot_be_sketched():
 @pytest.mark.parametrize("aggregation", [Renormalised(), EqualWeights()])
 def test_replies_without_an_update_are_refused_beforehand_by_the_name_of_their_algorithm(aggregation):
     job = Training(model=atoll.models.linear(4, 3), algorithm=FedNova(), selection=DivFL(2), aggregation=aggregation)
-    with pytest.raises(CompositionError, match="replies of FedNova hold no update of the model"):
+    with pytest.raises(
+        CompositionError,
+        match="DivFL compares clients' updates, and FedNova does not reply with the mean update of a model",
+    ):
         job.learner(islands(SIZES))

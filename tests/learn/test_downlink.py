@@ -11,9 +11,10 @@ import pytest
 
 import atoll
 from atoll.core import message as M
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError
-from atoll.core.rng import Rng
+from atoll.core.requests.context import StageContext
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.quadratic import Quadratic, minimiser, quadratics
 from atoll.stages import QSGD, Clip, ErrorFeedback, Sign, TopK
@@ -65,7 +66,7 @@ def test_everyone_works_with_x_hat_and_what_is_left_over_is_sent_later():
     held = None
     for seen in SEEN:
         off = None if held is None else seen["x"] - held
-        held = seen["x"] if held is None else held + stage.decode(stage.encode({"w": off}, None, RNG), None, 1)["w"]  # fmt: skip
+        held = seen["x"] if held is None else held + stage.decode(stage.encode({"w": off}, StageContext.of(RNG)), None, 1)["w"]  # fmt: skip
         assert len(seen["hat"]) == 6
         for hat in seen["hat"]:
             np.testing.assert_array_equal(hat, held)
@@ -80,7 +81,7 @@ def test_it_is_error_feedback_at_the_server():
     for before, after in itertools.pairwise(SEEN):
         update = after["x"] - before["x"]
         p = update + e
-        sent = stage.decode(stage.encode({"w": p}, None, RNG), None, 1)["w"]
+        sent = stage.decode(stage.encode({"w": p}, StageContext.of(RNG)), None, 1)["w"]
         x, e = x + sent, p - sent
         np.testing.assert_allclose(after["hat"][0], x, atol=1e-12)
 
@@ -100,7 +101,7 @@ def test_who_holds_the_last_version_is_charged_the_difference_and_the_others_the
     zero = {"w": np.zeros(DIM)}
     rest = {"lr": 0.2}
     full = M.nbytes({"broadcast": {"params": zero, **rest}, "phase": "train"})
-    packed = stage.encode(zero, None, RNG)
+    packed = stage.encode(zero, StageContext.of(RNG))
     diff = M.nbytes({"broadcast": {"params": packed, **rest}, "phase": "train"})
     assert diff < 0.2 * full
     # Of each cohort: who was there in the round before.
@@ -147,7 +148,7 @@ def test_phases_of_one_round_tell_a_model_once():
 
     history = run(TopK(0.1), algorithm=MimeSVRG(lr=0.1, steps=2, batch_size=None)).metrics
     row = history[-1]
-    encoded = M.nbytes({"params": TopK(0.1).encode({"w": np.zeros(DIM)}, None, RNG)})
+    encoded = M.nbytes({"params": TopK(0.1).encode({"w": np.zeros(DIM)}, StageContext.of(RNG))})
     assert row["bytes_down"] < 6 * (4 * encoded + 800)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
 from atoll.core.errors import CheckpointError, CompositionError, ConfigError, QuorumError
 from atoll.core.world import World
 from atoll.engines import ENGINES
@@ -28,8 +28,8 @@ from atoll.learn.algorithms import (
     ServerOptimised,
     Upcycled,
 )
+from atoll.learn.local.stragglers import Stragglers
 from atoll.learn.quadratic import Quadratic, quadratics
-from atoll.learn.stragglers import Stragglers
 from atoll.learn.transforms import Momentum
 from atoll.learn.wrapped import dry_reply
 from atoll.testing import check_algorithm, killed_and_resumed
@@ -255,7 +255,7 @@ def test_state_belongs_to_the_client_and_not_to_its_place_in_the_cohort(algorith
 
 def test_vrl_sgd_wants_everyone_and_says_so():
     job = atoll.Training(model=Quadratic(3), algorithm=VRLSGD(**T5), selection=atoll.Uniform(2), rounds=2)
-    with pytest.raises(CompositionError, match="VRLSGD needs every client in every round, and 2 of 4"):
+    with pytest.raises(CompositionError, match="VRLSGD needs every client in every round, and Uniform invites 2 of 4"):
         atoll.simulate(job, quadratics(4, 3), engine="inline")
     with pytest.raises(QuorumError, match="3 of 4 clients replied"):
         Loop(VRLSGD(**T5)).round([0, 1, 2])

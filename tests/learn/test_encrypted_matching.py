@@ -13,7 +13,7 @@ from test_fedprof import profile, spoiled
 import atoll
 from atoll.core import message as M
 from atoll.core.errors import CompositionError, ConfigError, DataError, MissingExtraError, PolicyError
-from atoll.core.federation import Federation
+from atoll.core.federation.federation import Federation
 from atoll.learn import FedAvg
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.matching import EncryptedMatching
@@ -35,7 +35,7 @@ needs_he = pytest.mark.skipif(missing, reason='TenSEAL is not installed: pip ins
 def reports_of(model, data):
     """Profiles in the clear, of every client and of the server."""
     learner = adapt(model, LearnerSettings(algorithm=FedAvg()), data)
-    params = learner.init(atoll.core.rng.Rng.of(0).child("init"))
+    params = learner.init(atoll.core.algebra.rng.Rng.of(0).child("init"))
     asked = {"profile": {"layer": "auto"}}
     clients = [learner.report_of(params, data.shard(i), asked)["profile"] for i in range(len(data))]
     return params, clients, learner.report_of(params, data.test, asked)["profile"]
@@ -251,11 +251,14 @@ def test_fedprof_selects_the_same_clients_whether_profiles_are_encrypted_or_not(
     [
         (
             {"pacing": SAFA(resume=False)},
-            "encrypted matching asks a round's cohort about one model of one server, and this is SAFA on Star",
+            "FedProf asks a round's cohort about one model, and SAFA has clients at work on models of several versions",
         ),
-        ({"topology": Hierarchical(groups=2)}, "Synchronous on Hierarchical"),
-        ({"pacing": FedBuff()}, "FedProf compares clients' reports about one model, and clients work on several"),
-        ({"topology": Gossip()}, "Synchronous on Gossip"),
+        ({"topology": Hierarchical(groups=2)}, "about the model of one server, and Hierarchical has rounds of its own"),
+        (
+            {"pacing": FedBuff()},
+            "FedProf compares clients' reports about one model, and FedBuff has clients at work on several",
+        ),
+        ({"topology": Gossip()}, "FedProf compares what clients report, and Gossip has no server"),
     ],
 )
 def test_what_encrypted_matching_does_not_go_with(parts, match):

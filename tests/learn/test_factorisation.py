@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError, DataError
-from atoll.core.task import task
+from atoll.core.requests.task import task
 from atoll.data import Dataset, Islands
 from atoll.learn.admm.attack import ratings_from_messages, ratings_from_sums
 from atoll.learn.admm.factorisation import MatrixFactorisation

@@ -11,8 +11,8 @@ import pytest
 from learn_toys import flat, islands
 
 import atoll
-from atoll.core import tree as T
-from atoll.core.aggregate import Sum
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import QuorumError
 from atoll.learn import Everyone, Synchronous, Training
 from atoll.learn.algorithm import Algorithm

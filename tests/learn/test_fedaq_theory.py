@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.core.requests.context import StageContext
 from atoll.learn.algorithms import FedAQ
 from atoll.learn.quadratic import Quadratic
 from atoll.stages import QSGD
@@ -198,14 +199,14 @@ def test_more_clients_are_as_good_as_more_steps():
 
 def test_the_mean_of_quantised_updates_is_right_and_its_variance_falls_with_the_clients():
     """E[w'] is the mean of the clients' models, and its variance at most q/M^2 sum_m ||w_m - w||^2 (A11.2)."""
-    from atoll.core.rng import Rng
+    from atoll.core.algebra.rng import Rng
 
     updates, stage, draws = np.random.default_rng(0).normal(size=(6, 30)), QSGD(4, per="model"), 500
     q = stage.omega({"w": updates[0]})
     seen = np.zeros((draws, 30))
     for i in range(draws):
         keys = np.array([Rng.of(i).child(m).key for m in range(6)], dtype=np.uint64)
-        sent = stage.encode_block({"w": updates}, None, keys)
+        sent = stage.encode_block({"w": updates}, StageContext(keys=keys))
         seen[i] = stage.decode_block(sent, None)["w"].mean(axis=0)
     off = seen - updates.mean(axis=0)
     assert (np.abs(off.mean(axis=0)) <= 6 * off.std(axis=0) / math.sqrt(draws)).all()

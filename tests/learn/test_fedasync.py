@@ -17,7 +17,7 @@ from atoll.engines.inline import Inline
 from atoll.learn import Everyone, FedAvg, Renormalised, Training, Uniform
 from atoll.learn.aggregation import KeepGlobal, KeepLocal
 from atoll.learn.algorithms import (
-    DANE,
+    QSVRG,
     VRLSGD,
     FedAC,
     FedAdam,
@@ -30,7 +30,7 @@ from atoll.learn.algorithms import (
 )
 from atoll.learn.pacing import ConstantStaleness, FedAsync, HingeStaleness, PolynomialStaleness
 from atoll.learn.selection import SizeProportional
-from atoll.learn.stop import StopRule
+from atoll.rounds.stop import StopRule
 from atoll.stages import QSGD
 
 RULES = [ConstantStaleness(), PolynomialStaleness(a=0.5), HingeStaleness(a=2.0, b=1)]
@@ -216,26 +216,24 @@ def test_stop_rules_and_evaluation_go_by_rounds():
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ({"algorithm": DANE(mu=0.1)}, "DANE has phases gradient, solve"),
+        ({"algorithm": QSVRG()}, "QSVRG has phases anchor, train"),
         ({"algorithm": VRLSGD(**FULL)}, "VRLSGD needs every client in every round"),
         ({"algorithm": FedSGD(batch_size=None)}, "FedSGD does not reply with the mean update of a model"),
         ({"algorithm": FedAC(batch_size=None)}, "FedAC also replies with update_ag"),
-        ({"algorithm": FedDyn(batch_size=None)}, "clients of FedDyn and its server keep the same sums of updates"),
-        ({"algorithm": SparseTernary(batch_size=None)}, "a compressed way down is told against the one model"),
+        ({"algorithm": FedDyn(batch_size=None)}, "FedDyn keeps the same sums of updates at its clients and its server"),
+        (
+            {"algorithm": SparseTernary(batch_size=None)},
+            "is told against the one model that everybody holds, and FedAsync has clients at work on models of several versions",
+        ),
         ({"aggregation": KeepLocal()}, "KeepLocal keeps single models"),
         ({"selection": SizeProportional(3)}, "SizeProportional may draw a client twice"),
-        ({"algorithm": Scaffold(**FULL), "pacing": FedAsync(max_staleness=3)}, "clients of Scaffold keep state"),
+        ({"algorithm": Scaffold(**FULL), "pacing": FedAsync(max_staleness=3)}, "Scaffold has clients that keep state"),
     ],
 )
 def test_what_makes_no_sense_is_refused(more, text):
-    made = job(
-        more.pop("pacing", FedAsync()),
-        more.pop("algorithm", None),
-        aggregation=more.pop("aggregation", Renormalised()),
-        **more,
-    )
+    parts = {"pacing": FedAsync(), "aggregation": Renormalised(), **more}
     with pytest.raises(CompositionError, match=text):
-        made.learner(DATA)
+        job(**parts).learner(DATA)
 
 
 @pytest.mark.parametrize(

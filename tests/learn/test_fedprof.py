@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from learn_toys import flat, islands
 
 import atoll
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, DataError
-from atoll.core.party import Roster
-from atoll.core.rng import Rng
+from atoll.core.requests.party import Roster
 from atoll.data import Islands
 from atoll.learn import EqualWeights, FedAvg, KeepGlobal, KeepLocal, Training
 from atoll.learn.profiles import divergence, selection_probabilities

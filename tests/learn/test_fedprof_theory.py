@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.core.party import Roster
-from atoll.core.rng import Rng
+from atoll.core.algebra.rng import Rng
+from atoll.core.requests.party import Roster
 from atoll.learn.selection import Candidates, SizeProportional
 
 RHO = np.array([0.4, 0.3, 0.15, 0.1, 0.05])

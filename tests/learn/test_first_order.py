@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError, CompositionError, ConfigError
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.algorithms import (
@@ -413,7 +413,7 @@ def test_bad_settings_are_refused(make: Any, said: str) -> None:
 
 
 def test_a_configuration_names_transforms() -> None:
-    from atoll.runs import parse_config
+    from atoll.runs import parse_config, to_job
 
     algorithm = {
         "name": "Accelerated",
@@ -427,7 +427,7 @@ def test_a_configuration_names_transforms() -> None:
         "algorithm": algorithm,
     }
     wanted = Accelerated(base=FedAvg(lr=0.2), transforms=(Proximal(0.3), Momentum()), memory="client")
-    assert parse_config(settings).job()[0].algorithm == wanted
+    assert to_job(parse_config(settings))[0].algorithm == wanted
     algorithm["transforms"] = [{"name": "Momentum", "beta": 1.5}]
     with pytest.raises(ConfigError, match=r"transforms\[0\]\.beta=1\.5"):
         parse_config(settings)

@@ -8,7 +8,7 @@ from learn_toys import Fixed
 
 import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError, QuorumError
-from atoll.core.task import task
+from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.data import Dataset, Islands
 from atoll.engines import Inline

@@ -8,9 +8,10 @@ from learn_toys import Fixed, islands
 
 import atoll
 from atoll.core import message as M
-from atoll.core.clock import Outcomes
 from atoll.core.errors import ConfigError
-from atoll.learn import CustomLearner, Evaluation, Everyone, FedAvg, History, MaxTime, Patience, Target, Training
+from atoll.core.time.clock import Outcomes
+from atoll.learn import CustomLearner, Evaluation, Everyone, FedAvg, Training
+from atoll.rounds import History, MaxTime, Patience, Target
 
 ACCURACY = [0.2, 0.5, None, 0.8, 0.7]
 LOSS = [2.0, 1.0, None, 0.4, 0.5]

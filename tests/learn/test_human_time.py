@@ -85,12 +85,12 @@ def test_what_makes_no_sense_is_refused(settings, what):
 
 
 def test_a_configuration_can_ask_for_it():
-    from atoll.runs import parse_config
+    from atoll.runs import parse_config, to_job
 
     said = {
         "data": {"source": "iris", "partition": {"name": "iid", "parties": 3}},
         "model": {"name": "linear", "features": 4, "outputs": 3},
         "evaluation": {"human_time": {"devices": 18, "simulated": 2.5}},
     }
-    job, _ = parse_config(said).job()
+    job, _ = to_job(parse_config(said))
     assert job.evaluation.human_time == HumanTime(devices=18, simulated=2.5)

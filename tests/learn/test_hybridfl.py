@@ -13,20 +13,27 @@ from learn_toys import flat, islands
 
 import atoll
 from atoll.core import message as M
-from atoll.core.clock import Outcomes
-from atoll.core.cohort import Community
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
-from atoll.core.party import Roster
-from atoll.core.reducer import Plain
-from atoll.core.results import Terms
+from atoll.core.federation.reducer import Plain
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.party import Roster
+from atoll.core.requests.results import Terms
+from atoll.core.time.clock import Outcomes
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn import Linear
 from atoll.learn.admm.sums_only import SumsOnly
-from atoll.learn.algorithms import FedAdam, FedAvg, FedAvgM, FedProx, Scaffold, SufficientStatistics, Upcycled
+from atoll.learn.algorithms import FedAdam, FedAvg, FedAvgM, FedProx, Scaffold, Upcycled
 from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.pacing import HybridFL, Synchronous
-from atoll.learn.pacing.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral, Ratio, UncensoredOnly
+from atoll.learn.pacing.regions.slack import (
+    ChanceConstrained,
+    Forgetting,
+    LateCount,
+    PaperLiteral,
+    Ratio,
+    UncensoredOnly,
+)
 from atoll.learn.topology import Gossip, Hierarchical
 from atoll.simulation import run_in
 from atoll.stages import QSGD, ErrorFeedback, TopK
@@ -134,7 +141,7 @@ def test_both_levels_are_one_weighted_sum():
     data, devices = islands(SIZES), Devices(len(SIZES), 0.3, seed=3)
     job = training(rounds=6)
     learner = job.learner(data)
-    oracle = [learner.init(atoll.core.rng.Rng(0))] * len(REGIONS)
+    oracle = [learner.init(atoll.core.algebra.rng.Rng(0))] * len(REGIONS)
     now = oracle[0]
     atoll.simulate(job, data, devices=devices)
     for turn in range(1, 7):
@@ -326,8 +333,8 @@ def test_sums_are_all_that_edges_need():
 class Deaf(Plain):
     """Ends when it likes."""
 
-    async def reduce(self, fed: Any, parties: Any, task: Any, message: Any, uplink: Any, terms: Any, at: Any) -> Any:
-        return await fed.fold(parties, task, message, uplink, Terms(deadline=LIMIT), at)
+    async def reduce(self, reduction: Any) -> Any:
+        return await reduction.fold(terms=Terms(deadline=LIMIT))
 
 
 def test_a_reducer_that_does_not_hear_of_the_quota_is_refused():
@@ -428,14 +435,17 @@ def test_settings_that_cannot_be(options: dict[str, Any], match: str):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"topology": atoll.learn.topology.Star()}, "HybridFL paces those of edges under a cloud"),
-        ({"topology": Gossip()}, "HybridFL paces those of edges under a cloud"),
-        ({"topology": Hierarchical(groups=2, every=3)}, "aggregates after every round of the edges"),
+        ({"topology": atoll.learn.topology.Star()}, "HybridFL paces the rounds of edges under a cloud"),
+        ({"topology": Gossip()}, "HybridFL paces the rounds of edges under a cloud"),
+        (
+            {"topology": Hierarchical(groups=2, every=3)},
+            "Hierarchical has no cloud that averages after every round of its edges",
+        ),
         ({"selection": atoll.Everyone()}, "Everyone picks clients by what it knows"),
         ({"aggregation": atoll.learn.KeepGlobal()}, "KeepGlobal has another rule"),
         ({"aggregation": atoll.learn.EqualWeights()}, "EqualWeights has another rule"),
         ({"algorithm": Scaffold()}, "Scaffold replies with update, "),
-        ({"algorithm": SufficientStatistics()}, "SufficientStatistics replies with statistics"),
+        ({"algorithm": atoll.FedSGD()}, "FedSGD replies with gradient"),
     ],
 )
 def test_compositions_that_make_no_sense(changes: dict[str, Any], match: str):

@@ -7,9 +7,9 @@ import pytest
 from learn_toys import islands
 
 import atoll
-from atoll.core.clock import Outcomes
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.rng import Rng
+from atoll.core.time.clock import Outcomes
 from atoll.learn import Linear
 from atoll.learn.algorithms import FedAvg, OutputPerturbation, Scaffold, SignSGD
 from atoll.learn.idle import IdleIslands, IdleModel
@@ -85,5 +85,5 @@ def test_what_makes_no_sense_is_refused():
     with pytest.raises(ConfigError, match="sizes="):
         IdleIslands([3, -1])
     private = OutputPerturbation(base=FedAvg(batch_size=None), tau=1.0, sigma=1.0)
-    with pytest.raises(CompositionError, match="IdleModel sees none"):
+    with pytest.raises(CompositionError, match="IdleLearner sees no data that it could hide"):
         learner(private)

@@ -10,11 +10,11 @@ from learn_toys import flat, islands
 from test_fedprof import job, spoiled
 
 import atoll
-from atoll.core.aggregate import Part
+from atoll.core.algebra.aggregate import Part
 from atoll.core.errors import CompositionError
-from atoll.core.party import Roster
-from atoll.core.reducer import Plain
-from atoll.core.results import Combined
+from atoll.core.federation.reducer import Plain
+from atoll.core.requests.party import Roster
+from atoll.core.requests.results import Combined
 from atoll.learn import EqualWeights, FedAvg, SizeProportional, Training, Uniform
 from atoll.learn.aggregation import InverseProbability
 from atoll.learn.algorithm import RoundInfo

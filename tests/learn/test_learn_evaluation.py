@@ -11,13 +11,14 @@ from learn_toys import islands
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.reducer import Plain
+from atoll.core.federation.reducer import Plain
 from atoll.learn import Evaluation, FedAvg, Training
-from atoll.learn.evaluation import distribution, scores
-from atoll.learn.metrics import Accuracy, Confusion, LogLoss, ScoreMetric, TopK
+from atoll.learn.metrics import Accuracy, Confusion, LogLoss, ScoreMetric, TopKAccuracy
+from atoll.learn.server.evaluation import distribution
+from atoll.learn.server.row_sums import scores
 
 SIZES = [4, 7, 12, 20, 3]
-METRICS = (Accuracy(), Confusion(3), LogLoss(), TopK(2))
+METRICS = (Accuracy(), Confusion(3), LogLoss(), TopKAccuracy(2))
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError, DataError
-from atoll.core.rng import Rng
+from atoll.core.requests.context import StageContext
 from atoll.learn.algorithms import LFedADMM
-from atoll.learn.local import local_contact
+from atoll.learn.local.update import local_contact
 from atoll.learn.matrix import (
     MatrixRegression,
     MatrixRegressionLearner,
@@ -260,5 +261,5 @@ def test_the_stage_of_low_rank_refuses_no_rank():
     with pytest.raises(ConfigError, match="rank=0"):
         LowRank(0)
     exact = np.outer(np.arange(8.0), np.arange(9.0)) + np.outer(np.ones(8), np.arange(9.0) ** 2)
-    sent = LowRank(2).encode({"w": exact}, None, Rng.of(0))
+    sent = LowRank(2).encode({"w": exact}, StageContext.of(Rng.of(0)))
     np.testing.assert_allclose(LowRank(2).decode(sent, None, 1)["w"], exact, atol=1e-10)

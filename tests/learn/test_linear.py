@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from learn_toys import islands
 
 import atoll
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError, DataError
-from atoll.core.rng import Rng
 from atoll.data import Dataset, Islands
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.learner import LearnerSettings

@@ -7,13 +7,13 @@ import pytest
 from learn_toys import islands
 
 import atoll
-from atoll.core import tree as T
-from atoll.core.aggregate import merge_totals
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import merge_totals
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
-from atoll.core.rng import Rng
 from atoll.learn.algorithm import RoundInfo
 from atoll.learn.algorithms import LocalSAGA, LocalSVRG
-from atoll.learn.local import batch_rows, count_many, count_steps, local_contact
+from atoll.learn.local.update import batch_rows, count_many, count_steps, local_contact
 from atoll.learn.quadratic import Quadratic, quadratics
 from atoll.testing import check_algorithm
 

@@ -10,7 +10,7 @@ from learn_toys import Fixed, flat, islands
 
 import atoll
 from atoll.core.errors import CompositionError
-from atoll.core.party import Roster
+from atoll.core.requests.party import Roster
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn import Linear
@@ -77,6 +77,10 @@ def test_one_cohort_for_all_regions():
     one = atoll.simulate(together.replace(selection=atoll.Uniform(1)), data)
     assert {row["selected"] for row in one.metrics} == {1}  # and nobody of the other region
     with pytest.raises(CompositionError, match="a cohort drawn among all clients needs rounds in lockstep"):
+        atoll.simulate(together.replace(topology=atoll.learn.topology.Hierarchical(groups=2, together=True)), data)
+    with pytest.raises(
+        CompositionError, match="Hierarchical draws a cohort among all clients, and Everyone picks clients"
+    ):
         atoll.simulate(training(1, topology={"together": True}), data)
 
 

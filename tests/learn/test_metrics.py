@@ -23,14 +23,14 @@ from atoll.learn.metrics import (
     RelativeAccuracy,
     SignAccuracy,
     SquaredError,
-    TopK,
+    TopKAccuracy,
     pack_metric,
     unpack_metric,
 )
 
 sk = pytest.importorskip("sklearn.metrics")
 CLASSES = 4
-OF_CLASSES = [Accuracy(), TopK(2), Confusion(CLASSES), LogLoss(), Calibration(10)]
+OF_CLASSES = [Accuracy(), TopKAccuracy(2), Confusion(CLASSES), LogLoss(), Calibration(10)]
 OF_NUMBERS = [SquaredError(), AbsoluteError(), R2(), R2(center=3.0), RelativeAccuracy()]
 OF_SIGNS = [HingeLoss(), SignAccuracy()]
 seeds = st.integers(0, 2**32 - 1)
@@ -76,7 +76,7 @@ def test_classification_equals_scikit_learn_on_the_pooled_rows(seed, n):
     assert over_clients(Accuracy(), scores, y)["accuracy"] == pytest.approx(sk.accuracy_score(y, guess))
     for k in (1, 2, 3):
         expected = sk.top_k_accuracy_score(y, scores, k=k, labels=labels)
-        assert over_clients(TopK(k), scores, y)[f"top_{k}_accuracy"] == pytest.approx(expected)
+        assert over_clients(TopKAccuracy(k), scores, y)[f"top_{k}_accuracy"] == pytest.approx(expected)
     log_loss = sk.log_loss(y, probabilities, labels=labels)
     assert over_clients(LogLoss(), scores, y)["log_loss"] == pytest.approx(log_loss, rel=1e-7)
     found = over_clients(Confusion(CLASSES), scores, y)
@@ -140,8 +140,8 @@ def test_calibration_by_hand():
 
 def test_of_equal_scores_the_first_ranks_first():
     scores = np.zeros((3, 3))
-    assert TopK(1).result(TopK(1).of(scores, [0, 1, 2]))["top_1_accuracy"] == pytest.approx(1 / 3)
-    assert TopK(2).result(TopK(2).of(scores, [0, 1, 2]))["top_2_accuracy"] == pytest.approx(2 / 3)
+    assert TopKAccuracy(1).result(TopKAccuracy(1).of(scores, [0, 1, 2]))["top_1_accuracy"] == pytest.approx(1 / 3)
+    assert TopKAccuracy(2).result(TopKAccuracy(2).of(scores, [0, 1, 2]))["top_2_accuracy"] == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize("labels", [[0, 1, 1], [-1, 1, 1]], ids=str)
@@ -186,7 +186,7 @@ def test_only_metrics_are_made_of_what_travels():
         (lambda: HingeLoss().of([1.0], [0]), DataError, "a target of 0"),
         (lambda: Confusion(2).of(np.zeros((1, 3)), [2]), ConfigError, "classes=2 and the scores have 3"),
         (lambda: Confusion(1), ConfigError, "classes=1"),
-        (lambda: TopK(0), ConfigError, "k=0"),
+        (lambda: TopKAccuracy(0), ConfigError, "k=0"),
         (lambda: Calibration(0), ConfigError, "bins=0"),
     ],
 )  # fmt: skip

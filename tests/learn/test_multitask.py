@@ -7,7 +7,7 @@ import pytest
 
 import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError
-from atoll.core.task import task
+from atoll.core.requests.task import task
 from atoll.data import Dataset, Islands
 from atoll.learn.admm.losses import gradient, solve, value
 from atoll.learn.admm.mocha import Mocha

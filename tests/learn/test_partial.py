@@ -10,7 +10,7 @@ from learn_toys import islands
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.task import Work
+from atoll.core.requests.task import Work
 from atoll.learn.algorithms import (
     DANE,
     VRLSGD,
@@ -23,11 +23,11 @@ from atoll.learn.algorithms import (
     ObjectivePerturbation,
     OutputPerturbation,
 )
-from atoll.learn.contact import declared
 from atoll.learn.learner import LearnerSettings, adapt
-from atoll.learn.local import batch_rows, count_many, count_steps, local_contact
-from atoll.learn.partial import Quota, asked_epochs, epochs_of_pass, quota
-from atoll.learn.stragglers import Stragglers
+from atoll.learn.local.contact import declared
+from atoll.learn.local.partial import Quota, asked_epochs, epochs_of_pass, quota
+from atoll.learn.local.stragglers import Stragglers
+from atoll.learn.local.update import batch_rows, count_many, count_steps, local_contact
 
 TEN_IN_FOURS = {"epochs": 2, "batch_size": 4}  # 10 examples: 3 mini-batches an epoch
 
@@ -143,7 +143,7 @@ class Told:
     """An island whose message is handed over by hand."""
 
     def __init__(self, data, key=5):
-        from atoll.core.rng import Rng
+        from atoll.core.algebra.rng import Rng
 
         self.data, self.rng, self.state, self.name = data, Rng(key), None, "client"
 
@@ -155,7 +155,7 @@ def own_loop(epochs, **more):
         train=lambda p, data, rng: {"calls": p["calls"] + 1, "drawn": p["drawn"] + rng.random()},
     )
     learner = adapt(model, LearnerSettings(algorithm=FedAvg(epochs=epochs, **more)), islands([10]))
-    message = {"broadcast": {"params": learner.init(atoll.core.rng.Rng(0)), "lr": 0.1}, "phase": "train"}
+    message = {"broadcast": {"params": learner.init(atoll.core.algebra.rng.Rng(0)), "lr": 0.1}, "phase": "train"}
     return learner, message
 
 

@@ -10,15 +10,15 @@ from learn_toys import islands
 from test_partial import Told, own_loop
 
 import atoll
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, DataError
-from atoll.core.rng import Rng
-from atoll.core.task import Work
+from atoll.core.requests.task import Work
 from atoll.data import Dataset
 from atoll.learn.algorithms import FedAvg, OutputPerturbation, SufficientStatistics
 from atoll.learn.learner import LearnerSettings, adapt
+from atoll.learn.local.report_options import rows_for
 from atoll.learn.matrix import MatrixRegression, matrix_observations
 from atoll.learn.quadratic import Quadratic, quadratics
-from atoll.learn.report_options import rows_for
 from atoll.testing import check_learner
 
 SIZES = [10, 4, 7, 1]
@@ -81,8 +81,8 @@ def test_a_training_reports_its_mean_loss_and_a_survey_that_of_the_received_mode
     params = learner.init(Rng(0))
     reply = learner.train(Told(data.shard(0)), asking(learner, reports={"loss": None}))
     part = reply["report/loss"]
-    assert part.value == reply["metric/loss"].value
-    assert (part.weight, part.kind, part.metric) == (10.0, "parts", True)
+    assert part.value == reply["loss"].value
+    assert (part.weight, part.kind, part.role) == (10.0, "parts", "report")
     told = learner.report(Told(data.shard(0)), {"params": params, "reports": {"loss": None}})
     assert set(told) == {"report/loss"}
     assert told["report/loss"].value == pytest.approx(np.log(3))  # a model of zeros: all three classes are as likely

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from learn_toys import flat, islands
 
 import atoll
-from atoll.core.clock import Clock, Outcomes
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.reducer import Plain
+from atoll.core.federation.reducer import Plain
+from atoll.core.time.clock import Clock, Outcomes
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn import FedAvg, Training
@@ -21,8 +21,8 @@ from atoll.learn.aggregation import KeepLocal
 from atoll.learn.algorithms import Scaffold, Upcycled
 from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.pacing import SAFA
-from atoll.learn.pacing.lag import AdaptiveLag, deprecation_rate
-from atoll.learn.pacing.model_cache import begun, replaced, resummed
+from atoll.learn.pacing.cached.lag import AdaptiveLag, deprecation_rate
+from atoll.learn.pacing.cached.model_cache import begun, replaced, resummed
 from atoll.learn.pacing.staleness import ConstantStaleness, PolynomialStaleness
 from atoll.learn.selection import CFCFM, Uniform
 from atoll.reproduce.safa.reference import Crashes, draw_crashes, safa
@@ -147,8 +147,8 @@ def test_with_everyone_and_no_crash_it_is_keep_local_fedavg():
 
 def by_hand(crashes, seconds, fraction, lag, rounds, job):
     """The thesis's Algorithm 2 to the letter, client by client, on models as vectors."""
-    from atoll.core.rng import Rng
-    from atoll.learn.local import local_update
+    from atoll.core.algebra.rng import Rng
+    from atoll.learn.local.update import local_update
 
     data = islands(SIZES)
     learner = job.learner(data)
@@ -457,11 +457,11 @@ class Hidden(Plain):
     ("parts", "why"),
     [
         ({"algorithm": atoll.learn.algorithms.Mime()}, "phases anchor, train"),
-        ({"aggregation": KeepLocal()}, "its own cache"),
+        ({"aggregation": atoll.learn.KeepGlobal()}, "its own cache"),
         ({"downlink": QSGD(levels=4)}, "models of several versions"),
         ({"selection": atoll.learn.selection.SizeProportional(3)}, "may draw a client twice"),
         ({"topology": atoll.learn.topology.Hierarchical(groups=2)}, "Hierarchical has"),
-        ({"algorithm": atoll.learn.algorithms.SufficientStatistics()}, "does not reply with an update"),
+        ({"algorithm": atoll.learn.algorithms.SufficientStatistics()}, "rests on its own amount of local work"),
         ({"topology": atoll.learn.topology.Gossip()}, "rounds of its own"),
     ],
 )

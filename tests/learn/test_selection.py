@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from learn_toys import FEATURES, flat, islands
 
 import atoll
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, DataError, QuorumError
-from atoll.core.party import Roster
-from atoll.core.rng import Rng
+from atoll.core.requests.party import Roster
 from atoll.learn import EqualWeights, Everyone, FedAvg, Schedule, SizeProportional, Training, Uniform
 from atoll.learn.selection import Candidates
 from atoll.learn.topology import Hierarchical

@@ -15,14 +15,14 @@ from pydantic import ValidationError
 from test_invitation import Devices
 
 import atoll
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
-from atoll.core.party import Roster
-from atoll.core.rng import Rng
+from atoll.core.requests.party import Roster
 from atoll.devices import BatchRate, Fleet
 from atoll.learn import EqualWeights, FedAvg, SizeProportional, Synchronous, Training
 from atoll.learn.selection import AFL, Candidates, FedCS, Oort, PowerOfChoice, Seen
 from atoll.learn.selection.draw import draw, top
-from atoll.runs.parts import SelectionPart
+from atoll.runs.parts import part_class
 
 SIZES = [5, 6, 7, 8, 9, 10]
 
@@ -404,13 +404,9 @@ def test_settings_that_cannot_be(make, text):
 
 
 def test_rules_that_look_at_losses_are_refused_beside_a_mechanism():
-    job = Training(
-        model=atoll.models.linear(4, 3),
-        algorithm=atoll.learn.algorithms.OutputPerturbation(base=FedAvg(batch_size=None), tau=1.0, sigma=1.0),
-        selection=AFL(2),
-    )
+    noisy = atoll.learn.algorithms.OutputPerturbation(base=FedAvg(batch_size=None), tau=1.0, sigma=1.0)
     with pytest.raises(CompositionError, match="would leave the clients without noise"):
-        atoll.simulate(job, islands(SIZES), engine="inline")
+        Training(model=atoll.models.linear(4, 3), algorithm=noisy, selection=AFL(2))
 
 
 @pytest.mark.parametrize(
@@ -427,10 +423,10 @@ def test_rules_that_look_at_losses_are_refused_beside_a_mechanism():
     ids=lambda said: said["name"],
 )
 def test_every_rule_can_be_configured(said):
-    made = SelectionPart.model_validate(said).build("selection")
+    made = part_class("selection").model_validate(said).build("selection")
     assert type(made).__name__ == said["name"]
     for name, value in said.items():
         if name != "name":
             assert getattr(made, name) == (tuple(value) if isinstance(value, list) else value)
     with pytest.raises(ValidationError, match="deadlin"):
-        SelectionPart.model_validate({"name": "FedCS", "deadlin": 3})
+        part_class("selection").model_validate({"name": "FedCS", "deadlin": 3})

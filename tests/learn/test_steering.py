@@ -212,7 +212,7 @@ def test_engines_agree(engine):
 )
 def test_what_makes_no_sense_is_refused(pacing, more, text):
     with pytest.raises(CompositionError, match=text):
-        pacing.check(job(pacing, **more), None, DATA)
+        job(pacing, **more).learner(DATA)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from learn_toys import flat
 from test_fedprof import profile, round_seen, spoiled
 
 import atoll
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError, DataError
-from atoll.core.party import Roster
-from atoll.core.rng import Rng
+from atoll.core.requests.party import Roster
 from atoll.learn import FedAvg, Training
 from atoll.learn.selection import Candidates, Submodular
 from atoll.learn.selection.coverage import FacilityLocation, closeness, divergences

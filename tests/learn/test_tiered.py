@@ -16,7 +16,7 @@ from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.devices import BatchRate, Fleet
 from atoll.learn import FedAvg, Synchronous, Training, Uniform
 from atoll.learn.aggregation import KeepGlobal
-from atoll.learn.algorithms import DANE, FedAvgM, Scaffold, Upcycled
+from atoll.learn.algorithms import FedAvgM, Mime, Scaffold, Upcycled
 from atoll.learn.pacing import Tiered
 from atoll.learn.pacing.tiers import cross_tier, tiers_of
 from atoll.learn.selection import Schedule, TiFL
@@ -182,11 +182,11 @@ def test_a_forecast_must_be_known():
     [
         (Tiered(tiers=CLIENTS + 1), {}, "tiers=6, and 5 clients are at work"),
         (Tiered(), {"aggregation": KeepGlobal()}, "KeepGlobal weighs the population"),
-        (Tiered(), {"algorithm": DANE(mu=0.1)}, "DANE has phases"),
+        (Tiered(), {"algorithm": Mime()}, "Mime has phases anchor, train"),
         (
             Tiered(),
             {"selection": TiFL(2, tiers=2)},
-            "TiFL draws the tier whose turn it is.*by='observed' for TiFL's tiers",
+            "TiFL compares clients' reports about one model, and Tiered has clients at work on several",
         ),
     ],
 )

@@ -8,8 +8,8 @@ from test_selection_rules import candidates, seen
 
 import atoll
 from atoll.core.errors import ConfigError
-from atoll.core.party import Roster
-from atoll.devices import BatchRate, Fleet, Generated, Throughput
+from atoll.core.requests.party import Roster
+from atoll.devices import BatchRate, Fleet, GeneratedTrace, Throughput
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.selection import TiFL
@@ -96,7 +96,7 @@ def test_probabilities_stay_while_the_tier_of_the_last_round_does_better():
 
 def test_rounds_are_as_long_as_their_tiers_are_slow():
     """Clients of 1, 2, ... 12 batches a minute; after profiling a round is as long as its tier's slowest, and each tier has its credits."""
-    fleet = Fleet(BatchRate(np.arange(1.0, 13.0) / 60), Throughput(1e9), Generated(0.1, seed=3))
+    fleet = Fleet(BatchRate(np.arange(1.0, 13.0) / 60), Throughput(1e9), GeneratedTrace(0.1, seed=3))
     job = atoll.Training(
         model=IdleModel(), algorithm=FedAvg(epochs=1, batch_size=10), selection=TiFL(4, tiers=3, credits=8), rounds=20,
         pacing=atoll.Synchronous(on_failure="skip"), evaluation=atoll.Evaluation(participants=True),

@@ -9,9 +9,10 @@ import pytest
 
 import atoll
 import atoll.learn.algorithms as algorithms
-from atoll.core.cohort import Community
 from atoll.core.errors import AtollError, CompositionError, ConfigError
-from atoll.core.task import task
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.context import StageContext
+from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn import Linear
@@ -116,7 +117,7 @@ def mixed(x: np.ndarray, mixer: Any, rounds: int = 1) -> tuple[list[np.ndarray],
 
 @pytest.mark.parametrize("graph", [Ring(), Ring(3), Complete(), TimeVarying(Ring(2), 0.8)], ids=repr)
 def test_mail_mixes_as_the_matrix_does(graph: Graph):
-    from atoll.core.rng import Rng
+    from atoll.core.algebra.rng import Rng
 
     x = np.random.default_rng(0).normal(size=(8, 6))
     (after,), _, _ = mixed(x, lambda names: Mixer(graph, names, steps=3))
@@ -147,7 +148,7 @@ def test_a_step_costs_one_model_a_neighbour():
 
 @pytest.mark.parametrize(("stage", "gamma"), [(TopK(0.2), 0.2), (QSGD(levels=4), 0.3)], ids=["top-k", "qsgd"])
 def test_choco_converges_and_naive_compressed_gossip_does_not(stage: Any, gamma: float):
-    from atoll.core.rng import Rng
+    from atoll.core.algebra.rng import Rng
 
     x = np.random.default_rng(2).normal(size=(8, 40))
     mean = x.mean(axis=0)
@@ -159,7 +160,7 @@ def test_choco_converges_and_naive_compressed_gossip_does_not(stage: Any, gamma:
     matrix, naive = metropolis(8, Ring().edges(8, Rng(0))), x.copy()
     for number in range(120):
         public = stage.public(Rng(number))
-        sent = [stage.encode({"w": row}, public, Rng(100 * number + i)) for i, row in enumerate(naive)]
+        sent = [stage.encode({"w": row}, StageContext.of(Rng(100 * number + i), public)) for i, row in enumerate(naive)]
         told = np.stack([stage.decode_one(wire, public, None)["w"] for wire in sent])
         naive = naive + gamma * (matrix @ told - naive)
     assert np.linalg.norm(naive - mean) > 0.1 * np.linalg.norm(x - mean)
@@ -238,7 +239,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 POOLED = ("AndersonADMM", "DANE", "DINGO", "FastADMM", "GIANT", "Mime", "MimeSVRG")
 REFUSED = {
     **dict.fromkeys(
-        POOLED, "rests on the mean of all (gradients|solutions) in every round, and here .* of one node alone"
+        POOLED, "rests on the mean of all (gradients|solutions) in every round, and Gossip knows that of one node alone"
     ),
     "SufficientStatistics": "adds up what all clients sent",
     "FullGradient": "cannot be a server to itself",
@@ -263,21 +264,21 @@ def test_gossip_of_everything_runs_and_descends_or_is_refused_with_a_reason(name
     algorithm = made(name)
     assert algorithm is not None, f"say in OPTIONS how to make {name}"
     data = islands((20, 30, 25, 15))
-    job = atoll.Training(
-        model=Linear(4, 3),
-        algorithm=algorithm,
-        topology=Gossip(graph=Ring()),
-        selection=atoll.Everyone(),
-        rounds=6,
-        evaluation=atoll.Evaluation(every=6, clients=0 if name == "OutputPerturbation" else -1),
-    )
-    stages = [stage for phase in algorithm.phases for stage in job.up(phase).stages]
-    staged = job.down() is not None or not all(stage.lossless for stage in stages)
-    reason = "stages act between clients and a server" if staged else REFUSED.get(name)
+    parts = {
+        "algorithm": algorithm,
+        "topology": Gossip(graph=Ring()),
+        "selection": atoll.Everyone(),
+        "rounds": 6,
+        "evaluation": atoll.Evaluation(every=6, clients=0 if name == "OutputPerturbation" else -1),
+    }
+    stages = [stage for phase in algorithm.phases for stage in algorithm.uplink(phase)]
+    staged = algorithm.downlink() is not None or not all(stage.lossless for stage in stages)
+    reason = "Gossip has no server|FLECS rests on one estimate" if staged else REFUSED.get(name)
     if reason is not None:
-        with pytest.raises(CompositionError, match=rf"Gossip: .*{reason}.*Remedy"):
-            atoll.simulate(job, data, engine="inline", secret_seed=1)
+        with pytest.raises(CompositionError, match=rf"({reason}).*Remedy"):
+            atoll.simulate(atoll.Training(model=Linear(4, 3), **parts), data, engine="inline", secret_seed=1)
         return
+    job = atoll.Training(model=Linear(4, 3), **parts)
     last = atoll.simulate(job, data, engine="inline", secret_seed=1).metrics[-1]
     # The global model of IFCA is one of several, and no client's: its clients' own losses are looked at.
     loss = last[{"IFCA": "loss", "OutputPerturbation": "test/loss"}.get(name, "clients/loss")]
@@ -291,7 +292,7 @@ def test_edges_that_would_run_apart_what_rests_on_everybody_are_refused(name: st
     data = islands((20, 30, 25, 15))
     for topology in (Hierarchical(groups=2), ClusteredGossip(groups=2)):
         with pytest.raises(
-            CompositionError, match=rf"{type(topology).__name__}: .*an edge's clients alone.*Remedy.*Star"
+            CompositionError, match=rf"{type(topology).__name__} knows that of an edge's clients alone.*Remedy.*Star"
         ):
             atoll.simulate(job.replace(topology=topology), data, engine="inline")
     star, one_edge = (
@@ -355,14 +356,14 @@ def test_the_server_of_clusters_hears_one_device_of_each():
 
 def test_a_token_is_one_model_a_hop():
     result, model = _traffic(RandomWalk(graph=Complete(), tokens=2, hops=3))
-    assert max(row["bytes_up"] for row in result.metrics) <= 2 * 3 * model * 1.02
+    assert max(row["bytes_up"] for row in result.metrics) <= 2 * 3 * model * 1.03  # with the letters' envelopes
     assert sum(row["bytes_up"] for row in result.metrics) > 4 * 2 * 3 * model * 0.5  # it stays with probability 1/8
 
 
 def test_what_an_observer_asks_is_no_traffic_of_the_round():
     result, model = _traffic(Gossip(graph=Ring()))
     for row in result.metrics:
-        assert row["bytes_up"] == pytest.approx(8 * 2 * model, rel=0.02)
+        assert row["bytes_up"] == pytest.approx(8 * 2 * model, rel=0.03)  # with the letters' envelopes
     assert result.bytes["bytes_up"] > sum(row["bytes_up"] for row in result.metrics) + 8 * model * 0.9
 
 
@@ -388,7 +389,7 @@ def test_a_killed_run_resumes_to_the_bit(name: str, tmp_path: Any):
     learner = job.learner(data)
 
     def world(folder: Any, resume: bool) -> World:
-        from atoll.core.party import Roster
+        from atoll.core.requests.party import Roster
 
         made = World(
             data,
@@ -510,10 +511,13 @@ class _Secure(atoll.Reducer):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"reducer": _Secure()}, "_Secure combines many replies, and there is no server"),
-        ({"uplink": (TopK(0.1),)}, "stages act between clients and a server"),
-        ({"algorithm": FedPAQ(lr=0.1)}, "stages act between clients and a server"),
-        ({"aggregation": atoll.learn.EqualWeights()}, "EqualWeights says how a cohort stands for a population"),
+        ({"reducer": _Secure()}, "_Secure combines many replies, and Gossip has no server"),
+        ({"uplink": (TopK(0.1),)}, "TopK acts between clients and a server, and Gossip has no server"),
+        ({"algorithm": FedPAQ(lr=0.1)}, "QSGD of FedPAQ acts between clients and a server"),
+        (
+            {"aggregation": atoll.learn.EqualWeights()},
+            "Gossip weighs what neighbours say by its graph, and EqualWeights has another rule",
+        ),
         ({"algorithm": SufficientStatistics()}, "SufficientStatistics adds up what all clients sent"),
         (
             {"topology": Gossip(graph=EdgeList(((0, 1), (2, 3))))},
@@ -525,7 +529,7 @@ class _Secure(atoll.Reducer):
             "VRLSGD needs every client in every round",
         ),
         ({"topology": RandomWalk(tokens=2), "algorithm": Walkman()}, r"made for 1 token\(s\), and 2 walk"),
-        ({"topology": RandomWalk(), "selection": atoll.Uniform(2)}, "the walk says who is visited"),
+        ({"topology": RandomWalk(), "selection": atoll.Uniform(2)}, "RandomWalk says itself who is visited"),
         (
             {"topology": CFL(), "aggregation": atoll.learn.EqualWeights()},
             "averages the members of a cluster by examples",
@@ -534,16 +538,20 @@ class _Secure(atoll.Reducer):
         ({"topology": Cooperative(), "selection": atoll.Uniform(2)}, "mix with all their members"),
         (
             {"topology": DefKT(), "algorithm": algorithms.OutputPerturbation(base=FedAvg(), tau=1.0, sigma=1.0)},
-            "distils on its own rows without noise",
+            "distil on its own rows without noise",
         ),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anyone_is_contacted(changes: dict[str, Any], match: str):
     parts = {"topology": Gossip(graph=Ring()), "algorithm": FedAvg(lr=0.1), "selection": atoll.Everyone(), **changes}
     asked: list[Any] = []
-    job = atoll.Training(model=Linear(4, 3), rounds=2, callbacks=(asked.append,), **parts)
-    with pytest.raises(CompositionError, match=match) as caught:
+
+    def run() -> None:
+        job = atoll.Training(model=Linear(4, 3), rounds=2, callbacks=(asked.append,), **parts)
         atoll.simulate(job, islands((9, 9, 9, 9)), engine="inline")
+
+    with pytest.raises(CompositionError, match=match) as caught:
+        run()
     assert caught.value.remedy
     assert not asked
 

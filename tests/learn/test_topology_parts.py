@@ -73,7 +73,7 @@ CONFIG = {
 )
 def test_a_configuration_says_a_topology(said: Any, meant: Any):
     config = parse_config({**CONFIG, "topology": said})
-    assert config.training(object()).topology == meant
+    assert config.made().topology == meant
     assert parse_config(config.plain()).plain() == config.plain()
 
 

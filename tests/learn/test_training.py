@@ -7,10 +7,12 @@ import pytest
 from learn_toys import flat, islands
 
 import atoll
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError, QuorumError
-from atoll.learn import CustomLearner, Evaluation, Everyone, FedAvg, Patience, Schedule, StopTraining, Target, Training
+from atoll.core.federation.ending import StopRun
+from atoll.learn import CustomLearner, Evaluation, Everyone, FedAvg, Schedule, Training
 from atoll.learn.algorithms import FedNova
+from atoll.rounds import Patience, Target
 from atoll.stages import Clip
 
 SIZES = [9, 14, 20]
@@ -74,7 +76,7 @@ def test_callbacks_see_every_round_and_may_stop():
     def watch(row):
         seen.append(row["round"])
         if row["round"] == 3:
-            raise StopTraining("enough")
+            raise StopRun("enough")
 
     result = run(job(callbacks=[watch]))
     assert seen == [1, 2, 3]
@@ -82,7 +84,7 @@ def test_callbacks_see_every_round_and_may_stop():
     assert len(result.metrics) == 3
 
     def quit_silently(row):
-        raise StopTraining
+        raise StopRun
 
     assert run(job(callbacks=[quit_silently])).reason == "a callback asked to stop"
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError
 from atoll.learn.transforms import AdaGrad, Adam, ClipNorm, Momentum, Proximal, RMSProp, Transform, WeightDecay, Yogi
 from atoll.learn.transforms.base import apply_all, init_all

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.rng import Rng
 from atoll.learn.algorithm import RoundInfo
 from atoll.learn.algorithms import (
     IFCA,
@@ -25,8 +25,8 @@ from atoll.learn.algorithms import (
     Scaffold,
     Upcycled,
 )
+from atoll.learn.local.stragglers import Stragglers
 from atoll.learn.quadratic import Quadratic, minimiser, quadratics
-from atoll.learn.stragglers import Stragglers
 from atoll.learn.transforms import Momentum
 from atoll.testing import check_algorithm
 

@@ -8,13 +8,13 @@ from learn_toys import flat, islands, rows
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.reducer import Plain
+from atoll.core.federation.reducer import Plain
 from atoll.data import Islands
 from atoll.learn.aggregation import Valued
 from atoll.learn.algorithms import Scaffold
 from atoll.learn.pacing import SAFA, FedBuff, Tiered
 from atoll.learn.topology import Gossip, Hierarchical
-from atoll.runs import parse_config
+from atoll.runs import parse_config, to_job
 
 DATA = atoll.data.iid(atoll.data.digits(), parties=6, seed=0)
 SPOILED = atoll.data.corrupt(DATA, {"mislabelled": 2 / 6}, seed=1)
@@ -71,9 +71,9 @@ class Hidden(Plain):
     [
         ({"reducer": Hidden()}, "Valued sees single replies"),
         ({"pacing": FedBuff(buffer=2)}, "Valued keeps single models"),
-        ({"pacing": SAFA()}, "it aggregates over its own cache"),
+        ({"pacing": SAFA()}, "Valued keeps single models of one round's base, and SAFA has clients at work"),
         ({"pacing": Tiered(tiers=2, by="observed")}, "Valued "),
-        ({"topology": Gossip()}, "the graph's weights"),
+        ({"topology": Gossip()}, "Gossip weighs what neighbours say by its graph"),
         ({"algorithm": atoll.FedSGD()}, "does not reply with the mean update"),
     ],
 )
@@ -100,4 +100,4 @@ def test_a_configuration_names_it():
         "model": {"name": "linear", "features": 64, "outputs": 10},
         "aggregation": {"name": "Valued", "measure": "missing"},
     }
-    assert parse_config(settings).job()[0].aggregation == Valued(measure="missing")
+    assert to_job(parse_config(settings))[0].aggregation == Valued(measure="missing")

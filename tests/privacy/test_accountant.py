@@ -12,9 +12,9 @@ from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian, Laplace, Ledger, NonPrivate, SeededSecret
 from atoll.privacy import (
     Budget,
-    Loss,
+    LossTally,
     Perturbed,
-    Tally,
+    PrivacyLoss,
     cost,
     exact_delta,
     exact_epsilon,
@@ -157,7 +157,7 @@ def test_the_determinant_bound_on_generalised_linear_models():
 def test_costs_add_up_in_any_order(noises):
     events = [Gaussian(noise_multiplier=z) for z in noises] + [Laplace(epsilon=0.1), Perturbed(epsilon=0.2, count=2)]
     totals = {
-        sum((Loss.of(e) for e in order), Loss()).epsilon(DELTA)
+        sum((PrivacyLoss.of(e) for e in order), PrivacyLoss()).epsilon(DELTA)
         for order in itertools.islice(itertools.permutations(events), 6)
     }
     assert max(totals) == pytest.approx(min(totals), rel=1e-9)
@@ -170,7 +170,7 @@ def test_a_ledger_becomes_epsilons(tmp_path):
     for round_, party in enumerate(["a", "a", "b"]):
         ledger.append(Gaussian(unit="example", noise_multiplier=5.0), party, f"r{round_}")
     ledger.append(NonPrivate(what="a"), "c", "r9")
-    tally = Tally(ledger).update()
+    tally = LossTally(ledger).update()
     found = spent(Ledger(tmp_path / "ledger.jsonl"), DELTA)
     assert found == {"a": exact_epsilon(2 / 25, DELTA), "b": exact_epsilon(1 / 25, DELTA), "c": math.inf}
     ledger.append(Gaussian(noise_multiplier=5.0), "a", "r10")
@@ -178,7 +178,7 @@ def test_a_ledger_becomes_epsilons(tmp_path):
     assert tally.of("b").gaussian == pytest.approx(1 / 25)
     ledger.append(SeededSecret(), "*", "world")
     assert tally.update().seeded
-    assert Loss(math.inf).epsilon(DELTA) == math.inf
+    assert PrivacyLoss(math.inf).epsilon(DELTA) == math.inf
 
 
 def test_budgets_are_each_clients_own():
@@ -186,12 +186,12 @@ def test_budgets_are_each_clients_own():
     ledger = Ledger()
     one = Gaussian(noise_multiplier=6.0)
     planned = {"a": [one], "b": [one]}
-    assert budget.exceeded(Tally(ledger), "ab", planned) is None
+    assert budget.exceeded(LossTally(ledger), "ab", planned) is None
     ledger.append(one, "a", "1")
     ledger.append(one, "b", "1")
     assert moments_epsilon(1 / 36, DELTA) < 1 < moments_epsilon(2 / 36, DELTA)
-    assert "budget of a is epsilon=1" in str(budget.exceeded(Tally(ledger), "ab", planned))
-    assert budget.exceeded(Tally(ledger), "b", planned) is None
+    assert "budget of a is epsilon=1" in str(budget.exceeded(LossTally(ledger), "ab", planned))
+    assert budget.exceeded(LossTally(ledger), "b", planned) is None
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_budgets_are_each_clients_own():
         lambda: Budget(-1.0),
         lambda: Budget(1.0, method="guess"),
         lambda: Budget(1.0, on_excess="ask"),
-        lambda: Loss().epsilon(DELTA, "guess"),
-        lambda: Loss.of(Event()),
+        lambda: PrivacyLoss().epsilon(DELTA, "guess"),
+        lambda: PrivacyLoss.of(Event()),
         lambda: Perturbed(epsilon=0.0),
     ],
 )

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.capability import RELEASED_ONLY
 from atoll.core.errors import CompositionError
 from atoll.learn.algorithms import FedAvg, OutputPerturbation
 from atoll.learn.topology import CFL, ClusteredGossip, Cooperative, DefKT, Gossip, Hierarchical, RandomWalk, Star
@@ -22,8 +23,8 @@ PRIVATE = OutputPerturbation(base=FedAvg(lr=0.1), tau=1.0, sigma=0.5)
 class Own(Topology):
     """Somebody's own, which says nothing of privacy."""
 
-    async def run(self, fed, job, learner, data):
-        return await Star().run(fed, job, learner, data)
+    def course(self, context):
+        return Star().course(context)
 
 
 def data(noise=0.0):
@@ -48,16 +49,16 @@ def job(topology, algorithm=PRIVATE):
 
 def test_a_topology_that_does_not_say_so_refuses_a_mechanism():
     with pytest.raises(
-        CompositionError, match=r"Own does not say that a privacy mechanism is sound on it.*private = True"
+        CompositionError, match=r"Own does not say that a privacy mechanism is sound on it.*of your own that offers it"
     ):
         atoll.simulate(job(Own()), data(), engine="inline")
     assert len(atoll.simulate(job(Own(), FedAvg(lr=0.1)), data(), engine="inline").metrics) == 2
 
 
 def test_topologies_say_where_it_is_sound():
-    assert not Topology.private
-    assert not DefKT.private
-    assert all(topology.private for topology in SOUND)
+    assert RELEASED_ONLY not in Topology().offers
+    assert RELEASED_ONLY not in DefKT().offers
+    assert all(RELEASED_ONLY in topology.offers for topology in SOUND)
 
 
 @dataclass(frozen=True, kw_only=True)

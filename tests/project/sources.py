@@ -136,8 +136,14 @@ def _calls(module: Module, statement: ast.stmt) -> Iterator[Import]:
 
 
 def public_modules() -> list[str]:
-    """The root, its rooms and the modules beside them; of ``core``, every module, since the waist is imported by module."""
+    """The root, its rooms and the modules beside them; of ``core``, every module but those of messages, since the waist is imported by module."""
     rooms = [path.parent.name for path in PACKAGE.glob("[a-z]*/__init__.py") if path.parent.name != "core"]
     beside = [path.stem for path in PACKAGE.glob("[a-z]*.py")]
-    waist = [f"core.{path.stem}" for path in PACKAGE.glob("core/[a-z]*.py")] + ["core.message"]
+    files = [path for depth in ("core/[a-z]*.py", "core/[a-z]*/[a-z]*.py") for path in PACKAGE.glob(depth)]
+    waist = [
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        for path in files
+        if path.parent.name not in ("message", "sealing")
+    ]
+    waist += ["core.message"]
     return ["atoll", *sorted(f"atoll.{name}" for name in [*rooms, *beside, *waist])]

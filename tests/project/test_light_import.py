@@ -8,7 +8,19 @@ import sys
 
 import pytest
 
-HEAVY = ["torch", "pydantic", "rich", "typer", "sklearn", "scipy", "matplotlib", "pandas", "pyarrow", "jinja2", "yaml"]
+HEAVY = [
+    "torch",
+    "pydantic",
+    "rich",
+    "typer",
+    "sklearn",
+    "scipy",
+    "matplotlib",
+    "pandas",
+    "pyarrow",
+    "jinja2",
+    "ruamel",
+]
 
 PROBE = """
 import json, sys, time
@@ -49,7 +61,7 @@ def found_heavy(statement: str) -> list[str]:
 
 
 def test_the_probe_sees_a_heavy_library() -> None:
-    assert found_heavy("import yaml") == ["yaml"]
+    assert found_heavy("import ruamel.yaml") == ["ruamel"]
 
 
 TRAINING = ["atoll.learn", "atoll.torch", "atoll.devices", "atoll.stages", "atoll.report", "atoll.simulation"]
@@ -62,20 +74,20 @@ ALL_METHODS = [
 ]
 RUN = "import contextlib, io; from atoll.cli.app import run\nwith contextlib.redirect_stdout(io.StringIO()): assert run({words}) == {code}"
 JOB = """
-import atoll.runtime.work.process
+import atoll.runtime.worker.process
 from atoll.runs import parse_config
 parse_config({"data": {"source": "digits"}, "model": {"name": "logistic", "features": 64, "classes": 10}, "algorithm": "fed_prox"})
 """
 PROCESSES = {
     # A front knows keys, lines and jobs; nothing of what is trained.
-    "a site's front": ("import atoll.runtime.fronts.site", [*TRAINING, *LIBRARIES, "atoll.data.dataset", "typer"]),
-    "a server's front": ("import atoll.runtime.fronts.server", [*TRAINING, *LIBRARIES, "atoll.data.dataset", "typer"]),
-    "whoever asks a server": ("import atoll.runtime.fronts.admin", [*TRAINING, *LIBRARIES, "atoll.runs.config"]),
+    "a site's front": ("import atoll.runtime.site.site", [*TRAINING, *LIBRARIES, "atoll.data.dataset", "typer"]),
+    "a server's front": ("import atoll.runtime.server.server", [*TRAINING, *LIBRARIES, "atoll.data.dataset", "typer"]),
+    "whoever asks a server": ("import atoll.runtime.client.admin", [*TRAINING, *LIBRARIES, "atoll.runs.config"]),
     # The process of a job loads what the job names.
-    "the process of a job": (JOB, [*LIBRARIES, *ALL_METHODS, "atoll.cli", "atoll.runtime.fronts.server"]),
+    "the process of a job": (JOB, [*LIBRARIES, *ALL_METHODS, "atoll.cli", "atoll.runtime.server.server"]),
     "the digits": ("import atoll; atoll.data.digits()", ["sklearn", "scipy", "torch", "pandas", "atoll.learn"]),
     # A command loads itself, and none of the others.
-    "the version": (RUN.format(words=["--version"], code=0), ["numpy", "yaml", *TRAINING, *LIBRARIES]),
+    "the version": (RUN.format(words=["--version"], code=0), ["numpy", "ruamel", *TRAINING, *LIBRARIES]),
     "a table of no runs": (
         RUN.format(words=["runs", "--root", "none"], code=0),
         ["numpy", "asyncio", "atoll.runtime", "atoll.cli.commands.run", "atoll.runs.config", *TRAINING, *LIBRARIES],

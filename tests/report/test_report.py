@@ -14,6 +14,7 @@ from small_run import small
 
 import atoll
 from atoll.core.errors import CheckpointError, ConfigError, MissingExtraError
+from atoll.core.persistence.json_lines import as_json
 from atoll.devices.presets import mec
 from atoll.report import cite, partition_facts, write_comparison, write_report
 from atoll.report.drawing import INK, SERIES, figure
@@ -21,7 +22,6 @@ from atoll.report.facts import facts_of
 from atoll.report.page import human_bytes, verdict
 from atoll.report.taking_part import devices_figure, lorenz
 from atoll.runs import RunFolder, execute, parse_config
-from atoll.runs.records import as_json
 
 VOID = {"meta", "link", "br", "img", "input", "circle", "hr"}
 
@@ -255,7 +255,7 @@ def test_the_facts_of_a_partition_are_its_numbers() -> None:
     assert (widths == widths[0]).all()
     assert float(widths[0]).is_integer()
     assert edges[0] < islands.sizes.min() <= islands.sizes.max() < edges[-1]
-    from atoll.core.cohort import Community
+    from atoll.core.requests.cohort import Community
 
     assert partition_facts(Community([1, 2])) == {"clients": 2}
 

@@ -14,7 +14,7 @@ from atoll.learn.algorithms import FedAC
 from atoll.reproduce import Lab, Page
 from atoll.reproduce.entry import NotKept, Trained
 from atoll.reproduce.fedaq import table as judge
-from atoll.reproduce.fedaq.cells import Cell, cell, first_round, target_of
+from atoll.reproduce.fedaq.cells import FedAQCell, cell, first_round, target_of
 from atoll.reproduce.fedaq.methods import METHODS, settings
 from atoll.reproduce.fedaq.paper import BITS, COLUMNS
 from atoll.reproduce.fedaq.tasks import CONVEX, IMAGES, MLP, QUICK, small_cnn
@@ -97,7 +97,7 @@ def test_the_models_have_the_parameters_that_are_counted() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_cell_is_a_valid_configuration(task, name) -> None:
     method = METHODS[name]
-    job = parse_config(settings(method, task, 0)).training(None)
+    job = parse_config(settings(method, task, 0)).made(checking=True)
     assert job.algorithm.lr == pytest.approx(task.gamma if method.fast else task.lr)
     assert (job.algorithm.steps, job.algorithm.batch_size) == (task.steps, 50)
     quantised = method.each < 32
@@ -119,8 +119,8 @@ def test_the_first_round_that_meets_the_target() -> None:
     assert first_round(run(0.5, 0.8), 0.9) is None
 
 
-def made(name: str, *rounds: int | None, task=CONVEX) -> Cell:
-    return Cell(METHODS[name], task, rounds, tuple(0.9 for _ in rounds), 1e6)
+def made(name: str, *rounds: int | None, task=CONVEX) -> FedAQCell:
+    return FedAQCell(METHODS[name], task, rounds, tuple(0.9 for _ in rounds), 1e6)
 
 
 def test_what_a_cell_says() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll.reproduce.fedprof.found import Found
+from atoll.reproduce.fedprof.found import FedProfFound
 from atoll.reproduce.fedprof.heard import judge_divergences, judge_participation
 from atoll.reproduce.fedprof.judges import judge_ratios, judge_rounds, rounds_of
 from atoll.reproduce.fedprof.paper import GROUPS, TABLE_3, TABLE_4, table_of
@@ -117,7 +117,7 @@ def test_the_text_against_its_tables():
 def test_verdicts_on_trainings():
     for setting in (TURBINE, IMAGES):
         table = table_of(setting)
-        own = {key: Found(c.best, c.rounds, c.seconds, c.watt_hours) for key, c in table.items()}
+        own = {key: FedProfFound(c.best, c.rounds, c.seconds, c.watt_hours) for key, c in table.items()}
         claims = judge_trained(setting, own)
         assert len(claims) == 2 * (2 + 4) * 4 + 2
         assert all(claim.holds for claim in claims)
@@ -127,7 +127,7 @@ def test_verdicts_on_trainings():
             for c in judge_trained(setting, same)
             if "higher best" in c.claim or ("fewer rounds to" in c.claim and "FedProf" in c.claim)
         )
-        never = {key: Found(0.5) for key in table}
+        never = {key: FedProfFound(0.5) for key in table}
         none = judge_trained(setting, never)
         assert not any(claim.holds for claim in none)
         assert {claim.verdict for claim in none if "fewer rounds" in claim.claim} == {"undecided"}
@@ -135,25 +135,25 @@ def test_verdicts_on_trainings():
 
 
 def test_medians_count_runs_that_never_arrive():
-    runs = [Found(0.8, 5, 50.0, 1.0), Found(0.9, 7, 90.0, 2.0), Found(0.7)]
-    assert Found.median(runs) == Found(0.8, 7, 90.0, 2.0)
-    assert Found.median([*runs, Found(0.7), Found(0.7)]).rounds is None
+    runs = [FedProfFound(0.8, 5, 50.0, 1.0), FedProfFound(0.9, 7, 90.0, 2.0), FedProfFound(0.7)]
+    assert FedProfFound.median(runs) == FedProfFound(0.8, 7, 90.0, 2.0)
+    assert FedProfFound.median([*runs, FedProfFound(0.7), FedProfFound(0.7)]).rounds is None
 
 
 def test_a_median_is_told_with_the_least_and_the_most_of_its_runs():
-    runs = [Found(0.8, 5, 50.0, 1.0), Found(0.9, 7, 90.0, 2.0), Found(0.7)]
-    assert Found.median(runs).told("best", ".2f") == "0.80 (0.70 to 0.90)"
-    assert Found.median(runs).told("rounds") == "7 (5 to never)"
-    assert Found.median(runs[:1]).told("rounds") == "5"
-    assert Found(0.7).told("rounds") == "never"
+    runs = [FedProfFound(0.8, 5, 50.0, 1.0), FedProfFound(0.9, 7, 90.0, 2.0), FedProfFound(0.7)]
+    assert FedProfFound.median(runs).told("best", ".2f") == "0.80 (0.70 to 0.90)"
+    assert FedProfFound.median(runs).told("rounds") == "7 (5 to never)"
+    assert FedProfFound.median(runs[:1]).told("rounds") == "5"
+    assert FedProfFound(0.7).told("rounds") == "never"
 
 
 def test_verdicts_on_a_target_that_the_thesis_has_not():
     """All four methods of the partial group arrive later, as late, and never; without FedProf there is nothing to say."""
     own = ("partial", "FedProf", 0.1)
     cells = {
-        own: Found(0.9, 6),
-        **{("partial", m, 0.1): Found(0.8, r) for m, r in (("AFL", 9), ("FedProx", 6), ("FedAdam", None))},
+        own: FedProfFound(0.9, 6),
+        **{("partial", m, 0.1): FedProfFound(0.8, r) for m, r in (("AFL", 9), ("FedProx", 6), ("FedAdam", None))},
     }
     said = {claim.claim: claim for claim in judge_sooner(IMAGES, cells, 0.8)}
     where = "images, partial, C=0.1: FedProf against {}: fewer rounds to 0.8"
@@ -164,7 +164,7 @@ def test_verdicts_on_a_target_that_the_thesis_has_not():
     }
     assert said[where.format("FedAdam")].ours == "6 against never"
     assert all(claim.paper is None for claim in said.values())
-    better = judge_better(IMAGES, {**cells, ("partial", "FedProx", 0.1): Found(0.9, 6)})
+    better = judge_better(IMAGES, {**cells, ("partial", "FedProx", 0.1): FedProfFound(0.9, 6)})
     assert [claim.holds for claim in better] == [False, True, True]  # FedProx as good; FedAdam and AFL worse
     del cells[own]
     assert judge_sooner(IMAGES, cells, 0.8) == judge_better(IMAGES, cells) == []

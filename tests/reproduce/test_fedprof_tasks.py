@@ -137,7 +137,7 @@ def test_models():
 
 
 def test_fedprof_runs(folder, tmp_path):
-    protocol = fedprof.Protocol("gasturbine", rounds=2, seeds=1, shares=(0.2,))
+    protocol = fedprof.FedProfProtocol("gasturbine", rounds=2, seeds=1, shares=(0.2,))
     groups = {"full": ("FedAvg",), "partial": ("FedAvg-RP", "FedProx", "FedAdam")}
     trained = fedprof.runs(Lab(tmp_path / "runs"), protocol, groups)
     found = fedprof.cells("gasturbine", trained, target=-9.0)
@@ -153,7 +153,7 @@ def test_fedprof_runs(folder, tmp_path):
 
 def test_hybridfl_runs(folder, tmp_path):
     """All three methods on one drawing of devices; HybridFL's rounds are shorter, and a target is counted in federated rounds."""
-    protocol = hybrid.Protocol("aerofoil", rounds=10, drops=(0.6,), shares=(0.3,), seeds=1)
+    protocol = hybrid.HybridProtocol("aerofoil", rounds=10, drops=(0.6,), shares=(0.3,), seeds=1)
     found = hybrid.cells(Lab(tmp_path / "runs"), protocol)
     lengths = {method: found[method, 0.6, 0.3].length for method in ("FedAvg", "HierFAVG", "HybridFL")}
     assert 30.0 < lengths["HybridFL"] < min(lengths["FedAvg"], lengths["HierFAVG"])
@@ -167,14 +167,14 @@ def test_hybridfl_runs(folder, tmp_path):
 
 def test_configurations(folder):
     """What each method's configuration says."""
-    protocol = fedprof.Protocol("images", shares=(0.05,))
+    protocol = fedprof.FedProfProtocol("images", shares=(0.05,))
     assert fedprof.settings(protocol, "full", "FedAvg", 0.05, 0)["selection"] == {"name": "Uniform", "count": 50}
     assert fedprof.settings(protocol, "full", "FedAvg", 0.05, 0)["rounds"] == 300
     assert fedprof.settings(protocol, "partial", "FedProf", 0.05, 0)["selection"]["alpha"] == 10.0
     assert fedprof.settings(protocol, "partial", "FedAvg-RP", 0.05, 0)["aggregation"] == "Rescaled"
     assert fedprof.settings(protocol, "partial", "FedProx", 0.05, 0)["algorithm"]["name"] == "FedProx"
     for task, model in (("gasturbine", tasks.perceptron()), ("images", tasks.lenet())):
-        fleet = fedprof.settings(fedprof.Protocol(task), "partial", "FedProf", 0.2, 0)["devices"]
+        fleet = fedprof.settings(fedprof.FedProfProtocol(task), "partial", "FedProf", 0.2, 0)["devices"]
         profile, weights = 8 * tasks.setting_of(task).width, 4 * sum(p.numel() for p in model().parameters())
         assert profile + 256 < fleet["model_over"] < weights  # a profile in its envelope is no model, a model is one
     with pytest.raises(ConfigError, match="method='FedSGD'"):
@@ -185,7 +185,7 @@ def test_configurations(folder):
     assert len(groups) == 10
     assert parts["pacing"]["deadline"] == pytest.approx(378.0188, abs=1e-4)
     assert hybrid.system("HierFAVG", AEROFOIL, 0)["topology"]["every"] == 10
-    assert hybrid.settings(hybrid.Protocol("aerofoil"), "HierFAVG", 0.1, 0.3)["rounds"] == 600  # of the clients
+    assert hybrid.settings(hybrid.HybridProtocol("aerofoil"), "HierFAVG", 0.1, 0.3)["rounds"] == 600  # of the clients
     with pytest.raises(ConfigError, match="method='FedSGD'"):
         hybrid.system("FedSGD", AEROFOIL, 0)
 
@@ -193,7 +193,7 @@ def test_configurations(folder):
 @pytest.mark.parametrize("method", ["FedAvg-RP", "FedProf"])
 def test_participation_by_quality(folder, tmp_path, method):
     """Two seeds of two rounds of ten clients: 20 clients in all; the survey before FedProf's first round is none of them."""
-    protocol = fedprof.Protocol("gasturbine", rounds=2, seeds=2, shares=(0.2,))
+    protocol = fedprof.FedProfProtocol("gasturbine", rounds=2, seeds=2, shares=(0.2,))
     trained = fedprof.runs(Lab(tmp_path / "runs"), protocol, {"partial": (method,)})
     counted = heard.taken_part(protocol, trained["partial", method, 0.2])
     clients = kinds(tasks.islands("gasturbine"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from atoll.learn.pacing import HybridFL
-from atoll.learn.pacing.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral
+from atoll.learn.pacing.regions.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral
 from atoll.reproduce.hybridfl.pace import DRIFT, PACES, held, measured, table
 from atoll.reproduce.hybridfl.reference import limit
 from atoll.reproduce.hybridfl.setting import AEROFOIL, DIGITS

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atoll.reproduce.hybridfl.judges import Found
-from atoll.reproduce.hybridfl.protocol import LENET, SMALL, Protocol
+from atoll.reproduce.hybridfl.judges import HybridFound
+from atoll.reproduce.hybridfl.protocol import LENET, SMALL, HybridProtocol
 from atoll.reproduce.hybridfl.setting import DIGITS
 from atoll.reproduce.hybridfl.tasks import perceptron, settings
 from atoll.reproduce.hybridfl.trained import judge_trained
@@ -33,7 +33,7 @@ def test_what_configurations_say_of_the_model():
     assert made["compile"] == "always"
     assert perceptron(64)()(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
     assert "lenet" in settings(LENET, "FedAvg", 0.6, 0.3)["model"]["name"]
-    assert "lenet" in settings(Protocol("mnist"), "FedAvg", 0.6, 0.3)["model"]["name"]
+    assert "lenet" in settings(HybridProtocol("mnist"), "FedAvg", 0.6, 0.3)["model"]["name"]
     assert settings(LENET, "FedAvg", 0.6, 0.3)["compile"] == "auto"
 
 
@@ -43,10 +43,12 @@ def test_a_goal_changes_what_is_judged_and_not_what_is_trained():
     assert settings(other, "FedAvg", 0.6, 0.1) == settings(SMALL[0], "FedAvg", 0.6, 0.1)
 
 
-def cells(watt_hours: dict[str, float | None]) -> dict[tuple[str, float, float], Found]:
+def cells(watt_hours: dict[str, float | None]) -> dict[tuple[str, float, float], HybridFound]:
     rounds = {"FedAvg": 100.0, "HierFAVG": 110.0, "HybridFL": 40.0}
     return {
-        (m, 0.6, 0.1): Found(378.0, 0.9, rounds[m], rounds[m] * 378, watt_hours[m]) for m in METHODS if m in watt_hours
+        (m, 0.6, 0.1): HybridFound(378.0, 0.9, rounds[m], rounds[m] * 378, watt_hours[m])
+        for m in METHODS
+        if m in watt_hours
     }
 
 

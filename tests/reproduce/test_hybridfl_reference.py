@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll.learn.pacing.slack import ChanceConstrained, LateCount, PaperLiteral, Ratio, UncensoredOnly
+from atoll.learn.pacing.regions.slack import ChanceConstrained, LateCount, PaperLiteral, Ratio, UncensoredOnly
 from atoll.reproduce.hybridfl.grid import ESTIMATORS, judge_estimators, judge_slack, timing
 from atoll.reproduce.hybridfl.judges import (
-    Found,
+    HybridFound,
     judge_energy,
     judge_estimator,
     judge_half,
@@ -225,7 +225,7 @@ def test_slack_verdicts():
 def test_verdicts_on_trainings():
     """The thesis's own figures hold against themselves; swapped methods do not."""
     for setting, table in ((AEROFOIL, TABLE_3), (DIGITS, TABLE_4)):
-        own = {key: Found(c.length, c.best, c.rounds, c.seconds, ENERGY.get(key)) for key, c in table.items()}
+        own = {key: HybridFound(c.length, c.best, c.rounds, c.seconds, ENERGY.get(key)) for key, c in table.items()}
         claims = judge_trained(setting, own)
         assert len(claims) == {"aerofoil": 30, "mnist": 29}[setting.name]
         failed = [claim.claim for claim in claims if not claim.holds]
@@ -233,18 +233,18 @@ def test_verdicts_on_trainings():
         swap = {"HybridFL": "FedAvg", "FedAvg": "HybridFL", "HierFAVG": "HierFAVG"}
         swapped = {(swap[m], d, c): found for (m, d, c), found in own.items()}
         assert not any(claim.holds for claim in judge_trained(setting, swapped) if "sooner" in claim.claim)
-        assert judge_trained(setting, {key: Found(1.0) for key in table}) == []
+        assert judge_trained(setting, {key: HybridFound(1.0) for key in table}) == []
     never = {
-        key: replace(Found(c.length, c.best, c.rounds, c.seconds), rounds=None, seconds=None)
+        key: replace(HybridFound(c.length, c.best, c.rounds, c.seconds), rounds=None, seconds=None)
         for key, c in TABLE_4.items()
     }
     assert not any(claim.holds for claim in judge_trained(DIGITS, never) if "fewer rounds" in claim.claim)
 
 
 def test_medians_count_runs_that_never_arrive():
-    runs = [Found(1.0, 0.5), Found(2.0, 0.6, 20, 200.0, 2.0), Found(3.0, 0.7, 30, 300.0, 3.0)]
-    assert Found.median(runs) == Found(2.0, 0.6, 30.0, 300.0, 3.0)
-    assert Found.median(runs[:2]) == Found(1.5, 0.55)
+    runs = [HybridFound(1.0, 0.5), HybridFound(2.0, 0.6, 20, 200.0, 2.0), HybridFound(3.0, 0.7, 30, 300.0, 3.0)]
+    assert HybridFound.median(runs) == HybridFound(2.0, 0.6, 30.0, 300.0, 3.0)
+    assert HybridFound.median(runs[:2]) == HybridFound(1.5, 0.55)
 
 
 def test_bad_input():

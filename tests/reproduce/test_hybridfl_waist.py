@@ -8,12 +8,19 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core.clock import Outcomes
+from atoll.core.time.clock import Outcomes
 from atoll.devices import mec
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.pacing import HybridFL, Synchronous
-from atoll.learn.pacing.slack import ChanceConstrained, Forgetting, LateCount, PaperLiteral, Ratio, UncensoredOnly
+from atoll.learn.pacing.regions.slack import (
+    ChanceConstrained,
+    Forgetting,
+    LateCount,
+    PaperLiteral,
+    Ratio,
+    UncensoredOnly,
+)
 from atoll.learn.topology import Hierarchical, Star
 from atoll.reproduce.hybridfl.reference import backhaul_seconds, draw, energy, limit, region_sizes, simulate
 from atoll.reproduce.hybridfl.setting import AEROFOIL, DIGITS

@@ -31,7 +31,7 @@ def made(monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> Entry:
         return CLAIMS
 
     entry = Entry("blink", "A title", "A paper, Table 1", judged)
-    monkeypatch.setattr(registry, "names", lambda: ["blink"])
+    monkeypatch.setattr(registry, "reproductions", lambda: {"blink": "atoll.reproduce.blink"})
     monkeypatch.setitem(sys.modules, "atoll.reproduce.blink", SimpleNamespace(ENTRY=entry))
     return entry
 

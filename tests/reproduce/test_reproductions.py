@@ -14,7 +14,7 @@ import pytest
 import atoll.reproduce
 from atoll.cli import run
 from atoll.core.errors import ConfigError, DataError
-from atoll.reproduce import Claim, Entry, Interrupted, Lab, entries, entry, reproduce
+from atoll.reproduce import Claim, Entry, Interrupted, Lab, entries, find_entry, reproduce
 from atoll.reproduce.entry import Trained
 from atoll.reproduce.fedavg_mnist import paper_cnn, some_digits
 from atoll.runs import RunFolder, Stopping
@@ -29,16 +29,16 @@ def test_every_file_of_the_room_is_an_entry() -> None:
         assert made.title
         assert made.source
     with pytest.raises(ConfigError, match=r"no reproduction 'fedavg-mnst'\. Did you mean 'fedavg-mnist'"):
-        entry("fedavg-mnst")
+        find_entry("fedavg-mnst")
 
 
 def test_a_broken_entry_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     (tmp_path / "torn_page.py").write_text("raise RuntimeError('half a file')")
     (tmp_path / "empty_page.py").write_text("")
     monkeypatch.setattr(atoll.reproduce, "__path__", [*atoll.reproduce.__path__, str(tmp_path)])
-    assert entry("fedavg-mnist").name == "fedavg-mnist"
+    assert find_entry("fedavg-mnist").name == "fedavg-mnist"
     with pytest.raises(ConfigError, match=r"'torn-page' cannot be loaded: RuntimeError: half a file.*mend that module"):
-        entry("torn-page")
+        find_entry("torn-page")
     assert run(["reproduce", "torn-page"]) == ConfigError.exit_code
     capsys.readouterr()
     assert run(["reproduce", "--json"]) == 0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll.learn.pacing.bias import (
+from atoll.learn.pacing.cached.bias import (
     alternating,
     bias,
     bias_fedavg,

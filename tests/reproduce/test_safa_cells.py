@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atoll.devices.accounting import CORRECTED, RoundLog
+from atoll.devices.accounting import CORRECTED, RoundAccount
 from atoll.reproduce import Lab
 from atoll.reproduce.safa import data as rows
 from atoll.reproduce.safa.cells import METRICS, Scale, alone, efforts, pace, score, settings
 from atoll.reproduce.safa.data import ScaledAccuracy, cnn, devices, drawn, islands, svm, train_sizes
 from atoll.reproduce.safa.grid import ALGORITHMS, simulate
-from atoll.reproduce.safa.scores import PLANS, Learnt, Plan, accuracy_claims, train
+from atoll.reproduce.safa.scores import PLANS, Learnt, ScorePlan, accuracy_claims, train
 from atoll.reproduce.safa.tasks import (
     BOSTON,
     COPY_SECONDS,
@@ -81,9 +81,9 @@ def test_training_rows_are_a_share() -> None:
 
 @pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
 def test_devices_are_those_of_the_grid(task) -> None:
-    from atoll.core.clock import Plan as Request
-    from atoll.core.party import Roster
-    from atoll.core.task import Workload
+    from atoll.core.requests.party import Roster
+    from atoll.core.requests.task import Workload
+    from atoll.core.time.clock import Plan as Request
 
     members, crashes = drawn(task, 0.3, 2)
     made = devices(task.name, 0.3, 2)
@@ -148,7 +148,7 @@ def test_the_pacing_does_what_the_reference_says(tmp_path: Path, crash, fraction
     made = score(Lab(tmp_path), settings(BOSTON, "SAFA", crash, fraction, 1, rounds=40))
     members, crashes = drawn(BOSTON, crash, 1)
     wanted = simulate(BOSTON, "SAFA", fraction, members, crashes, 1, compat=False)
-    log, own = wanted.log(literal=True), RoundLog.of_rows(made.rows, 5, wanted.quota)
+    log, own = wanted.log(literal=True), RoundAccount.of_rows(made.rows, 5, wanted.quota)
     column = lambda name: [row[name] for row in made.rows]  # noqa: E731
     assert column("picked") == wanted.picked.sum(axis=1)[:40].tolist()
     assert column("undrafted") == wanted.undrafted.sum(axis=1)[:40].tolist()
@@ -189,7 +189,7 @@ def test_fully_local_training_is_one_average_of_separate_models(tmp_path: Path) 
 
 @pytest.mark.usefixtures("houses")
 def test_planned_cells(tmp_path: Path) -> None:
-    found = train(Lab(tmp_path), BOSTON, Plan(("Fully local",), (0.7,), (0.1,), seeds=2))
+    found = train(Lab(tmp_path), BOSTON, ScorePlan(("Fully local",), (0.7,), (0.1,), seeds=2))
     assert set(found) == {("Fully local", 0.7, 0.1)}
     assert len(found["Fully local", 0.7, 0.1].best) == 2
 
@@ -249,9 +249,9 @@ def test_a_scaled_task_has_fewer_rows_and_rounds_and_the_same_seconds() -> None:
 
 
 def test_a_scaled_device_needs_as_long_for_its_share() -> None:
-    from atoll.core.clock import Plan as Request
-    from atoll.core.party import Roster
-    from atoll.core.task import Workload
+    from atoll.core.requests.party import Roster
+    from atoll.core.requests.task import Workload
+    from atoll.core.time.clock import Plan as Request
 
     everyone, seconds = Roster(100).all(), []
     for count in (None, 6_000):

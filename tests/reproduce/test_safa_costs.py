@@ -8,7 +8,7 @@ import pytest
 from atoll.devices.accounting import COMPAT, CORRECTED
 from atoll.reproduce.safa.grid import (
     ALGORITHMS,
-    Cost,
+    GridCost,
     cost,
     costs,
     grid,
@@ -86,10 +86,10 @@ def test_fedcs_that_waits_as_fedavg_does_is_no_faster() -> None:  # task 3: 1615
 
 
 def test_what_a_printed_cell_may_differ() -> None:
-    assert agrees(10.0, Cost(9.0, 0.4), 2, 20)
-    assert not agrees(10.0, Cost(8.5, 0.4), 2, 20)
-    assert agrees(0.35, Cost(0.3549, 0.0), 2, 20)
-    assert not agrees(0.35, Cost(0.3551, 0.0), 2, 20)
+    assert agrees(10.0, GridCost(9.0, 0.4), 2, 20)
+    assert not agrees(10.0, GridCost(8.5, 0.4), 2, 20)
+    assert agrees(0.35, GridCost(0.3549, 0.0), 2, 20)
+    assert not agrees(0.35, GridCost(0.3551, 0.0), 2, 20)
 
 
 def test_the_tables_own_futility() -> None:

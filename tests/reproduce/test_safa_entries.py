@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from atoll.reproduce import Lab, entry, reproduce
+from atoll.reproduce import Lab, find_entry, reproduce
 
 
 @pytest.mark.parametrize("task", ["boston", "mnist", "kdd"])
 def test_entries_are_found(task: str) -> None:
-    found = entry(f"safa-{task}")
+    found = find_entry(f"safa-{task}")
     assert found.name == f"safa-{task}"
     assert "ATOLL_DATA" in found.needs
     assert ("scaled down to 6000 training and 2000 test rows and 20 rounds" in found.title) is (task == "mnist")

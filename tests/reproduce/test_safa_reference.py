@@ -14,7 +14,7 @@ from atoll.devices.accounting import (
     COMPAT,
     CORRECTED,
     Accounting,
-    RoundLog,
+    RoundAccount,
     effective_update_ratio,
     expected_effective_updates,
     expected_futility,
@@ -29,9 +29,11 @@ from atoll.reproduce.safa.tasks import BOSTON, COPY_SECONDS, KDD, LAG, MNIST, TA
 RNG = np.random.default_rng
 
 
-def log_of(copies=(1,), taken=(0.0,), asked=(0.0,), unmet=(False,)) -> RoundLog:
+def log_of(copies=(1,), taken=(0.0,), asked=(0.0,), unmet=(False,)) -> RoundAccount:
     zeros = np.zeros(len(copies))
-    return RoundLog(10, np.array(copies), zeros, np.array(taken), np.array(asked), np.array(unmet), zeros, zeros, zeros)
+    return RoundAccount(
+        10, np.array(copies), zeros, np.array(taken), np.array(asked), np.array(unmet), zeros, zeros, zeros
+    )
 
 
 def always(alive: list[list[int]]) -> Crashes:
@@ -194,7 +196,7 @@ def test_a_log_of_records() -> None:
         {"synchronised": 3, "picked": 2, "slowest_picked": 7.5, "version_variance": 0.25, "wasted": 1.5, "selected": 4},
         {"synchronised": 0, "picked": 0, "slowest_picked": None, "version_variance": 0.0, "wasted": 0.0, "selected": 4},
     ]
-    log = RoundLog.of_rows(rows, 4, 2)
+    log = RoundAccount.of_rows(rows, 4, 2)
     assert log.copies.tolist() == [3, 0]
     assert log.unmet.tolist() == [False, True]
     assert CORRECTED.lengths(log, 0.5, 20.0).tolist() == [9.0, 20.0]
@@ -202,13 +204,13 @@ def test_a_log_of_records() -> None:
     assert futility(log) == 1.5 / 8
     for row in rows:
         row["begun"] = 3.0
-    assert futility(RoundLog.of_rows(rows, 4, 2)) == 1.5 / 6
+    assert futility(RoundAccount.of_rows(rows, 4, 2)) == 1.5 / 6
     with pytest.raises(DataError, match="waiting='asked' needs what failing clients would have taken"):
         COMPAT["FedCS"].lengths(log, 0.5, 20.0)
     with pytest.raises(DataError, match="records without synchronised"):
-        RoundLog.of_rows([rows[0], {k: v for k, v in rows[0].items() if k != "synchronised"}], 4, 2)
+        RoundAccount.of_rows([rows[0], {k: v for k, v in rows[0].items() if k != "synchronised"}], 4, 2)
     with pytest.raises(DataError, match="no records"):
-        RoundLog.of_rows([], 4, 2)
+        RoundAccount.of_rows([], 4, 2)
 
 
 def test_a_log_of_synchronous_rounds() -> None:
@@ -216,7 +218,7 @@ def test_a_log_of_synchronous_rounds() -> None:
         {"synchronised": 3, "replied": n, "wasted": 3.0 - n, "selected": 3, "t_start": t, "t_end": t + s}
         for n, t, s in ((3, 0.0, 7.0), (2, 7.0, 20.0))
     ]
-    log = RoundLog.of_rows(rows, 6, 3)
+    log = RoundAccount.of_rows(rows, 6, 3)
     assert COMPAT["FedAvg"].lengths(log, 0.5, 20.0).tolist() == [7 + 1.5, 20 + 3.0]
     assert CORRECTED.lengths(log, 0.0, 20.0).tolist() == [7.0, 20.0]
     assert (effective_update_ratio(log), futility(log)) == (2.5 / 6, 1 / 6)
@@ -274,7 +276,7 @@ def traces(task, crash: float, count: int = 20, rounds: int | None = None):
         trace = draw_crashes(rounds or task.rounds, task.clients, crash, rng)
         log = safa(trace, rng.random(task.clients) + 0.1, 0.3, LAG).log()
         columns = {n: v[LAG + 1 :] for n, v in vars(log).items() if n != "clients"}
-        yield RoundLog(clients=log.clients, **columns)
+        yield RoundAccount(clients=log.clients, **columns)
 
 
 @pytest.mark.parametrize("crash", [0.1, 0.3, 0.5, 0.7])

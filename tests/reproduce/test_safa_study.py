@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.core.clock import Plan as Request
-from atoll.core.party import Roster
-from atoll.core.task import Workload
-from atoll.learn.history import History
-from atoll.reproduce import Lab, entry
+from atoll.core.requests.party import Roster
+from atoll.core.requests.task import Workload
+from atoll.core.time.clock import Plan as Request
+from atoll.reproduce import Lab, find_entry
 from atoll.reproduce.safa.data import train_sizes
-from atoll.reproduce.safa.study import Cell, Plan, compared, study, target_of
+from atoll.reproduce.safa.study import SafaCell, StudyPlan, compared, study, target_of
 from atoll.reproduce.safa.study_claims import claims
 from atoll.reproduce.safa.study_data import DIGITS, FIFTH, STUDIED, devices, islands, members
 from atoll.reproduce.safa.study_methods import COMPAT_TIME, METHODS, PUBLISHED, SAME, pace, settings
 from atoll.reproduce.safa.study_runs import WINDOW, Run, Settled, measured, settled, trained
 from atoll.reproduce.safa.tasks import KDD
+from atoll.rounds.history import History
 from atoll.runs import parse_config
 
 
@@ -74,10 +74,10 @@ def test_another_rate_is_another_run() -> None:
     slow, fast = (settings("boston", "SAFA", 0.3, 0.1, 2, 7, rate=rate) for rate in (1.0, 10.0))
     assert fast["algorithm"]["lr"] == pytest.approx(10 * slow["algorithm"]["lr"])
     assert fast["name"] == slow["name"] + "-rate-10"
-    assert [str(cell) for cell in Plan("boston", 5, (0.3,), (0.1,), rate=10.0).cells] == [
+    assert [str(cell) for cell in StudyPlan("boston", 5, (0.3,), (0.1,), rate=10.0).cells] == [
         "boston cr 0.3 C 0.1 rate x 10"
     ]
-    assert str(Cell("boston", 0.3, 0.1)) == "boston cr 0.3 C 0.1"
+    assert str(SafaCell("boston", 0.3, 0.1)) == "boston cr 0.3 C 0.1"
 
 
 def test_a_note_to_go_on_is_no_download_but_as_published() -> None:
@@ -151,7 +151,7 @@ def test_columns_of_records() -> None:
 def test_verdicts() -> None:
     """One cell where everyone is faster, one where seeds differ, one where one never comes, one where neither does."""
     slow, fast, never = [1] * 9 + [0] * 11, [1] * 3 + [0] * 7, [1] * 9
-    cells = [Cell("boston", cr, 0.5) for cr in (0.1, 0.3, 0.5, 0.7)]
+    cells = [SafaCell("boston", cr, 0.5) for cr in (0.1, 0.3, 0.5, 0.7)]
     pairs = [([fast, fast], [slow, slow]), ([fast, slow], [slow, fast]), ([never, slow], [fast, fast]), ([never] * 2, [never] * 2)]  # fmt: skip
     found = {}
     for cell, (mine, theirs) in zip(cells, pairs, strict=True):
@@ -179,22 +179,22 @@ def test_the_tables_time_is_another_clock_of_the_same_rounds(tmp_path: Path) -> 
 
 
 def test_a_study_is_kept_and_judged(tmp_path: Path) -> None:
-    plan = Plan("digits", 6, (0.3,), (0.3,), 1)
+    plan = StudyPlan("digits", 6, (0.3,), (0.3,), 1)
     found = study(Lab(tmp_path), [plan])
-    assert set(found) == {(Cell("digits", 0.3, 0.3), method) for method in METHODS}
+    assert set(found) == {(SafaCell("digits", 0.3, 0.3), method) for method in METHODS}
     folders = sorted(tmp_path.iterdir())
     again = study(Lab(tmp_path), [plan])
     assert sorted(tmp_path.iterdir()) == folders
     for key in found:
         assert (found[key][0][0].losses == again[key][0][0].losses).all()
     # FedAvg set the target, and meets it.
-    run, target = found[Cell("digits", 0.3, 0.3), "FedAvg"][0]
+    run, target = found[SafaCell("digits", 0.3, 0.3), "FedAvg"][0]
     assert run.until(target)["rounds"] <= 6
 
 
 def test_the_entry_runs_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ATOLL_DATA", raising=False)
-    assert entry("safa-study").run is claims
+    assert find_entry("safa-study").run is claims
     made = claims(Lab(tmp_path), True)
     assert len(made) == 12 + 11 + 14
     assert all(claim.note for claim in made)

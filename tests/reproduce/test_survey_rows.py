@@ -35,7 +35,7 @@ from atoll.learn.algorithms import (
     SparseTernary,
     Walkman,
 )
-from atoll.reproduce.survey.row import Row
+from atoll.reproduce.survey.row import SurveyRow
 from atoll.reproduce.survey.table import families, rows
 from atoll.testing import check_algorithm
 
@@ -61,21 +61,21 @@ FOLLOWED = (
 FOUND_ELSEWHERE = {"FedAvg T=1"}
 
 
-def _name(row: Row) -> str:
+def _name(row: SurveyRow) -> str:
     return row.name.replace(" ", "-")
 
 
-def _param(row: Row, always: bool) -> Any:
+def _param(row: SurveyRow, always: bool) -> Any:
     return pytest.param(row, id=_name(row), marks=() if always else pytest.mark.slow)
 
 
-def _first(row: Row) -> bool:
+def _first(row: SurveyRow) -> bool:
     """Of a kind that has no quick row, and no other test of its convergence."""
     kind = type(row.algorithm)
     return row is FIRST[kind] and kind not in QUICK and not issubclass(kind, LONG)
 
 
-def _always(row: Row) -> bool:
+def _always(row: SurveyRow) -> bool:
     if type(row.algorithm) in FOLLOWED or row.name in FOUND_ELSEWHERE:
         return False
     return row.quick or _first(row)
@@ -83,14 +83,14 @@ def _always(row: Row) -> bool:
 
 # `atoll reproduce survey-quadratics` has all of them.
 @pytest.mark.parametrize("row", [_param(row, _always(row)) for row in ROWS])
-def test_the_gap_is_the_reference(row: Row) -> None:
+def test_the_gap_is_the_reference(row: SurveyRow) -> None:
     # Where each number comes from stands in the row (`origin`); by default it is Specification of the survey, section 14.
     value = row.run()
     assert row.holds(value), f"{row.name}: {value:.6g}, stated: {row.stated()}"
 
 
 @pytest.mark.parametrize("row", METHODS, ids=_name)
-def test_the_contract_holds(row: Row) -> None:
+def test_the_contract_holds(row: SurveyRow) -> None:
     check_algorithm(row.algorithm, descends=row.descends)
 
 
@@ -98,7 +98,7 @@ def test_the_contract_holds(row: Row) -> None:
 @pytest.mark.parametrize(
     "row", [_param(row, not isinstance(row.algorithm, AndersonADMM | FastADMM | DANE | FedNL)) for row in KINDS]
 )
-def test_one_by_one_and_in_blocks_are_the_same(row: Row) -> None:
+def test_one_by_one_and_in_blocks_are_the_same(row: SurveyRow) -> None:
     torch = pytest.importorskip("torch")
     data = atoll.data.dirichlet(atoll.data.digits(), parties=4, alpha=0.5, seed=1)
 
@@ -124,7 +124,7 @@ def test_a_row_that_is_wrong_does_not_hold() -> None:
     row = next(row for row in ROWS if row.name == "FedAvg T=1")
     assert row.holds(2.69e-4)
     assert not row.holds(2.72e-4)
-    assert not Row(name="x", algorithm=row.algorithm, below=1e-9).holds(1e-8)
-    assert not Row(name="x", algorithm=row.algorithm, reference=2.0, factor=3.0).holds(6.1)
-    assert Row(name="x", algorithm=row.algorithm, diverges=True).holds(float("inf"))
-    assert not Row(name="x", algorithm=row.algorithm, diverges=True).holds(1.0)
+    assert not SurveyRow(name="x", algorithm=row.algorithm, below=1e-9).holds(1e-8)
+    assert not SurveyRow(name="x", algorithm=row.algorithm, reference=2.0, factor=3.0).holds(6.1)
+    assert SurveyRow(name="x", algorithm=row.algorithm, diverges=True).holds(float("inf"))
+    assert not SurveyRow(name="x", algorithm=row.algorithm, diverges=True).holds(1.0)

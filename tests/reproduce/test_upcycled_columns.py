@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from atoll.core.errors import DataError
-from atoll.reproduce import Lab, entry
-from atoll.reproduce.upcycled.cells import Protocol, settings
+from atoll.reproduce import Lab, find_entry
+from atoll.reproduce.upcycled.cells import UpcycledProtocol, settings
 from atoll.reproduce.upcycled.columns import COLUMNS, divided, encode, islands, model, vocabulary
-from atoll.reproduce.upcycled.methods import Method
+from atoll.reproduce.upcycled.methods import UpcycledMethod
 
-TINY = Protocol(late=0.9, rounds=2, seeds=1, epochs=2, rows=1500)
+TINY = UpcycledProtocol(late=0.9, rounds=2, seeds=1, epochs=2, rows=1500)
 
 
 def _idx(array: np.ndarray) -> bytes:
@@ -98,7 +98,7 @@ def test_the_recurrent_model_is_pytorchs_lstm_with_the_weights_that_it_is_given(
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_a_cell_runs(folder, tmp_path, kind):
     run = Lab(tmp_path / "lab").train(
-        settings(Method("FedAvg", "upcycled", 0.1, 0.3), kind, TINY, tuning=False, seed=0)
+        settings(UpcycledMethod("FedAvg", "upcycled", 0.1, 0.3), kind, TINY, tuning=False, seed=0)
     )
     assert [row["selected"] for row in run.rows] == [15, 0, 15, 0]
     right = run.last() * len(islands(kind, rows=1500).test)
@@ -106,13 +106,15 @@ def test_a_cell_runs(folder, tmp_path, kind):
 
 
 def test_the_lstm_learns(folder, tmp_path):
-    longer = Protocol(late=0.0, rounds=6, seeds=1, epochs=3, rows=800)
-    run = Lab(tmp_path / "lab").train(settings(Method("FedAvg", "base", 0.3), "tweets", longer, tuning=False, seed=0))
+    longer = UpcycledProtocol(late=0.0, rounds=6, seeds=1, epochs=3, rows=800)
+    run = Lab(tmp_path / "lab").train(
+        settings(UpcycledMethod("FedAvg", "base", 0.3), "tweets", longer, tuning=False, seed=0)
+    )
     assert run.last() > 0.9
 
 
 def test_the_entry_judges_what_it_ran(folder, tmp_path):
-    claims = {claim.claim: claim for claim in entry("upcycled-columns").run(Lab(tmp_path / "lab"), True)}
+    claims = {claim.claim: claim for claim in find_entry("upcycled-columns").run(Lab(tmp_path / "lab"), True)}
     assert claims["Upcycled-FedAvg is better than FedAvg on our FEMNIST, qmnist"].paper == "81.38 -> 82.10"
 
 

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.reproduce import Lab, NotKept, Page, entry
-from atoll.reproduce.upcycled.cells import Cell, Protocol, cell, settings, tuned
+from atoll.reproduce import Lab, NotKept, Page, find_entry
+from atoll.reproduce.upcycled.cells import UpcycledCell, UpcycledProtocol, cell, settings, tuned
 from atoll.reproduce.upcycled.data import KINDS, divided, islands
 from atoll.reproduce.upcycled.judges import judge_bases, judge_gains, judge_level
-from atoll.reproduce.upcycled.methods import BASES, Method, algorithm, tries
+from atoll.reproduce.upcycled.methods import BASES, UpcycledMethod, algorithm, tries
 from atoll.reproduce.upcycled.model import logistic
-from atoll.reproduce.upcycled.pairs import Pair, decided, over_populations
+from atoll.reproduce.upcycled.pairs import PairedCells, decided, over_populations
 from atoll.reproduce.upcycled.private import Trial
 from atoll.reproduce.upcycled.table import table
 from atoll.reproduce.upcycled_table1 import _PAPER as TABLE_1
 from atoll.reproduce.upcycled_table3 import _PAPER as TABLE_3
 from atoll.runs import parse_config
 
-TINY = Protocol(late=0.9, rounds=4, seeds=2, tuning_seeds=1, epochs=2, rows=60)
+TINY = UpcycledProtocol(late=0.9, rounds=4, seeds=2, tuning_seeds=1, epochs=2, rows=60)
 
 
 class Plain(Lab):
@@ -70,7 +70,7 @@ def test_a_base_and_its_upcycled_version_have_the_same_grid():
             assert made.rounds == (8 if method.way == "upcycled" else 4)
             # Tuned at the table's own number of rounds.
             assert parse_config(settings(method, "iid", TINY, tuning=True, seed=0)).rounds == made.rounds
-    inner = algorithm(Method("FedAvg", "server", 0.1, 0.5), 0.3)["base"]
+    inner = algorithm(UpcycledMethod("FedAvg", "server", 0.1, 0.5), 0.3)["base"]
     assert inner["server_lr"] == 1.5
     assert inner["stragglers"] == {"probability": 0.3}
 
@@ -107,7 +107,7 @@ def test_the_rule_of_selection_is_the_best_mean_on_validation_rows_and_cells_are
 
 
 def test_personal_models_are_measured_on_the_clients_own_test_rows(tmp_path: Path):
-    method = Method("pFedMe", "base", 0.03)
+    method = UpcycledMethod("pFedMe", "base", 0.03)
     made = logistic("0,0", rows=60)
     total = sum(made.tests.sizes)
     row = Lab(tmp_path).train(settings(method, "0,0", TINY, tuning=False, seed=0)).rows[-1]
@@ -169,7 +169,7 @@ def test_a_table_judges_what_it_ran_and_writes_its_page(tmp_path: Path):
     assert again["Upcycled-FedAvg is better than FedAvg on Syn(iid)"] == one
     assert again["Upcycled-FedProx is better than FedProx on Syn(iid)"].verdict == "not run"
     # The page has each of them, with its verdict.
-    page = Page(tmp_path / "page.md", entry("upcycled-table1"))
+    page = Page(tmp_path / "page.md", find_entry("upcycled-table1"))
     page.write({"name": "upcycled-table1", "claims": [claim.plain() for claim in again.values()]})
     lines = page.file.read_text(encoding="utf-8").splitlines()
     for claim in again.values():
@@ -223,9 +223,9 @@ def test_several_populations_are_decided_by_seeds():
 
 
 def test_bases_are_held_against_the_papers_accuracies():
-    near, far = (Cell(Method("A", "base", 0.1), np.array([value]), 0.0) for value in (0.51, 0.47))
+    near, far = (UpcycledCell(UpcycledMethod("A", "base", 0.1), np.array([value]), 0.0) for value in (0.51, 0.47))
     said = judge_level(
-        {("A", "x"): Pair(near, near), ("A", "y"): Pair(far, far)},
+        {("A", "x"): PairedCells(near, near), ("A", "y"): PairedCells(far, far)},
         dict.fromkeys([("A", "x"), ("A", "y")], (50.0, 60.0)),
     )
     assert (said.ours, said.holds) == ("1/2", False)
@@ -244,7 +244,7 @@ def test_private_trials_spend_what_they_say(tmp_path: Path):
         found = spent(Ledger(next(run.folder.path.rglob("ledger.jsonl"))), 1e-5, "moments")
         assert len(found) == 30
         assert max(found.values()) == pytest.approx(300.0, rel=1e-6)
-    (_, compared) = entry("upcycled-privacy").run(Lab(tmp_path / "quick"), True)
+    (_, compared) = find_entry("upcycled-privacy").run(Lab(tmp_path / "quick"), True)
     assert compared.verdict == "undecided"  # two seeds do not say what noise is
-    assert entry("upcycled-privacy").run(Lab(tmp_path / "quick", kept=True), True)[1] == compared
-    assert entry("upcycled-privacy").run(Lab(tmp_path / "nothing", kept=True), True)[1].verdict == "not run"
+    assert find_entry("upcycled-privacy").run(Lab(tmp_path / "quick", kept=True), True)[1] == compared
+    assert find_entry("upcycled-privacy").run(Lab(tmp_path / "nothing", kept=True), True)[1].verdict == "not run"

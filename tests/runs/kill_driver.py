@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from atoll.cli import run
-from atoll.runs import RunFolder, load_config
-from atoll.runs.records import as_json
+from atoll.core.persistence.json_lines import as_json
+from atoll.runs import RunFolder, load_config, to_job
 
 
 def die() -> None:
@@ -86,12 +86,12 @@ def outcome(config: str, folder: Path, kills: list[dict[str, Any]]) -> dict[str,
 
 def main(config: str, work: Path, seed: int, cases: int) -> None:
     # What children would load each for themselves.
-    load_config(config).job()
+    to_job(load_config(config))
     for module in (
         "cli.commands.run",
-        "learn.course",
-        "learn.phases",
-        "learn.rounds",
+        "learn.server.measures",
+        "learn.server.phases",
+        "learn.server.rounds",
         "report.partition",
         "simulation",
     ):

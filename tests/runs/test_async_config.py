@@ -17,7 +17,7 @@ from atoll.learn.pacing import (
     PolynomialStaleness,
     Tiered,
 )
-from atoll.runs.config import parse_config
+from atoll.runs.config import parse_config, to_job
 from atoll.runs.registries import registry
 
 
@@ -48,7 +48,7 @@ def said(pacing: Any) -> dict[str, Any]:
 )
 def test_it_is_made_written_down_and_run(pacing: Any, made: Any):
     config = parse_config(said(pacing))
-    job, data = config.job()
+    job, data = to_job(config)
     assert job.pacing == made
     assert parse_config(config.plain()).plain() == config.plain()
     result = atoll.simulate(job, data, devices=config.devices.build("devices"))

@@ -9,9 +9,9 @@ import pytest
 
 import atoll
 from atoll.core.errors import ConfigError
-from atoll.core.party import Roster
+from atoll.core.requests.party import Roster
 from atoll.devices import Fleet, planned, safa
-from atoll.runs.config import json_schema, parse_config
+from atoll.runs.config import json_schema, parse_config, to_job
 from atoll.runs.registries import registry
 
 BASE = {
@@ -24,7 +24,7 @@ WHOLE = {
     "compute": {"name": "Cycles", "hertz": {"name": "Normal", "mean": 1e9, "std": 1e8, "low": 1e8}},
     "link": {"name": "Shannon", "bandwidth": [1e6] * 10},
     "trace": {
-        "name": "Generated",
+        "name": "GeneratedTrace",
         "crash": {"name": "ByRegion", "values": {"a": 0.1, "b": {"name": "Normal", "mean": 0.4, "std": 0.1}}},
     },
     "availability": {"name": "Windows", "windows": [[0, 1.0, 2.0]]},
@@ -56,7 +56,7 @@ def test_a_fleet_is_made_and_written_down(said):
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        ({"name": "safa", "crash": 1.3}, r"crash=1.3 is no probability.*devices \(Generated\)"),
+        ({"name": "safa", "crash": 1.3}, r"crash=1.3 is no probability.*devices \(GeneratedTrace\)"),
         ({"name": "safa", "task": "minst"}, r"devices.task='minst' should be 'boston', 'mnist' or 'kdd'"),
         ({"name": "flete"}, "devices.name='flete' is no device model. Did you mean 'Fleet'"),
         ({"name": "safa", "crash": {"name": "Norml"}}, r"^devices.crash.name='Norml' is no distribution. Did you mean 'Normal'"),
@@ -82,13 +82,13 @@ def test_all_parts_of_devices_are_configurable():
 
 def test_a_run_with_devices_and_a_recorded_trace_takes_the_same_time(tmp_path):
     path = safa(crash=0.4, seed=3).record(3, 10).save(tmp_path / "trace.npz")
-    drawn = {"name": "Fleet", "trace": {"name": "Generated", "crash": 0.4, "seed": 3}}
+    drawn = {"name": "Fleet", "trace": {"name": "GeneratedTrace", "crash": 0.4, "seed": 3}}
     replayed = {"name": "Fleet", "trace": {"name": "load_trace", "path": str(path)}}
     whole = devices(drawn).devices.build("devices").recorded(3, 10).save(tmp_path / "fleet.npz")
     rows = []
     for said in (drawn, replayed, {"name": "load_fleet", "path": str(whole)}):
         config = devices(said)
-        training, islands = config.job()
+        training, islands = to_job(config)
         result = atoll.simulate(training, islands, devices=config.devices.build("devices"))
         rows.append([(row["clock"], row["replied"]) for row in result.metrics])
     assert rows[0] == rows[1] == rows[2]

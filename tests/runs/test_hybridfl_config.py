@@ -9,8 +9,8 @@ import pytest
 import atoll
 from atoll.core.errors import AtollError
 from atoll.learn.pacing import HybridFL
-from atoll.learn.pacing.slack import ChanceConstrained, Forgetting
-from atoll.runs.config import parse_config
+from atoll.learn.pacing.regions.slack import ChanceConstrained, Forgetting
+from atoll.runs.config import parse_config, to_job
 
 SLACK = {"name": "ChanceConstrained", "delta": 0.2, "base": {"name": "Forgetting", "memory": 0.8}}
 
@@ -30,7 +30,7 @@ def said(slack: Any = SLACK, **more: Any) -> dict[str, Any]:
 
 def test_it_is_made_written_down_and_run():
     config = parse_config(said())
-    job, data = config.job()
+    job, data = to_job(config)
     assert job.pacing == HybridFL(deadline=400.0, slack=ChanceConstrained(delta=0.2, base=Forgetting(memory=0.8)))
     assert parse_config(config.plain()).plain() == config.plain()
     rows = atoll.simulate(job, data, devices=config.devices.build("devices")).metrics

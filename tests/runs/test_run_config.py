@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError, DataError
-from atoll.runs import KINDS, RunConfig, json_schema, parse_config, register, to_job, yaml
+from atoll.core.rooms import part_kinds
+from atoll.runs import json_schema, parse_config, register, registry, to_job, yaml
 
 WRONG = [
     ({"algorithm": {"name": "FedAvg", "learnig_rate": 0.1}}, r"algorithm\.learnig_rate=0\.1 .* Did you mean 'lr'\?"),
@@ -42,14 +43,20 @@ WRONG = [
     ),
     ({"aggregation": {"name": "Renormalised", "x": 1}}, r"aggregation\.x=1 is not a setting"),
     (
-        {"evaluation": {"metrics": ["TopKK"]}},
-        r"evaluation\.metrics\[0\]\.name='TopKK' is no metric\. Did you mean 'TopK'\?",
+        {"evaluation": {"metrics": ["TopKAccuracyy"]}},
+        r"evaluation\.metrics\[0\]\.name='TopKAccuracyy' is no metric\. Did you mean 'TopKAccuracy'\?",
     ),
-    ({"evaluation": {"metrics": [{"name": "TopK", "kk": 3}]}}, r"evaluation\.metrics\[0\]\.kk=3 .* Did you mean 'k'\?"),
-    ({"evaluation": {"metrics": [{"name": "TopK", "k": 1.5}]}}, r"metrics\[0\]\.k=1\.5 should be a valid integer"),
+    (
+        {"evaluation": {"metrics": [{"name": "TopKAccuracy", "kk": 3}]}},
+        r"evaluation\.metrics\[0\]\.kk=3 .* Did you mean 'k'\?",
+    ),
+    (
+        {"evaluation": {"metrics": [{"name": "TopKAccuracy", "k": 1.5}]}},
+        r"metrics\[0\]\.k=1\.5 should be a valid integer",
+    ),
     ({"evaluation": {"metrics": ["Accuracy", "Confusion"]}}, r"evaluation\.metrics\[1\]\.classes is missing"),
-    ({"evaluation": {"metrics": "TopK"}}, r"evaluation\.metrics='TopK' should be a valid list"),
-    ({"evaluation": {"metrics": [{"name": "TopK", "k": 0}]}}, r"evaluation\.metrics\[0\]\.k=0"),
+    ({"evaluation": {"metrics": "TopKAccuracy"}}, r"evaluation\.metrics='TopKAccuracy' should be a valid list"),
+    ({"evaluation": {"metrics": [{"name": "TopKAccuracy", "k": 0}]}}, r"evaluation\.metrics\[0\]\.k=0"),
     ({"evaluation": {"every": 0}}, r"evaluation\.every=0, clients_every=None"),
     ({"algorithm": {"name": "FedAvg", "lr": -1.0}}, r"algorithm\.lr=-1\.0"),
     ({"uplink": ["Clip", {"name": "Clip", "bound": 0}]}, r"uplink\[1\]\.bound=0"),
@@ -133,10 +140,10 @@ def test_a_data_set_wants_a_partition_and_a_population_none(settings: dict[str, 
     with pytest.raises(
         ConfigError, match=r"iris is one data set, not yet divided among clients \(in data\.partition\)"
     ):
-        parse_config({**settings, "data": {"source": "iris"}}).job()
+        to_job(parse_config({**settings, "data": {"source": "iris"}}))
     data = {"source": {"name": "synthetic_iid"}, "partition": {"name": "iid", "parties": 3}}
     with pytest.raises(ConfigError, match=r"synthetic_iid brings its clients along \(in data\.partition\)"):
-        parse_config({**settings, "data": data}).job()
+        to_job(parse_config({**settings, "data": data}))
 
 
 def test_names_are_forgiving_and_settings_are_those_of_python(settings: dict[str, Any]) -> None:
@@ -148,13 +155,13 @@ def test_names_are_forgiving_and_settings_are_those_of_python(settings: dict[str
     assert made.algorithm.name == "FedAvg"
 
 
-def test_every_setting_of_a_training_can_be_configured() -> None:
+def test_every_setting_of_a_training_can_be_configured(settings: dict[str, Any]) -> None:
     fields = {f.name for f in dataclasses.fields(atoll.Training)}
-    assert fields - {"callbacks"} <= set(RunConfig.model_fields)
+    assert fields - {"callbacks"} <= set(type(parse_config(settings)).model_fields)
 
 
 def test_the_defaults_are_those_of_python(settings: dict[str, Any]) -> None:
-    job, _ = parse_config({k: settings[k] for k in ("data", "model")}).job()
+    job, _ = to_job(parse_config({k: settings[k] for k in ("data", "model")}))
     plain = atoll.Training(model=job.model)
     for field in dataclasses.fields(atoll.Training):
         assert getattr(job, field.name) == getattr(plain, field.name), field.name
@@ -163,7 +170,7 @@ def test_the_defaults_are_those_of_python(settings: dict[str, Any]) -> None:
 def test_corruptions_spoil_their_share_of_the_clients(settings: dict[str, Any]) -> None:
     spoil = [{"name": "Noise", "share": 0.5, "sigma": 2.0}, {"name": "Mislabel", "share": 0.34}]
     made = parse_config({**settings, "data": {**settings["data"], "corruptions": spoil}})
-    assert made.job()[1].tags.counts() == {"noise": 3, "mislabelled": 2}
+    assert to_job(made)[1].tags.counts() == {"noise": 3, "mislabelled": 2}
 
 
 def test_a_round_trip_through_yaml_changes_nothing(settings: dict[str, Any]) -> None:
@@ -179,7 +186,7 @@ def test_a_round_trip_through_yaml_changes_nothing(settings: dict[str, Any]) -> 
     made = parse_config(full)
     again = parse_config(yaml.parse(made.to_yaml(), "again"))
     assert again == made
-    assert again.job()[0] == made.job()[0]
+    assert to_job(again)[0] == to_job(made)[0]
     assert again.digest() == made.digest()
 
 
@@ -208,7 +215,7 @@ def test_the_digest_tells_runs_apart_and_ignores_their_names(settings: dict[str,
     made = parse_config(settings)
     assert parse_config({**settings, "name": "other", "folder": "x"}).digest() == made.digest()
     assert parse_config({**settings, "seed": 1}).digest() != made.digest()
-    assert made.differences(parse_config({**settings, "seed": 1, "rounds": 9})) == ["rounds", "seed"]
+    assert made.differences(parse_config({**settings, "seed": 1, "rounds": 9})) == ["seed", "rounds"]
 
 
 def test_registering_a_class_once_makes_it_configurable(settings: dict[str, Any]) -> None:
@@ -217,34 +224,34 @@ def test_registering_a_class_once_makes_it_configurable(settings: dict[str, Any]
     register("algorithm", "Halved", Halved)
     try:
         made = parse_config({**settings, "algorithm": {"name": "halved", "share": 0.25, "lr": 0.2}})
-        assert made.job()[0].algorithm == Halved(share=0.25, lr=0.2)
+        assert to_job(made)[0].algorithm == Halved(share=0.25, lr=0.2)
         with pytest.raises(ConfigError, match=r"algorithm\.shar=0\.2 is not a setting\. Did you mean 'share'\?"):
             parse_config({**settings, "algorithm": {"name": "Halved", "shar": 0.2}})
         with pytest.raises(ConfigError, match="there is already a algorithm 'Halved'"):
             register("algorithm", "Halved", atoll.FedSGD)
     finally:
-        KINDS["algorithm"].extra.pop("Halved")
+        registry("algorithm").extra.pop("Halved")
     with pytest.raises(ConfigError, match=r"no kind of part 'algoritm'\. Did you mean 'algorithm'\?"):
         register("algoritm", "Halved", Halved)
 
 
 def test_metrics_and_the_aggregation_are_those_of_python(settings: dict[str, Any]) -> None:
     from atoll.learn.aggregation import Rescaled
-    from atoll.learn.metrics import Accuracy, TopK
+    from atoll.learn.metrics import Accuracy, TopKAccuracy
 
-    more = {"evaluation": {"metrics": ["accuracy", {"name": "top_k", "k": 2}]}, "aggregation": "rescaled"}
-    job, islands = parse_config({**settings, **more}).job()
-    assert list(job.evaluation.metrics) == [Accuracy(), TopK(2)]
+    more = {"evaluation": {"metrics": ["accuracy", {"name": "top_k_accuracy", "k": 2}]}, "aggregation": "rescaled"}
+    job, islands = to_job(parse_config({**settings, **more}))
+    assert list(job.evaluation.metrics) == [Accuracy(), TopKAccuracy(2)]
     assert job.aggregation == Rescaled()
     assert atoll.simulate(job, islands).metrics[-1]["test/top_2_accuracy"] > 0.5
 
 
 def test_settings_that_are_a_value_of_their_own_are_a_section(settings: dict[str, Any]) -> None:
-    from atoll.learn.stragglers import Stragglers
+    from atoll.learn.local.stragglers import Stragglers
 
     said = {"name": "FedAvg", "epochs": 3, "stragglers": {"probability": 0.5}}
     made = parse_config({**settings, "algorithm": said})
-    assert made.job()[0].algorithm == atoll.FedAvg(epochs=3, stragglers=Stragglers(0.5))
+    assert to_job(made)[0].algorithm == atoll.FedAvg(epochs=3, stragglers=Stragglers(0.5))
     assert parse_config(yaml.parse(made.to_yaml(), "again")) == made
     assert json_schema()["$defs"]["Stragglers"]["required"] == ["probability"]
 
@@ -252,7 +259,13 @@ def test_settings_that_are_a_value_of_their_own_are_a_section(settings: dict[str
 def test_your_own_loss_is_named_like_any_part(settings: dict[str, Any]) -> None:
     import parts_of_mine
 
-    assert parse_config({**settings, "loss": "parts_of_mine:twice"}).training(None).loss is parts_of_mine.twice
+    assert parse_config({**settings, "loss": "parts_of_mine:twice"}).made(checking=True).loss is parts_of_mine.twice
+    asking = parse_config({**settings, "loss": "parts_of_mine:by_row"}).made(checking=True)
+    assert asking.loss is parts_of_mine.by_row
+    model = atoll.models.mlp(64, 10)
+    islands = atoll.data.iid(atoll.data.digits(), parties=10, seed=0)
+    result = atoll.simulate(asking.replace(model=model, rounds=1, keep_best=None, stop=()), islands)
+    assert np.isfinite(result.metrics.last("loss"))
 
 
 def test_an_algorithm_around_another_is_configured_inside_out(settings: dict[str, Any]) -> None:
@@ -264,7 +277,7 @@ def test_an_algorithm_around_another_is_configured_inside_out(settings: dict[str
         plain = {"betas": [0.5, 0.6], "mode": "slow", "weights": [1.0], "table": {"a": 1.0}, "count": 2}
         made = parse_config({**settings, "algorithm": {"name": "Mixed", "base": inside, **plain}})
         said: Any = {"betas": (0.5, 0.6), "mode": "slow", "weights": (1.0,), "table": {"a": 1.0}, "count": 2}
-        assert made.job()[0].algorithm == Mixed(base=atoll.FedAvg(lr=0.3), **said)
+        assert to_job(made)[0].algorithm == Mixed(base=atoll.FedAvg(lr=0.3), **said)
         assert parse_config(yaml.parse(made.to_yaml(), "again")) == made
         with pytest.raises(ConfigError, match=r"^algorithm\.base\.lr=-1\.0 \("):
             parse_config({**settings, "algorithm": {"name": "Mixed", "base": {"name": "FedAvg", "lr": -1.0}}})
@@ -277,7 +290,7 @@ def test_an_algorithm_around_another_is_configured_inside_out(settings: dict[str
         assert found["properties"]["base"] == {"$ref": "#/$defs/AlgorithmPart"}
         assert _referred(schema) <= set(schema["$defs"])
     finally:
-        KINDS["algorithm"].extra.pop("Mixed")
+        registry("algorithm").extra.pop("Mixed")
 
 
 def _referred(schema: Any) -> set[str]:
@@ -292,14 +305,14 @@ def _referred(schema: Any) -> set[str]:
 
 def test_your_own_part_needs_no_registration(settings: dict[str, Any]) -> None:
     made = parse_config({**settings, "algorithm": {"name": "parts_of_mine:Halved", "share": 0.1}})
-    assert made.job()[0].algorithm.share == 0.1
+    assert to_job(made)[0].algorithm.share == 0.1
     assert parse_config(yaml.parse(made.to_yaml(), "again")) == made
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", sorted(part_kinds()))
 def test_every_part_can_be_described(kind: str) -> None:
-    for name, part in KINDS[kind].parts().items():
-        found = KINDS[kind].schema(part)
+    for name, part in registry(kind).parts().items():
+        found = registry(kind).schema(part)
         assert found.configurable, name
         assert found.text, f"{name} has no docstring"
 
@@ -308,16 +321,16 @@ def test_every_public_part_is_in_its_registry() -> None:
     from atoll import data, learn, stages
     from atoll.learn import aggregation, algorithms, metrics, selection
 
-    assert set(algorithms.__all__) - {"FullGradient"} == set(KINDS["algorithm"].parts())  # it is a part of others
-    assert {"Everyone", "Schedule", "Uniform"} <= set(KINDS["selection"].parts()) <= set(selection.__all__)
-    assert set(aggregation.__all__) - {"Aggregation"} == set(KINDS["aggregation"].parts())
+    assert set(algorithms.__all__) - {"FullGradient"} == set(registry("algorithm").parts())  # it is a part of others
+    assert {"Everyone", "Schedule", "Uniform"} <= set(registry("selection").parts()) <= set(selection.__all__)
+    assert set(aggregation.__all__) - {"Aggregation"} == set(registry("aggregation").parts())
     no_scores = {"HumanTime", "ScoreMetric", "pack_metric", "unpack_metric"}
-    assert set(metrics.__all__) - no_scores == set(KINDS["metric"].parts())
-    assert set(stages.__all__) <= set(KINDS["uplink stage"].parts())
-    assert {"MaxTime", "Patience", "Target"} <= set(KINDS["stop rule"].parts())
-    assert {"dirichlet", "iid", "natural", "shards"} <= set(KINDS["partition"].parts())
-    assert {"digits", "mnist", "read_csv", "synthetic"} <= set(KINDS["data source"].parts())
-    assert {"open", "concatenate", "scaled", "corrupt", "from_torch"}.isdisjoint(KINDS["data source"].parts())
+    assert set(metrics.__all__) - no_scores == set(registry("metric").parts())
+    assert set(stages.__all__) <= set(registry("uplink stage").parts())
+    assert {"MaxTime", "Patience", "Target"} <= set(registry("stop rule").parts())
+    assert {"dirichlet", "iid", "natural", "shards"} <= set(registry("partition").parts())
+    assert {"digits", "mnist", "read_csv", "synthetic"} <= set(registry("data source").parts())
+    assert {"open", "concatenate", "scaled", "corrupt", "from_torch"}.isdisjoint(registry("data source").parts())
     assert hasattr(data, "digits")
     assert hasattr(learn, "Training")
 
@@ -329,9 +342,9 @@ def test_the_json_schema_knows_the_parts_and_their_settings() -> None:
     assert "server_lr" in text
     assert "'const': 'dirichlet'" in text
     assert _referred(schema) <= set(schema["$defs"])
-    metrics = schema["$defs"]["EvaluationConfig"]["properties"]["metrics"]
+    metrics = schema["$defs"]["Evaluation"]["properties"]["metrics"]
     assert metrics["items"] == {"$ref": "#/$defs/MetricPart"}
-    topk = next(p for p in schema["$defs"]["MetricPart"]["anyOf"] if p.get("title") == "TopK")
+    topk = next(p for p in schema["$defs"]["MetricPart"]["anyOf"] if p.get("title") == "TopKAccuracy")
     assert topk["properties"]["k"]["type"] == "integer"
     parts = schema["$defs"]["AlgorithmPart"]["anyOf"]
     fedavg = next(p for p in parts if p.get("title") == "FedAvg")
@@ -351,7 +364,7 @@ def test_data_that_cannot_be_had_says_so(settings: dict[str, Any], monkeypatch: 
     monkeypatch.delenv("ATOLL_DATA", raising=False)
     made = parse_config({**settings, "data": {**settings["data"], "source": "mnist"}})
     with pytest.raises(DataError, match="the environment variable ATOLL_DATA is not set"):
-        made.job()
+        to_job(made)
 
 
 def test_the_weights_of_a_module_of_your_own_follow_the_seed_of_the_run() -> None:
@@ -367,7 +380,7 @@ def test_the_weights_of_a_module_of_your_own_follow_the_seed_of_the_run() -> Non
 
     def first(seed: int) -> Any:
         torch.rand(1)  # somebody draws from it
-        job, islands = RunConfig.model_validate(config).job()
+        job, islands = to_job(parse_config(config))
         return atoll.simulate(job, islands, engine="inline", seed=seed).params["weight"]
 
     np.testing.assert_array_equal(first(1), first(1))

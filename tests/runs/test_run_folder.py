@@ -114,7 +114,7 @@ def test_one_process_a_folder(done: RunFolder, settings: dict[str, Any]) -> None
 
 def test_resuming_with_other_settings_is_refused(done: RunFolder, settings: dict[str, Any]) -> None:
     changed = parse_config({**settings, "seed": 3, "algorithm": {"name": "FedAvg", "lr": 0.5}})
-    with pytest.raises(ConfigError, match=r"algorithm\.lr, seed differ from the run in the folder"):
+    with pytest.raises(ConfigError, match=r"seed, algorithm\.lr differ from the run in the folder"):
         execute(changed, done, resume=True)
 
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import atoll
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
-from atoll.core.rng import Rng
+from atoll.core.requests.context import StageContext
 from atoll.stages import Clip
 
 torch = pytest.importorskip("torch")
@@ -27,7 +28,7 @@ def tree(x):
 
 @given(values, bounds)
 def test_the_norm_is_at_most_the_bound_and_the_direction_stays(x, bound):
-    clipped = Clip(bound).encode(tree(x), None, RNG)
+    clipped = Clip(bound).encode(tree(x), StageContext.of(RNG))
     before, after = float(T.norm(tree(x))), float(T.norm(clipped))
     assert after <= bound * (1 + 1e-12)
     assert after == pytest.approx(min(before, bound), rel=1e-9)
@@ -44,13 +45,13 @@ def test_the_norm_is_at_most_the_bound_and_the_direction_stays(x, bound):
 def test_below_the_bound_nothing_changes(x, bound):
     value = tree(x)
     if float(T.norm(value)) <= bound:
-        assert Clip(bound).encode(value, None, RNG) is value
+        assert Clip(bound).encode(value, StageContext.of(RNG)) is value
 
 
 @given(values, bounds)
 def test_clipping_twice_is_clipping_once(x, bound):
-    once = Clip(bound).encode(tree(x), None, RNG)
-    twice = Clip(bound).encode(once, None, RNG)
+    once = Clip(bound).encode(tree(x), StageContext.of(RNG))
+    twice = Clip(bound).encode(once, StageContext.of(RNG))
     for a, b in zip(T.leaves(once), T.leaves(twice), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12)
 
@@ -62,9 +63,9 @@ def test_a_block_is_clipped_client_by_client(library, dtype, x, bound):
     block = tree(x.astype(dtype))
     if library == "torch":
         block = T.map(torch.tensor, block)
-    together = Clip(bound).encode_block(block, None, KEYS)
+    together = Clip(bound).encode_block(block, StageContext(keys=KEYS))
     for c in range(len(x)):
-        alone = Clip(bound).encode(T.map(lambda leaf, c=c: leaf[c], block), None, RNG)
+        alone = Clip(bound).encode(T.map(lambda leaf, c=c: leaf[c], block), StageContext.of(RNG))
         for a, b in zip(T.leaves(alone), T.leaves(together), strict=True):
             assert str(a.dtype) == str(b.dtype)
             np.testing.assert_allclose(np.asarray(b[c]), np.asarray(a), rtol=1e-5 if dtype == "float32" else 1e-11)
@@ -73,14 +74,14 @@ def test_a_block_is_clipped_client_by_client(library, dtype, x, bound):
 def test_huge_updates_are_clipped_not_lost():
     """The square of 1e25 overflows float32; the clipped update still points the same way."""
     x = {"w": np.array([3e25, 4e25], np.float32)}
-    np.testing.assert_allclose(Clip(1.0).encode(x, None, RNG)["w"], [0.6, 0.8], rtol=1e-6)
-    block = Clip(1.0).encode_block({"w": np.stack([x["w"], np.zeros(2, np.float32)])}, None, KEYS[:2])
+    np.testing.assert_allclose(Clip(1.0).encode(x, StageContext.of(RNG))["w"], [0.6, 0.8], rtol=1e-6)
+    block = Clip(1.0).encode_block({"w": np.stack([x["w"], np.zeros(2, np.float32)])}, StageContext(keys=KEYS[:2]))
     np.testing.assert_allclose(block["w"], [[0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
 
 
 def test_zero_stays_zero():
-    assert not Clip(1.0).encode({"w": np.zeros(3)}, None, RNG)["w"].any()
-    assert not Clip(1.0).encode_block({"w": np.zeros((2, 3))}, None, KEYS[:2])["w"].any()
+    assert not Clip(1.0).encode({"w": np.zeros(3)}, StageContext.of(RNG))["w"].any()
+    assert not Clip(1.0).encode_block({"w": np.zeros((2, 3))}, StageContext(keys=KEYS[:2]))["w"].any()
 
 
 def test_sensitivity_and_kind():

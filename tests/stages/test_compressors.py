@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.core import message as M
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError, DataError
-from atoll.core.rng import Rng
+from atoll.core.requests.context import StageContext
 from atoll.stages import (
     DGC,
     QSGD,
@@ -58,7 +59,7 @@ def tree(rng, dtype=np.float32):
 @pytest.mark.parametrize("stage", PLAIN + WITH_MEMORY, ids=repr)
 def test_bits_are_the_bytes_of_what_is_sent_and_the_message_carries_little_more(stage, dtype):
     value, rng = tree(np.random.default_rng(0), dtype), Rng.of(1)
-    sent = stage.encode(value, stage.public(rng), rng)
+    sent = stage.encode(value, StageContext.of(rng, stage.public(rng)))
     size = 8 * sum(np.asarray(leaf).nbytes for leaf in T.leaves(sent))
     assert stage.bits(value) in (None, size)
     # Every buffer is padded to 64 bytes, and the template of three tensors is a header.
@@ -72,7 +73,7 @@ def test_bits_are_the_bytes_of_what_is_sent_and_the_message_carries_little_more(
 @pytest.mark.parametrize("stage", PLAIN + WITH_MEMORY, ids=repr)
 def test_nothing_stays_nothing(stage):
     value, rng = {"w": np.zeros((3, 4)), "b": np.zeros(2)}, Rng.of(0)
-    back = stage.decode(stage.encode(value, stage.public(rng), rng), stage.public(rng), 1)
+    back = stage.decode(stage.encode(value, StageContext.of(rng, stage.public(rng))), stage.public(rng), 1)
     if stage == Sign(scaled=False):
         assert all((leaf == 1).all() for leaf in T.leaves(back))
     else:
@@ -100,7 +101,7 @@ def mean_error(stage, x, draws):
     value, total, nonzero = {"w": x}, 0.0, 0.0
     for i in range(draws):
         rng = Rng.of(i)
-        got = stage.decode(stage.encode(value, stage.public(rng), rng), stage.public(rng), 1)["w"]
+        got = stage.decode(stage.encode(value, StageContext.of(rng, stage.public(rng))), stage.public(rng), 1)["w"]
         total += float(((got - x) ** 2).sum() / (x**2).sum()) / draws
         nonzero += np.count_nonzero(got) / draws
     return total, nonzero
@@ -154,7 +155,7 @@ def test_the_declared_error_on_the_papers_models(entries, eight, four):
 def test_levels_and_bits(levels, width):
     """32 bits for the norm and 1 + ceil(log2(s + 1)) an entry, on the wire."""
     value = {"w": np.random.default_rng(0).normal(size=1000).astype(np.float32)}
-    sent = QSGD(levels).encode(value, None, Rng.of(0))
+    sent = QSGD(levels).encode(value, StageContext.of(Rng.of(0)))
     assert QSGD(levels).width == width == 1 + int(np.ceil(np.log2(levels + 1)))
     assert 8 * (sent["codes"].nbytes + sent["norms"].nbytes) == 32 + 1000 * width
 
@@ -164,7 +165,9 @@ def test_the_sum_of_ternary_replies_has_2n_plus_1_levels():
     n, value = 3, {"w": np.array([1.0, -1.0, 1.0, -1.0])}  # of norm 2: an entry is sent as 2 or -2 with chance 1/2
     seen = set()
     for start in range(0, 300, n):
-        replies = [QSGD(1).decode(QSGD(1).encode(value, None, Rng.of(start + i)), None, 1)["w"] for i in range(n)]
+        replies = [
+            QSGD(1).decode(QSGD(1).encode(value, StageContext.of(Rng.of(start + i))), None, 1)["w"] for i in range(n)
+        ]
         seen |= set((np.sum(replies, axis=0) / 2.0).tolist())
     assert QSGD(1).width == 2
     assert seen == set(range(-n, n + 1))
@@ -174,7 +177,7 @@ def test_signs_take_two_bits_an_entry_and_client_where_floats_take_sixty_four():
     """2Nd bits of signSGD with a vote, 64Nd of float32 both ways: 32 times as many."""
     d, clients = 4096, 10
     value = {"w": np.ones(d, np.float32)}
-    sent = Sign(scaled=False).encode(value, None, Rng.of(0))
+    sent = Sign(scaled=False).encode(value, StageContext.of(Rng.of(0)))
     up = down = 8 * sum(leaf.nbytes for leaf in T.leaves(sent))
     assert clients * (up + down) == 2 * clients * d
     assert 64 * clients * d / (clients * (up + down)) == 32
@@ -203,7 +206,7 @@ def test_the_sparsest_unbiased_vector():
 def test_large_and_tiny_entries_are_compressed_not_lost():
     for x in (np.array([3e30, -4e30, 0, 1e28], np.float32), np.array([3e-30, -4e-30, 0, 1e-32], np.float32)):
         for stage in (QSGD(127), TopK(0.5), Ternary(), OptimalSparse(0.01), Sign()):
-            got = stage.decode(stage.encode({"w": x}, None, Rng.of(0)), None, 1)["w"]
+            got = stage.decode(stage.encode({"w": x}, StageContext.of(Rng.of(0))), None, 1)["w"]
             assert np.isfinite(got).all()
             assert np.sign(got[1]) == -1
             if not isinstance(stage, Sign | TopK):
@@ -213,7 +216,7 @@ def test_large_and_tiny_entries_are_compressed_not_lost():
 
 def test_whole_numbers_are_refused():
     with pytest.raises(DataError, match="dtype int64 cannot be compressed"):
-        QSGD().encode({"w": np.arange(3)}, None, Rng.of(0))
+        QSGD().encode({"w": np.arange(3)}, StageContext.of(Rng.of(0)))
 
 
 @pytest.mark.parametrize(

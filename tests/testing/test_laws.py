@@ -9,17 +9,16 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Mean
-from atoll.core.chain import Chain
-from atoll.core.cohort import Community
-from atoll.core.reducer import Plain, TreeReducer
-from atoll.core.stage import Identity, Stage
-from atoll.core.task import Batch, task
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Mean
+from atoll.core.requests.chain import Chain
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.stage import Identity, Stage
+from atoll.core.requests.task import Batch, task
 from atoll.engines import Inline
 from atoll.learn.algorithms import FedAvg, FedSGD
 from atoll.stages import Clip
-from atoll.testing import check_algorithm, check_engine, check_reducer, check_stage, check_task_many
+from atoll.testing import check_algorithm, check_engine, check_stage, check_task_many
 from atoll.testing.conformance.tasks import Dither, scale
 
 
@@ -30,8 +29,8 @@ class Rounding(Stage):
     step: float = 0.5
     linear: ClassVar[bool] = False
 
-    def encode(self, value, public, rng):
-        draw = rng.generator()
+    def encode(self, value, context):
+        draw = context.rng.generator()
 
         def one(leaf):
             low = np.floor(leaf / self.step)
@@ -42,7 +41,7 @@ class Rounding(Stage):
 
 @dataclass(frozen=True)
 class Floor(Rounding):
-    def encode(self, value, public, rng):
+    def encode(self, value, context):
         return T.map(lambda leaf: (np.floor(leaf / self.step) * self.step).astype(leaf.dtype), value)
 
 
@@ -54,7 +53,7 @@ class Forgets(Identity):
 
 @dataclass(frozen=True)
 class Spoils(Identity):
-    def encode(self, value, public, rng):
+    def encode(self, value, context):
         value["w"] *= 2
         return value
 
@@ -73,7 +72,7 @@ class Leaks(Identity):
 
 @dataclass(frozen=True)
 class WrongBlock(Identity):
-    def encode_block(self, block, public, keys):
+    def encode_block(self, block, context):
         return T.map(lambda leaf: leaf[::-1], block)
 
 
@@ -173,27 +172,6 @@ def test_good_algorithms(algorithm):
 def test_bad_algorithms(kind, words):
     with pytest.raises(AssertionError, match=words):
         check_algorithm(kind(lr=0.1))
-
-
-class Biased(Plain):
-    async def reduce(self, fed, parties, *more):
-        return await super().reduce(fed, parties[1:], *more)
-
-
-class Pretends(Plain):
-    secure = True
-
-    def check(self, uplink):
-        return None
-
-
-def test_reducers():
-    check_reducer(Plain())
-    check_reducer(TreeReducer(3))
-    with pytest.raises(AssertionError, match="Biased, everyone"):
-        check_reducer(Biased())
-    with pytest.raises(AssertionError, match="no CompositionError was raised"):
-        check_reducer(Pretends())
 
 
 class Loses(Inline):

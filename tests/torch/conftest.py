@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture(autouse=True)
 def fresh_notices(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Every test may see a notice for the first time; compiled kernels go to a folder of the test run."""
-    from atoll.torch import compiler
+    from atoll.torch.tracing import compiler
 
     monkeypatch.setattr(compiler, "_NOTICED", set())
     monkeypatch.setenv("ATOLL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch_toys import broadcast_of, compare, keys_of, seeded, shards_of, worst
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Mean, Parts, Sum, Vote
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Mean, Parts, Sum, Vote
 from atoll.core.errors import CompositionError
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.algorithms import FedAvg, FedSGD
@@ -45,7 +45,7 @@ class Everything(Algorithm):
             "update": Mean(update, work.examples),
             "control": Sum(T.sub(state["c"], client["c"])),
             "vote": Vote(update),
-            "steps": Mean(work.steps * 1.0, work.examples, metric=True),
+            "steps": Mean(work.steps * 1.0, work.examples, role="metric"),
         }
         return reply, state
 

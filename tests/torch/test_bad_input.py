@@ -121,7 +121,7 @@ def test_a_client_whose_update_is_not_finite_is_left_out_and_named(mode: str) ->
     np.testing.assert_allclose(
         summed.totals["update"].value["weight"], clean.totals["update"].value["weight"], rtol=1e-5, atol=1e-6
     )
-    assert summed.totals["metric/loss"].value == pytest.approx(clean.totals["metric/loss"].value, rel=1e-5)
+    assert summed.totals["loss"].value == pytest.approx(clean.totals["loss"].value, rel=1e-5)
     rejected = {
         p: why for batch in training.many(shards, broadcast_of(model), None, keys) for p, why in batch.rejected.items()
     }

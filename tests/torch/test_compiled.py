@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
 from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining, prepare_worker
 from atoll.torch.backend import cpp_compiler
-from atoll.torch.update import StepForm
+from atoll.torch.blocks.update import StepForm
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 
@@ -117,8 +117,8 @@ def test_forked_workers_run_what_the_parent_prepared() -> None:
 
 
 def test_auto_weighs_the_work_against_the_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atoll.torch.decide.can_compile", lambda device: True)
-    monkeypatch.setattr("atoll.torch.compiler._compile", lambda gm, inputs: lambda given: gm(*given))
+    monkeypatch.setattr("atoll.torch.blocks.decide.can_compile", lambda device: True)
+    monkeypatch.setattr("atoll.torch.tracing.compiler._compile", lambda gm, inputs: lambda given: gm(*given))
     model = seeded(lambda: nn.Linear(6, 4))
     shards, keys = shards_of([8, 8], (6,)), keys_of(2)
     for volume, compiled in ((10, False), (10**7, True)):

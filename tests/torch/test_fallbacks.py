@@ -13,8 +13,8 @@ from torch_toys import Cumulated, Images, broadcast_of, compare, keys_of, seeded
 
 from atoll.learn.algorithms import FedAvg
 from atoll.torch import LocalTraining, buffers_of, cache_folder, params_of
-from atoll.torch.decide import _gap, _nudge
-from atoll.torch.source import Source
+from atoll.torch.blocks.decide import _gap, _nudge
+from atoll.torch.blocks.source import RowSource
 
 ALGORITHM = FedAvg(epochs=2, batch_size=4)
 
@@ -141,7 +141,7 @@ def test_a_rounding_that_flips_a_jump_is_not_taken_for_an_error() -> None:
 
 
 def _pool(training: LocalTraining, shard: Any) -> Any:
-    return Source([shard], 1).pool(np.zeros(1, np.int64), training.network)
+    return RowSource([shard], 1).pool(np.zeros(1, np.int64), training.network)
 
 
 def test_a_loss_that_gives_means_only_runs_in_exact_batches() -> None:
@@ -172,7 +172,7 @@ def test_a_compiler_that_fails_leaves_the_uncompiled_path(monkeypatch: pytest.Mo
     def broken(*args: Any) -> Any:
         raise RuntimeError("ld: cannot find -lgomp")
 
-    monkeypatch.setattr("atoll.torch.compiler._compile", broken)
+    monkeypatch.setattr("atoll.torch.tracing.compiler._compile", broken)
     model = seeded(Cumulated)
     training = LocalTraining(model, ALGORITHM, compile="always")
     with pytest.warns(RuntimeWarning, match="compiling the local update failed.*cannot find -lgomp") as seen:

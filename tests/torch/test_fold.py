@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from atoll.learn.algorithms import FedAvg
-from atoll.torch.compiler import make_program
 from atoll.torch.local import LocalTraining
+from atoll.torch.tracing.compiler import make_program
 
 
 def _operations(program: Any) -> int:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from atoll.learn.algorithms import FedAvg
-from atoll.learn.local import batch_rows, count_steps
-from atoll.learn.stragglers import Stragglers
-from atoll.torch.choose import Cost, block_size, favoured, unroll_of
-from atoll.torch.fuse import fuse_updates, mutated
-from atoll.torch.schedule import cut_blocks, pad_width, schedule
+from atoll.learn.local.stragglers import Stragglers
+from atoll.learn.local.update import batch_rows, count_steps
+from atoll.torch.blocks.choose import StepCost, block_size, favoured, unroll_of
+from atoll.torch.blocks.schedule import cut_blocks, pad_width, schedule
+from atoll.torch.tracing.fuse import fuse_updates, mutated
 
 aten = torch.ops.aten
 SHAPES = {"matrix": ((4, 3), (5, 4), (5, 3)), "block": ((2, 4, 3), (2, 5, 4), (2, 5, 3))}
@@ -126,17 +126,17 @@ def test_few_widths_that_waste_little() -> None:
 def test_the_rules_of_choice() -> None:
     cpu = torch.device("cpu")
     # The three workloads of the benchmarks, by hand: products and convolutions of one step of ten examples.
-    linear = Cost(2 * 2 * 10 * 60 * 10, 2e4, False)
-    mlp = Cost(2 * 2 * 10 * (784 * 196 + 196 * 62) + 2 * 10 * 196 * 62, 3e6, False)
+    linear = StepCost(2 * 2 * 10 * 60 * 10, 2e4, False)
+    mlp = StepCost(2 * 2 * 10 * (784 * 196 + 196 * 62) + 2 * 10 * 196 * 62, 3e6, False)
     assert favoured(linear, cpu) == "vector"
     assert favoured(mlp, cpu) == "single"
-    assert favoured(Cost(1e4, 1e4, True), cpu) == "single"
-    assert favoured(Cost(2e6, 1e6, False), cpu) == ""
+    assert favoured(StepCost(1e4, 1e4, True), cpu) == "single"
+    assert favoured(StepCost(2e6, 1e6, False), cpu) == ""
     assert favoured(mlp, torch.device("cuda")) == "vector"
     assert block_size(linear, 25, cpu) == 25
     assert block_size(linear, 100, cpu) == 50
-    assert block_size(Cost(1e6, 1e6, False), 100, cpu) == 8
+    assert block_size(StepCost(1e6, 1e6, False), 100, cpu) == 8
     assert unroll_of(linear, "vector", 25, 25, True) == 5
     assert unroll_of(linear, "vector", 25, 7, True) == 7
     assert unroll_of(linear, "vector", 25, 25, False) == 1
-    assert unroll_of(Cost(7e8, 1e8, True), "single", 1, 5, True) == 1
+    assert unroll_of(StepCost(7e8, 1e8, True), "single", 1, 5, True) == 1

@@ -12,12 +12,12 @@ from torch import nn
 from torch_toys import Dropped, Images, Recurrent, broadcast_of, compare, keys_of, seeded, shards_of
 
 from atoll.learn.algorithms import FedAvg
-from atoll.learn.local import batch_rows, count_many
+from atoll.learn.local.update import batch_rows, count_many
 from atoll.torch import LocalTraining
-from atoll.torch import block as block_module
-from atoll.torch.choose import Choices
-from atoll.torch.course import blocks_of, courses, fit, program_widths, rungs
-from atoll.torch.schedule import Orders
+from atoll.torch.blocks import block as block_module
+from atoll.torch.blocks.choose import Choices
+from atoll.torch.blocks.course import blocks_of, courses, fit, program_widths, rungs
+from atoll.torch.blocks.schedule import Orders
 
 SIZES = [3, 211, 1, 47, 0, 12, 95, 12, 8, 30]
 
@@ -211,7 +211,7 @@ def test_a_warmed_training_makes_no_more_programs(monkeypatch: pytest.MonkeyPatc
 
 
 def test_trials_look_at_a_few_batches_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    from atoll.torch import decide as decide_module
+    from atoll.torch.blocks import decide as decide_module
 
     seen: list[int] = []
     run = decide_module._run

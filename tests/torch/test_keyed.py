@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch_toys import seeded
 
-from atoll.torch.keyed import ForeignRandomnessError, Keyed, step_seeds, uniform
-from atoll.torch.recurrent import RECURRENT
+from atoll.torch.tracing.keyed import ForeignRandomnessError, Keyed, step_seeds, uniform
+from atoll.torch.tracing.recurrent import RECURRENT
 
 
 def _seed(key: int, step: int = 0) -> torch.Tensor:

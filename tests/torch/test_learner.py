@@ -11,15 +11,15 @@ import torch
 from torch import nn
 from torch_toys import Images, broadcast_of, seeded
 
-from atoll.core.chain import Chain
-from atoll.core.cohort import Cohort
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError
-from atoll.core.executor import Executor
-from atoll.core.party import Parties, Roster
-from atoll.core.request import Request
-from atoll.core.rng import Rng
-from atoll.core.shelf import Shelf
-from atoll.core.stage import Identity
+from atoll.core.execution.executor import Executor
+from atoll.core.persistence.state_table import StateTable
+from atoll.core.requests.chain import Chain
+from atoll.core.requests.cohort import Cohort
+from atoll.core.requests.party import Parties, Roster
+from atoll.core.requests.request import Request
+from atoll.core.requests.stage import Identity
 from atoll.data import Dataset, Islands, dirichlet
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.learner import LearnerSettings, adapt
@@ -37,7 +37,7 @@ def _fold(learner: Any, task: str, message: Any, islands: Islands, vectorised: b
     roster = Roster(islands.names)
     executor = Executor(roster, islands, vectorised=vectorised)
     request = Request("round/1", getattr(learner, task), message, "main", key=11)
-    return asyncio.run(executor.fold(request, np.arange(len(islands)), Shelf()))
+    return asyncio.run(executor.fold(request, np.arange(len(islands)), {request.slot: StateTable()}))
 
 
 def _settings(**more: Any) -> LearnerSettings:
@@ -57,7 +57,7 @@ def test_the_vectorised_fold_equals_the_party_by_party_one(task: str) -> None:
     assert not quick.errors
     assert plain.senders.tolist() == quick.senders.tolist()
     assert plain.nbytes.tolist() == quick.nbytes.tolist()
-    assert set(plain.totals) == set(quick.totals) == ({"update", "metric/loss"} if task == "train" else {"measure"})
+    assert set(plain.totals) == set(quick.totals) == ({"update", "loss"} if task == "train" else {"measure"})
     if task == "measure":
         for a, b in zip(plain.totals["measure"].value, quick.totals["measure"].value, strict=True):
             assert {n: float(v) for n, v in a.value.items()} == pytest.approx({n: float(v) for n, v in b.value.items()})
@@ -65,7 +65,7 @@ def test_the_vectorised_fold_equals_the_party_by_party_one(task: str) -> None:
     for name in ("weight", "bias"):
         a, b = plain.totals["update"].value[name], quick.totals["update"].value[name]
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-    assert plain.totals["metric/loss"].result() == pytest.approx(quick.totals["metric/loss"].result(), rel=1e-5)
+    assert plain.totals["loss"].result() == pytest.approx(quick.totals["loss"].result(), rel=1e-5)
     assert learner.choices["mode"] == "vector"
 
 
@@ -78,7 +78,7 @@ def test_the_fold_of_single_replies_goes_through_many() -> None:
     roster = Roster(islands.names)
     request = Request("round/1", learner.train, message, "main", key=11, uplink=Chain([Identity()]), public=(None,))
     executor = Executor(roster, islands, vectorised=True)
-    staged = asyncio.run(executor.fold(request, np.arange(len(islands)), Shelf()))
+    staged = asyncio.run(executor.fold(request, np.arange(len(islands)), {request.slot: StateTable()}))
     plain = _fold(learner, "train", message, islands, True)
     for name in ("weight", "bias"):
         a, b = plain.totals["update"].value[name], staged.totals["update"].value[name]
@@ -163,7 +163,7 @@ def test_a_users_own_loop_trains_and_repeats() -> None:
     assert not first.errors
     assert np.array_equal(first.totals["update"].value["weight"], again.totals["update"].value["weight"])
     assert first.totals["update"].weight == 120.0
-    assert set(first.totals) == {"update", "metric/last_loss"}
+    assert set(first.totals) == {"update", "last_loss"}
     # One client by hand: the difference of parameters, weighted by its examples.
     shard = islands.shard(0)
     trained, _ = CustomLoop(model, _sgd_loop, {"lr": 0.1}).run(model, shard, 5)
@@ -188,7 +188,7 @@ def test_a_loop_that_returns_nonsense_is_named() -> None:
 
 
 def test_a_cohort_without_gather_is_fetched_shard_by_shard() -> None:
-    from atoll.core.cohort import Community
+    from atoll.core.requests.cohort import Community
 
     rng = np.random.default_rng(0)
     data = [{"x": rng.normal(size=(5, 6)).astype("f4"), "y": rng.integers(0, 3, 5)} for _ in range(3)]

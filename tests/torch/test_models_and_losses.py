@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch_toys import broadcast_of, compare, seeded, shards_of
 
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError
-from atoll.core.rng import Rng
 from atoll.learn.algorithms import FedAvg
-from atoll.learn.targets import LOSS_NAMES
+from atoll.learn.local.targets import LOSS_NAMES
 from atoll.torch import LOSSES, LocalTraining, buffers_of, init, load, params_of
 
 

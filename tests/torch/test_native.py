@@ -11,11 +11,13 @@ import torch
 from torch import nn
 from torch_toys import Dropped, Images, broadcast_of, compare, keys_of, seeded, shards_of
 
+from atoll.core.errors import ConfigError
 from atoll.learn.algorithms import FedAvg
-from atoll.torch import LocalTraining, native_library
+from atoll.torch import LocalTraining
 from atoll.torch.backend import cpp_compiler
-from atoll.torch.native import NativeSteps, make_native
-from atoll.torch.native_cohort import NativeCohort
+from atoll.torch.native import NativeSteps, enabled, make_native
+from atoll.torch.native import library as native_library
+from atoll.torch.native.cohort import NativeCohort
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 Tensor = torch.Tensor
@@ -252,6 +254,19 @@ def test_without_a_working_compiler_pytorchs_programs_run(monkeypatch: pytest.Mo
     training = _chosen(model, FedAvg(batch_size=5))
     assert compare(training, shards_of([5, 5], (6,)), broadcast_of(model)) < 1e-5
     assert set(_natives(training)) == {None}
+
+
+def test_one_switch_turns_native_code_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATOLL_NATIVE", "0")
+    model = seeded(lambda: nn.Linear(6, 4))
+    training = _chosen(model, FedAvg(batch_size=5))
+    assert compare(training, shards_of([5, 5], (6,)), broadcast_of(model)) < 1e-5
+    assert set(_natives(training)) == {None}
+    step = lambda w, x: [w - x[0], w.sum()]  # noqa: E731
+    assert make_native(step, [torch.zeros(3)], [], [torch.zeros(1, 3)], []) is None
+    monkeypatch.setenv("ATOLL_NATIVE", "no")
+    with pytest.raises(ConfigError, match="ATOLL_NATIVE='no'"):
+        enabled()
 
 
 def test_a_look_up_outside_is_an_error_not_a_wild_read() -> None:

@@ -10,17 +10,18 @@ import torch
 from torch_toys import broadcast_of, keys_of, seeded
 
 from atoll.core.errors import DataError
-from atoll.core.party import Parties, Roster
+from atoll.core.requests.party import Parties, Roster
 from atoll.data import Dataset, Islands
 from atoll.learn.algorithms import FedAvg
-from atoll.learn.local import batch_rows
-from atoll.torch import LocalTraining, source
+from atoll.learn.local.update import batch_rows
+from atoll.torch import LocalTraining
 from atoll.torch.backend import cpp_compiler
-from atoll.torch.native import Phase, make_code, simple_graph
-from atoll.torch.native_orders import Draws
-from atoll.torch.native_program import Column
-from atoll.torch.pool import Place
-from atoll.torch.source import Rows
+from atoll.torch.blocks import source
+from atoll.torch.blocks.pool import PoolPlace
+from atoll.torch.blocks.source import Rows
+from atoll.torch.native.orders import Draws
+from atoll.torch.native.program import NativeColumn
+from atoll.torch.native.steps import Phase, make_code, simple_graph
 
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler")
 SIZES = np.array([50, 0, 64, 65, 7, 1, 1000, 10, 4, 129])
@@ -42,7 +43,7 @@ def logger(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ATOLL_CACHE", str(tmp_path_factory.getbasetemp() / "native"))
         one = torch.zeros(1, WIDTH)
-        columns = [Column(one, kind) for kind in ("row", "drawn", "step", "step")]
+        columns = [NativeColumn(one, kind) for kind in ("row", "drawn", "step", "step")]
         graph = simple_graph(lambda x, weights: [x + 0.5, weights + 0.5], [one, one])
         phase = Phase(graph, range(2), [(2, "="), (3, "=")])
         return make_code(columns, {"step": phase}, 0.0)
@@ -64,10 +65,10 @@ def test_rows_are_those_of_the_reference(logger: Any, algorithm: Any, order: Any
     total = int(SIZES.sum())
     first, keys = np.cumsum(SIZES) - SIZES, keys_of(len(SIZES))
     where = None if order is None else np.random.default_rng(0).permutation(total).astype(order)
-    place = Place(np.arange(total, dtype=np.float32), np.zeros(0), first, where)
+    place = PoolPlace((np.arange(total, dtype=np.float32), np.zeros(0)), first, where)
     draws = Draws.of(algorithm, place, SIZES, keys)
     seen, real = (np.zeros((int(draws.steps.sum()), WIDTH), np.float32) for _ in range(2))
-    logger([place.x, None, seen, real], draws.begins, draws, parts=np.array([0, 3, 3, 8, 10]), threads=threads)
+    logger([place.columns[0], None, seen, real], draws.begins, draws, parts=np.array([0, 3, 3, 8, 10]), threads=threads)
     clients = [batch_rows(algorithm, n, int(key)) for n, key in zip(SIZES.tolist(), keys, strict=True)]
     assert draws.steps.tolist() == [len(batches) for batches in clients]
     at = 0
@@ -105,7 +106,7 @@ def test_rows_read_where_they_are_train_to_the_same_bits(monkeypatch: pytest.Mon
     fetched = _training().many_sum([islands.shard(int(p)) for p in positions], broadcast_of(_linear()), None, keys)
     training = _training()
     training.many_sum(rows, broadcast_of(_linear()), None, keys)
-    monkeypatch.setattr(source.Source, "_fetched", None)
+    monkeypatch.setattr(source.RowSource, "_fetched", None)
     read = training.many_sum(rows, broadcast_of(_linear()), None, keys)
     for name, total in fetched.totals.items():
         np.testing.assert_equal(total.value, read.totals[name].value)

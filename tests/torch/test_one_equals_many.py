@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch_toys import Dropped, Images, Recurrent, broadcast_of, compare, keys_of, seeded, shards_of, worst
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
 from atoll.learn.algorithms import FedAvg, FedSGD
 from atoll.torch import LocalTraining
 

@@ -11,15 +11,15 @@ from torch import nn
 from torch_toys import Cumulated, Dropped, Images, broadcast_of, keys_of, seeded, shards_of, worst
 
 import atoll
-from atoll.core import tree as T
-from atoll.core.chain import Chain
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.rng import Rng
-from atoll.core.task import Work
+from atoll.core.requests.chain import Chain
+from atoll.core.requests.task import Work
 from atoll.data import Dataset, Islands
 from atoll.learn.algorithms import FedAvg, LocalSVRG, Mime, OutputPerturbation, Scaffold
 from atoll.learn.learner import LearnerSettings, adapt
-from atoll.learn.stragglers import Stragglers
+from atoll.learn.local.stragglers import Stragglers
 from atoll.stages import Clip
 from atoll.testing import check_learner, check_task_many
 from atoll.torch import CustomLoop, LocalTraining, params_of

@@ -7,11 +7,11 @@ import pytest
 from torch import nn
 from torch_toys import broadcast_of, keys_of, seeded, shards_of, worst
 
-from atoll.core.aggregate import Parts
+from atoll.core.algebra.aggregate import Parts
 from atoll.learn.algorithms.full_gradient import FullGradient
 from atoll.torch import LocalTraining
 from atoll.torch.backend import cpp_compiler
-from atoll.torch.passes import states_after
+from atoll.torch.blocks.passes import states_after
 
 
 class _Told(FullGradient):

@@ -22,7 +22,7 @@ from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.profiles import divergence, selection_probabilities
 from atoll.torch import Network, evaluate, params_of, profile, profile_many
 from atoll.torch import profile as profile_function
-from atoll.torch.pool import pool_of
+from atoll.torch.blocks.pool import pool_of
 from atoll.torch.profile import _seen
 
 CPU = torch.device("cpu")
@@ -260,7 +260,7 @@ def test_the_hook_never_changes_what_training_gives() -> None:
 
 def odd(model: nn.Module, layer: str, x: np.ndarray[Any, Any]) -> float:
     """How far a layer's elements are from Gaussians: mean absolute skewness plus excess kurtosis."""
-    pool = pool_of(x, np.zeros(len(x), int), np.array([0, len(x)]), CPU, torch.float32)
+    pool = pool_of({"x": x, "y": np.zeros(len(x), int)}, np.array([0, len(x)]), CPU, torch.float32)
     with torch.no_grad():
         z = np.concatenate([found for _, found in _seen(network(model), params_of(model), pool, layer)])
     z = (z - z.mean(0)) / z.std(0)

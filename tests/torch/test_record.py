@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch_toys import seeded
 
-from atoll.core import tree as T
-from atoll.torch.gradient import gradient_of
-from atoll.torch.record import Unrecordable, record
+from atoll.core.algebra import tree as T
+from atoll.torch.tracing.gradient import gradient_of
+from atoll.torch.tracing.record import Unrecordable, record
 
 Tensor = torch.Tensor
 aten: Any = torch.ops.aten

@@ -5,8 +5,8 @@ import pytest
 
 import atoll
 from atoll.learn.learner import LearnerSettings, adapt
-from atoll.learn.local import count_steps, local_update
-from atoll.learn.stragglers import Stragglers
+from atoll.learn.local.stragglers import Stragglers
+from atoll.learn.local.update import count_steps, local_update
 
 torch = pytest.importorskip("torch")
 LATE = atoll.FedAvg(lr=0.05, epochs=6, batch_size=16, stragglers=Stragglers(0.6))

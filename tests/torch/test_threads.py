@@ -10,8 +10,8 @@ from torch import nn
 from torch_toys import broadcast_of, keys_of, seeded, shards_of
 
 import atoll
-from atoll.core.cohort import Cohort
-from atoll.core.party import Parties, Roster
+from atoll.core.requests.cohort import Cohort
+from atoll.core.requests.party import Parties, Roster
 from atoll.data import About, Islands
 from atoll.learn.algorithms import FedAvg, Scaffold
 from atoll.learn.learner import LearnerSettings, adapt

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
 from atoll.torch import LocalTraining, params_of
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from worlds import WORLDS, on_every_engine
 
-from atoll.core.clock import Free
+from atoll.core.time.clock import Free
 from atoll.core.world import World
 from atoll.testing import Life, killed_and_resumed
 
 # Engines that start processes are killed at fewer steps: the journal, the store and the checkpoints are the same code for all, and what carries the
 # bytes differs in nothing of it. One step is the one in the middle.
-POINTS = {"inline": 12, "batched": 4, "processes": 2, "socket": 1, "network": 1, "network over TLS": 1}
+POINTS = {"inline": 12, "batched": 4, "processes": 2, "socket": 1, "ray": 1, "network": 1, "network over TLS": 1}
 
 
 @pytest.fixture(params=on_every_engine(()))

@@ -23,8 +23,8 @@ def prime(entropy):
 
 
 def encrypt(m, n, entropy):
-    """Enc(m) = (1 + n)^m r^n mod n^2: the product of two ciphertexts is one of the sum."""
-    return pow(1 + n, m % n, n * n) * pow(entropy.integer(n - 1) + 1, n, n * n) % (n * n)
+    """Enc(m) = (1 + n)^m r^n mod n^2, where (1 + n)^m = 1 + m n: the product of two ciphertexts is one of the sum."""
+    return (1 + m % n * n) * pow(entropy.integer(n - 1) + 1, n, n * n) % (n * n)
 
 
 def decrypt(c, p, q):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_masked_sum import DoubleMasked
+from double_masked import DoubleMasked
 from worlds import WORLDS, on_every_engine
 
-from atoll.core.aggregate import Mean, Parts, Sum
-from atoll.core.clock import Outcomes
-from atoll.core.cohort import Community
+from atoll.core.algebra.aggregate import Mean, Parts, Sum
 from atoll.core.errors import ConfigError
-from atoll.core.task import Batch, Task, Work, task
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import Batch, Task, Work, task
+from atoll.core.time.clock import Outcomes
 from atoll.stages import QSGD
 from atoll.testing import Timetable, live
 
@@ -24,7 +24,7 @@ def reply(data, w, visits):
         "update": Mean(LR * (data - w) + 0.125 * visits, examples=2.0),
         "total": Sum(data * 1.0),
         "who": Parts(visits * 1.0),
-        "metric/visits": Mean(np.float64(visits), metric=True),
+        "visits": Mean(np.float64(visits), role="metric"),
     }
 
 
@@ -39,7 +39,7 @@ def train_many(cohort, w):
     for i in range(len(cohort)):
         visits = (cohort.states(np.array([i]), fresh=np.int64(0))[0]) + 1
         one = reply(cohort.shard(i), w, visits)
-        stacked = {k: type(a)(np.asarray(a.value)[None], metric=a.metric, **weight(a)) for k, a in one.items()}
+        stacked = {k: type(a)(np.asarray(a.value)[None], role=a.role, **weight(a)) for k, a in one.items()}
         yield Batch(np.array([i]), stacked, np.array([visits]))
 
 
@@ -67,8 +67,8 @@ def fedasync(ahead, steps, uplink=(), alpha=0.5):
             got = await fed.combine([one], uplink=uplink)
             w = (1 - alpha) * state["w"] + alpha * (one.flight.request.message + got["update"])
             assert (got.n, got.weight["update"], got.kinds["update"], got.kinds["total"]) == (1, 2.0, "mean", "sum")
-            assert got["who"][0].value == got["metric/visits"]
-            seen = [one.party.position, one.version, float(got["metric/visits"]), float(got["total"][0])]
+            assert got["who"][0].value == got["visits"]
+            seen = [one.party.position, one.version, float(got["visits"]), float(got["total"][0])]
             fed.record({"seen": seen})
             idle = np.append(idle.positions, one.party.position)
             state = {"t": state["t"] + 1, "w": w, "idle": idle, "seen": [*state["seen"], seen]}

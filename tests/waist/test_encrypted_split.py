@@ -7,9 +7,9 @@ import math
 import numpy as np
 from paillier import decrypt, encrypt, pack, prime, unpack
 
-from atoll.core.cohort import Community
-from atoll.core.request import Mail
-from atoll.core.task import task
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.request import Mailboxes
+from atoll.core.requests.task import task
 
 SCALE, BINS, LAMBDA = 10**6, 4, 1.0
 
@@ -69,7 +69,7 @@ async def find_split(fed):
         sums = await fed.exchange(hosts, add_up, guest.names[0], mail=sealed.mail)
         state = {"mail": sums.mail.sealed()}
         await fed.checkpoint(state)
-    return (await fed.exchange(guest, choose, mail=Mail(state["mail"]))).values[0]
+    return (await fed.exchange(guest, choose, mail=Mailboxes(state["mail"]))).values[0]
 
 
 def test_the_split_is_that_of_the_plain_data(survive):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from worlds import on_every_engine
 
-from atoll.core.aggregate import Mean
-from atoll.core.cohort import Community
-from atoll.core.task import task
+from atoll.core.algebra.aggregate import Mean
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
 from atoll.testing import Timetable
 
 LR = 0.5

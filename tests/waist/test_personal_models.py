@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from worlds import on_every_engine
 
-from atoll.core.aggregate import Mean
-from atoll.core.cohort import Community
-from atoll.core.task import Batch, task
+from atoll.core.algebra.aggregate import Mean
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import Batch, task
 
 FRESH = {"model": np.zeros(4), "visits": np.float64(0)}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from atoll.core.cohort import Community
-from atoll.core.task import task
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
 from atoll.testing import Timetable
 
 QUOTA = 3

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from atoll.core.cohort import Community
 from atoll.core.event import NonPrivate
-from atoll.core.task import task
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
 from atoll.testing import Timetable
 
 BITS = 18

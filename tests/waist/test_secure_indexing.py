@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from masks import mask
 
-from atoll.core.cohort import Community
-from atoll.core.rng import mix64
-from atoll.core.task import task
+from atoll.core.algebra.rng import mix64
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
 
 SLOTS = 64
 
@@ -25,10 +25,10 @@ def slots(keys, salt):
 def agree(island, names):
     """A seed for every later party; the first party also chooses the salt, which the server does not learn."""
     salt = island.secret.bytes(8) if island.name == names[0] else b""
-    for name in names:
-        if name != island.name:
-            island.post(name, {"seed": island.secret.bytes(8) if name > island.name else b"", "salt": salt})
-    own = {name: payload["seed"] for name, payload in island.outbox.items()}
+    others = [name for name in names if name != island.name]
+    own = {name: island.secret.bytes(8) if name > island.name else b"" for name in others}
+    for name, seed in own.items():
+        island.post(name, {"seed": seed, "salt": salt})
     island.state = {"seeds": own, "salt": salt}
 
 

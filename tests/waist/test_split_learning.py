@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from atoll.core.cohort import Community
-from atoll.core.rng import Rng
-from atoll.core.task import task
+from atoll.core.algebra.rng import Rng
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
 from atoll.testing import Timetable
 
 BATCH, LR, SITTINGS = 8, 0.1, 10

@@ -6,9 +6,9 @@ import asyncio
 
 import numpy as np
 
-from atoll.core.aggregate import Mean, Sum
-from atoll.core.cohort import Community
-from atoll.core.task import task
+from atoll.core.algebra.aggregate import Mean, Sum
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
 from atoll.testing import Timetable
 
 ROUNDS = 3

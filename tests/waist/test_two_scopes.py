@@ -6,10 +6,10 @@ import asyncio
 
 import numpy as np
 
-from atoll.core.aggregate import Sum
-from atoll.core.cohort import Community
+from atoll.core.algebra.aggregate import Sum
 from atoll.core.event import Laplace
-from atoll.core.task import task
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
 from atoll.testing import Timetable
 
 

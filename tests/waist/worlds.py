@@ -45,7 +45,7 @@ def on_every_engine(hardest: tuple[Any, ...], *others: tuple[Any, ...]) -> list[
     """
 
     def marks(engine: str, case: int) -> Any:
-        return pytest.mark.slow if engine == "network" or (engine in PROCESSES and case > 0) else ()
+        return pytest.mark.slow if engine in ("network", "ray") or (engine in PROCESSES and case > 0) else ()
 
     return [
         pytest.param(engine, *values, marks=marks(engine, case))

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from atoll.core.aggregate import Mean
-from atoll.core.task import task
+from atoll.core.algebra.aggregate import Mean
+from atoll.core.requests.task import task
 
 
 @task

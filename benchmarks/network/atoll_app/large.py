@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from atoll.core.task import task
+from atoll.core.requests.task import task
 
 
 @task

@@ -15,13 +15,13 @@ import typer
 from rich.markup import escape
 
 from atoll.core.errors import AtollError, ConfigError
-from atoll.core.wire import unpack_error
+from atoll.core.requests.wire import unpack_error
 
 from .app import INTERRUPT_CODE
 from .output import Output
 
 if TYPE_CHECKING:
-    from atoll.runtime.fronts.admin import Admin
+    from atoll.runtime.client.admin import Admin
     from atoll.runtime.provision import Kit
 
 __all__ = [
@@ -83,7 +83,7 @@ def open_kit(folder: Path | None, passphrase_file: Path | None = None) -> Kit:
 
 def asked(kit: Kit, server: str | None, body: Callable[[Admin], Awaitable[T]]) -> T:
     """Do something with a connection to the server."""
-    from atoll.runtime.fronts.admin import Admin
+    from atoll.runtime.client.admin import Admin
 
     async def main() -> T:
         async with Admin(kit, server) as admin:

@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from atoll.core.errors import AtollError
-from atoll.runs.records import as_json
+from atoll.core.persistence.json_lines import as_json
 
 _WIDEST = 100_000
 """Columns of the widest table that is written to a file."""

@@ -1,15 +1,18 @@
-"""The progress of a training on stderr: a live display on a terminal, plain lines elsewhere."""
+"""The progress of a run on stderr: a live display on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from atoll.report.page import human_bytes
+
+if TYPE_CHECKING:
+    from atoll.core.job import Job
 
 __all__ = ["Rounds"]
 
@@ -24,13 +27,14 @@ class Rounds:
 
     Args:
         console: where to.
-        total: rounds at most.
-        title: what is being trained.
+        job: what is run: how many rounds at most, and what it says of them.
+        title: what is being run.
     """
 
-    def __init__(self, console: Console, total: int, title: str) -> None:
+    def __init__(self, console: Console, job: Job, title: str) -> None:
         self.console = console
-        self.total = total
+        self.job = job
+        self.total = job.most_rounds
         self.title = title
         self.live = console.is_terminal
         self._bar = Progress(
@@ -67,9 +71,7 @@ class Rounds:
         """A round has ended."""
         number = int(row["round"])
         self._bytes += int(row.get("bytes_up", 0)) + int(row.get("bytes_down", 0))
-        for name in ("test/accuracy", "test/loss", "test/rmse", "loss"):
-            if row.get(name) is not None:
-                self._seen[name] = float(row[name])
+        self._seen |= {name: float(value) for name, value in row.items() if _is_number(value)}
         for client, why in (row.get("rejected_clients") or {}).items():
             self.console.print(
                 f"round {number}: the reply of {client} was rejected: {why}", markup=False, soft_wrap=True
@@ -78,26 +80,24 @@ class Rounds:
             self._bar.update(self._task, completed=number, news=self._news())
         elif self._due(number):
             self._said = time.monotonic()
-            line = f"{self.title}: round {number}/{self.total}  {self._news()}  {self._left(number)}"
+            of = "" if self.total is None else f"/{self.total}"
+            line = f"{self.title}: round {number}{of}  {self._news()}  {self._left(number)}".rstrip()
             self.console.print(line, markup=False, soft_wrap=True)
 
     def _due(self, number: int) -> bool:
-        every = max(1, self.total // _LINES)
-        return number in (1, self.total) or number % every == 0 or time.monotonic() - self._said > _PATIENCE
+        often = self.total is not None and number % max(1, self.total // _LINES) == 0
+        return number in (1, self.total) or often or time.monotonic() - self._said > _PATIENCE
 
     def _news(self) -> str:
-        said = []
-        if "test/accuracy" in self._seen:
-            said.append(f"accuracy {100 * self._seen['test/accuracy']:.1f} %")
-        elif "test/rmse" in self._seen:
-            said.append(f"RMSE {self._seen['test/rmse']:.4g}")
-        loss = self._seen.get("test/loss", self._seen.get("loss"))
-        if loss is not None:
-            said.append(f"loss {loss:.3f}")
-        said.append(f"sent {human_bytes(self._bytes)}")
-        return "  ".join(said)
+        return "  ".join([*self.job.news(self._seen), f"sent {human_bytes(self._bytes)}"])
 
     def _left(self, number: int) -> str:
+        if self.total is None:
+            return ""
         done = max(1, number - self._first)
         seconds = (time.monotonic() - self._begin) / done * (self.total - number)
         return f"about {seconds:.0f} s left" if number < self.total else "done"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -13,7 +13,9 @@ AtollError                      1
 ├── PolicyError (PermissionError) 10 an island refused to release something
 ├── IdentityError (PermissionError) 11 a party is not who it must be
 ├── JobError (RuntimeError)     12  a job that cannot be taken, found, changed or carried out
-└── BundleError (ValueError)    13  a job's signed bundle that was altered, or must not be opened
+├── BundleError (ValueError)    13  a job's signed bundle that was altered, or must not be opened
+├── LetterError (PermissionError) 14 a sealed letter that is not what it says it is
+└── SessionError (RuntimeError) 15  a session that lost a role or missed its deadline
 ```
 
 The number is the exit code of the command line.
@@ -34,10 +36,12 @@ __all__ = [
     "DataError",
     "IdentityError",
     "JobError",
+    "LetterError",
     "MessageError",
     "MissingExtraError",
     "PolicyError",
     "QuorumError",
+    "SessionError",
     "TaskError",
     "nearest",
 ]
@@ -109,7 +113,7 @@ class QuorumError(AtollError, RuntimeError):
     """Too few parties answered in time.
 
     Attributes:
-        combined: what was asked, sent and came all the same, where a sum failed: a ``Combined``.
+        combined: what was asked, sent and came all the same, where a sum failed: a ``Combined`` without values and weights.
     """
 
     exit_code = 7
@@ -150,6 +154,21 @@ class BundleError(AtollError, ValueError):
     """A job's signed bundle that was altered, was signed by somebody else, or must not be opened."""
 
     exit_code = 13
+
+
+class LetterError(AtollError, PermissionError):
+    """A sealed letter that is not what its envelope says: altered, of another sender or request, not to this party, or handed over twice."""
+
+    exit_code = 14
+
+
+class SessionError(AtollError, RuntimeError):
+    """A session that lost a role or missed its deadline; what its roles left has not taken effect.
+
+    A role gets it from ``peers.recv`` where it waits for a role that ended in this way.
+    """
+
+    exit_code = 15
 
 
 def nearest(wrong: str, valid: Iterable[str]) -> str:

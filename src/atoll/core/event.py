@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from .errors import CheckpointError, ConfigError
-from .files import append_bytes
+from .persistence.files import append_bytes
 
-__all__ = ["Event", "Gaussian", "Laplace", "Ledger", "NonPrivate", "SeededSecret", "register_event", "unpack_event"]
+__all__ = [
+    "Event",
+    "Gaussian",
+    "Laplace",
+    "Ledger",
+    "LettersUnencrypted",
+    "NonPrivate",
+    "SeededSecret",
+    "register_event",
+    "unpack_event",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +101,16 @@ class SeededSecret(Event):
     kind: ClassVar[str] = "seeded-secret"
 
 
-_EVENTS: dict[str, type[Event]] = {kind.kind: kind for kind in (Event, Gaussian, Laplace, NonPrivate, SeededSecret)}
+@dataclass(frozen=True, kw_only=True)
+class LettersUnencrypted(Event):
+    """The simulation's letters were hidden by the API alone (``sealing="virtual"``): whoever holds its process could read them. It costs no privacy budget."""
+
+    kind: ClassVar[str] = "letters-unencrypted"
+
+
+_EVENTS: dict[str, type[Event]] = {
+    kind.kind: kind for kind in (Event, Gaussian, Laplace, LettersUnencrypted, NonPrivate, SeededSecret)
+}
 
 
 def register_event(kind: type[Event]) -> type[Event]:
@@ -117,7 +136,7 @@ class Ledger:
     """An append-only list of events, on disk when a path is given.
 
     A task that a crash cut off after its spending runs again, and its one release is written once: an entry is known by party, request
-    and content, and requests number their spendings.
+    and content, and requests number their spendings. What a whole cohort releases in one way is one line.
 
     Args:
         path: a JSON-lines file; every entry is flushed to disk before ``append`` returns.
@@ -128,7 +147,9 @@ class Ledger:
         self._entries: list[dict[str, Any]] = []
         if path is not None and path.exists():
             self._entries = self._read(path)
-        self._known = {(e["party"], e["request"]): e for e in self._entries}
+        self._known: dict[str, list[tuple[dict[str, Any], set[str]]]] = {}
+        for line in self._entries:
+            self._note(line)
 
     @staticmethod
     def _read(path: Path) -> list[dict[str, Any]]:
@@ -150,31 +171,57 @@ class Ledger:
                 ) from error
         return entries
 
-    def append(self, event: Event, party: str, request: str = "") -> None:
+    def append(self, event: Event, party: str | Sequence[str], request: str = "") -> None:
         """Write an event. It is durable when this returns; only then may anything be released.
 
         Args:
             event: what will be released.
-            party: by whom.
+            party: by whom; by each of several, which are one line.
             request: in answer to what; a repeat of the same request, party and event is written once.
 
         Raises:
             CheckpointError: it cannot be written.
         """
-        entry = {"party": party, "request": request, "kind": event.kind, **asdict(event)}
-        if request and self._known.get((party, request)) == entry:
+        content = {"request": request, "kind": event.kind, **asdict(event)}
+        parties = [party] if isinstance(party, str) else list(party)
+        if request:
+            known = self._written(content)
+            parties = [name for name in parties if name not in known]
+        if not parties:
             return
+        line = {"party": parties[0] if len(parties) == 1 else parties, **content}
         if self.path is not None:
-            append_bytes(self.path, json.dumps(entry, sort_keys=True).encode() + b"\n")
-        self._entries.append(entry)
-        self._known[party, request] = entry
+            append_bytes(self.path, json.dumps(line, sort_keys=True).encode() + b"\n")
+        self._entries.append(line)
+        self._note(line)
+
+    def _written(self, content: dict[str, Any]) -> set[str]:
+        """Who has released exactly this."""
+        return next((names for known, names in self._known.get(content["request"], ()) if known == content), set())
+
+    def _note(self, line: dict[str, Any]) -> None:
+        content = {name: value for name, value in line.items() if name != "party"}
+        names = self._written(content)
+        if not names:
+            self._known.setdefault(content["request"], []).append((content, names))
+        names.update([line["party"]] if isinstance(line["party"], str) else line["party"])
+
+    def lines(self, after: int = 0) -> list[dict[str, Any]]:
+        """The lines behind the first ``after``; ``"party"`` is a name, or a list of names."""
+        return self._entries[after:]
 
     def begin_run(self) -> None:
         """A new run begins: its requests repeat the names of earlier ones and are releases of their own."""
         self._known = {}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self._entries)
+        """Every event of every party."""
+        for line in self._entries:
+            party = line["party"]
+            if isinstance(party, str):
+                yield line
+            else:
+                yield from ({**line, "party": name} for name in party)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(1 if isinstance(line["party"], str) else len(line["party"]) for line in self._entries)

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from .batteries import Batteries
-from .checkpoint import CheckpointStore
-from .clock import Clock, Cost, Free
-from .cohort import Population
-from .decisions import Decisions
-from .event import Ledger, SeededSecret
-from .executor import Executor
-from .host import Host
-from .island import AllowAll, Policy
-from .journal import Journal
-from .party import Roster
-from .store import StateStore
-from .task import Task, resolve
+from .errors import ConfigError
+from .event import Event, Ledger, LettersUnencrypted, SeededSecret
+from .execution.executor import Executor
+from .execution.host import Host
+from .persistence.checkpoint import CheckpointStore
+from .persistence.decisions import Decisions
+from .persistence.files import write_bytes
+from .persistence.journal import Journal
+from .persistence.named_results import NamedResults
+from .persistence.store import StateStore
+from .requests.cohort import Population
+from .requests.island import Secret
+from .requests.party import Roster
+from .requests.policy import AllowAll, Policies, check_policies
+from .requests.request import Mailboxes
+from .requests.task import Task, resolve
+from .sealing import DerivedKeys, RealSealing, Receipts, Sealing, VirtualSealing
+from .sealing.hpke import KEY
+from .time.batteries import Batteries
+from .time.clock import Clock, Cost, Free
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .engine import Engine
-    from .traffic import Traffic
+    from .execution.engine import Engine
+    from .time.delivery import Delivery
 
 __all__ = ["World"]
 
@@ -46,12 +53,15 @@ class World:
         folder: where checkpoints, journals and the privacy ledger go; ``None`` keeps them in memory.
         resume: continue the run in the folder.
         errors: a task that raises stops the program (``"raise"``) or counts as a party that fell silent (``"drop"``).
-        policy: the islands' rule for what may leave them.
+        policy: the islands' rule for what may leave them: one for all, or party's name -> its own.
         secret_seed: makes the islands' secrets reproducible, which voids every guarantee.
+        sealing: letters between parties are encrypted (``"real"``), or hidden from the program by the API alone (``"virtual"``), which accounts the
+            same bytes: enough where all parties are one process. The ledger says when it is virtual.
         state_memory: bytes of memory that the parties' private states may take where tasks run; what goes beyond is kept in memory-mapped files
             in the folder (or the system's temporary one), with the same results. ``None`` is a quarter of this machine's memory.
+        results: where the named results that stay at parties go; by default ``results`` in the folder. Several runs may share one.
         registry: tasks and other objects that a program registered by name.
-        on_record: called with every record of metrics.
+        on_record: called with every record of metrics; to raise ``StopRun`` asks the program to end.
         on_restore: called with the records of the checkpoint that a resumed run continues from; later ones never happened.
     """
 
@@ -64,22 +74,32 @@ class World:
     folder: Path | None = None
     resume: bool = False
     errors: Literal["raise", "drop"] = "raise"
-    policy: Policy = field(default_factory=AllowAll)
+    policy: Policies = field(default_factory=AllowAll)
     secret_seed: int | None = None
+    sealing: Literal["virtual", "real"] = "virtual"
     state_memory: int | None = None
+    results: Path | None = None
     registry: dict[str, Any] = field(default_factory=dict)
     on_record: Callable[[dict[str, Any]], None] | None = None
     on_restore: Callable[[list[dict[str, Any]]], None] | None = None
 
     def __post_init__(self) -> None:
+        check_policies(self.policy)
         if self.roster is None:
             others = dict.fromkeys(getattr(self.population, "others", {}), "party")
             self.roster = Roster(self.population.names, others=others)
+        for name in self.policy if isinstance(self.policy, Mapping) else ():
+            self.roster.position(name)  # a policy of nobody protects nobody
         self.checkpoints = CheckpointStore(self.folder)
         self.ledger = Ledger(None if self.folder is None else self.folder / "ledger.jsonl")
         self.decisions = Decisions(None if self.folder is None else self.folder / "decisions.jsonl")
         self._known: set[str] = set()
-        self.traffics: dict[str, Traffic] = {}  # of every scope and nested program, by slot
+        self.asked: str | None = None  # why the program should end, once somebody asked
+        self._sealing: Sealing | None = None
+        self._letters_noted = False
+        if self.sealing not in ("virtual", "real"):
+            raise ConfigError(f"sealing={self.sealing!r}", remedy='use "virtual" or "real"')
+        self.traffics: dict[str, Delivery] = {}  # of every scope and nested program, by slot
         watts = float(getattr(self.cost, "recharge", 0.0))
         self.batteries = Batteries(watts) if watts else None  # without, they lack what was spent
 
@@ -93,8 +113,35 @@ class World:
 
     def note_secret_seed(self) -> None:
         """Say in the ledger, once, that secrets come from a seed."""
-        if self.secret_seed is not None and not any(e["kind"] == SeededSecret.kind for e in self.ledger):
+        if self.secret_seed is not None and not _noted(self.ledger, SeededSecret):
             self.ledger.append(SeededSecret(), "*", "world")
+
+    def note_letters(self, mail: Mailboxes) -> None:
+        """Say in the ledger, once, that letters were hidden by the API alone."""
+        if self._letters_noted or mail.encrypted:
+            return
+        self._letters_noted = True
+        if not _noted(self.ledger, LettersUnencrypted):
+            self.ledger.append(LettersUnencrypted(), "*", "world")
+
+    def seals(self) -> Sealing:
+        """What seals the letters of this world's islands.
+
+        Real keys come from one secret of the world, which lies in its folder, so that a resumed run opens the letters of its checkpoint.
+        """
+        if self._sealing is None:
+            self._sealing = VirtualSealing() if self.sealing == "virtual" else RealSealing(self._keys(), "simulation")
+        return self._sealing
+
+    def _keys(self) -> DerivedKeys:
+        if self.secret_seed is not None:
+            return DerivedKeys(Secret(self.secret_seed).bytes(KEY))
+        if self.folder is None:
+            return DerivedKeys(Secret().bytes(KEY))
+        path = self.folder / "letters.key"
+        if not path.exists():
+            write_bytes(path, Secret().bytes(KEY), private=True)
+        return DerivedKeys(path.read_bytes())
 
     def require_known(self, task: Task) -> None:
         """Refuse a task that no other process could find, whichever engine is asked: a program runs in every world or in none.
@@ -105,15 +152,21 @@ class World:
         if task.name not in self._known:
             resolve(task.name, self.registry)
             self._known.add(task.name)
-        if task.wraps is not None:
-            self.require_known(task.wraps)
 
     def executor(self, *, vectorised: bool) -> Executor:
         """An executor for the islands of this world."""
-        return Executor(self.roster, self.population, self.policy, vectorised, self.secret_seed)
+        where = self.results or (None if self.folder is None else self.folder / "results")
+        named = NamedResults(where)
+        return Executor(self.roster, self.population, self.policy, vectorised, self.secret_seed, self.seals(), named)
 
     def host(self, *, vectorised: bool = False) -> Host:
         """The host of the islands of this world: an executor with state, journal and ledger."""
         journal = Journal(None if self.folder is None else self.folder / "journal.log")
         store = StateStore(self.folder, self.roster, self.state_memory)
-        return Host(self.executor(vectorised=vectorised), store, self.ledger, journal)
+        kept = None if self.folder is None or self.sealing == "virtual" else self.folder / "letters.log"
+        return Host(self.executor(vectorised=vectorised), store, self.ledger, journal, Receipts(kept))
+
+
+def _noted(ledger: Ledger, kind: type[Event]) -> bool:
+    """Whether a ledger has an event of this kind."""
+    return any(entry["kind"] == kind.kind for entry in ledger)

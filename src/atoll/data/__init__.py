@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .corruption import (
         Blur,
         Corruption,
+        CorruptionScope,
         Fake,
         GradedNoise,
         Irrelevant,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
         Noise,
         Rotate,
         SaltAndPepper,
-        Scope,
         corrupt,
     )
     from .dataset import Dataset
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from .generation import linear, synthetic, synthetic_iid
     from .islands import Islands
     from .join import concatenate
-    from .names import Names, Tags
+    from .names import ColumnNames, Tags
     from .partition import (
         classes_per_client,
         dirichlet,
@@ -98,7 +98,7 @@ else:
                 "Noise",
                 "Rotate",
                 "SaltAndPepper",
-                "Scope",
+                "CorruptionScope",
                 "corrupt",
             ),
             "dataset": ("Dataset",),
@@ -123,7 +123,7 @@ else:
             "generation": ("linear", "synthetic", "synthetic_iid"),
             "islands": ("Islands",),
             "join": ("concatenate",),
-            "names": ("Names", "Tags"),
+            "names": ("ColumnNames", "Tags"),
             "partition": (
                 "classes_per_client",
                 "dirichlet",
@@ -155,7 +155,9 @@ else:
 __all__ = [
     "About",
     "Blur",
+    "ColumnNames",
     "Corruption",
+    "CorruptionScope",
     "Dataset",
     "Description",
     "Fake",
@@ -163,11 +165,9 @@ __all__ = [
     "Irrelevant",
     "Islands",
     "Mislabel",
-    "Names",
     "Noise",
     "Rotate",
     "SaltAndPepper",
-    "Scope",
     "Shard",
     "Tags",
     "airfoil",

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import DataError, nearest
 
+from .missing import without_hidden
+
 Array = NDArray[Any]
 
 TASKS = ("classification", "binary", "regression", "multilabel", "unlabelled")
@@ -42,6 +44,11 @@ def as_columns(columns: Mapping[str, Any], where: str) -> dict[str, Array]:
             where=where,
             remedy="give every column one entry per row",
         )
+    if "labelled" in arrays and "y" in arrays:
+        arrays["y"] = without_hidden(arrays["y"], arrays["labelled"], where)
+        arrays["labelled"] = arrays["labelled"].astype(bool)
+        for name in ("y", "labelled"):
+            arrays[name].flags.writeable = False
     for name, array in arrays.items():
         _finite(name, array, where)
     return arrays

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.core.algebra.rng import Rng, keyed, mix_key
 from atoll.core.errors import AtollError, DataError
-from atoll.core.rng import Rng, keyed, mix_key
 
 from ._cache import ByteCache
 from ._supply import Supply
@@ -19,7 +19,7 @@ Make = Callable[[int, np.random.Generator], Dataset | Mapping[str, Any]]
 Sizes = int | NDArray[np.int64] | None
 
 
-class Generated(Supply):
+class GeneratedData(Supply):
     """Clients made on demand; the data of a client depend on the key and its number, never on the order of calls."""
 
     def __init__(self, count: int, make: Make, sizes: Sizes, rng: Rng, cache_bytes: int, name: str) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.core.rng import mix64, mix_keys
+from atoll.core.algebra.rng import mix64, mix_keys
 
 from ._supply import Pooled, Supply, offsets_of
 from .dataset import Dataset, Rows

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core.rng import Rng
+from atoll.core.algebra.rng import Rng
 
 from ._checks import Array
 from ._extra import need

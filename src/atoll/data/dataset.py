@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError, nearest
-from atoll.core.rng import Rng
 
 from ._checks import Array, as_columns, check_labels, resolve_task
 from .about import About

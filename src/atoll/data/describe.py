@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.core.rng import Rng
+from atoll.core.algebra.rng import Rng
 
 from ._checks import Array
 

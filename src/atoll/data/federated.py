@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from atoll.core.cohort import Community, Population
 from atoll.core.errors import DataError
+from atoll.core.requests.cohort import Community, Population
 
 from .dataset import Dataset
 from .islands import Islands

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError
-from atoll.core.rng import Rng
 
 from ._checks import Array
-from ._generated import Generated, Make, Sizes
+from ._generated import GeneratedData, Make, Sizes
 from ._holdout import hold_out
 from ._supply import Located, Pooled, Supply, offsets_of
 from .about import About
 from .coding import in_codes_of, require_same_form
 from .dataset import Dataset, root
 from .join import concatenate
-from .names import Names, Tags
+from .names import ColumnNames, Tags
 from .shard import Shard
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Islands:
         self._keys = keys
         self._sizes: NDArray[np.int64] | None = None
         self.about = about
-        self.names = Names(self._ids, keys)
+        self.names = ColumnNames(self._ids, keys)
         self.tags = Tags(np.zeros(len(self._ids), np.uint8)) if tags is None else tags
         self.test = test
         self.scheme = scheme
@@ -170,7 +170,7 @@ class Islands:
         """
         if parties < 1:
             raise DataError(f"parties={parties}", where=f"population {name!r}", remedy="ask for at least one client")
-        supply = Generated(parties, make, sizes, root(seed), cache_bytes, name)
+        supply = GeneratedData(parties, make, sizes, root(seed), cache_bytes, name)
         if about is None:
             about = replace(supply.locate(0)[0].about, name=name)
         return cls(supply, about=about, test=test, scheme="generated")

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import DataError, nearest
 
-__all__ = ["Names", "Tags"]
+__all__ = ["ColumnNames", "Tags"]
 
 
-class Names(Sequence[str]):
+class ColumnNames(Sequence[str]):
     """The clients' names: natural keys where given, else "client-0", "client-1", ... made when asked for.
 
     Args:
@@ -32,10 +32,10 @@ class Names(Sequence[str]):
     @overload
     def __getitem__(self, index: int) -> str: ...
     @overload
-    def __getitem__(self, index: slice) -> Names: ...
-    def __getitem__(self, index: int | slice) -> str | Names:
+    def __getitem__(self, index: slice) -> ColumnNames: ...
+    def __getitem__(self, index: int | slice) -> str | ColumnNames:
         if isinstance(index, slice):
-            return Names(self._ids[index], self._keys)
+            return ColumnNames(self._ids[index], self._keys)
         client = int(self._ids[index])
         return f"client-{client}" if self._keys is None else str(self._keys[client])
 

@@ -7,7 +7,7 @@ come from a `Trace`, and both are pure functions of seeds, so that several metho
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .accounting import COMPAT, CORRECTED, Accounting, RoundLog
+    from .accounting import COMPAT, CORRECTED, Accounting, RoundAccount
     from .availability import Availability, Diurnal, Markov, Windows
     from .compute import BatchRate, Compute, Cycles
     from .distributions import Distribution, Equal, Exponential, Normal, Uniform
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from .fleet import Fleet
     from .fleetfile import load_fleet
     from .links import Backhaul, Link, Shannon, Throughput
-    from .power import Battery, Memory, Power
+    from .power import Battery, DeviceMemory, Power
     from .presets import exponential, mec, safa
-    from .traces import Generated, Recorded, Trace, load_trace
-    from .traits import ByRegion, Given, Trait
+    from .traces import GeneratedTrace, Recorded, Trace, load_trace
+    from .traits import ByRegion, GivenTraits, Trait
 else:
     from atoll.core.lazy import lazy
 
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "accounting": ("COMPAT", "CORRECTED", "Accounting", "RoundLog"),
+            "accounting": ("COMPAT", "CORRECTED", "Accounting", "RoundAccount"),
             "availability": ("Availability", "Diurnal", "Markov", "Windows"),
             "compute": ("BatchRate", "Compute", "Cycles"),
             "distributions": ("Distribution", "Equal", "Exponential", "Normal", "Uniform"),
@@ -33,10 +33,10 @@ else:
             "fleet": ("Fleet",),
             "fleetfile": ("load_fleet",),
             "links": ("Backhaul", "Link", "Shannon", "Throughput"),
-            "power": ("Battery", "Memory", "Power"),
+            "power": ("Battery", "DeviceMemory", "Power"),
             "presets": ("exponential", "mec", "safa"),
-            "traces": ("Generated", "Recorded", "Trace", "load_trace"),
-            "traits": ("ByRegion", "Given", "Trait"),
+            "traces": ("GeneratedTrace", "Recorded", "Trace", "load_trace"),
+            "traits": ("ByRegion", "GivenTraits", "Trait"),
         },
     )
 
@@ -51,20 +51,20 @@ __all__ = [
     "ByRegion",
     "Compute",
     "Cycles",
+    "DeviceMemory",
     "Distribution",
     "Diurnal",
     "Equal",
     "Exponential",
     "Fleet",
-    "Generated",
-    "Given",
+    "GeneratedTrace",
+    "GivenTraits",
     "Link",
     "Markov",
-    "Memory",
     "Normal",
     "Power",
     "Recorded",
-    "RoundLog",
+    "RoundAccount",
     "Shannon",
     "Throughput",
     "Trace",

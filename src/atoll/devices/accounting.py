@@ -26,7 +26,7 @@ __all__ = [
     "COMPAT",
     "CORRECTED",
     "Accounting",
-    "RoundLog",
+    "RoundAccount",
     "effective_update_ratio",
     "expected_effective_updates",
     "expected_futility",
@@ -41,7 +41,7 @@ Waiting = Literal["deadline", "asked", "taken"]
 
 
 @dataclass(frozen=True)
-class RoundLog:
+class RoundAccount:
     """What the rounds of a run did: columns of shape ``(rounds,)``.
 
     Attributes:
@@ -70,12 +70,14 @@ class RoundLog:
         columns = [field.name for field in fields(self) if field.name != "clients"]
         shapes = {name: np.shape(getattr(self, name)) for name in columns}
         if len(set(shapes.values())) != 1 or len(shapes["copies"]) != 1 or not shapes["copies"][0]:
-            raise DataError(f"columns of shapes {shapes}", where="RoundLog", remedy="give one number a round to each")
+            raise DataError(
+                f"columns of shapes {shapes}", where="RoundAccount", remedy="give one number a round to each"
+            )
         if self.clients < 1:
-            raise DataError(f"clients={self.clients}", where="RoundLog", remedy="count the whole population")
+            raise DataError(f"clients={self.clients}", where="RoundAccount", remedy="count the whole population")
 
     @classmethod
-    def of_rows(cls, rows: Sequence[Mapping[str, Any]], clients: int, quota: int) -> RoundLog:
+    def of_rows(cls, rows: Sequence[Mapping[str, Any]], clients: int, quota: int) -> RoundAccount:
         """The columns of a training's records, of rounds that one model begins and ends: SAFA's, and those of synchronous pacings.
 
         A synchronous round has taken until its end, so the distribution time that its devices were simulated with is part of ``taken``. What clients would
@@ -142,7 +144,7 @@ class Accounting:
                 f"waiting={self.waiting!r}", where="Accounting", remedy="use 'deadline', 'asked' or 'taken'"
             )
 
-    def distribution(self, log: RoundLog, each: float) -> Floats:
+    def distribution(self, log: RoundAccount, each: float) -> Floats:
         """``T_dist`` of every round, in seconds.
 
         Args:
@@ -152,7 +154,7 @@ class Accounting:
         copies = np.asarray(log.copies, dtype=np.float64)
         return each * (np.cumsum(copies) if self.cumulative else copies)
 
-    def lengths(self, log: RoundLog, each: float, limit: float) -> Floats:
+    def lengths(self, log: RoundAccount, each: float, limit: float) -> Floats:
         """``T`` of every round, in seconds.
 
         Args:
@@ -191,22 +193,22 @@ COMPAT: Mapping[str, Accounting] = {
 """The rules behind the thesis' tables of round lengths, by algorithm."""
 
 
-def effective_update_ratio(log: RoundLog) -> float:
+def effective_update_ratio(log: RoundAccount) -> float:
     """``EUR = |S - Z| / |U|``, mean over rounds: picked and not crashed, of all clients (Eq. 3.3)."""
     return float(np.mean(log.effective)) / log.clients
 
 
-def synchronisation_ratio(log: RoundLog) -> float:
+def synchronisation_ratio(log: RoundAccount) -> float:
     """``SR``: copies of the model sent, of all clients, mean over rounds (Eq. 3.12)."""
     return float(np.mean(log.copies)) / log.clients
 
 
-def version_variance(log: RoundLog) -> float:
+def version_variance(log: RoundAccount) -> float:
     """``VV``: variance of the versions that were trained, mean over rounds (Eq. 3.13)."""
     return float(np.mean(log.variance))
 
 
-def futility(log: RoundLog) -> float:
+def futility(log: RoundAccount) -> float:
     """Share of the work begun that was thrown away, both in client-rounds; 0 where none was begun."""
     begun = float(np.sum(log.begun))
     return float(np.sum(log.futile)) / begun if begun else 0.0

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
 
-from .draws import Population, key_of, uniforms
+from .draws import DrawnPopulation, key_of, uniforms
 from .presence import Availability
 from .traits import probability
 from .windows import Windows
@@ -47,7 +47,7 @@ class Diurnal(Availability):
         """Whether what is missing of a day is less than moments of a simulation can tell apart."""
         return self.share > 1.0 - 1e-12
 
-    def _shift(self, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _shift(self, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """When each device's day number 0 begins, in days."""
         zones = uniforms(key_of(self.seed, "zone"), np.arange(len(population.names)))
         return self.regions * zones[population.region[positions]] + self.devices * uniforms(
@@ -67,12 +67,12 @@ class Diurnal(Availability):
         early, late = (number + shift) * self.day > now, (number + 1.0 + shift) * self.day <= now
         return number - early + late
 
-    def there(self, population: Population, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
+    def there(self, population: DrawnPopulation, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
         """In the first ``share`` of its day."""
         return self.leaves(population, positions, now, np.full(len(positions), np.inf)) > now
 
     def leaves(
-        self, population: Population, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
+        self, population: DrawnPopulation, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """At the end of that share; never where it is the whole day."""
         del until
@@ -81,7 +81,7 @@ class Diurnal(Availability):
         shift = self._shift(population, positions)
         return self._stay(shift, self._number(shift, now))[1]
 
-    def recorded(self, population: Population, until: float) -> Windows:
+    def recorded(self, population: DrawnPopulation, until: float) -> Windows:
         """Its days."""
         who = population.positions
         if self._always:
@@ -138,7 +138,7 @@ class Markov(Availability):
         go, come = self.step / self.on, self.step / self.off
         return np.where(drawn < go, -1, np.where(drawn < go + come, 1, 0)).astype(np.int8)
 
-    def there(self, population: Population, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
+    def there(self, population: DrawnPopulation, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
         """What was last said."""
         del population
         step, state = self._step(now), np.zeros(len(positions), dtype=np.int8)
@@ -149,7 +149,7 @@ class Markov(Availability):
         return state > 0
 
     def leaves(
-        self, population: Population, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
+        self, population: DrawnPopulation, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """At the next step that says "go"."""
         del population
@@ -163,7 +163,7 @@ class Markov(Availability):
             open_ = open_[step * self.step < until[open_]]
         return when
 
-    def recorded(self, population: Population, until: float) -> Windows:
+    def recorded(self, population: DrawnPopulation, until: float) -> Windows:
         """Step by step; a stay that lasts beyond ``until`` is followed to its end."""
         everyone = population.positions
         came = np.where(self.there(population, everyone, 0.0), 0.0, np.nan)  # since when each is there

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import Checked
-from atoll.core.task import Workload
+from atoll.core.requests.task import Workload
+from atoll.core.validation import Checked
 
 from .distributions import Distribution
 from .traits import Trait, lift, positive

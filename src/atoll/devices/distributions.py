@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import Checked
+from atoll.core.validation import Checked
 
-from .draws import Population, uniforms
+from .draws import DrawnPopulation, uniforms
 
 __all__ = ["Distribution", "Equal", "Exponential", "Normal", "Uniform"]
 
@@ -26,7 +26,7 @@ class Distribution(Checked):
         """The smallest and the largest value that can be drawn."""
         raise NotImplementedError
 
-    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def draw(self, key: int, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """The values of the devices at these positions."""
         raise NotImplementedError
 
@@ -55,7 +55,7 @@ class Equal(Distribution):
         """The value, twice."""
         return (self.value, self.value)
 
-    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def draw(self, key: int, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """The value, once a device."""
         del key, population
         return np.full(len(positions), float(self.value))
@@ -90,7 +90,7 @@ class Normal(Distribution):
         """The bounds."""
         return (-math.inf if self.low is None else self.low, math.inf if self.high is None else self.high)
 
-    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def draw(self, key: int, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Box and Muller's (1958) transform of two uniform numbers a device."""
         del population
         radius, angle = uniforms(key, 2 * positions), uniforms(key, 2 * positions + 1)
@@ -129,7 +129,7 @@ class Exponential(Distribution):
         """From the minimum; from just above 0 without one."""
         return (max(self.minimum, 5e-324), math.inf)
 
-    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def draw(self, key: int, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """By inversion."""
         del population
         return self.minimum - self.mean * np.log(uniforms(key, positions))
@@ -156,7 +156,7 @@ class Uniform(Distribution):
         """The two values."""
         return (self.low, self.high)
 
-    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def draw(self, key: int, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """One uniform number a device."""
         del population
         return self.low + (self.high - self.low) * uniforms(key, positions)

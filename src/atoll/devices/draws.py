@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.core.algebra.rng import Rng, mix_keys
 from atoll.core.errors import ConfigError, nearest
-from atoll.core.rng import Rng, mix_keys
 
 if TYPE_CHECKING:
     from .distributions import Distribution
 
-__all__ = ["Population", "key_of", "known_region", "region_names", "uniforms"]
+__all__ = ["DrawnPopulation", "key_of", "known_region", "region_names", "uniforms"]
 
 
 def key_of(seed: int, *path: str | int) -> int:
@@ -35,7 +35,7 @@ def region_names(regions: int | Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(name) for name in regions))
 
 
-class Population:
+class DrawnPopulation:
     """Everyone's regions, and columns that were drawn for everyone once.
 
     Args:

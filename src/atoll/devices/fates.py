@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.core.clock import REASONS, Outcomes, Plan, Spending
 from atoll.core.errors import ConfigError
+from atoll.core.time.clock import REASONS, Outcomes, Plan, Spending
+from atoll.core.time.deadline import WHOLE
 
-from .draws import Population
+from .draws import DrawnPopulation
 
 if TYPE_CHECKING:
     from .fleet import Fleet
 
-__all__ = ["Fates", "Times", "fates"]
+__all__ = ["Fates", "Times", "crashes", "fates", "unable"]
 
 CRASHED, LEFT, AWAY, MEMORY, BATTERY = (REASONS.index(r) for r in REASONS[1:])
 
@@ -83,9 +84,9 @@ class Fates:
         return Outcomes(self.seconds, self.reason == 0, self.fraction, self.energy, self.reason, self.spending)
 
 
-def fates(fleet: Fleet, population: Population, positions: NDArray[np.int64], plan: Plan, times: Times) -> Fates:
+def fates(fleet: Fleet, population: DrawnPopulation, positions: NDArray[np.int64], plan: Plan, times: Times) -> Fates:
     """Who answers and who does not. What keeps a device from beginning counts before what stops it."""
-    crashed, point = fleet.trace.at(plan.turn, population, positions)
+    crashed, point = crashes(fleet, population, positions, plan)
     training, whole = fleet.trace.span == "training", times.response
     moment = np.where(crashed, times.begun + point * times.train if training else point * whole, whole)
     share = point if training else times.share(moment)
@@ -105,11 +106,24 @@ def fates(fleet: Fleet, population: Population, positions: NDArray[np.int64], pl
     energy = _spent(fleet, times, moment, fraction, failed)
     seconds = times.wait + moment + np.where(failed, fleet.notice, 0.0)
     found = Fates(seconds, reason, fraction, energy, _spending(fleet, times, moment))
-    for why, cannot in _unable(fleet, population, positions, plan, times, there):
+    for why, cannot in unable(fleet, population, positions, plan, times, there):
         found.reason[cannot], found.fraction[cannot], found.seconds[cannot] = why, 0.0, fleet.notice
         if found.energy is not None:
             found.energy[cannot] = 0.0
     return found
+
+
+def crashes(
+    fleet: Fleet, population: DrawnPopulation, positions: NDArray[np.int64], plan: Plan
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Who has crashed by the end of the part of the turn that a request stands for, and at which point of that part; 0 where it was before."""
+    crashed, point = fleet.trace.at(plan.turn, population, positions)
+    begin, end = plan.risk
+    if (begin, end) == WHOLE:
+        return crashed, point
+    point = np.clip((point - begin) / (end - begin), 0.0, None) if end > begin else np.where(point < begin, 0.0, 1.0)
+    reached = point < 1.0 if end < 1.0 else np.ones(len(point), dtype=bool)
+    return crashed & reached, np.where(reached, np.minimum(point, 1.0), 0.0)
 
 
 def _whole(fleet: Fleet, times: Times) -> NDArray[np.float64] | None:
@@ -148,9 +162,9 @@ def _spending(fleet: Fleet, times: Times, moment: NDArray[np.float64]) -> Spendi
     return Spending(seconds, joules, times.wait + moment - times.latency)
 
 
-def _unable(
+def unable(
     fleet: Fleet,
-    population: Population,
+    population: DrawnPopulation,
     positions: NDArray[np.int64],
     plan: Plan,
     times: Times,

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.core.clock import Plan
 from atoll.core.errors import ConfigError
-from atoll.core.party import Parties, Roster
-from atoll.core.task import Workload
+from atoll.core.requests.party import Parties, Roster
+from atoll.core.requests.task import Workload
+from atoll.core.time.clock import Plan
 
 from .fleet import Fleet
 

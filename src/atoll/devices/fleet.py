@@ -10,20 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.core.clock import Outcomes, Plan
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import Checked, require_parts
-from atoll.core.party import Parties
+from atoll.core.requests.party import Parties
+from atoll.core.time.clock import Outcomes, Plan
+from atoll.core.time.prospect import Prospects
+from atoll.core.validation import Checked, require_parts
 
 from .availability import Availability
 from .compute import BatchRate, Compute
 from .distributions import Distribution
-from .draws import Population, key_of, region_names
+from .draws import DrawnPopulation, key_of, region_names
 from .fates import Fates, Times, fates
 from .links import Backhaul, Link, Throughput
-from .power import Battery, Memory, Power
+from .power import Battery, DeviceMemory, Power
 from .recording import recorded
-from .traces import Generated, Recorded, Trace
+from .traces import GeneratedTrace, Recorded, Trace
 from .traits import lift
 
 __all__ = ["Fleet"]
@@ -32,14 +33,14 @@ __all__ = ["Fleet"]
 _PARTS: dict[str, tuple[Any, str]] = {
     "compute": (Compute, "BatchRate(1.0)"),
     "link": (Link, "Throughput(175_000.0)"),
-    "trace": (Trace, "Generated(crash=0.1)"),
+    "trace": (Trace, "GeneratedTrace(crash=0.1)"),
 }
 _OPTIONAL: dict[str, tuple[Any, str]] = {
     "availability": (Availability, "Diurnal(0.5)"),
     "backhaul": (Backhaul, "Backhaul()"),
     "power": (Power, "Power()"),
     "battery": (Battery, "Battery(1000.0)"),
-    "memory": (Memory, "Memory(1e9)"),
+    "memory": (DeviceMemory, "DeviceMemory(1e9)"),
 }
 
 
@@ -74,7 +75,7 @@ class Fleet(Checked):
 
     compute: Compute = field(default_factory=BatchRate)
     link: Link = field(default_factory=Throughput)
-    trace: Trace = field(default_factory=Generated)
+    trace: Trace = field(default_factory=GeneratedTrace)
     availability: Availability | None = None
     latency: float = 0.0
     egress: float | None = None
@@ -84,10 +85,10 @@ class Fleet(Checked):
     notice: float = 0.0
     power: Power | None = None
     battery: Battery | None = None
-    memory: Memory | None = None
+    memory: DeviceMemory | None = None
     regions: int | Sequence[str] = 1
     seed: int = 0
-    _populations: dict[int, Population] = field(default_factory=dict, init=False, repr=False)
+    _populations: dict[int, DrawnPopulation] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         require_parts(self, _PARTS, optional=_OPTIONAL)
@@ -129,7 +130,7 @@ class Fleet(Checked):
         Raises:
             ConfigError: the trace is shorter than the run; the model fits no device.
         """
-        population, positions, wired = self._who(parties)
+        population, positions, wired = self.places(parties)
         times = self.times(parties, plan)
         found = fates(self, population, positions, plan, times)
         return self._with_servers(found, wired, times) if wired is not None else found.outcomes()
@@ -140,7 +141,7 @@ class Fleet(Checked):
 
     def available(self, parties: Parties, now: float) -> NDArray[np.bool_]:
         """Who can be asked now."""
-        population, positions, wired = self._who(parties)
+        population, positions, wired = self.places(parties)
         if self.availability is None:
             return np.ones(len(parties), dtype=bool)
         there = self.availability.there(population, positions, now)
@@ -158,8 +159,14 @@ class Fleet(Checked):
         """
         self.trace.require_turns(last, len(parties.roster.names))
 
+    def session(self, parties: Parties, plans: Sequence[Plan], until: float) -> Prospects:
+        """What becomes of the roles of a session; see `atoll.devices.roles`."""
+        from .roles import prospects_of
+
+        return prospects_of(self, parties, plans, until)
+
     def transfer(self, source: str, target: str, nbytes: int) -> float:
-        """Seconds from one server, or role of a session, to another."""
+        """Seconds from one server to another."""
         return 0.0 if self.backhaul is None else self.backhaul.seconds(source, target, float(self.charged(nbytes)))
 
     @property
@@ -176,7 +183,7 @@ class Fleet(Checked):
 
     def times(self, parties: Parties, plan: Plan) -> Times:
         """The parts of each device's response time, if nothing goes wrong."""
-        population, positions, wired = self._who(parties)
+        population, positions, wired = self.places(parties)
         n = len(positions)
         down = np.full(n, self.charged(plan.down))
         largest = np.max(plan.down, initial=0)
@@ -193,7 +200,7 @@ class Fleet(Checked):
 
     def trait(self, name: str, parties: Parties) -> NDArray[np.float64]:
         """A trait of these devices by name: see ``traits``."""
-        population, positions, _ = self._who(parties)
+        population, positions, _ = self.places(parties)
         return self.column(name, population, positions)
 
     @property
@@ -206,7 +213,7 @@ class Fleet(Checked):
             found["memory"] = lift(self.memory.size)
         return found
 
-    def column(self, name: str, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def column(self, name: str, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """A trait of the devices at these positions of a population."""
         traits = self.traits
         if name not in traits:
@@ -215,7 +222,7 @@ class Fleet(Checked):
 
     def region(self, parties: Parties) -> list[str]:
         """The name of each device's region."""
-        population, positions, _ = self._who(parties)
+        population, positions, _ = self.places(parties)
         return [population.names[i] for i in population.region[positions]]
 
     # ------------------------------------------------------------------ traces
@@ -237,7 +244,7 @@ class Fleet(Checked):
     def recorded(self, turns: int, devices: int, until: float | None = None) -> Fleet:
         """This fleet with every draw as data: the same devices to the bit, whatever becomes of seeds, until the trace or the clock runs out.
 
-        Traits become ``Given``, the trace ``Recorded``, availability ``Windows``. Rules (seconds of work and of bytes, power) stay as they are.
+        Traits become ``GivenTraits``, the trace ``Recorded``, availability ``Windows``. Rules (seconds of work and of bytes, power) stay as they are.
 
         Args:
             turns: the last turn, as in ``record``.
@@ -261,12 +268,12 @@ class Fleet(Checked):
 
     # ------------------------------------------------------------------ who is who
 
-    def _population(self, size: int) -> Population:
+    def _population(self, size: int) -> DrawnPopulation:
         if size not in self._populations:
-            self._populations[size] = Population(size, self.regions)
+            self._populations[size] = DrawnPopulation(size, self.regions)
         return self._populations[size]
 
-    def _who(self, parties: Parties) -> tuple[Population, NDArray[np.int64], NDArray[np.bool_] | None]:
+    def places(self, parties: Parties) -> tuple[DrawnPopulation, NDArray[np.int64], NDArray[np.bool_] | None]:
         """The population, the places of these parties in it, and which of them are none of its members (``None``: all are)."""
         population = self._population(len(parties.roster.names))
         positions = parties.positions

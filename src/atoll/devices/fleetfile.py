@@ -16,10 +16,10 @@ from .compute import BatchRate, Cycles
 from .distributions import Equal
 from .fleet import Fleet
 from .links import Backhaul, Shannon, Throughput
-from .power import Battery, Memory, Power
+from .power import Battery, DeviceMemory, Power
 from .tracefile import packed, unpacked
 from .traces import Recorded
-from .traits import Given
+from .traits import GivenTraits
 from .zipped import check_version, digest, read_arrays, write_arrays
 
 __all__ = ["FORMAT", "VERSION", "load_fleet", "write_fleet"]
@@ -29,7 +29,7 @@ VERSION = 1
 _REMEDY = "give a file that Fleet.save wrote"
 _KNOWN: dict[str, Any] = {
     part.__name__: part
-    for part in (Fleet, BatchRate, Cycles, Throughput, Shannon, Backhaul, Power, Battery, Memory, Equal, Given, Recorded, Windows)
+    for part in (Fleet, BatchRate, Cycles, Throughput, Shannon, Backhaul, Power, Battery, DeviceMemory, Equal, GivenTraits, Recorded, Windows)
 }  # fmt: skip
 """All that a file may name: a closed list, of which nothing is imported by name."""
 
@@ -87,7 +87,7 @@ def _plain(value: Any, path: str, arrays: Arrays) -> Any:
             where=f"Fleet.save: {path}",
             remedy="save what fleet.recorded(...) gives, of Atoll's own rules; of rules of your own, save the trace alone",
         )
-    if isinstance(value, Given | Windows | Recorded):
+    if isinstance(value, GivenTraits | Windows | Recorded):
         arrays.update({f"{path}.{name}": column for name, column in _columns(value).items()})
     settings = [f.name for f in fields(value) if f.init and not f.name.startswith("_") and f.name not in _ASIDE]
     made = {"name": type(value).__name__}
@@ -106,8 +106,8 @@ _ASIDE = ("values", "windows", "crashed", "point", "wrap")
 """Settings that are arrays, or are said by whoever reads the file."""
 
 
-def _columns(value: Given | Windows | Recorded) -> Arrays:
-    if isinstance(value, Given):
+def _columns(value: GivenTraits | Windows | Recorded) -> Arrays:
+    if isinstance(value, GivenTraits):
         return {"values": np.asarray(value.values, dtype="<f8")}
     if isinstance(value, Windows):
         return dict(zip(("who", "begin", "end"), value.columns, strict=True))
@@ -128,7 +128,7 @@ def _made(said: Any, path: str, arrays: Arrays, trace: dict[str, Any]) -> Any:
     def column(name: str) -> NDArray[Any]:
         return arrays[f"{path}.{name}"]
 
-    if part is Given:
+    if part is GivenTraits:
         settings["values"] = column("values")
     elif part is Windows:
         settings["windows"] = np.column_stack([column("who"), column("begin"), column("end")])

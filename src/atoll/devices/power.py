@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import Checked
+from atoll.core.validation import Checked
 
 from .traits import Trait, positive
 
-__all__ = ["Battery", "Memory", "Power"]
+__all__ = ["Battery", "DeviceMemory", "Power"]
 
 Lost = Literal["share", "parts", "full"]
 Stopped = Literal["done", "full"]
@@ -87,7 +87,7 @@ class Battery(Checked):
 
 
 @dataclass(frozen=True, eq=False)
-class Memory(Checked):
+class DeviceMemory(Checked):
     """A device that cannot hold the model never does the work.
 
     Args:
@@ -99,6 +99,6 @@ class Memory(Checked):
     copies: float = 3.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", positive(self.size, "size", "Memory"))
+        object.__setattr__(self, "size", positive(self.size, "size", "DeviceMemory"))
         if not self.copies > 0:
-            raise ConfigError(f"copies={self.copies}", where="Memory", remedy="use a positive number")
+            raise ConfigError(f"copies={self.copies}", where="DeviceMemory", remedy="use a positive number")

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import Checked
+from atoll.core.validation import Checked
 
-from .draws import Population
+from .draws import DrawnPopulation
 
 if TYPE_CHECKING:
     from .windows import Windows
@@ -23,17 +23,17 @@ __all__ = ["Availability"]
 class Availability(Checked):
     """Who is there at a moment, and until when."""
 
-    def there(self, population: Population, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
+    def there(self, population: DrawnPopulation, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
         """Whether each device can be asked."""
         raise NotImplementedError
 
     def leaves(
-        self, population: Population, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
+        self, population: DrawnPopulation, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """When each device that is there goes away; any time from its ``until`` on, or ``inf``, if not before."""
         raise NotImplementedError
 
-    def recorded(self, population: Population, until: float) -> Windows:
+    def recorded(self, population: DrawnPopulation, until: float) -> Windows:
         """The same as data: for every moment before ``until`` the windows say what this rule says, to the bit.
 
         Raises:

@@ -13,7 +13,7 @@ from .distributions import Equal, Exponential, Normal
 from .fleet import Fleet
 from .links import Backhaul, Shannon, Throughput
 from .power import Power
-from .traces import Generated
+from .traces import GeneratedTrace
 from .traits import Trait, probability
 
 __all__ = ["exponential", "mec", "safa"]
@@ -54,7 +54,7 @@ def exponential(
         seed: of speeds and crashes.
     """
     speed = BatchRate(Exponential(mean, minimum))
-    trace = Generated(crash, seed=seed)
+    trace = GeneratedTrace(crash, seed=seed)
     return Fleet(speed, Throughput(rate), trace, model_bytes=model_bytes, model_over=model_over, seed=seed)
 
 
@@ -96,7 +96,7 @@ def safa(
     of = _known(task, _SAFA, "safa")
     speed = Exponential(1.0, of.minimum)
     compute = BatchRate(speed, of.batch, of.scale) if compat else BatchRate(speed)
-    trace = Generated(crash, seed=seed)
+    trace = GeneratedTrace(crash, seed=seed)
     link = Throughput(175_000.0)
     return Fleet(compute, link, trace, egress=1.25e9, model_bytes=10e6, model_over=model_over, seed=seed)
 
@@ -155,7 +155,7 @@ def mec(
     return Fleet(
         Cycles(_straggling(*of.hertz), of.bits, of.cycles),
         Shannon(_straggling(*of.bandwidth)),
-        Generated(crash, "uniform", seed=seed),
+        GeneratedTrace(crash, "uniform", seed=seed),
         backhaul=Backhaul(125e6, of.edges if edges is None else edges),
         model_bytes=of.model_bytes,
         model_over=model_over,

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from atoll.core.errors import ConfigError
 
 from .distributions import Distribution, Equal
-from .traits import Given
+from .traits import GivenTraits
 from .windows import Windows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .draws import Population
+    from .draws import DrawnPopulation
     from .fleet import Fleet
 
 __all__ = ["recorded"]
@@ -24,7 +24,7 @@ __all__ = ["recorded"]
 Rule = TypeVar("Rule")
 
 
-def recorded(fleet: Fleet, population: Population, turns: int, until: float | None) -> Fleet:
+def recorded(fleet: Fleet, population: DrawnPopulation, turns: int, until: float | None) -> Fleet:
     """See ``Fleet.recorded``."""
     known = {name: _given(fleet, name, trait, population) for name, trait in fleet.traits.items()}
     kept: dict[str, Any] = {}
@@ -43,11 +43,11 @@ def recorded(fleet: Fleet, population: Population, turns: int, until: float | No
     )
 
 
-def _given(fleet: Fleet, name: str, trait: Distribution, population: Population) -> Distribution:
+def _given(fleet: Fleet, name: str, trait: Distribution, population: DrawnPopulation) -> Distribution:
     """What was drawn of a trait; what is the same for all stays so."""
     if isinstance(trait, Equal):
         return trait
-    return Given(cast("Sequence[float]", fleet.column(name, population, population.positions)))
+    return GivenTraits(cast("Sequence[float]", fleet.column(name, population, population.positions)))
 
 
 def _pinned(rule: Rule, traits: Mapping[str, Distribution], known: Mapping[str, Distribution]) -> Rule:

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import Checked
+from atoll.core.validation import Checked
 
-from .draws import Population, key_of, uniforms
+from .draws import DrawnPopulation, key_of, uniforms
 from .tracefile import read_trace, write_trace
 from .traits import Trait, lift, probability
 
-__all__ = ["Generated", "Recorded", "Span", "Trace", "load_trace"]
+__all__ = ["GeneratedTrace", "Recorded", "Span", "Trace", "load_trace"]
 
 Span = Literal["training", "response"]
 """What a crash point is a share of: the training, or everything from the download to the upload."""
@@ -33,7 +33,7 @@ class Trace(Checked):
         raise NotImplementedError
 
     def at(
-        self, turn: int, population: Population, positions: NDArray[np.int64]
+        self, turn: int, population: DrawnPopulation, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
         """Whether each of these devices crashes in a turn, and at which point, in [0, 1)."""
         raise NotImplementedError
@@ -48,7 +48,7 @@ class Trace(Checked):
 
 
 @dataclass(frozen=True, eq=False)
-class Generated(Trace):
+class GeneratedTrace(Trace):
     """Crashes as a pure function of seed, turn and device, whoever is asked and in whatever order.
 
     Args:
@@ -65,13 +65,13 @@ class Generated(Trace):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "crash", probability(self.crash, "crash", "Generated"))
-        probability(self.outage, "outage", "Generated")
+        object.__setattr__(self, "crash", probability(self.crash, "crash", "GeneratedTrace"))
+        probability(self.outage, "outage", "GeneratedTrace")
         fixed = isinstance(self.point, int | float)
         if not (0.0 <= self.point < 1.0 if fixed else self.point in get_args(Law)):  # type: ignore[operator]
             raise ConfigError(
                 f"point={self.point!r}",
-                where="Generated",
+                where="GeneratedTrace",
                 remedy="use 'during', 'before', 'uniform', or a share of the training from 0 to below 1",
             )
 
@@ -81,7 +81,7 @@ class Generated(Trace):
         return "response" if self.point == "uniform" else "training"
 
     def at(
-        self, turn: int, population: Population, positions: NDArray[np.int64]
+        self, turn: int, population: DrawnPopulation, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
         """Draw."""
         chance = population.column(lift(self.crash), key_of(self.seed, "crash probability"), positions)
@@ -146,7 +146,7 @@ class Recorded(Trace):
         return self.within
 
     def at(
-        self, turn: int, population: Population, positions: NDArray[np.int64]
+        self, turn: int, population: DrawnPopulation, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
         """Look them up.
 

@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import is_real, numbers
+from atoll.core.validation import is_real, numbers
 
 from .distributions import Distribution, Equal
-from .draws import Population, known_region
+from .draws import DrawnPopulation, known_region
 
-__all__ = ["ByRegion", "Given", "Trait", "lift", "positive", "probability"]
+__all__ = ["ByRegion", "GivenTraits", "Trait", "lift", "positive", "probability"]
 
 
 @dataclass(frozen=True, eq=False)
-class Given(Distribution):
+class GivenTraits(Distribution):
     """What you know of each device.
 
     Args:
@@ -31,10 +31,10 @@ class Given(Distribution):
     _column: NDArray[np.float64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        column = numbers("Given", "values", self.values)
+        column = numbers("GivenTraits", "values", self.values)
         if column.ndim != 1 or not len(column) or not np.isfinite(column).all():
             raise ConfigError(
-                f"values of shape {column.shape}", where="Given", remedy="give one finite number a device"
+                f"values of shape {column.shape}", where="GivenTraits", remedy="give one finite number a device"
             )
         column.flags.writeable = False
         object.__setattr__(self, "_column", column)
@@ -44,7 +44,7 @@ class Given(Distribution):
         """The smallest and the largest."""
         return (float(self._column.min()), float(self._column.max()))
 
-    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def draw(self, key: int, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Look them up.
 
         Raises:
@@ -53,7 +53,9 @@ class Given(Distribution):
         del key
         if len(self._column) != population.size:
             raise ConfigError(
-                f"{len(self._column)} values for {population.size} devices", where="Given", remedy="give one a device"
+                f"{len(self._column)} values for {population.size} devices",
+                where="GivenTraits",
+                remedy="give one a device",
             )
         return self._column[positions]
 
@@ -102,7 +104,7 @@ class ByRegion(Distribution):
                     f"values says nothing of region {name!r}", where=f"{where}: ByRegion", remedy="name every region"
                 )
 
-    def draw(self, key: int, population: Population, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def draw(self, key: int, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Region by region."""
         self.check_regions(population.names, "devices")
         out = np.zeros(len(positions))
@@ -116,7 +118,7 @@ Trait = float | Distribution | Sequence[float]
 """A number for every device, one each, or how they are spread."""
 
 
-def lift(trait: Any, name: str = "values", where: str = "Given") -> Distribution:
+def lift(trait: Any, name: str = "values", where: str = "GivenTraits") -> Distribution:
     """A trait as a distribution.
 
     Raises:
@@ -127,7 +129,7 @@ def lift(trait: Any, name: str = "values", where: str = "Given") -> Distribution
     if is_real(trait):
         return Equal(float(trait))
     try:
-        return Given(trait)
+        return GivenTraits(trait)
     except ConfigError as error:
         several = isinstance(trait, Sequence | np.ndarray) and not isinstance(trait, str)
         what = f"{name}: {error.what}" if several else f"{name}={trait!r}"

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import numbers
+from atoll.core.validation import numbers
 
-from .draws import Population
+from .draws import DrawnPopulation
 from .presence import Availability
 
 __all__ = ["Windows"]
@@ -66,7 +66,7 @@ class Windows(Availability):
         """Windows from columns; who has none is never there."""
         return cls(cast("Sequence[tuple[int, float, float]]", np.column_stack([who, begin, end])), False, until)
 
-    def _ends(self, population: Population, positions: NDArray[np.int64], now: float) -> NDArray[np.float64]:
+    def _ends(self, population: DrawnPopulation, positions: NDArray[np.int64], now: float) -> NDArray[np.float64]:
         """When the window that each device is in ends; ``-inf`` outside of any.
 
         Raises:
@@ -99,18 +99,18 @@ class Windows(Availability):
             ends[first == after] = np.inf
         return ends
 
-    def there(self, population: Population, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
+    def there(self, population: DrawnPopulation, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
         """In a window."""
         return self._ends(population, positions, now) > now
 
     def leaves(
-        self, population: Population, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
+        self, population: DrawnPopulation, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """When the window ends."""
         del until
         return self._ends(population, positions, now)
 
-    def recorded(self, population: Population, until: float) -> Windows:
+    def recorded(self, population: DrawnPopulation, until: float) -> Windows:
         """Itself; ``inf`` asks for no more than there is, where it holds for ever.
 
         Raises:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
-from atoll.core.files import write_bytes
+from atoll.core.persistence.files import write_bytes
 
 __all__ = ["check_version", "digest", "read_arrays", "write_arrays"]
 

@@ -1,4 +1,4 @@
-"""Worlds that run the waist: inline, batched, processes and a loopback socket. They know tasks, never algorithms."""
+"""Worlds that run the waist: inline, batched, processes, a loopback socket and a Ray cluster. They know tasks, never algorithms."""
 
 from typing import TYPE_CHECKING
 
@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from .inline import Inline
     from .names import ENGINES
     from .processes import LoopbackSocket, Processes
+    from .ray import Ray
 else:
     from atoll.core.lazy import lazy
 
@@ -17,7 +18,8 @@ else:
             "inline": ("Inline",),
             "names": ("ENGINES",),
             "processes": ("LoopbackSocket", "Processes"),
+            "ray": ("Ray",),
         },
     )
 
-__all__ = ["ENGINES", "Batched", "Inline", "LoopbackSocket", "Processes"]
+__all__ = ["ENGINES", "Batched", "Inline", "LoopbackSocket", "Processes", "Ray"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from atoll.core import message as M
 from atoll.core.errors import TaskError
-from atoll.core.session import LocalPeers
-from atoll.core.wire import pack_error
+from atoll.core.federation.session import LocalPeers
+from atoll.core.requests.wire import pack_error
 
 __all__ = ["Actors", "Key", "answer_of", "sendable"]
 
@@ -45,7 +45,7 @@ class Actors:
         if peers is None:
             return
         if frame["op"] == "gone":
-            peers.gone(frame["source"])
+            peers.gone(frame["source"], frame["ending"], frame["time"])
         else:
             peers.put(frame["source"], frame["message"], frame["time"])
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from atoll.core.cohort import Cohort
 from atoll.core.errors import TaskError
 from atoll.core.event import unpack_event
-from atoll.core.island import AllowAll
-from atoll.core.party import Parties
-from atoll.core.request import Folded, Request
-from atoll.core.wire import pack_request, unpack_error, unpack_folded
+from atoll.core.requests.cohort import Cohort
+from atoll.core.requests.party import Parties
+from atoll.core.requests.request import PartialSum, Reply, Request
+from atoll.core.requests.wire import pack_request, unpack_error, unpack_folded
 
 from .crew import Crew
 from .forking import check_workers, cores
@@ -55,36 +55,50 @@ class Batched(Inline):
         self._plans = {}
         self.choices["workers"] = int(self._wanted or self.choices.get("workers") or cores())
 
-    async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
-        """Add up a cohort, here or together with the workers."""
-        alone = self._world is None or not isinstance(self._world.policy, AllowAll)  # a policy sees single replies
-        if alone or request.task.many is None or request.mail is not None or len(positions) == 0:
-            return await self.host.fold(request, positions)
-        if request.task.name not in self._plans:
+    async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
+        """Run the task at each party, and what it wraps in blocks."""
+        if request.wraps is not None:
+            self._planned(request, positions)
+        return await super().run(request, positions)
+
+    def _planned(self, request: Request, positions: NDArray[np.int64]) -> int:
+        """How many processes share a cohort; what is wrapped decides, because a half costs little."""
+        alone = self._world is None or self.host.executor.single
+        asked = request.wraps or request
+        if alone or asked.task.many is None or asked.mail is not None or len(positions) == 0:
+            return 1
+        if asked.task.name not in self._plans:
             try:
-                self._plans[request.task.name] = self._plan(request, positions)
+                self._plans[asked.task.name] = self._plan(asked, positions)
             except (Exception, SystemExit):  # of a party: nothing is planned yet, and the executor says whose it is
-                return await self.host.fold(request, positions)
-        workers = self._plans[request.task.name]
+                return 1
+        return self._plans[asked.task.name]
+
+    async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
+        """Add up a cohort, here or together with the workers."""
+        workers = self._planned(request, positions)
         if workers == 1 or len(positions) < 2 * workers:
             return await self.host.fold(request, positions)
+        if request.wraps is not None and self.host.journal:
+            return await self._fold_again(request, positions, workers)
         return await self._fold_together(request, positions)
 
-    async def _fold_together(self, request: Request, positions: NDArray[np.int64]) -> Folded:
+    async def _fold_again(self, request: Request, positions: NDArray[np.int64], workers: int) -> PartialSum:
+        """Some replies may be in the journal, which workers do not have: add up here, part by part as they would."""
+        request, host = self.host.seeded(request, positions), self.host
+        replay, shelves = functools.partial(host.replay, request), host.shelves(request)
+        parts = shares(host.executor, request, positions, workers)
+        folds = [await host.executor.fold(request, part, shelves, replay, host.spend) for part in parts if len(part)]
+        return host.absorb_fold(request, merge_folded(folds, positions))
+
+    async def _fold_together(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
         """Send the workers their parts, add up the first part here, and merge all in cohort order."""
-        crew = self._open_crew(request)
-        mine, *theirs = shares(self.host.executor, request.task, positions, len(crew) + 1, request.message)
+        crew, request = self._open_crew(request), self.host.seeded(request, positions)
+        mine, *theirs = shares(self.host.executor, request, positions, len(crew) + 1)
         try:
             for i, part in enumerate(theirs):
                 crew.post(i, self._frame(request, part))
-            first = await self.host.executor.fold(
-                request,
-                mine,
-                self.host.store.shelf(request.slot),
-                None,
-                self.host.spend,
-                self.host.memory(request),
-            )
+            first = await self.host.executor.fold(request, mine, self.host.shelves(request), None, self.host.spend)
             frames = [crew.collect(i) for i in range(len(theirs))]
         except BaseException:  # an answer that nobody took would be taken for the next one's
             await self.close()
@@ -94,9 +108,10 @@ class Batched(Inline):
 
     def _frame(self, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:
         carried = carried_states(self.host, request, positions)
-        return {"request": pack_request(request, []), "positions": positions, **carried}
+        names = [self.host.executor.roster.name(p) for p in positions.tolist()] if request.mail else []
+        return {"request": pack_request(request, names), "positions": positions, **carried}
 
-    def _unpack(self, frame: Any) -> Folded:
+    def _unpack(self, frame: Any) -> PartialSum:
         for item in frame["events"]:
             self.host.spend(unpack_event(item["event"]), item["party"], item["request"])
         if frame.get("error") is not None:
@@ -107,7 +122,9 @@ class Batched(Inline):
         if self._crew is None:
             if self._world is None:
                 raise RuntimeError("the engine is not open")
-            self._world.registry.setdefault(request.task.name, request.task)
+            for one in (request, request.wraps):
+                if one is not None:
+                    self._world.registry.setdefault(one.task.name, one.task)
             self._crew = Crew(self.choices["workers"] - 1, self.host.executor, self._world.registry)
         return self._crew
 
@@ -124,7 +141,7 @@ class Batched(Inline):
             tuning.recall(recorded["tuning"])
         executor = self.host.executor
         part = positions[: -(-len(positions) // self.choices["workers"])]
-        shelf = self.host.store.shelf(request.slot)
+        shelf = self.host.shelf(request)
         cohort = Cohort(Parties(executor.roster, part), executor.keys(request, part), executor.population, shelf)
         cores = 1 if recorded is not None else self.choices["workers"]
         seconds = tuning.prepare(cohort, request.message, cores) * len(positions) / max(1, len(part))

@@ -7,22 +7,26 @@ end looks for its message for a few milliseconds, giving way to anyone who wants
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import struct
 import time
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core import message as M
 from atoll.core.errors import TaskError
-from atoll.core.executor import Executor
-from atoll.core.wire import pack_error, pack_folded, unpack_request
+from atoll.core.execution.executor import Executor
+from atoll.core.requests.wire import pack_error, pack_folded, unpack_request
 
 from .forking import Workers
 from .worker import carried_shelves, collector
+
+if TYPE_CHECKING:
+    from atoll.core.requests.request import Request
 
 __all__ = ["Crew", "drive"]
 
@@ -80,6 +84,12 @@ def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise TaskError("a task's fast path waited for something", remedy="make `many` and `sums` plain functions")
 
 
+def _drive(request: Request, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a fold; a half without a ``many`` is a coroutine that may wait, and an event loop costs more than the rest of a small cohort."""
+    waits = request.wraps is not None and request.task.many is None
+    return asyncio.run(coroutine) if waits else drive(coroutine)
+
+
 def _work(sock: socket.socket, executor: Executor, registry: Mapping[str, Any]) -> None:
     """The body of a worker."""
     while True:
@@ -92,9 +102,9 @@ def _work(sock: socket.socket, executor: Executor, registry: Mapping[str, Any]) 
         events: list[Any] = []
         try:
             request = unpack_request(frame["request"], registry)
-            shelf, memory = carried_shelves(frame)
-            fold = executor.fold(request, np.asarray(frame["positions"]), shelf, None, collector(events), memory)
-            answer = {"folded": pack_folded(drive(fold)), "events": events}
+            positions = np.asarray(frame["positions"])
+            fold = executor.fold(request, positions, carried_shelves(frame), None, collector(events))
+            answer = {"folded": pack_folded(_drive(request, fold)), "events": events}
         except Exception as error:
             answer = {"error": pack_error(error), "events": events}
         try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from atoll.core.idle import watching
+from atoll.core.requests.request import cut_off
+from atoll.core.time.idle import watching
 
 from .memory import Memory
 
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from atoll.core.host import Host
-    from atoll.core.request import Folded, Ran, Reply, Request
-    from atoll.core.session import Switch
+    from atoll.core.execution.host import Host
+    from atoll.core.federation.session import Switch
+    from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult
     from atoll.core.world import World
 
 __all__ = ["Inline", "converse_here"]
@@ -23,22 +24,33 @@ __all__ = ["Inline", "converse_here"]
 
 async def converse_here(
     host: Host, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
-) -> dict[str, tuple[Any, float]]:
+) -> dict[str, TaskResult]:
     """Run the roles of a session side by side in this process; one that fails ends them all."""
     known = host.replay_session(roles, switch)
     if known is not None:
         return known
     peers = {role: switch.peers(role, start) for role in roles}
 
-    async def play(role: str) -> Ran:
-        ran = await host.role(*roles[role], peers[role])
-        switch.ended(role)
+    async def play(role: str) -> TaskResult:
+        try:
+            ran = await host.role(*roles[role], peers[role])
+        except asyncio.CancelledError:
+            if not switch.expired:
+                raise
+            ran = cut_off(roles[role][1], "late", peers[role].time)
+        switch.ended(role, ran.ending, ran.time)
         return ran
+
+    async def expire() -> None:
+        await switch.expiry.wait()
+        for task in tasks.values():
+            task.cancel()
 
     def idle() -> bool:
         return any(switch.waiting(role, peers[role].waits()) for role in roles)
 
     tasks = {role: asyncio.create_task(play(role)) for role in roles}
+    clock = asyncio.create_task(expire())
     try:
         with watching(idle):
             rans, _ = await asyncio.gather(asyncio.gather(*tasks.values()), switch.verdict())
@@ -47,6 +59,8 @@ async def converse_here(
             task.cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
         raise
+    finally:
+        clock.cancel()
     return host.absorb_session(roles, dict(zip(roles, rans, strict=True)), switch)
 
 
@@ -67,13 +81,13 @@ class Inline(Memory):
         """Run the task at each party."""
         return await self.host.run(request, positions)
 
-    async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
+    async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
         """Run the task at each party and add up."""
         return await self.host.fold(request, positions)
 
     async def converse(
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
-    ) -> dict[str, tuple[Any, float]]:
+    ) -> dict[str, TaskResult]:
         """Run the roles of a session side by side."""
         return await converse_here(self.host, roles, switch, start)
 

@@ -6,12 +6,12 @@ import asyncio
 import socket
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from atoll.core import message as M
 from atoll.core.errors import MessageError
 
-__all__ = ["Link", "LinkClosed"]
+__all__ = ["Conduit", "Link", "LinkClosed"]
 
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 20
@@ -19,6 +19,22 @@ _CHUNK = 1 << 20
 
 class LinkClosed(ConnectionError):  # noqa: N818 - an event, not a fault
     """The other end went away."""
+
+
+class Conduit(Protocol):
+    """Anything that carries whole messages in both directions, in order."""
+
+    async def send(self, tree: Any) -> None:
+        """Send one message."""
+        ...
+
+    async def recv(self) -> Any:
+        """Wait for the next message."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the other end."""
+        ...
 
 
 class Link:

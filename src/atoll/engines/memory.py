@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from atoll.core.host import Host
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from atoll.core.execution.host import Host
 
 __all__ = ["Memory"]
 
@@ -21,6 +24,11 @@ class Memory:
         if self._host is None:
             raise RuntimeError("the engine is not open")
         return self._host
+
+    async def conclude(self, path: str, asked: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
+        """A sum has ended: those that are kept keep what its steps left."""
+        del asked
+        self.host.drafts.conclude(path, kept)
 
     async def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
         """Write the private state of a slot."""
@@ -38,3 +46,7 @@ class Memory:
     async def drop(self, slot: str) -> None:
         """Forget a slot that ended, and every slot inside it."""
         self.host.store.drop(slot)
+
+    async def publish(self) -> None:
+        """The program has ended well: named results are there for people and for later jobs."""
+        self.host.publish()

@@ -8,6 +8,7 @@ from typing import Any
 from .batched import Batched
 from .inline import Inline
 from .processes import LoopbackSocket, Processes
+from .ray import Ray
 
 __all__ = ["ENGINES"]
 
@@ -15,6 +16,7 @@ ENGINES: dict[str, Callable[[int | None], Any]] = {
     "batched": Batched,
     "inline": lambda workers: Inline(),
     "processes": Processes,
+    "ray": Ray,
     "socket": LoopbackSocket,
 }
 """Name -> what makes one with so many workers."""

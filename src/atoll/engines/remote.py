@@ -9,27 +9,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core.aggregate import merge_totals
+from atoll.core.algebra.aggregate import merge_totals
 from atoll.core.errors import TaskError
 from atoll.core.event import unpack_event
-from atoll.core.request import Folded, Ran, Reply, Request
-from atoll.core.shelf import Shelf
-from atoll.core.wire import pack_request, unpack_error, unpack_folded, unpack_ran
+from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult, cut_off
+from atoll.core.requests.wire import pack_request, unpack_error, unpack_folded, unpack_ran
 
-from .link import Link, LinkClosed
+from .link import Conduit, LinkClosed
 from .memory import Memory
 from .share import shares
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.host import Host
-    from atoll.core.session import Switch
+    from atoll.core.execution.host import Host
+    from atoll.core.federation.session import Switch
     from atoll.core.world import World
 
 __all__ = ["Channel", "Remote", "carried_states", "merge_folded"]
@@ -38,7 +37,7 @@ __all__ = ["Channel", "Remote", "carried_states", "merge_folded"]
 class Channel:
     """The engine's end of one link: matches answers to questions and passes on what sessions say."""
 
-    def __init__(self, link: Link, describe: Callable[[], str]) -> None:
+    def __init__(self, link: Conduit, describe: Callable[[], str]) -> None:
         self.link = link
         self._describe = describe
         self._answers: dict[int, asyncio.Future[Any]] = {}
@@ -159,9 +158,10 @@ class Remote(Memory):
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
         """Run the task at each party, spread over the workers."""
+        request = self.host.seeded(request, positions)
         known = {int(p): self.host.replay(request, int(p)) for p in positions} if self.host.journal else {}
         open_positions = np.array([p for p in positions.tolist() if known.get(p) is None], dtype=np.int64)
-        ran: dict[int, Ran] = {p: r for p, r in known.items() if r is not None}
+        ran: dict[int, TaskResult] = {p: r for p, r in known.items() if r is not None}
         channels = await self.channels(request)
         parts = self._shares(request, open_positions, channels)
         frames = await self._ask(channels, "run", request, parts)
@@ -171,8 +171,9 @@ class Remote(Memory):
                 ran[one.reply.party] = one
         return [self.host.absorb(request, ran[p]) for p in positions.tolist()]
 
-    async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
+    async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
         """Let each worker add up its part of the cohort; merge the parts in order."""
+        request = self.host.seeded(request, positions)
         if self.host.journal and any(self.host.replay(request, int(p)) for p in positions):
             return await self._fold_with_journal(request, positions)
         channels = await self.channels(request)
@@ -181,7 +182,7 @@ class Remote(Memory):
         folded = merge_folded([unpack_folded(frame["folded"]) for frame in frames], positions)
         return self.host.absorb_fold(request, folded)
 
-    async def _fold_with_journal(self, request: Request, positions: NDArray[np.int64]) -> Folded:
+    async def _fold_with_journal(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
         """Some replies are in the journal: get the others, and add up here exactly as the workers would have."""
         ran = {int(p): self.host.replay(request, int(p)) for p in positions}
         missing = np.array([p for p, known in ran.items() if known is None], dtype=np.int64)
@@ -192,7 +193,7 @@ class Remote(Memory):
                 ran[one.reply.party] = one
                 self.host.absorb(request, one)
         folds = [
-            await self.host.executor.fold(request, part, Shelf(), ran.get, None, self.host.memory(request))
+            await self.host.executor.fold(request, part, self.host.shelves(request), ran.get, self.host.spend)
             for part in self._shares(request, positions, channels)
             if len(part)
         ]
@@ -201,7 +202,7 @@ class Remote(Memory):
     def _shares(
         self, request: Request, positions: NDArray[np.int64], channels: list[Channel]
     ) -> list[NDArray[np.int64]]:
-        return shares(self.host.executor, request.task, positions, len(channels), request.message)
+        return shares(self.host.executor, request, positions, len(channels))
 
     async def _ask(
         self, channels: list[Channel], op: str, request: Request, parts: list[NDArray[np.int64]]
@@ -219,7 +220,7 @@ class Remote(Memory):
             if len(part)
         ]
 
-    async def _collect(self, answers: list[asyncio.Future[Any]]) -> list[Any]:
+    async def _collect(self, answers: Sequence[asyncio.Future[Any]]) -> list[Any]:
         frames = await asyncio.gather(*answers)
         for frame in frames:
             self._note_events(frame)
@@ -254,7 +255,7 @@ class Remote(Memory):
 
     async def converse(
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
-    ) -> dict[str, tuple[Any, float]]:
+    ) -> dict[str, TaskResult]:
         """Run each role at a worker; what they say passes through here."""
         known = self.host.replay_session(roles, switch)
         if known is not None:
@@ -264,6 +265,7 @@ class Remote(Memory):
         channels = await self.channels(next(iter(roles.values()))[0])
         at = {role: channels[position % len(channels)] for role, (_, position) in roles.items()}
         pumps = [asyncio.create_task(self._hand(session, role, channel, switch)) for role, channel in at.items()]
+        pumps.append(asyncio.create_task(self._expire(session, [*dict.fromkeys(at.values())], switch)))
         calls = [asyncio.create_task(self._role(at[role], session, role, roles, start, switch)) for role in roles]
         try:
             with self._busy():
@@ -285,15 +287,15 @@ class Remote(Memory):
         def put(source: str, message: Any, arrival: float) -> None:
             queue.put_nowait({**base, "op": "hand", "source": source, "message": message, "time": arrival})
 
-        def gone(source: str) -> None:
-            queue.put_nowait({**base, "op": "gone", "source": source})
+        def gone(source: str, ending: str, time: float) -> None:
+            queue.put_nowait({**base, "op": "gone", "source": source, "ending": ending, "time": time})
 
         switch.attach(role, put, gone)
         with contextlib.suppress(LinkClosed):
             while True:
                 await channel.link.send(await queue.get())
 
-    async def _stop(self, session: int, at: dict[str, Channel], calls: list[asyncio.Task[Ran]]) -> None:
+    async def _stop(self, session: int, at: dict[str, Channel], calls: list[asyncio.Task[TaskResult]]) -> None:
         """One role failed: end the others. A worker that went away takes all links with it; they are made again when needed."""
         with contextlib.suppress(LinkClosed):
             for channel in dict.fromkeys(at.values()):
@@ -311,22 +313,30 @@ class Remote(Memory):
         roles: dict[str, tuple[Request, int]],
         start: float,
         switch: Switch,
-    ) -> Ran:
+    ) -> TaskResult:
         request, position = roles[role]
-        state = self.host.store.get(request.slot, position)
+        states = self.host.shelf(request).pick(np.array([position], dtype=np.int64))
         frame = await channel.call(
             next(self._numbers),
             {
                 "op": "role", "session": session, "role": role, "others": [r for r in roles if r != role],
                 "request": pack_request(request, []), "position": position, "start": start,
-                "states": [] if state is None else [[position, state]],
+                "prospect": switch.prospects[role].packed(), "states": states.packed(),
             },
         )  # fmt: skip
         self._note_events(frame)
-        if frame.get("error") is not None:
+        if frame.get("error") is not None and not switch.expired:
             raise unpack_error(frame["error"]) or TaskError("unknown")
-        switch.ended(role)
-        return unpack_ran(frame["ran"][0])
+        ran = cut_off(position, "late", start) if frame.get("error") is not None else unpack_ran(frame["ran"][0])
+        switch.ended(role, ran.ending, ran.time)
+        return ran
+
+    async def _expire(self, session: int, channels: list[Channel], switch: Switch) -> None:
+        """Stop all roles when a deadline on a real clock has passed."""
+        await switch.expiry.wait()
+        with contextlib.suppress(LinkClosed):
+            for channel in channels:
+                await channel.link.send({"op": "stop", "session": session})
 
     # ------------------------------------------------------------------ memory and end
 
@@ -345,17 +355,13 @@ class Remote(Memory):
 
 
 def carried_states(host: Host, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:
-    """The private states, and what uplink stages remember, that a request needs: they ride along."""
-    memory = host.memory(request)
-    return {
-        "states": host.store.shelf(request.slot).pick(positions).packed(),
-        "memories": None if memory is None else memory.pick(positions).packed(),
-    }
+    """What the parties keep in the slots that a request may read: it rides along."""
+    return {"shelves": {slot: shelf.pick(positions).packed() for slot, shelf in host.shelves(request).items()}}
 
 
-def merge_folded(parts: list[Folded], positions: NDArray[np.int64]) -> Folded:
+def merge_folded(parts: list[PartialSum], positions: NDArray[np.int64]) -> PartialSum:
     """Put the parts of a cohort together, in order."""
-    merged = Folded({}, positions[:0], positions[:0])
+    merged = PartialSum({}, positions[:0], positions[:0])
     merged.totals = merge_totals(part.totals for part in parts)
     if parts:
         merged.senders = np.concatenate([part.senders for part in parts])
@@ -363,7 +369,8 @@ def merge_folded(parts: list[Folded], positions: NDArray[np.int64]) -> Folded:
     for part in parts:
         merged.rejected.update(part.rejected)
         merged.errors.update(part.errors)
-        merged.states.update(part.states)
-        merged.memories.update(part.memories)
+        for slot, states in part.left.items():
+            merged.leave(slot, states)
         merged.kept.extend(part.kept)
+        merged.opened.update(part.opened)
     return merged

@@ -9,16 +9,13 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.executor import Executor
-    from atoll.core.task import Task
-    from atoll.core.tree import Tree
+    from atoll.core.execution.executor import Executor
+    from atoll.core.requests.request import Request
 
 __all__ = ["cut", "shares"]
 
 
-def shares(
-    executor: Executor, task: Task, positions: NDArray[np.int64], parts: int, message: Tree = None
-) -> list[NDArray[np.int64]]:
+def shares(executor: Executor, request: Request, positions: NDArray[np.int64], parts: int) -> list[NDArray[np.int64]]:
     """Cut a cohort into contiguous parts of nearly equal work, so that merging them in order keeps the cohort's order.
 
     Work is what the task declares (`Task.work`): mini-batches, or examples where it names none. Nothing is measured, so the cut is the same on
@@ -29,7 +26,7 @@ def shares(
     sizes: Any = getattr(executor.population, "sizes", None)
     if sizes is not None and positions.max() < len(sizes) and (sizes[positions] == sizes[positions[0]]).all():
         return cut(positions, np.ones(len(positions)), parts)
-    work = task.workload(executor.population, positions, message, executor.data)
+    work = request.workload(executor.population, positions, executor.data)
     return cut(positions, np.where(work.batches > 0, work.batches, work.examples), parts)
 
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from atoll.core.event import Event
-from atoll.core.executor import Executor
-from atoll.core.idle import IdleSelector, WatchedLoop, watching
-from atoll.core.request import Request
-from atoll.core.session import LocalPeers
-from atoll.core.shelf import Shelf
-from atoll.core.states import States
-from atoll.core.wire import pack_error, pack_folded, pack_ran, unpack_request
+from atoll.core.execution.executor import Executor
+from atoll.core.execution.spending import Spend
+from atoll.core.federation.session import LocalPeers
+from atoll.core.persistence.state_table import StateTable
+from atoll.core.persistence.states import States
+from atoll.core.requests.request import Request
+from atoll.core.requests.wire import pack_error, pack_folded, pack_ran, unpack_request
+from atoll.core.time.idle import IdleSelector, WatchedLoop, watching
+from atoll.core.time.prospect import Prospect
 
 from .actors import Actors, answer_of, sendable
-from .link import Link, LinkClosed
+from .link import Conduit, Link, LinkClosed
 
 __all__ = ["Worker", "carried_shelves", "collector", "serve"]
 
@@ -34,7 +36,7 @@ class Worker:
         registry: tasks and stages that the program registered by name.
     """
 
-    def __init__(self, link: Link, executor: Executor, registry: Mapping[str, Any]) -> None:
+    def __init__(self, link: Conduit, executor: Executor, registry: Mapping[str, Any]) -> None:
         self.link = link
         self.executor = executor
         self.registry = registry
@@ -78,16 +80,12 @@ class Worker:
 
     async def _work(self, frame: Any, request: Request, events: list[Any]) -> dict[str, Any]:
         positions = np.asarray(frame["positions"])
-        shelf, memory = carried_shelves(frame)
+        shelves = carried_shelves(frame)
         spend = collector(events)
         if frame["op"] == "fold":
-            folded = await self.executor.fold(request, positions, shelf, None, spend, memory)
+            folded = await self.executor.fold(request, positions, shelves, None, spend)
             return {"folded": pack_folded(folded)}
-        keys = self.executor.keys(request, positions).tolist()
-        ran = [
-            pack_ran(await self.executor.one(request, p, k, shelf.get, spend, memory))
-            for p, k in zip(positions.tolist(), keys, strict=True)
-        ]
+        ran = [pack_ran(one) for one in await self.executor.run(request, positions, shelves, spend)]
         return {"ran": ran}
 
     def _start_role(self, frame: Any) -> None:
@@ -98,7 +96,8 @@ class Worker:
                 {"op": "pass", "session": session, "source": role, "target": target, "message": message, "time": sent}
             )
 
-        peers = LocalPeers(role, list(frame["others"]), carry, frame["start"])
+        prospect = Prospect.unpack(frame["prospect"])
+        peers = LocalPeers(role, list(frame["others"]), carry, frame["start"], prospect=prospect)
         self._actors.begin((session, role), peers, self._role(frame, peers))
 
     async def _role(self, frame: Any, peers: LocalPeers) -> None:
@@ -108,24 +107,23 @@ class Worker:
         await self.link.send({"id": frame["id"], "events": events, **answer})
 
     async def _play(self, frame: Any, peers: LocalPeers, events: list[Any]) -> dict[str, Any]:
-        request, states = unpack_request(frame["request"], self.registry), dict(frame["states"])
-        ran = await self.executor.role(request, frame["position"], peers, states.get, collector(events))
+        request, shelf = (
+            unpack_request(frame["request"], self.registry),
+            StateTable.holding(States.unpack(frame["states"])),
+        )
+        ran = await self.executor.role(request, frame["position"], peers, shelf, collector(events))
         return sendable({"ran": [pack_ran(ran)]})
 
 
-def carried_shelves(frame: Any) -> tuple[Shelf, Shelf | None]:
-    """The private states that came with a request, and what uplink stages remember."""
-    memories = frame["memories"]
-    return (
-        Shelf.holding(States.unpack(frame["states"])),
-        None if memories is None else Shelf.holding(States.unpack(memories)),
-    )
+def carried_shelves(frame: Any) -> dict[str, StateTable]:
+    """What came with a request of what the parties keep, by slot."""
+    return {slot: StateTable.holding(States.unpack(states)) for slot, states in frame["shelves"].items()}
 
 
-def collector(events: list[Any]) -> Callable[[Event, str, str], None]:
+def collector(events: list[Any]) -> Spend:
     """Carries privacy events home with the reply: they are in the ledger before the program sees it."""
 
-    def spend(event: Event, party: str, request: str) -> None:
+    def spend(event: Event, party: str | Sequence[str], request: str) -> None:
         events.append({"event": event.packed(), "party": party, "request": request})
 
     return spend

@@ -6,16 +6,14 @@ if TYPE_CHECKING:
     from .aggregation import Aggregation, EqualWeights, KeepGlobal, KeepLocal, Renormalised, Rescaled
     from .algorithm import Algorithm, LocalWork, RoundInfo
     from .algorithms import FedAvg, FedSGD, SufficientStatistics
-    from .custom import CustomLearner
     from .divergence import Divergence, GradientDivergence
-    from .ending import StopTraining
-    from .evaluation import Evaluation
-    from .history import History
     from .linear import Linear
+    from .local.custom import CustomLearner
     from .pacing import Synchronous
+    from .prepared import Trained
     from .selection import Everyone, Schedule, Selection, SizeProportional, Uniform
-    from .stop import MaxTime, Patience, StopRule, Target
-    from .training import Trained, Training
+    from .server.evaluation import Evaluation
+    from .training import Training
 else:
     from atoll.core.lazy import lazy
 
@@ -25,16 +23,14 @@ else:
             "aggregation": ("Aggregation", "EqualWeights", "KeepGlobal", "KeepLocal", "Renormalised", "Rescaled"),
             "algorithm": ("Algorithm", "LocalWork", "RoundInfo"),
             "algorithms": ("FedAvg", "FedSGD", "SufficientStatistics"),
-            "custom": ("CustomLearner",),
+            "local.custom": ("CustomLearner",),
             "divergence": ("Divergence", "GradientDivergence"),
-            "ending": ("StopTraining",),
-            "evaluation": ("Evaluation",),
-            "history": ("History",),
+            "server.evaluation": ("Evaluation",),
             "linear": ("Linear",),
             "pacing": ("Synchronous",),
             "selection": ("Everyone", "Schedule", "Selection", "SizeProportional", "Uniform"),
-            "stop": ("MaxTime", "Patience", "StopRule", "Target"),
-            "training": ("Trained", "Training"),
+            "prepared": ("Trained",),
+            "training": ("Training",),
         },
     )
 
@@ -48,25 +44,19 @@ __all__ = [
     "Everyone",
     "FedAvg",
     "FedSGD",
-    "History",
     "GradientDivergence",
     "KeepGlobal",
     "KeepLocal",
     "Linear",
     "LocalWork",
-    "MaxTime",
-    "Patience",
     "Renormalised",
     "Rescaled",
     "RoundInfo",
     "Schedule",
     "Selection",
     "SizeProportional",
-    "StopRule",
-    "StopTraining",
     "SufficientStatistics",
     "Synchronous",
-    "Target",
     "Trained",
     "Training",
     "Uniform",

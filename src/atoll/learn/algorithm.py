@@ -1,7 +1,7 @@
 """The contract of a learning algorithm: pure functions over trees.
 
 A round has one or more *phases*; each phase is broadcast → local update → fold. All functions are pure, written with Python operators and
-`atoll.core.tree`, so that the same text runs on NumPy and PyTorch, one client at a time or a thousand at once, eager or compiled.
+`atoll.core.algebra.tree`, so that the same text runs on NumPy and PyTorch, one client at a time or a thousand at once, eager or compiled.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import FIXED_COHORT, STEPS, Capability, Need
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event
-from atoll.core.kinds import Checked
-from atoll.core.rng import Rng
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.requests.stage import Stage
+from atoll.core.validation import Checked
 
+from .capabilities import EVERYONE, ONE_MODEL, ONE_PHASE, ONE_SUM, TRAINING
 from .card import Card
-from .stragglers import Stragglers
+from .hooks import changes, needs_of_hooks, offers_of_hooks
+from .local.stragglers import Stragglers
 
 __all__ = ["Algorithm", "Gradient", "LocalWork", "RoundInfo"]
 
@@ -106,7 +109,7 @@ class Algorithm(Checked):
     cyclic: ClassVar[bool] = False
     """Mini-batches are cut from the rows as they lie, the same ones in the same order in every epoch and round; else rows are shuffled."""
     partial: ClassVar[bool] = True
-    """Clients may be asked for another number of epochs (or steps) than the algorithm's own; see `atoll.learn.partial`."""
+    """Clients may be asked for another number of epochs (or steps) than the algorithm's own; see `atoll.learn.local.partial`."""
     citation: ClassVar[str] = ""
     card: ClassVar[Card] = Card()
     extrapolates: ClassVar[tuple[str, ...]] = ("params",)
@@ -156,7 +159,7 @@ class Algorithm(Checked):
         """In how many of the first so many rounds clients are contacted; ``None`` where nobody can tell beforehand, as with a plan of one's own."""
         return rounds if type(self).plan is Algorithm.plan else None
 
-    def needs(self, state: Tree, phase: str) -> bool:
+    def wanted(self, state: Tree, phase: str) -> bool:
         """Whether a planned phase is still wanted, now that the folds before it are done; one that is not contacts nobody."""
         del state, phase
         return True
@@ -181,11 +184,38 @@ class Algorithm(Checked):
         """The compressor that the method itself puts on the way down; ``Training(downlink=...)`` takes its place."""
         return None
 
-    # ---------------------------------------------------------------- privacy
+    # ---------------------------------------------------------------- what it goes with
 
-    def fits(self, learner: Any) -> None:
-        """Refuse a model that this algorithm cannot train soundly, before anyone is contacted."""
-        del learner
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What the other parts of a training must offer, from what the class says and overrides; add rows of your own to ``super().needs``."""
+        made = [Need(TRAINING, "trains the model at its clients")]
+        if self.card.everyone:
+            some = "an algorithm that does with some (atoll.learn.algorithms.Scaffold)"
+            made += [Need(c, "needs every client in every round", some) for c in (EVERYONE, FIXED_COHORT)]
+        if self.pooled:
+            made.append(Need(ONE_SUM, f"rests on {self.pooled} in every round", "Scaffold() or FedADMM()"))
+        if self.card.family == "second order":
+            made.append(
+                Need(ONE_MODEL, "pairs models and gradients of one round", "a first-order or consensus ADMM method")
+            )
+        return (*made, *needs_of_hooks(self, Algorithm))
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """What it offers to the other parts of a training."""
+        return offers_of_hooks(self, Algorithm) | {STEPS}
+
+    @property
+    def lacks(self) -> Mapping[Capability, str]:
+        """Why it does not offer a capability, where the capability's own words would say too little."""
+        return {ONE_PHASE: f"has phases {', '.join(self.phases)}"}
+
+    def overrides(self, hook: str) -> bool:
+        """Whether it has a function of its own in place of the base's: with ``"draw"``, whether clients draw random numbers."""
+        return changes(self, Algorithm, hook)
+
+    # ---------------------------------------------------------------- privacy
 
     def admit(self, data: Any) -> None:
         """Refuse, at a client, data that break what its privacy rests on."""

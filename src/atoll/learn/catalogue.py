@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import merge_totals
-from atoll.core.chain import Chain
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import merge_totals
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import AtollError, ConfigError, nearest
-from atoll.core.tree import Tree
+from atoll.core.requests.chain import Chain
 
 from .algorithm import Algorithm, RoundInfo
-from .declared import declared_bits
-from .local import local_contact
+from .local.update import local_contact
+from .server.declared import declared_bits
 from .wrapped import Wrapped
 
 __all__ = ["Exchange", "Fact", "describe", "example", "facts", "formula", "kinds", "programs"]
@@ -234,7 +234,7 @@ class _DryRun:
         state = algorithm.init({"w": np.zeros(d)})
         with np.errstate(all="ignore"):
             for phase in algorithm.plan(state):
-                state = self._phase(state, phase) if algorithm.needs(state, phase) else state
+                state = self._phase(state, phase) if algorithm.wanted(state, phase) else state
         self.state = _floats(self.clients[0]) + self.remembered
 
     def _phase(self, state: Tree, phase: str) -> Tree:

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import AtollError, ConfigError, nearest
-from atoll.core.kinds import is_real
-from atoll.core.tree import Tree
+from atoll.core.validation import is_real
 
 __all__ = [
     "require_choice",

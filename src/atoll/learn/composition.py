@@ -1,129 +1,141 @@
-"""What a training refuses of its parts together, with the reason and the remedy, before anyone is contacted."""
+"""The parts of a training in their slots, for `compose`; and what is checked of single parts, with the data and the model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError
-from atoll.core.rng import Rng
 
-from .release import is_private, require_private_reply
-from .sketches import update_of
-from .wrapped import dry_reply, innermost, overrides
+from .capabilities import EVERYONE, OWN_MODELS
+from .compose import Placed, lack_of
+from .local.release import require_mechanism_outside
+from .offered import SupportsReports, placed_model
+from .replies import placed_replies
+from .server.downlink import DOWNLINK_NEEDS
+from .wrapped import dry_reply, innermost
 
 if TYPE_CHECKING:
-    from atoll.core.chain import Chain
-    from atoll.core.stage import Stage
+    from atoll.core.federation.reducer import Reducer
+    from atoll.core.requests.stage import Stage
+    from atoll.privacy import Budget
 
+    from .aggregation.base import Aggregation
+    from .algorithm import Algorithm
+    from .context import Context
     from .learner import Learner
-    from .training import Training
+    from .pacing.base import Pacing
+    from .selection.base import Selection
+    from .server.evaluation import Evaluation
+    from .topology.base import Topology
 
-__all__ = ["check_memory", "check_pacing", "check_packed", "check_private", "check_replies", "check_secure"]
+__all__ = ["LATER", "check_prepared", "parts_of", "prepared_parts"]
 
-
-def check_packed(job: Training, given: Chain, own: Sequence[Stage]) -> None:
-    """Refuse to compress what the algorithm compresses."""
-    packed = next((stage for stage in given.value_stages if stage.packs), None)
-    inner = next((stage for stage in own if stage.on == "value"), None)
-    if packed is not None and inner is not None:
-        raise CompositionError(
-            f"{type(job.algorithm).__name__} has {type(inner).__name__} act on its replies, and {type(packed).__name__} sends a binary form before that",
-            where="Training.uplink",
-            remedy=f"leave {type(packed).__name__} out, or use an algorithm that sends what it has, such as FedAvg()",
-        )
+LATER = ("cohort", "replies", "model")
+"""Slots that are empty until a training meets its data."""
 
 
-def check_memory(job: Training) -> None:
-    """Refuse to weigh by odds that nobody tells, and stages that remember where their leftovers mean nothing."""
-    if job.aggregation.weighs_odds and not job.selection.tells_odds:
-        raise CompositionError(
-            f"{type(job.aggregation).__name__} weighs by the probability of every draw, and {type(job.selection).__name__} does not tell it, or draws without replacement",
-            where="Training.selection",
-            remedy="use SizeProportional() or FedProf(replace=True), or another aggregation",
-        )
-    if innermost(job.algorithm).card.family == "statistics" and any(stage.remembers for stage in job.uplink):
-        raise CompositionError(
-            f"{type(job.algorithm).__name__} replaces its statistics in every round, and a stage that remembers adds last round's leftovers",
-            where="Training.uplink",
-            remedy="use a stage without memory, or none: statistics are exact",
-        )
-    for stage in (s for phase in job.algorithm.phases for s in job.up(phase).stages):
-        if stage.remembers and job.selection.repeats:
-            raise CompositionError(
-                f"{type(job.selection).__name__} may draw a client twice, and {type(stage).__name__} remembers one reply of each",
-                where="Training.selection",
-                remedy="draw without replacement",
-            )
+class Chosen(Protocol):
+    """The parts of a training, as somebody has chosen them."""
+
+    @property
+    def algorithm(self) -> Algorithm: ...
+    @property
+    def topology(self) -> Topology: ...
+    @property
+    def selection(self) -> Selection: ...
+    @property
+    def aggregation(self) -> Aggregation: ...
+    @property
+    def pacing(self) -> Pacing: ...
+    @property
+    def uplink(self) -> Sequence[Stage]: ...
+    @property
+    def reducer(self) -> Reducer: ...
+    @property
+    def evaluation(self) -> Evaluation: ...
+    @property
+    def budget(self) -> Budget | None: ...
+    @property
+    def buffers(self) -> str: ...
+    @property
+    def local_algorithm(self) -> Algorithm: ...
+
+    def down(self) -> Stage | None:
+        """The compressor on the way down."""
+        ...
 
 
-def check_secure(job: Training, reducer: str) -> None:
-    """Refuse what looks at single replies, where the reducer of this name reveals sums only."""
-    for phase in job.algorithm.phases:
-        job.up(phase).require_summable(reducer)
-    job.evaluation.require_sums(reducer)
-    if not job.aggregation.summable:
-        raise CompositionError(
-            f"{type(job.aggregation).__name__} sees single replies, and {reducer} reveals sums only",
-            where="Training.aggregation",
-            remedy="use Renormalised, Rescaled or KeepGlobal, or a plain reducer",
-        )
-    if job.pacing.single:
-        raise CompositionError(
-            f"{type(job.pacing).__name__} rebuilds single models, and {reducer} reveals sums only",
-            where="Training.pacing",
-            remedy="use Synchronous() or FedBuff(), or a plain reducer",
-        )
-    if job.selection.listens:
-        raise CompositionError(
-            f"{type(job.selection).__name__} looks at what single clients report, and {reducer} reveals sums only",
-            where="Training.selection",
-            remedy="use Uniform(), or a plain reducer",
-        )
-    if job.selection.repeats:
-        raise CompositionError(
-            f"{type(job.selection).__name__} may draw a client twice, and {reducer} takes one reply of each",
-            where="Training.selection",
-            remedy="draw without replacement",
-        )
+def parts_of(job: Chosen) -> list[Placed]:
+    """The parts of a training, each in its slot, before there are data."""
+    return list(_parts_of(job))
 
 
-def check_pacing(job: Training, learner: Learner, data: Any) -> None:
-    """Refuse a pace that the topology does not keep, and reports that nobody can make."""
-    if not job.topology.keeps(job.pacing):
-        layered = job.pacing.layered
-        whose, other = ("edges under a cloud", "Hierarchical()") if layered else ("a server", "Star()")
-        raise CompositionError(
-            f"{type(job.topology).__name__} has rounds of its own, and {type(job.pacing).__name__} paces those of {whose}",
-            where="Training.pacing",
-            remedy=f"use Synchronous(), or topology={other}",
-        )
-    job.pacing.check(job, learner, data)
-    if job.selection.inquiry is not None:
-        job.selection.inquiry.check(job, learner)
-    if job.selection.reports:
-        _check_reports(job, learner)
+def _parts_of(job: Chosen) -> Iterator[Placed]:
+    yield Placed.of("algorithm", job.algorithm)
+    name = type(job.algorithm).__name__
+    own = [stage for phase in job.algorithm.phases for stage in job.algorithm.uplink(phase)]
+    for stage in own:
+        yield Placed.of("algorithm.uplink", stage, f"{type(stage).__name__} of {name}", "algorithm")
+    for stage in job.uplink:
+        yield Placed.of("uplink", stage)
+    down = job.down()
+    if down is not None:
+        yield Placed("downlink", type(down).__name__, DOWNLINK_NEEDS, lack_of(()))
+    for slot in ("aggregation", "selection", "pacing", "topology", "reducer", "evaluation"):
+        yield Placed.of(slot, getattr(job, slot))
+    for metric in job.evaluation.at_each:
+        yield Placed.of("metrics", metric, setting="evaluation.metrics")
+    if job.budget is not None:
+        yield Placed.of("budget", job.budget)
+    local = frozenset({OWN_MODELS}) if job.buffers == "local" else frozenset()
+    yield Placed("buffers", f"buffers={job.buffers!r}", (), lack_of(local))
 
 
-def _check_reports(job: Training, learner: Learner) -> None:
-    check = getattr(learner, "check_reports", None)
-    if check is None:
-        raise CompositionError(
-            f"{type(job.selection).__name__} wants clients to report {', '.join(job.selection.reports)}, and this model cannot",
-            where="Training.selection",
-            remedy="use a model that reports (atoll.models, PyTorch), or Uniform()",
-        )
-    check(job.selection.reports)
-    if "sketch" in job.selection.reports:
-        update_of(dry_reply(job.algorithm, learner.init(Rng(0))), innermost(job.algorithm))
+def prepared_parts(job: Chosen, learner: Learner, population: int) -> list[Placed]:
+    """The parts of a training, with its model and what the algorithm's clients reply, for so many clients."""
+    cohort, name = job.selection.cohort_size(population), type(job.selection).__name__
+    everyone = frozenset({EVERYONE}) if cohort >= population else frozenset()
+    invites = {EVERYONE: f"invites {cohort} of {population}"}
+    return [
+        *parts_of(job),
+        Placed("cohort", name, (), lack_of(everyone, invites), "selection"),
+        placed_replies(job.algorithm, job.local_algorithm, lambda: learner.init(Rng(0))),
+        placed_model(learner),
+    ]
 
 
-def check_replies(job: Training, learner: Learner) -> None:
-    """Refuse an algorithm whose clients send something else than the server folds: one that is a pass of others, or half written."""
-    inside = innermost(job.algorithm)
-    if not overrides(inside, "finish") or overrides(inside, "fold"):
+def check_prepared(job: Chosen, context: Context) -> None:
+    """Refuse what single parts cannot do with these clients, this cohort and this model.
+
+    Raises:
+        CompositionError: with the reason and the remedy.
+    """
+    job.pacing.check(context)
+    job.topology.check(context)
+    _check_told(job.selection, context.learner)
+    require_mechanism_outside(job.algorithm)
+    _check_folded(job.algorithm, context.learner)
+    if context.protected:
+        for n in np.unique([] if context.clients.sizes is None else context.clients.sizes):
+            job.algorithm.events(int(n))
+
+
+def _check_told(rule: Selection, learner: Learner) -> None:
+    """Refuse reports that this model cannot make."""
+    if rule.inquiry is not None:
+        rule.inquiry.check(learner)
+    if rule.reports and isinstance(learner, SupportsReports):
+        learner.check_reports(rule.reports)
+
+
+def _check_folded(algorithm: Algorithm, learner: Learner) -> None:
+    """Refuse an algorithm whose clients send something else than its server folds: one that is a pass of others, or half written."""
+    inside = innermost(algorithm)
+    if not inside.overrides("finish") or inside.overrides("fold"):
         return
     reply = dry_reply(inside, learner.init(Rng(0)))
     if "update" not in reply:
@@ -132,37 +144,3 @@ def check_replies(job: Training, learner: Learner) -> None:
             where="Training.algorithm",
             remedy="use a whole algorithm; one of your own whose `finish` gives no 'update' needs a `fold`",
         )
-
-
-def check_private(job: Training, learner: Learner, data: Any) -> None:
-    """Refuse what would leak beside a mechanism, and clients too small for its promise."""
-    if not is_private(job.algorithm):
-        if job.budget is not None:
-            raise CompositionError(
-                f"a privacy budget, and {type(job.algorithm).__name__} protects nothing",
-                where="Training.budget",
-                remedy="use for example OutputPerturbation around it, or no budget",
-            )
-        return
-    if not job.topology.private:
-        raise CompositionError(
-            f"{type(job.topology).__name__} does not say that a privacy mechanism is sound on it, and clients may send more there than {type(job.algorithm).__name__} releases",
-            where="Training.topology",
-            remedy="use Star(), or set `private = True` on a topology whose messages all follow from released replies",
-        )
-    require_private_reply(job.algorithm, learner)
-    if job.selection.listens:
-        told = ", ".join(job.selection.reports) or "profiles, in part encrypted"
-        raise CompositionError(
-            f"{type(job.selection).__name__} wants reports ({told}), which would leave clients without noise",
-            where="Training.selection",
-            remedy="use Uniform(), or train the same algorithm without privacy",
-        )
-    if job.evaluation.clients:
-        raise CompositionError(
-            "measures of clients would leave them without noise",
-            where="Training.evaluation",
-            remedy="evaluate at the server, or measure the same algorithm without privacy",
-        )
-    for n in np.unique(getattr(data, "sizes", [])):
-        job.algorithm.events(int(n))

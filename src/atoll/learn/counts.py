@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.core.aggregate import Aggregate, Sum
+from atoll.core.algebra.aggregate import Aggregate, Sum
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import QuorumError
-from atoll.core.task import task
-from atoll.core.tree import Tree
+from atoll.core.requests.task import task
 
 from .selection.members import places_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.federation import Federation
-    from atoll.core.island import Island
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.island import Island
 
-    from .training import Training
+    from .clients import Clients
+    from .context import Context
 
 __all__ = ["client_examples", "count_examples", "own_examples", "population_examples", "weighed"]
 
 
-async def population_examples(fed: Federation, data: Any) -> float:
+async def population_examples(fed: Federation, clients: Clients) -> float:
     """Examples of the population: known beforehand in a simulation, else every client is asked once."""
-    sizes = getattr(data, "sizes", None)
+    sizes = clients.sizes
     if sizes is not None:
         return float(np.sum(sizes))
     return float((await fed.sum(fed.parties, count_examples, at="count"))["examples"])
 
 
-async def weighed(fed: Federation, job: Training, data: Any, state: Tree) -> Tree:
+async def weighed(fed: Federation, context: Context, state: Tree) -> Tree:
     """A server's state, with the examples of the population, ``"weight"``, where the aggregation operator weighs by them."""
-    if not job.aggregation.weighs_population or state["weight"] is not None:
+    if not context.aggregation.weighs_population or state["weight"] is not None:
         return state
-    return {**state, "weight": await population_examples(fed, data)}
+    return {**state, "weight": await population_examples(fed, context.clients)}
 
 
-async def client_examples(fed: Federation, data: Any) -> NDArray[np.float64]:
+async def client_examples(fed: Federation, clients: Clients) -> NDArray[np.float64]:
     """Examples of every client: known beforehand in a simulation, else each is asked once. A client that does not answer has none.
 
     Raises:
         QuorumError: nobody has any.
     """
-    sizes = getattr(data, "sizes", None)
+    sizes = clients.sizes
     if sizes is not None:
         return np.asarray(sizes, dtype=np.float64)
     told = await fed.ask_all(fed.parties, own_examples, at="examples", quorum=0)
@@ -69,4 +70,4 @@ def own_examples(island: Island, message: Tree) -> float:
 def count_examples(island: Island, message: Tree) -> dict[str, Aggregate]:
     """How many examples a client has."""
     del message
-    return {"examples": Sum(np.float64(len(island.data)), metric=True)}
+    return {"examples": Sum(np.float64(len(island.data)), role="metric")}

@@ -21,20 +21,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean, Parts
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean, Parts
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, DataError
-from atoll.core.kinds import Checked
-from atoll.core.task import Task, task
-from atoll.core.tree import Tree
+from atoll.core.requests.task import Task, task
+from atoll.core.validation import Checked
 
 from .algorithm import Algorithm
 from .learner import Learner, LearnerSettings, adapt
-from .local import batch_rows
+from .local.update import batch_rows
+from .offered import SupportsLossGradient
 
 if TYPE_CHECKING:
-    from atoll.core.federation import Federation
-    from atoll.core.island import Island
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.island import Island
 
 __all__ = ["Divergence", "GradientDivergence", "local_gradients", "sizes_of"]
 
@@ -127,7 +128,7 @@ class GradientDivergence(Checked):
         """The program of this analysis on a federated data set."""
         plan = Algorithm(lr=self.lr, batch_size=self.batch_size, steps=self.steps)
         learner = adapt(self.model, LearnerSettings(algorithm=plan, loss=self.loss), data)
-        if not hasattr(learner, "loss_gradient"):
+        if not isinstance(learner, SupportsLossGradient):
             raise ConfigError(
                 f"{type(learner).__name__} has no `loss_gradient(params, x, y)`",
                 where="GradientDivergence.model",

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from atoll.core.aggregate import Aggregate
+from atoll.core.algebra.aggregate import Aggregate
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
-from atoll.core.tree import Tree
 
 from .algorithm import Algorithm, Gradient, LocalWork, RoundInfo
-from .wrapped import Drawing, Wrapped, overrides
+from .wrapped import Drawing, Wrapped
 
-__all__ = ["Given"]
+__all__ = ["PerClientBroadcast"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given(Wrapped):
+class PerClientBroadcast(Wrapped):
     """The base with its broadcast handed over in the client's state, ``{"client": state, "sent": broadcast}``, beside the numbers it draws.
 
     So that clients whose models differ fit in one block, which has a single broadcast. It is the local half only: nobody folds it.
@@ -26,14 +26,14 @@ class Given(Wrapped):
     draw = Algorithm.draw  # what the base draws is handed over too
 
     @staticmethod
-    def of(base: Algorithm) -> Given:
+    def of(base: Algorithm) -> PerClientBroadcast:
         """The wrapper around an algorithm, whether it draws or not."""
-        return Given(base=Drawing(base=base) if overrides(base, "draw") else base)
+        return PerClientBroadcast(base=Drawing(base=base) if base.overrides("draw") else base)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """The base's, each wrapped."""
         inner = self.base.base if isinstance(self.base, Drawing) else self.base
-        return tuple(Given.of(part) for part in inner.passes(phase))
+        return tuple(PerClientBroadcast.of(part) for part in inner.passes(phase))
 
     def handed(self, sent: Tree, client: Tree, key: int) -> Tree:
         """The state of a client that was sent this, with its random key."""
@@ -59,5 +59,5 @@ class Given(Wrapped):
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """Refused: every client has a server of its own."""
         raise CompositionError(
-            "Given has no server", where="Given", remedy="fold each client's reply at its own server"
+            "Given has no server", where="PerClientBroadcast", remedy="fold each client's reply at its own server"
         )

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean, stacked
-from atoll.core.errors import CompositionError, ConfigError
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean, stacked
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import Capability
+from atoll.core.errors import ConfigError
 from atoll.core.message import fingerprint
-from atoll.core.rng import Rng
-from atoll.core.task import Batch, Task
-from atoll.core.tree import Tree
+from atoll.core.requests.task import Batch, Task
 
 from .algorithm import LocalWork
-from .contact import declared, load_of
+from .capabilities import RELEASES
+from .compose import Placed, require_composed
 from .learner import LearnerSettings
-from .personal import measured, own_model
-from .release import is_private
-from .reports import Reporting
-from .wrapped import overrides
+from .local.contact import declared, load_of
+from .local.reports import Reporting
+from .offered import placed_model
+from .server.personal import measured, own_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.cohort import Cohort
-    from atoll.core.island import Island
+    from atoll.core.requests.cohort import Cohort
+    from atoll.core.requests.island import Island
 
     from .algorithm import Algorithm
 
@@ -91,23 +93,21 @@ class IdleModel:
             CompositionError: the algorithm promises privacy, which zeros that anyone knows cannot need.
         """
         del data
-        if is_private(settings.algorithm):
-            raise CompositionError(
-                f"{type(settings.algorithm).__name__} hides data, and IdleModel sees none",
-                where="Training.model",
-                remedy="use the same algorithm without privacy: its rounds take the same time",
-            )
-        return IdleLearner(self, settings.algorithm)
+        made = IdleLearner(self, settings.algorithm)
+        require_composed((Placed.of("algorithm", settings.algorithm), placed_model(made)))
+        return made
 
 
 class IdleLearner(Reporting):
     """The idle model as a learner; its parameters are ``{"w": (parameters,)}``, zero at the start."""
 
+    lacks: ClassVar[Mapping[Capability, str]] = {RELEASES: "sees no data that it could hide"}
+
     def __init__(self, model: IdleModel, algorithm: Algorithm) -> None:
         self.model, self.algorithm = model, algorithm
         self._answers: dict[str, _Answers] = {}
         # A block is like its members only where clients remember and draw nothing.
-        alike = not overrides(algorithm, "client_init") and not overrides(algorithm, "draw")
+        alike = not algorithm.overrides("client_init") and not algorithm.overrides("draw")
         many = self._many if alike else None
         self.train = Task("atoll.learn.idle:train", self._train, many=many, load=load_of(self.algorithm))
         self.measure = Task("atoll.learn.idle:measure", self._measure)
@@ -157,7 +157,7 @@ class IdleLearner(Reporting):
             drawn = part.draw(rng.child("draw"), broadcast["params"])
             local = {**part.start(broadcast, state), **({} if drawn is None else {"drawn": drawn})}
             reply, state = part.finish(local, broadcast, state, work)
-        reply = {**reply, "metric/loss": Mean(np.float64(0.0), examples=1.0, metric=True)}
+        reply = {**reply, "loss": Mean(np.float64(0.0), examples=1.0, role="metric")}
         return self._with_reports(reply, contact.asked, n), state
 
     def _many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:

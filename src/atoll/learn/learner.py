@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.rng import Rng
-from atoll.core.tree import Tree
 
 if TYPE_CHECKING:
-    from atoll.core.task import Task
+    from atoll.core.requests.task import Task
 
     from .algorithm import Algorithm
 
@@ -46,25 +46,15 @@ class LearnerSettings:
 class Learner(Protocol):
     """A model that can be trained at parties and evaluated anywhere.
 
-    ``train`` receives ``{"broadcast": tree, "phase": str}`` and replies with the algorithm's aggregates plus metrics ``loss``
-    (mean of the local losses) under names that begin with ``"metric/"``. The message may also hold ``"epochs": k``, a whole number of at
+    ``train`` receives ``{"broadcast": tree, "phase": str}`` and replies with the algorithm's aggregates plus the metric ``loss``
+    (mean of the local losses). The message may also hold ``"epochs": k``, a whole number of at
     least 1: the client then does ``k`` epochs in place of the algorithm's own (``k`` steps, where the algorithm counts ``steps``; see
-    `atoll.learn.partial`); and ``"reports": {name: options}``: the reply then has ``"report/<name>"`` too (see `atoll.learn.reports`, whose
+    `atoll.learn.local.partial`); and ``"reports": {name: options}``: the reply then has ``"report/<name>"`` too (see `atoll.learn.local.reports`, whose
     ``Reporting`` is a base for learners that report, with the task ``report``). ``measure`` receives ``{"params": tree}`` and replies with ``Sum``
     aggregates of the evaluation (see ``evaluate``) for the party's own data.
 
-    A learner may also offer ``scores(params, x)``, the outputs of the model, ``(n, outputs)``, which ``Evaluation(metrics=...)`` needs,
-    ``pullback(params, x, slope)``, the gradient of ``sum(slope * scores)``, which mutual distillation needs too, and
-    ``loss_gradient(params, x, y) -> (mean loss, its gradient)``, which the gradient-divergence analysis needs, and
-    ``personal(params, state)``, the model of a client with this private state, which ``Evaluation(personal=True)`` needs: ``measure`` then
-    gets ``"personal": True`` in its message and replies with ``"personal"`` too (see `atoll.learn.personal.measured`).
-
-    Another is ``apart()``: it gives an object whose ``train(cohort, phase, sent, clients)`` does what ``train`` does at clients that each got a
-    broadcast of their own, in blocks (see `atoll.torch.apart.Apart`), or ``None``. Rounds of gossip use it on engines that take blocks.
-
-    A learner that may run private algorithms has ``releases = True``: its ``train`` calls `atoll.learn.release.released` first and sends
-    nothing but the algorithm's reply. ``curved`` says whether it gives Hessian-vector products of a loss that is not piecewise linear, as
-    second-order methods need. ``margins`` says whether its loss is the log-loss of one margin, as objective perturbation needs.
+    What a learner may offer besides is in `atoll.learn.offered`, a small protocol each: scores, gradients of scores and of the loss, personal models,
+    curvature, margins, releases under privacy, and rounds of gossip in blocks.
     """
 
     train: Task

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import Capability
 from atoll.core.errors import ConfigError, DataError
-from atoll.core.rng import Rng
-from atoll.core.task import Task
-from atoll.core.tree import Tree
+from atoll.core.requests.task import Task
+from atoll.data.missing import known_rows
 
+from .capabilities import CURVATURE
 from .checks import require_count
-from .contact import load_of, trained
 from .learner import LearnerSettings
-from .personal import measured, own_model
-from .reports import Reporting
-from .targets import check_classes, check_shape, check_signs
+from .local.contact import load_of, trained
+from .local.reports import Reporting
+from .local.targets import check_classes, check_shape, check_signs
+from .server.personal import measured, own_model
 
 __all__ = ["Linear", "LinearLearner"]
 
@@ -51,7 +55,8 @@ class Linear:
         if loss == "auto":
             loss = "mse" if getattr(data, "task", "classification") == "regression" else "cross_entropy"
         if loss not in ("cross_entropy", "mse", "hinge"):
-            raise ConfigError(f"loss={loss!r}", where="Linear", remedy="use 'cross_entropy', 'mse' or 'hinge'")
+            own = "; a PyTorch model, such as nn.Linear, takes a loss of your own" if callable(loss) else ""
+            raise ConfigError(f"loss={loss!r}", where="Linear", remedy=f"use 'cross_entropy', 'mse' or 'hinge'{own}")
         made = LinearLearner(self, loss, settings)
         made.check(data)
         return made
@@ -87,6 +92,11 @@ class LinearLearner(Reporting):
         """Whether the loss has a curvature: the hinge has none."""
         return self.loss != "hinge"
 
+    @property
+    def lacks(self) -> Mapping[Capability, str]:
+        """Why it does not offer a capability."""
+        return {CURVATURE: f"with loss {self.loss!r} has none"}
+
     def buffers(self) -> Tree:
         """None."""
         return {}
@@ -106,6 +116,7 @@ class LinearLearner(Reporting):
 
     def _fitting(self, data: Any) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets of a data set whose targets the outputs can be compared with."""
+        data = known_rows(data, "Linear")
         x, y = np.asarray(data.x), np.asarray(data.y)
         shape, where = (len(x), self.model.outputs), "Linear.outputs"
         if self.loss == "cross_entropy":
@@ -115,6 +126,17 @@ class LinearLearner(Reporting):
         if self.loss == "hinge":
             check_signs(self.loss, y, where)
         return x, y
+
+    def _steps_of(self, data: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets of all rows for training, with the targets masked whose label is missing: such rows fill mini-batches and do not count."""
+        known = known_rows(data, "Linear")
+        found = self._fitting(known)
+        if known is data:
+            return found
+        y, hidden = np.asarray(data.y), ~np.asarray(data["labelled"]).astype(bool)
+        return np.asarray(data.x), np.ma.array(
+            y, mask=np.broadcast_to(hidden.reshape(-1, *[1] * (y.ndim - 1)), y.shape)
+        )
 
     def scores(self, params: Tree, x: Any) -> np.ndarray:
         """``x W + b``."""
@@ -129,15 +151,23 @@ class LinearLearner(Reporting):
 
     def loss_gradient(self, params: Tree, x: Any, y: Any) -> tuple[float, Tree]:
         """The mean loss and its gradient."""
+        x, y = _labelled(x, y)
+        if not len(y):  # a mini-batch without a label: the penalty alone
+            return self._penalty(params), {"weight": self.model.l2 * params["weight"], "bias": 0.0 * params["bias"]}
         flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
         z = flat @ params["weight"] + params["bias"]
         losses, slope = self._slope(z, np.asarray(y))
         weight = flat.T @ slope / len(flat) + self.model.l2 * params["weight"]
-        penalty = 0.5 * self.model.l2 * float((params["weight"] ** 2).sum())
-        return float(losses.mean()) + penalty, {"weight": weight, "bias": slope.mean(axis=0)}
+        return float(losses.mean()) + self._penalty(params), {"weight": weight, "bias": slope.mean(axis=0)}
+
+    def _penalty(self, params: Tree) -> float:
+        return 0.5 * self.model.l2 * float((params["weight"] ** 2).sum())
 
     def curvature(self, params: Tree, x: Any, y: Any, vector: Tree) -> Tree:
         """The Hessian of the mean loss times a vector."""
+        x, y = _labelled(x, y)
+        if not len(y):
+            return {"weight": self.model.l2 * vector["weight"], "bias": 0.0 * vector["bias"]}
         flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
         turn = flat @ vector["weight"] + vector["bias"]
         if self.loss == "cross_entropy":
@@ -168,6 +198,7 @@ class LinearLearner(Reporting):
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
         """Sums over a data set."""
+        data = known_rows(data, "Linear")
         if len(data) == 0:
             return {"n": 0.0, "loss_sum": 0.0}
         x, y = self._fitting(data)
@@ -195,9 +226,17 @@ class LinearLearner(Reporting):
     def _train(self, island: Any, message: Tree) -> Any:
         asked, data = self._asked(message), island.data
         made = trained(
-            self.algorithm, island, message, self._fitting(data), self.loss_gradient, self.curvature, float(len(data))
+            self.algorithm, island, message, self._steps_of(data), self.loss_gradient, self.curvature, float(len(data))
         )
         return self._with_reports(made, asked, len(data))
 
     def _measure(self, island: Any, message: Tree) -> Any:
         return measured(self, island, message)
+
+
+def _labelled(x: Any, y: Any) -> tuple[Any, Any]:
+    """The rows of a mini-batch whose targets are not masked."""
+    if not isinstance(y, np.ma.MaskedArray):
+        return x, y
+    there = ~np.ma.getmaskarray(y).reshape(len(y), -1).any(axis=1)
+    return x[there], y.data[there]

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 
 from .algorithms import FedAvg
 from .learner import LearnerSettings, adapt
@@ -16,7 +16,7 @@ from .selection.inquiry import Inquired
 from .selection.sealed import HOLDER, SealedProfiles
 
 if TYPE_CHECKING:
-    from atoll.core.federation import Federation
+    from atoll.core.federation.federation import Federation
 
 __all__ = ["EncryptedMatching", "Matched"]
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import STEPS
 from atoll.core.errors import CompositionError
-from atoll.core.tree import Tree
 
 from .algorithm import RoundInfo
-from .wrapped import Wrapped, innermost
+from .wrapped import Wrapped
 
 __all__ = ["Moving"]
 
@@ -30,7 +31,7 @@ class Moving(Wrapped):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if innermost(self.base).card.family == "statistics":
+        if STEPS not in self.base.offers:
             raise CompositionError(
                 f"{type(self.base).__name__} finds its statistics exactly, with nothing to extrapolate or to step along",
                 where=type(self).__name__,
@@ -71,9 +72,9 @@ class Moving(Wrapped):
         """The base's."""
         return self.base.contacts(rounds)
 
-    def needs(self, state: Tree, phase: str) -> bool:
+    def wanted(self, state: Tree, phase: str) -> bool:
         """The base's."""
-        return self.base.needs(self.inner(state), phase)
+        return self.base.wanted(self.inner(state), phase)
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
         """The base's."""

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, DataError
-from atoll.core.tree import Tree
 
 __all__ = ["FLOOR", "divergence", "gaussian_kl", "selection_probabilities"]
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
-from atoll.core.rng import Rng
-from atoll.core.task import Task
-from atoll.core.tree import Tree
+from atoll.core.requests.task import Task
 
-from .contact import load_of, trained
 from .learner import LearnerSettings
-from .local import LossGradient
-from .personal import measured, own_model
-from .reports import Reporting
+from .local.contact import load_of, trained
+from .local.reports import Reporting
+from .local.update import LossGradient
+from .server.personal import measured, own_model
 
 __all__ = ["Quadratic", "QuadraticLearner", "minimiser", "quadratics"]
 

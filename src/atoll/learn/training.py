@@ -3,65 +3,50 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from atoll.core import tree as T
-from atoll.core.chain import Chain
-from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.kinds import Checked, require_parts
-from atoll.core.reducer import Plain, Reducer
-from atoll.core.stage import Stage
+from atoll.core.errors import ConfigError, nearest
+from atoll.core.federation.reducer import Plain, Reducer
+from atoll.core.job import Job, name_of
+from atoll.core.requests.chain import Chain
+from atoll.core.requests.stage import Stage
+from atoll.core.rooms import Named, Own
+from atoll.core.validation import Checked, require_parts
 from atoll.privacy import Budget
+from atoll.rounds.loop import run_rounds
+from atoll.rounds.stop import StopRule
 
 from .aggregation import Aggregation, Renormalised
 from .algorithm import Algorithm
 from .algorithms import FedAvg
-from .composition import check_memory, check_pacing, check_packed, check_private, check_replies, check_secure
-from .declared import declared_bits
-from .downlink import check_downlink
-from .evaluation import Evaluation
+from .clients import Clients
+from .compose import require_composed
+from .composition import LATER, check_prepared, parts_of, prepared_parts
+from .context import Context
 from .learner import Learner, LearnerSettings, adapt
+from .local.targets import LOSS_NAMES
+from .offered import SupportsReports
 from .pacing import Pacing, Synchronous
-from .personal import require_personal
-from .scoring import scoring_task
+from .prepared import PreparedTraining, Trained
 from .selection import Selection, Uniform
-from .stop import StopRule
+from .server.accounted import Accounted
+from .server.downlink import check_downlink
+from .server.evaluation import Evaluation
+from .server.measures import TrainingMeasures
+from .server.scoring import scoring_task
 from .topology.base import Star, Topology
 
 if TYPE_CHECKING:
-    from atoll.core.federation import Federation
-    from atoll.core.task import Task
-    from atoll.core.tree import Tree
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.task import Task
 
-    from .by_device import ByDevice
-    from .history import History
 
-__all__ = ["Callback", "Training", "Trained"]
+__all__ = ["Callback", "Training"]
 
 Callback = Callable[[dict[str, Any]], None]
-"""Called with every round's record; raise ``StopTraining`` to stop."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What the program of a training returns.
-
-    Attributes:
-        params: the final parameters (the best ones with ``keep_best``).
-        history: a row a round.
-        reason: why it stopped.
-        round: the round the parameters come from.
-        devices: what every device was asked, did and spent.
-    """
-
-    params: Any
-    history: History
-    reason: str
-    round: int
-    devices: ByDevice
+"""Called with every round's record; raise ``StopRun`` to stop."""
 
 
 _PARTS: dict[str, tuple[Any, str]] = {
@@ -70,7 +55,7 @@ _PARTS: dict[str, tuple[Any, str]] = {
     "selection": (Selection, "atoll.Uniform(10)"),
     "aggregation": (Aggregation, "atoll.learn.aggregation.Renormalised()"),
     "pacing": (Pacing, "atoll.Synchronous()"),
-    "reducer": (Reducer, "atoll.core.reducer.Plain()"),
+    "reducer": (Reducer, "atoll.core.federation.reducer.Plain()"),
     "evaluation": (Evaluation, "atoll.Evaluation(every=5)"),
 }
 _OPTIONAL: dict[str, tuple[Any, str]] = {
@@ -85,7 +70,7 @@ _LISTS: dict[str, tuple[Any, str]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(Checked):
+class Training(Checked, Job):
     """A federated training job.
 
     Attributes:
@@ -96,7 +81,7 @@ class Training(Checked):
         aggregation: how the replies stand for the whole population.
         pacing: when a round ends.
         uplink: stages on the way up; value stages first. Those of the algorithm itself act behind the value stages given here.
-        downlink: a compressor on the way down, in place of the algorithm's own (see ``atoll.learn.downlink``).
+        downlink: a compressor on the way down, in place of the algorithm's own (see ``atoll.learn.server.downlink``).
         reducer: how replies become one.
         rounds: most rounds.
         stop: further stop rules.
@@ -112,7 +97,12 @@ class Training(Checked):
             is known beforehand (see ``Budget.on_excess``); otherwise the round that would exceed it is not held, and training ends before it.
     """
 
-    model: Any
+    kind: ClassVar[str] = "training"
+    one_form: ClassVar[bool] = True
+    method: ClassVar[str] = "algorithm"
+    changeable: ClassVar[tuple[str, ...]] = ("rounds", "stop")
+
+    model: Annotated[Any, Named("model")]
     algorithm: Algorithm = field(default_factory=FedAvg)
     topology: Topology = field(default_factory=Star)
     selection: Selection = field(default_factory=Uniform)
@@ -125,10 +115,10 @@ class Training(Checked):
     stop: Sequence[StopRule] = ()
     evaluation: Evaluation = field(default_factory=Evaluation)
     keep_best: str | None = None
-    loss: Any = "auto"
+    loss: Annotated[Any, Own("loss")] = "auto"
     device: str = "cpu"
-    compile: str = "auto"
-    buffers: str = "averaged"
+    compile: Literal["auto", "always", "never"] = "auto"
+    buffers: Literal["averaged", "local"] = "averaged"
     checkpoint_every: int = 1
     callbacks: Sequence[Callback] = ()
     budget: Budget | None = None
@@ -139,15 +129,19 @@ class Training(Checked):
             raise ConfigError(f"rounds={self.rounds}", remedy="use at least 1 round")
         if self.checkpoint_every < 1:
             raise ConfigError(f"checkpoint_every={self.checkpoint_every}", remedy="use at least 1 round")
+        if isinstance(self.loss, type):
+            raise ConfigError(
+                f"loss={self.loss.__module__ + ':' + self.loss.__qualname__!r} is a class, and a loss is called with outputs and targets",
+                remedy=f"give a function (outputs, targets) -> loss, such as one that calls {self.loss.__name__}()",
+            )
         check_downlink(self.down())
-        check_memory(self)
-        if self.reducer.secure:
-            check_secure(self, type(self.reducer).__name__)
+        require_composed(parts_of(self), LATER)
+        for phase in self.algorithm.phases:
+            self.up(phase)  # stages in an order that cannot be
 
     def up(self, phase: str) -> Chain:
         """The stages on the way up in a phase: value stages given here, the algorithm's own, summand stages given here."""
         given = Chain(self.uplink)
-        check_packed(self, given, self.algorithm.uplink(phase))
         return Chain((*given.value_stages, *self.algorithm.uplink(phase), *given.summand_stages), place=phase)
 
     def down(self) -> Stage | None:
@@ -157,17 +151,6 @@ class Training(Checked):
     def replace(self, **changes: Any) -> Training:
         """The same job with other parts."""
         return dataclasses.replace(self, **changes)
-
-    def declared(self, params: Tree, phase: str) -> int | None:
-        """Bits that the stages on the way up declare of one reply of a phase, see `declared_bits`; remembered, as the model's form alone decides."""
-        form = (phase, *((path, leaf.shape, leaf.dtype) for path, leaf in T.items(params)))
-        if form not in self._declared:
-            self._declared[form] = declared_bits(self.local_algorithm, self.up(phase), params, phase)
-        return self._declared[form]
-
-    @functools.cached_property
-    def _declared(self) -> dict[tuple[Any, ...], int | None]:
-        return {}
 
     @property
     def local_algorithm(self) -> Algorithm:
@@ -179,40 +162,53 @@ class Training(Checked):
 
         Raises:
             DataError: the model does not fit the data.
-            CompositionError: the algorithm needs every client and fewer are invited, or keeps no personal models to measure.
+            CompositionError: parts that do not go together, with this model and these clients.
         """
         self.selection.check(self.topology.groups_of(len(data)))
-        cohort = self.selection.cohort_size(len(data))
-        if self.topology.needs_everyone(self.algorithm) and cohort < len(data):
-            raise CompositionError(
-                f"{type(self.algorithm).__name__} needs every client in every round, and {cohort} of {len(data)} are invited",
-                where="Training.selection",
-                remedy="use selection=Everyone(), or an algorithm that does with some (atoll.learn.algorithms.Scaffold)",
-            )
         settings = LearnerSettings(
             algorithm=self.local_algorithm,
             loss=self.loss,
             device=self.device,
             compile=self.compile,
             buffers=self.buffers,
-            volume=self.rounds * cohort,
+            volume=self.rounds * self.selection.cohort_size(len(data)),
         )
         made = adapt(self.model, settings, data)
-        if self.evaluation.personal:
-            require_personal(self.algorithm, made, self.buffers == "local")
-        check_pacing(self, made, data)
-        self.topology.check(self, made, data)
-        self.algorithm.fits(made)
-        check_replies(self, made)
-        check_private(self, made, data)
+        require_composed(prepared_parts(self, made, len(data)))
+        check_prepared(self, self.context(made, data))
         return made
+
+    def context(self, learner: Learner, data: Any) -> Context:
+        """What the parts may depend on, with this learner on this data set."""
+        return Context(
+            algorithm=self.algorithm,
+            local_algorithm=self.local_algorithm,
+            selection=self.selection,
+            aggregation=self.aggregation,
+            pacing=self.pacing,
+            uplink=self.up,
+            downlink=self.down(),
+            reducer=self.reducer,
+            evaluation=self.evaluation,
+            groups=self.topology.groups_of(len(data)),
+            budget=self.budget,
+            rounds=self.rounds,
+            ends_early=bool(self.stop),
+            learner=learner,
+            clients=Clients(data),
+            test=getattr(data, "test", None),
+        )
 
     def named_tasks(self, learner: Learner, data: Any) -> tuple[Task, ...]:
         """What a world must know by name to run this job."""
-        own = [learner.report] if hasattr(learner, "report") else []
+        own = [learner.report] if isinstance(learner, SupportsReports) else []
         asking = () if self.selection.inquiry is None else self.selection.inquiry.tasks(learner)
-        more = (*asking, *self.topology.tasks(self, learner, data))
+        more = (*asking, *self.topology.tasks(self.context(learner, data)))
         return (learner.train, learner.measure, scoring_task(learner), *own, *more)
+
+    def names(self) -> tuple[str, ...]:
+        """The kind, the algorithm, and those that the algorithm is made of."""
+        return (*super().names(), *_algorithms_in(self.algorithm))
 
     def others(self, n: int) -> dict[str, str]:
         """Parties that it needs beside ``n`` clients, name -> role: servers of the topology, and whom the selection rule talks to."""
@@ -226,6 +222,66 @@ class Training(Checked):
         self.aggregation.check_rows(len(getattr(data, "test", None) or ()) > 0)
 
         async def program(fed: Federation) -> Trained:
-            return await self.topology.run(fed, self, ready, data)
+            context = self.context(ready, data)
+            measures, certain = TrainingMeasures(context), self.budget is None
+            course = self.topology.course(context)
+            course = Accounted(course, context) if context.protected else course
+            ended = await run_rounds(fed, self, course, measures, certain=certain)
+            return Trained(ended.model, ended.history, ended.reason, ended.round, ended.devices)
 
         return program
+
+    @property
+    def most_rounds(self) -> int:
+        """All rounds."""
+        return self.rounds
+
+    def prepare(self, data: Any) -> PreparedTraining:
+        """The training of a federated data set, with its learner.
+
+        Raises:
+            DataError: the model does not fit the data.
+            CompositionError: parts that do not go together.
+        """
+        if len(data) == 0:
+            raise ConfigError("the federation has no clients", where="islands", remedy="partition the data first")
+        # At a server and at sites alike: an outline has made-up rows of the form that all have agreed on.
+        seen = data.outline() if hasattr(data, "outline") else data
+        learner = self.learner(seen)
+        return PreparedTraining(learner, self.named_tasks(learner, seen), lambda: self.program(data, learner))
+
+    @classmethod
+    def require_settings(cls, said: Mapping[str, Any]) -> None:
+        """Refuse a loss that nobody knows; a model that is its own learner may have losses that only it knows."""
+        loss = said.get("loss", "auto")
+        if loss in ("auto", *LOSS_NAMES) or ":" in loss or hasattr(said.get("model"), "learner"):
+            return
+        remedy = f"use auto, {', '.join(LOSS_NAMES)}, or your own (outputs, targets) -> loss as module:name"
+        raise ConfigError(f"loss={loss!r} is no loss.{nearest(loss, LOSS_NAMES)}", remedy=remedy)
+
+    @classmethod
+    def measures(cls, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        """Accuracy, loss and error on the server's rows, and the accuracy of the worst tenth of the clients."""
+        from .server.headlines import MEASURES
+
+        del rows
+        return dict(MEASURES)
+
+    @classmethod
+    def news(cls, last: Mapping[str, float]) -> Iterable[str]:
+        """Accuracy or error, and loss."""
+        from .server.headlines import news_of
+
+        return news_of(last)
+
+
+def _algorithms_in(part: Any) -> Iterable[str]:
+    """The names of an algorithm and of those inside it."""
+    if isinstance(part, Algorithm):
+        yield name_of(type(part))
+    if isinstance(part, list | tuple):
+        for one in part:
+            yield from _algorithms_in(one)
+    elif dataclasses.is_dataclass(part) and not isinstance(part, type):
+        for field in dataclasses.fields(part):
+            yield from _algorithms_in(getattr(part, field.name, None))

@@ -6,17 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from atoll.core.aggregate import Aggregate
+from atoll.core.algebra.aggregate import Aggregate
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import Capability, Need
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event
-from atoll.core.rng import Rng
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.requests.stage import Stage
 
 from .algorithm import Algorithm, Gradient, LocalWork, RoundInfo
-from .stragglers import Stragglers
+from .capabilities import ONE_PHASE, PARTIAL_WORK
+from .hooks import changes, needs_of_hooks, offers_of_hooks
+from .local.stragglers import Stragglers
 
-__all__ = ["Drawing", "Wrapped", "dry_reply", "innermost", "overrides"]
+__all__ = ["Drawing", "Wrapped", "dry_reply", "innermost", "without_idle_wrappers"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,7 @@ class Wrapped(Algorithm):
             "extrapolates",
             "cumulative",
             "tied",
+            "pooled",
         ):
             object.__setattr__(self, name, getattr(self.base, name))
 
@@ -70,9 +74,23 @@ class Wrapped(Algorithm):
         """The base's, unless a wrapper plans by itself."""
         return self.base.contacts(rounds) if type(self).plan is Wrapped.plan else None
 
-    def needs(self, state: Tree, phase: str) -> bool:
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The base's, and what the wrapper's own functions add."""
+        return (*self.base.needs, *needs_of_hooks(self, Wrapped))
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """The base's, and what the wrapper's own functions and settings add."""
+        return (self.base.offers - {ONE_PHASE, PARTIAL_WORK}) | offers_of_hooks(self, Wrapped)
+
+    def overrides(self, hook: str) -> bool:
+        """Whether it, or one that it wraps, has a function of its own. A wrapper that puts the default back has none."""
+        return changes(self, Algorithm, hook) if changes(self, Wrapped, hook) else self.base.overrides(hook)
+
+    def wanted(self, state: Tree, phase: str) -> bool:
         """The base's."""
-        return self.base.needs(state, phase)
+        return self.base.wanted(state, phase)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """The base's; a pass of the base's own kind stays wrapped."""
@@ -86,10 +104,6 @@ class Wrapped(Algorithm):
     def downlink(self) -> Stage | None:
         """The base's."""
         return self.base.downlink()
-
-    def fits(self, learner: Any) -> None:
-        """The base's."""
-        self.base.fits(learner)
 
     def admit(self, data: Any) -> None:
         """The base's."""
@@ -155,11 +169,11 @@ def innermost(algorithm: Algorithm) -> Algorithm:
     return algorithm
 
 
-def overrides(algorithm: Algorithm, hook: str) -> bool:
-    """Whether an algorithm, or one that it wraps, has a hook of its own: with ``"draw"``, whether clients draw random numbers."""
-    while isinstance(algorithm, Wrapped) and getattr(type(algorithm), hook) is getattr(Wrapped, hook):
+def without_idle_wrappers(algorithm: Algorithm) -> Algorithm:
+    """The algorithm inside those outer wrappers that need nothing by themselves, such as the ones that a training puts around it."""
+    while isinstance(algorithm, Wrapped) and not needs_of_hooks(algorithm, Wrapped):
         algorithm = algorithm.base
-    return getattr(type(algorithm), hook) is not getattr(Algorithm, hook)
+    return algorithm
 
 
 @dataclass(frozen=True, kw_only=True)

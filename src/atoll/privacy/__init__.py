@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .accountant import Loss, Perturbed, Tally, spent
+    from .accountant import LossTally, Perturbed, PrivacyLoss, spent
     from .budget import Budget
     from .gaussian import (
         cost,
@@ -21,7 +21,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "accountant": ("Loss", "Perturbed", "Tally", "spent"),
+            "accountant": ("PrivacyLoss", "Perturbed", "LossTally", "spent"),
             "budget": ("Budget",),
             "gaussian": (
                 "cost",
@@ -39,9 +39,9 @@ else:
 __all__ = [
     "LOGISTIC",
     "Budget",
-    "Loss",
+    "LossTally",
     "Perturbed",
-    "Tally",
+    "PrivacyLoss",
     "cost",
     "exact_delta",
     "exact_epsilon",

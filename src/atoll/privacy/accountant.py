@@ -8,11 +8,21 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from atoll.core.errors import ConfigError
-from atoll.core.event import Event, Gaussian, Laplace, NonPrivate, SeededSecret, register_event, unpack_event
+from atoll.core.event import (
+    Event,
+    Gaussian,
+    Laplace,
+    Ledger,
+    LettersUnencrypted,
+    NonPrivate,
+    SeededSecret,
+    register_event,
+    unpack_event,
+)
 
 from .gaussian import exact_epsilon, moments_epsilon
 
-__all__ = ["Loss", "Perturbed", "Tally", "spent"]
+__all__ = ["LossTally", "Perturbed", "PrivacyLoss", "spent"]
 
 _FIELDS = ("party", "request")
 
@@ -32,7 +42,7 @@ class Perturbed(Event):
 
 
 @dataclass(frozen=True)
-class Loss:
+class PrivacyLoss:
     """What some releases cost together; costs add up, whatever the releases depend on.
 
     Attributes:
@@ -43,11 +53,11 @@ class Loss:
     gaussian: float = 0.0
     pure: float = 0.0
 
-    def __add__(self, other: Loss) -> Loss:
-        return Loss(self.gaussian + other.gaussian, self.pure + other.pure)
+    def __add__(self, other: PrivacyLoss) -> PrivacyLoss:
+        return PrivacyLoss(self.gaussian + other.gaussian, self.pure + other.pure)
 
     @classmethod
-    def of(cls, event: Event) -> Loss:
+    def of(cls, event: Event) -> PrivacyLoss:
         """The cost of an event. Sampling is counted as if everything took part: an upper bound, for no amplification is claimed.
 
         Raises:
@@ -60,7 +70,7 @@ class Loss:
             return cls(pure=event.count * event.epsilon)
         if isinstance(event, NonPrivate):
             return cls(pure=math.inf)
-        if isinstance(event, SeededSecret):
+        if isinstance(event, SeededSecret | LettersUnencrypted):
             return cls()
         raise ConfigError(
             f"what an event of kind {event.kind!r} costs is not known",
@@ -86,7 +96,7 @@ class Loss:
 
 
 @dataclass
-class Tally:
+class LossTally:
     """The losses of all parties, kept up as a ledger grows.
 
     Attributes:
@@ -94,29 +104,33 @@ class Tally:
     """
 
     ledger: Iterable[Mapping[str, Any]]
-    losses: dict[str, Loss] = field(default_factory=dict)
+    losses: dict[str, PrivacyLoss] = field(default_factory=dict)
     seeded: bool = False
     _read: int = 0
 
-    def update(self) -> Tally:
+    def update(self) -> LossTally:
         """Read what is new."""
-        for at, entry in enumerate(self.ledger):
-            if at < self._read:
-                continue
-            self._read = at + 1
+        lines = self.ledger.lines(self._read) if isinstance(self.ledger, Ledger) else [*self.ledger][self._read :]
+        self._read += len(lines)
+        for entry in lines:
             event = unpack_event({name: value for name, value in entry.items() if name not in _FIELDS})
             self.seeded = self.seeded or isinstance(event, SeededSecret)
-            party = str(entry["party"])
-            self.losses[party] = self.losses.get(party, Loss()) + Loss.of(event)
+            loss, party = PrivacyLoss.of(event), entry["party"]
+            for name in [party] if isinstance(party, str) else party:
+                self.losses[name] = self.losses.get(name, PrivacyLoss()) + loss
         return self
 
-    def of(self, party: str) -> Loss:
+    def of(self, party: str) -> PrivacyLoss:
         """What a party has spent, with what was spent in everybody's name."""
-        both = self.losses.get(party, Loss())
+        both = self.losses.get(party, PrivacyLoss())
         return both + self.losses["*"] if "*" in self.losses and party != "*" else both
+
+    def most(self, delta: float, method: str = "exact") -> float:
+        """Epsilon of the party that has spent most."""
+        return max((loss.epsilon(delta, method) for loss in {self.of(name) for name in self.losses}), default=0.0)
 
 
 def spent(ledger: Iterable[Mapping[str, Any]], delta: float, method: str = "exact") -> dict[str, float]:
     """Epsilon of every party in a ledger at ``delta``."""
-    tally = Tally(ledger).update()
+    tally = LossTally(ledger).update()
     return {party: tally.of(party).epsilon(delta, method) for party in tally.losses if party != "*"}

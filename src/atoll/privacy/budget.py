@@ -5,12 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
+from atoll.core.capability import CENTRAL_SERVER, FIXED_COHORT, PROTECTION, Capability, Need
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event
-from atoll.core.kinds import Checked, is_real
+from atoll.core.validation import Checked, is_real
 
-from .accountant import Loss, Tally
+from .accountant import LossTally, PrivacyLoss
 
 __all__ = ["Budget"]
 
@@ -31,8 +33,8 @@ class Budget(Checked):
     epsilon: float
     delta: float = 1e-5
     clients: Mapping[str, float] = field(default_factory=dict)
-    method: str = "exact"
-    on_excess: str = "refuse"
+    method: Literal["exact", "moments"] = "exact"
+    on_excess: Literal["refuse", "stop"] = "refuse"
 
     def __post_init__(self) -> None:
         if not isinstance(self.clients, Mapping) or not all(map(is_real, self.clients.values())):
@@ -48,11 +50,33 @@ class Budget(Checked):
         if self.on_excess not in ("refuse", "stop"):
             raise ConfigError(f"on_excess={self.on_excess!r}", where="Budget", remedy="use 'refuse' or 'stop'")
 
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Something to count, and a server that knows beforehand whose budget a round would spend."""
+        return (
+            Need(PROTECTION, "counts what is released under privacy", "no budget"),
+            Need(
+                CENTRAL_SERVER,
+                "is kept by the server that invites",
+                "no budget: what every client spends is in the ledger",
+            ),
+            Need(
+                FIXED_COHORT,
+                "is held against whom a round will ask",
+                "no budget: what every client spends is in the ledger",
+            ),
+        )
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """Nothing that another part rests on."""
+        return frozenset()
+
     def of(self, party: str) -> float:
         """A party's epsilon."""
         return float(self.clients.get(party, self.epsilon))
 
-    def exceeded(self, tally: Tally, parties: Iterable[str], planned: Mapping[str, Iterable[Event]]) -> str | None:
+    def exceeded(self, tally: LossTally, parties: Iterable[str], planned: Mapping[str, Iterable[Event]]) -> str | None:
         """Why a request may not be made, or ``None`` when every party can afford it.
 
         Args:
@@ -64,7 +88,7 @@ class Budget(Checked):
         for party in parties:
             loss = tally.of(party)
             for event in planned[party]:
-                loss = loss + Loss.of(event)
+                loss = loss + PrivacyLoss.of(event)
             after = loss.epsilon(self.delta, self.method)
             if after > self.of(party) * (1 + 1e-12):
                 before = tally.of(party).epsilon(self.delta, self.method)
@@ -74,7 +98,7 @@ class Budget(Checked):
                 )
         return None
 
-    def affords(self, epsilon: float, before: Loss, once: Loss, most: int) -> int:
+    def affords(self, epsilon: float, before: PrivacyLoss, once: PrivacyLoss, most: int) -> int:
         """How many of ``most`` further contacts, each of which costs ``once``, keep a party within its ``epsilon``; never too few for rounding.
 
         Args:
@@ -85,7 +109,7 @@ class Budget(Checked):
         """
 
         def after(times: int) -> float:
-            loss = Loss(before.gaussian + times * once.gaussian, before.pure + times * once.pure)
+            loss = PrivacyLoss(before.gaussian + times * once.gaussian, before.pure + times * once.pure)
             return loss.epsilon(self.delta, self.method)
 
         return bisect_right(range(1, most + 1), epsilon * (1 + 1e-9), key=after)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import ConfigError
-from atoll.core.files import write_bytes
+from atoll.core.persistence.files import write_bytes
 
 from .facts import Facts, facts_of
 from .figures import overlay

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
-    from atoll.learn.by_device import ByDevice
+    from atoll.rounds.by_device import ByDevice
     from atoll.runs import RunFolder
     from atoll.simulation import Result
 

@@ -10,7 +10,7 @@ import numpy as np
 from .drawing import GRID, INK, MUTED, SERIES, SURFACE, figure
 from .facts import Facts
 
-__all__ = ["overlay", "bytes_figure", "clients_figure", "comparison_figure", "curves_figure", "partition_figure"]
+__all__ = ["bytes_figure", "clients_figure", "comparison_figure", "curves_figure", "overlay", "partition_figure"]
 
 _LINES = (
     ("test/accuracy", "test set", 0),

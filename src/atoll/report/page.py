@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import CheckpointError
-from atoll.core.files import write_bytes
+from atoll.core.persistence.files import write_bytes
 
 from ._extra import need
 from .facts import Facts, facts_of

@@ -61,7 +61,7 @@ def summarise_data(islands: Any, path: Path) -> None:
     Raises:
         CheckpointError: they cannot be written.
     """
-    from atoll.core.files import write_bytes
-    from atoll.runs.records import as_json
+    from atoll.core.persistence.files import write_bytes
+    from atoll.core.persistence.json_lines import as_json
 
     write_bytes(path, as_json(partition_facts(islands), indent=1).encode())

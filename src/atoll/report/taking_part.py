@@ -12,7 +12,7 @@ from .facts import Facts
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.learn.by_device import ByDevice
+    from atoll.rounds.by_device import ByDevice
 
 __all__ = ["devices_figure", "lorenz"]
 

@@ -4,8 +4,22 @@ An entry is one file of this package that defines ``ENTRY``; it is in the regist
 the module's name with dashes. A file that is broken is in nobody's way: it is loaded when its entry is asked for.
 """
 
-from .entry import Claim, Entry, Interrupted, Lab, NotKept
-from .page import Page
-from .registry import entries, entry, names, reproduce
+from typing import TYPE_CHECKING
 
-__all__ = ["Claim", "Entry", "Interrupted", "Lab", "NotKept", "Page", "entries", "entry", "names", "reproduce"]
+if TYPE_CHECKING:
+    from .entry import Claim, Entry, Interrupted, Lab, NotKept
+    from .page import Page
+    from .registry import entries, find_entry, names, reproduce
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "entry": ("Claim", "Entry", "Interrupted", "Lab", "NotKept"),
+            "page": ("Page",),
+            "registry": ("entries", "find_entry", "names", "reproduce"),
+        },
+    )
+
+__all__ = ["Claim", "Entry", "Interrupted", "Lab", "NotKept", "Page", "entries", "find_entry", "names", "reproduce"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import CheckpointError, DataError
+from atoll.core.job import Job
 from atoll.runs import INTERRUPTED, RunFolder, Stopping, execute, parse_config
 from atoll.runs.config import RunConfig
 
@@ -127,14 +128,14 @@ class Lab:
     Attributes:
         folder: where run folders are kept, one a configuration, named by its digest.
         stopping: asks a training to stop.
-        watch: called with the title and rounds of each training that begins; gives a listener for its records.
+        watch: called with the title and the job of each training that begins; gives a listener for its records.
         fresh: forget what was kept.
         kept: train nothing.
     """
 
     folder: Path
     stopping: Stopping = field(default_factory=Stopping)
-    watch: Callable[[str, int], Callable[[dict[str, Any]], None]] | None = None
+    watch: Callable[[str, Job], Callable[[dict[str, Any]], None]] | None = None
     fresh: bool = False
     kept: bool = False
     seconds: float = 0.0
@@ -167,7 +168,7 @@ class Lab:
             return False
 
     def _execute(self, config: RunConfig, folder: RunFolder) -> None:
-        listen = None if self.watch is None else self.watch(config.name, config.rounds)
+        listen = None if self.watch is None else self.watch(config.name, config.made(checking=True))
         result = execute(config, folder, resume=True, stopping=self.stopping, on_record=listen, report=False)
         if result.reason == INTERRUPTED:
             raise Interrupted(str(folder.path))

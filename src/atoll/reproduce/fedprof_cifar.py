@@ -14,7 +14,7 @@ from atoll.runs.model import read_model
 from .entry import Claim, Entry, Lab, Trained
 from .fedprof.colour import COLOUR, SETTING, target_of, yardstick
 from .fedprof.heard import divergences, judge_divergences, judge_participation, taken_part
-from .fedprof.lab import Protocol, cells, runs
+from .fedprof.lab import FedProfProtocol, cells, runs
 from .fedprof.paper import GROUPS
 from .fedprof.rivals import judge_better, judge_sooner
 
@@ -36,7 +36,7 @@ def _run(lab: Lab, quick: bool) -> list[Claim]:
     return [replace(claim, note=f"{rule}; {claim.note}") for claim in claims]
 
 
-def _seen(protocol: Protocol, trained: Sequence[Trained]) -> list[Claim]:
+def _seen(protocol: FedProfProtocol, trained: Sequence[Trained]) -> list[Claim]:
     """How far clients' profiles are from the server's, by the first model and by the last."""
     first = [divergences(protocol, seed) for seed in range(len(trained))]
     last = [divergences(protocol, seed, read_model(run.folder.model_file)) for seed, run in enumerate(trained)]

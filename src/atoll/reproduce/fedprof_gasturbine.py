@@ -9,7 +9,7 @@ from __future__ import annotations
 from .entry import Claim, Entry, Lab
 from .fedprof.heard import judge_participation, taken_part
 from .fedprof.judges import judge_ratios, judge_rounds, rounds_of
-from .fedprof.lab import Protocol, cells, runs
+from .fedprof.lab import FedProfProtocol, cells, runs
 from .fedprof.rivals import judge_trained
 from .fedprof.setting import TURBINE
 
@@ -17,7 +17,9 @@ __all__ = ["ENTRY"]
 
 
 def _run(lab: Lab, quick: bool) -> list[Claim]:
-    protocol = Protocol("gasturbine", rounds=20, seeds=1, shares=(0.2,)) if quick else Protocol("gasturbine")
+    protocol = (
+        FedProfProtocol("gasturbine", rounds=20, seeds=1, shares=(0.2,)) if quick else FedProfProtocol("gasturbine")
+    )
     rounds = judge_rounds(TURBINE, rounds_of(TURBINE, draws=200 if quick else 2000))
     trained = runs(lab, protocol)
     claims = rounds + judge_ratios(TURBINE) + judge_trained(TURBINE, cells("gasturbine", trained))

@@ -13,7 +13,7 @@ from atoll.runs.model import read_model
 from .entry import Claim, Entry, Lab
 from .fedprof.heard import divergences, judge_divergences, judge_participation, taken_part
 from .fedprof.judges import judge_ratios, judge_rounds, rounds_of
-from .fedprof.lab import SMALL, Protocol, cells, runs
+from .fedprof.lab import SMALL, FedProfProtocol, cells, runs
 from .fedprof.quality import conditions, judge_conditions
 from .fedprof.rivals import judge_sooner, judge_trained
 from .fedprof.setting import IMAGES
@@ -34,7 +34,7 @@ def _run(lab: Lab, quick: bool) -> list[Claim]:
     return claims + judge_shapes(fan_in(), trained)
 
 
-def _trained(lab: Lab, protocol: Protocol) -> list[Claim]:
+def _trained(lab: Lab, protocol: FedProfProtocol) -> list[Claim]:
     """Both groups, and who is heard in them."""
     trained, share = runs(lab, protocol), protocol.shares[0]
     claims = judge_trained(IMAGES, cells("images", trained))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .entry import Claim, Entry, Lab
 from .hybridfl.grid import judge_estimators, judge_slack, timing
 from .hybridfl.judges import judge_half, judge_lengths, judge_limits, judge_table
-from .hybridfl.protocol import Protocol
+from .hybridfl.protocol import HybridProtocol
 from .hybridfl.setting import AEROFOIL
 from .hybridfl.tasks import cells
 from .hybridfl.trained import judge_trained
@@ -21,8 +21,8 @@ def _run(lab: Lab, quick: bool) -> list[Claim]:
     found = timing(AEROFOIL, range(10 if quick else 40), rounds=200 if quick else None)
     by_estimator = judge_estimators(AEROFOIL, *((range(2), 50) if quick else (range(10), 200)))
     slack = judge_slack(range(10 if quick else 40))
-    less = Protocol("aerofoil", rounds=100, drops=(0.6,), shares=(0.3,), seeds=1)
-    protocol = less if quick else Protocol("aerofoil")
+    less = HybridProtocol("aerofoil", rounds=100, drops=(0.6,), shares=(0.3,), seeds=1)
+    protocol = less if quick else HybridProtocol("aerofoil")
     trained = judge_trained(AEROFOIL, cells(lab, protocol))
     return (
         judge_limits(AEROFOIL)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from .entry import Claim, Entry, Lab
 from .hybridfl.grid import judge_estimators, timing
 from .hybridfl.judges import judge_energy, judge_lengths, judge_limits, judge_table
-from .hybridfl.protocol import LENET, SMALL, Protocol
+from .hybridfl.protocol import LENET, SMALL, HybridProtocol
 from .hybridfl.setting import DIGITS
 from .hybridfl.tasks import cells
 from .hybridfl.trained import judge_trained
@@ -36,7 +36,7 @@ def _run(lab: Lab, quick: bool) -> list[Claim]:
     return timed + _trained(lab, SMALL) + again + _trained(lab, [LENET], _ONE)
 
 
-def _trained(lab: Lab, protocols: Sequence[Protocol], part: str = "") -> list[Claim]:
+def _trained(lab: Lab, protocols: Sequence[HybridProtocol], part: str = "") -> list[Claim]:
     found = {key: cell for protocol in protocols for key, cell in cells(lab, protocol).items()}
     first = protocols[0]
     rounds = {f"{protocol.rounds} at C = {share:g}" for protocol in protocols for share in protocol.shares}

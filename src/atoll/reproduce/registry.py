@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from typing import Any
 
 from atoll.core.errors import AtollError, CheckpointError, ConfigError, nearest
+from atoll.core.rooms import reproductions
 
 from .entry import Entry, Lab, NotKept
 
-__all__ = ["entries", "entry", "names", "reproduce"]
-
-_OTHERS = {"entry", "page", "registry"}
+__all__ = ["entries", "find_entry", "names", "reproduce"]
 
 
 def names() -> list[str]:
-    """Every entry's name: that of its module, with dashes. Nothing is loaded."""
-    package = importlib.import_module("atoll.reproduce")
-    modules = (m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg and m.name not in _OTHERS)
-    return sorted(name.replace("_", "-") for name in modules)
+    """Every entry's name. Nothing is loaded."""
+    return sorted(reproductions())
 
 
-def entry(name: str) -> Entry:
+def find_entry(name: str) -> Entry:
     """An entry by name; no other is loaded.
 
     Raises:
@@ -36,7 +32,7 @@ def entry(name: str) -> Entry:
             where="atoll reproduce",
             remedy=f"choose one of {', '.join(known)}",
         )
-    module = f"atoll.reproduce.{name.replace('-', '_')}"
+    module = reproductions()[name]
     try:
         made: Entry = importlib.import_module(module).ENTRY
     except AtollError:
@@ -55,7 +51,7 @@ def entries() -> dict[str, Entry | AtollError]:
     found: dict[str, Entry | AtollError] = {}
     for name in names():
         try:
-            found[name] = entry(name)
+            found[name] = find_entry(name)
         except AtollError as error:
             found[name] = error
     return found
@@ -77,7 +73,7 @@ def reproduce(name: str, lab: Lab, *, quick: bool = False) -> dict[str, Any]:
         CheckpointError: nothing may be trained, and it cannot judge what was kept alone.
     """
     try:
-        claims = entry(name).run(lab, quick)
+        claims = find_entry(name).run(lab, quick)
     except NotKept as training:
         raise CheckpointError(
             f"the training {str(training)!r} is not kept", where=str(lab.folder), remedy="run without --kept"

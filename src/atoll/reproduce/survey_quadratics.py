@@ -12,13 +12,13 @@ from atoll.learn.catalogue import kinds, programs
 
 from .entry import Claim, Entry, Lab, NotKept
 from .survey.rate import Rate
-from .survey.row import Row
+from .survey.row import SurveyRow
 from .survey.table import families, rates, unclaimed
 
 __all__ = ["ENTRY"]
 
 
-def _claim(family: str, row: Row) -> Claim:
+def _claim(family: str, row: SurveyRow) -> Claim:
     began = time.process_time()
     ours = row.run()
     note = f"{row.rounds} rounds, {time.process_time() - began:.1f} s; reference: {row.origin}"

@@ -8,13 +8,13 @@ down besides, so that all cells take about 40 minutes of one processor, most of 
 from __future__ import annotations
 
 from .entry import Claim, Entry, Lab
-from .upcycled.cells import Protocol
+from .upcycled.cells import UpcycledProtocol
 from .upcycled.methods import BASES
 from .upcycled.table import SOURCE, Paper, table
 
 __all__ = ["ENTRY", "PROTOCOL"]
 
-PROTOCOL = Protocol(late=0.9, rounds=20, tuning_seeds=1, tuning_rounds=10, epochs=5, rows=4160)
+PROTOCOL = UpcycledProtocol(late=0.9, rounds=20, tuning_seeds=1, tuning_rounds=10, epochs=5, rows=4160)
 """How much is run."""
 _PAPER: Paper = {
     ("FedAvg", "qmnist"): (81.38, 82.10),
@@ -35,7 +35,7 @@ _PAPER: Paper = {
 def _run(lab: Lab, quick: bool) -> list[Claim]:
     if not quick:
         return table(lab, PROTOCOL, _PAPER, ("qmnist", "tweets"), tuple(BASES))
-    small = Protocol(late=0.9, rounds=3, seeds=1, epochs=2, rows=600)
+    small = UpcycledProtocol(late=0.9, rounds=3, seeds=1, epochs=2, rows=600)
     return table(lab, small, _PAPER, ("qmnist",), ("FedAvg", "FedProx"), dict.fromkeys(BASES, (0.03, 0.3)))
 
 

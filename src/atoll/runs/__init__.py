@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from .folder import RunFolder, new_folder, runs_in
     from .kept import Kept, keeping
     from .model import read_model, write_model
-    from .registries import KINDS, Registry, register, registry
+    from .policy import parse_policy
+    from .registries import Registry, register, registry
     from .results import result_of
     from .stopping import INTERRUPTED, Stopping
 else:
@@ -22,7 +23,8 @@ else:
             "folder": ("RunFolder", "new_folder", "runs_in"),
             "kept": ("Kept", "keeping"),
             "model": ("read_model", "write_model"),
-            "registries": ("KINDS", "Registry", "register", "registry"),
+            "policy": ("parse_policy",),
+            "registries": ("Registry", "register", "registry"),
             "results": ("result_of",),
             "stopping": ("INTERRUPTED", "Stopping"),
         },
@@ -30,7 +32,6 @@ else:
 
 __all__ = [
     "INTERRUPTED",
-    "KINDS",
     "DataConfig",
     "Kept",
     "Registry",
@@ -44,6 +45,7 @@ __all__ = [
     "new_folder",
     "parse_config",
     "parse_data",
+    "parse_policy",
     "read_model",
     "register",
     "registry",

@@ -1,95 +1,61 @@
-"""The configuration of a run: everything that a training needs, as plain text."""
+"""The configuration of a run: what job it is, its settings, and where and how it runs, as plain text."""
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from atoll.core.errors import AtollError, ConfigError
-from atoll.learn.evaluation import Evaluation
-from atoll.learn.targets import LOSS_NAMES
-from atoll.privacy import Budget
+from atoll.core.errors import AtollError, ConfigError, nearest
+from atoll.core.job import Job
+from atoll.core.rooms import Own, job_kinds, loaded, part_kinds
 
 from . import yaml
-from .parts import (
-    AggregationPart,
-    AlgorithmPart,
-    CorruptionPart,
-    DevicesPart,
-    ModelPart,
-    PacingPart,
-    Part,
-    PartitionPart,
-    ReducerPart,
-    SelectionPart,
-    SourcePart,
-    StagePart,
-    StopPart,
-    TopologyPart,
-    TrackerPart,
-    argument,
-    refusing,
-)
-from .problems import Loc, Problem, closest, collect, refused
+from .parts import Part, argument, part_class, refusing
+from .policy import PolicyConfig
+from .problems import Problem, closest, collect, refused
 from .registries import imported, registry
 from .schema import Section, names_at, schema_of
 
 if TYPE_CHECKING:
     from atoll.data import Islands
-    from atoll.learn import Training
 
-__all__ = ["DataConfig", "RunConfig", "json_schema", "load_config", "parse_config", "parse_data", "to_job"]
-
-if TYPE_CHECKING:
-    _EvaluationFields = Section
+    from .parts import Part as CorruptionPart
+    from .parts import Part as DevicesPart
+    from .parts import Part as PartitionPart
+    from .parts import Part as SourcePart
+    from .parts import Part as TrackerPart
 else:
-    _EvaluationFields = schema_of(Evaluation).model
+    CorruptionPart, DevicesPart, PartitionPart, SourcePart, TrackerPart = map(
+        part_class, ("corruption", "device model", "partition", "data source", "tracker")
+    )
 
+__all__ = [
+    "DEFAULT_JOB",
+    "DataConfig",
+    "RunConfig",
+    "config_class",
+    "job_class",
+    "json_schema",
+    "load_config",
+    "parse_config",
+    "parse_data",
+    "require_soundness",
+    "to_job",
+]
 
-class EvaluationConfig(_EvaluationFields):
-    """What is measured, and how often: the settings of ``atoll.Evaluation``."""
+DEFAULT_JOB = "training"
+"""The kind of job of a configuration that does not say ``job:``."""
 
-    @model_validator(mode="after")
-    def _accepted(self) -> EvaluationConfig:
-        with refusing(list(type(self).model_fields), "Evaluation"):
-            self.build("evaluation")
-        return self
+C = TypeVar("C", bound="RunConfig")
 
-    def build(self, path: str) -> Evaluation:
-        """Make it."""
-        return Evaluation(**{name: argument(getattr(self, name), f"{path}.{name}") for name in type(self).model_fields})
-
-
-class BudgetConfig(Section):
-    """How much privacy each client may spend: the settings of ``atoll.privacy.Budget``."""
-
-    epsilon: float
-    delta: float = 1e-5
-    clients: dict[str, float] = Field(default_factory=dict)
-    method: Literal["exact", "moments"] = "exact"
-    on_excess: Literal["refuse", "stop"] = "refuse"
-
-    @model_validator(mode="after")
-    def _accepted(self) -> BudgetConfig:
-        with refusing(list(type(self).model_fields), "Budget"):
-            self.build()
-        return self
-
-    def build(self) -> Budget:
-        """Make it."""
-        return Budget(self.epsilon, self.delta, self.clients, self.method, self.on_excess)
-
-
-def _default(kind: type[Part], name: str) -> Any:
-    """A part with its own defaults."""
-    return Field(default_factory=lambda: kind.model_validate(name))
+_MADE: dict[Any, Any] = {}
+"""The classes that `config_class` made, by base and kind."""
 
 
 class DataConfig(Section):
@@ -148,106 +114,83 @@ class DataConfig(Section):
 
 
 class RunConfig(Section):
-    """A whole run.
+    """A whole run: these settings, and beside them those of the job, see `config_class`.
 
     Attributes:
+        job: the kind of job, such as ``training`` or ``program``, or a class of your own as ``module:Class``.
         name: a short word for tables and the run's folder.
         data: the data.
-        model: the model, by name or as ``module:factory``.
-        algorithm: what clients and server compute.
-        topology: who talks to whom.
-        selection: who is invited.
-        aggregation: how the replies of a cohort stand for the population.
-        pacing: when a round ends.
-        uplink: stages on the way up.
-        downlink: a compressor on the way down, in place of the algorithm's own.
-        reducer: how replies become one.
-        budget: how much privacy each client may spend; by default nobody counts.
-        rounds: most rounds.
-        stop: further stop rules.
-        evaluation: what is measured.
-        keep_best: a metric: the result is the model of its best round.
-        loss: a name, ``auto``, or your own as ``module:name``.
-        compile: auto, always or never.
-        buffers: of normalisation layers.
-        checkpoint_every: rounds between checkpoints.
         trackers: who else is told of every round.
         seed: of everything reproducible.
         devices: the model of devices and links, for simulated time.
+        policy: what every island insists on; by default nothing.
+        policies: island's name -> what it insists on in place of ``policy``.
         errors: a task that raises stops the run, or counts as a silent client.
         engine: what runs it.
         workers: processes; by default the engine chooses.
-        device: cpu, cuda, mps or auto.
         folder: the run folder; by default a new one below ``runs``.
     """
 
+    job: str = DEFAULT_JOB
     name: str = "run"
     data: DataConfig
-    model: ModelPart
-    algorithm: AlgorithmPart = _default(AlgorithmPart, "FedAvg")
-    topology: TopologyPart = _default(TopologyPart, "Star")
-    selection: SelectionPart = _default(SelectionPart, "Uniform")
-    aggregation: AggregationPart = _default(AggregationPart, "Renormalised")
-    pacing: PacingPart = _default(PacingPart, "Synchronous")
-    uplink: list[StagePart] = Field(default_factory=list)
-    downlink: StagePart | None = None
-    reducer: ReducerPart = _default(ReducerPart, "Plain")
-    budget: BudgetConfig | None = None
-    rounds: int = 50
-    stop: list[StopPart] = Field(default_factory=list)
-    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
-    keep_best: str | None = None
-    loss: str = "auto"
-    compile: Literal["auto", "always", "never"] = "auto"
-    buffers: Literal["averaged", "local"] = "averaged"
-    checkpoint_every: int = 1
     trackers: list[TrackerPart] = Field(default_factory=list)
     seed: int = 0
     devices: DevicesPart | None = None
+    policy: PolicyConfig | None = None
+    policies: dict[str, PolicyConfig] = Field(default_factory=dict)
     errors: Literal["raise", "drop"] = "raise"
     engine: str = "batched"
     workers: int | None = None
-    device: str = "cpu"
     folder: str | None = None
 
     @model_validator(mode="after")
-    def _known_loss(self) -> RunConfig:
-        if self.loss in ("auto", *LOSS_NAMES) or ":" in self.loss or _learns_itself(self.model):
-            return self
-        meant = closest(self.loss, LOSS_NAMES)
-        text = f"={self.loss!r} is no loss" + (f". Did you mean {meant!r}?" if meant else "")
-        remedy = f"use auto, {', '.join(LOSS_NAMES)}, or your own (outputs, targets) -> mean as module:name"
-        raise PydanticCustomError("part", "loss", {"problems": [Problem(("loss",), text, remedy)]})
+    def _accepted(self) -> RunConfig:
+        """Sections are made once, so that what they refuse is placed, and the job looks at all settings together."""
+        for key in type(self).settings_of_job():
+            value = getattr(self, key)
+            if isinstance(value, Section) and value.makes is not None:
+                with refusing(list(type(value).model_fields), type(value).__name__, (key,)):
+                    argument(value, key)
+        kind = type(self).makes
+        if kind is not None:
+            with refusing(type(self).settings_of_job(), kind.__name__):
+                kind.require_settings({key: _found(getattr(self, key)) for key in type(self).settings_of_job()})
+        return self
 
-    def job(self) -> tuple[Training, Islands]:
-        """The training and the islands it runs on."""
-        islands = self.data.islands()
-        return self.training(self.model.build("model")), islands
+    @classmethod
+    def settings_of_job(cls) -> list[str]:
+        """Names of the settings that are the job's own."""
+        return [] if cls.makes is None else [name for name in cls.model_fields if name in schema_of(cls.makes).names]
 
-    def training(self, model: Any) -> Training:
-        """The training of a model.
+    def made(self, *, checking: bool = False) -> Job:
+        """The job.
+
+        Args:
+            checking: only see whether the settings go together: what is costly, such as a model, is not made.
 
         Raises:
             AtollError: the settings do not go together.
         """
-        from atoll.learn import Training
+        kind: Any = type(self).makes
+        if kind is None:
+            raise ConfigError("these settings are of no job", where="RunConfig", remedy="use parse_config")
+        return kind(**{key: self._setting(key, checking) for key in self.settings_of_job()})  # type: ignore[no-any-return]
 
-        return Training(
-            model=model,
-            algorithm=self.algorithm.build("algorithm"),
-            topology=self.topology.build("topology"),
-            selection=self.selection.build("selection"),
-            aggregation=self.aggregation.build("aggregation"),
-            pacing=self.pacing.build("pacing"),
-            uplink=tuple(part.build(f"uplink[{i}]") for i, part in enumerate(self.uplink)),
-            downlink=None if self.downlink is None else self.downlink.build("downlink"),
-            reducer=self.reducer.build("reducer"),
-            stop=tuple(part.build(f"stop[{i}]") for i, part in enumerate(self.stop)),
-            evaluation=self.evaluation.build("evaluation"),
-            budget=None if self.budget is None else self.budget.build(),
-            loss=_own_loss(self.loss) if ":" in self.loss else self.loss,
-            **{name: getattr(self, name) for name in _SAME},
-        )
+    def _setting(self, key: str, checking: bool) -> Any:
+        value = getattr(self, key)
+        if checking and isinstance(value, Part) and part_kinds()[value.kind].costly:
+            return _found(value)
+        own = next((one for one in type(self).model_fields[key].metadata if isinstance(one, Own)), None)
+        if own is not None and own.always and not all(str(value).partition(":")):
+            raise ConfigError(f"{key}={value!r} is no module:name", remedy=f"name your {own.kind} as module:name")
+        if own is not None and isinstance(value, str) and ":" in value:
+            return imported(value, own.kind, where=key if own.always else None)
+        return argument(value, key)
+
+    def islands(self) -> Any:
+        """The federated data set."""
+        return self.data.islands()
 
     def plain(self) -> dict[str, Any]:
         """All settings as YAML and JSON have them."""
@@ -260,6 +203,11 @@ class RunConfig(Section):
     def digest(self) -> str:
         """Twelve hex digits that two runs share when they compute the same."""
         said = {k: v for k, v in self.plain().items() if k not in ("name", "folder", "trackers")}
+        if said["job"] == DEFAULT_JOB:
+            del said["job"]
+        for name in ("policy", "policies"):
+            if not said[name]:
+                del said[name]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
 
     def differences(self, other: RunConfig) -> list[str]:
@@ -267,25 +215,9 @@ class RunConfig(Section):
         return list(differing(self.plain(), other.plain()))
 
 
-def _learns_itself(model: Any) -> bool:
-    """Whether a model is its own learner, which may have losses that only it knows."""
-    if model is None or ":" not in model.name:
-        return False
-    return hasattr(registry("model").find(model.name)[1], "learner")
-
-
-def _own_loss(name: str) -> Any:
-    """A loss of the user's own, which is called with outputs and targets."""
-    found = imported(name, "loss")
-    if inspect.isclass(found):
-        raise ConfigError(
-            f"loss={name!r} is a class, and a loss is called with outputs and targets",
-            remedy=f"name a function (outputs, targets) -> mean, such as one that calls {found.__name__}()",
-        )
-    return found
-
-
-_SAME = ("rounds", "keep_best", "device", "compile", "buffers", "checkpoint_every")
+def _found(value: Any) -> Any:
+    """A part as it was found by name, and any other setting as it is."""
+    return registry(value.kind).find(value.name)[1] if isinstance(value, Part) else value
 
 
 def differing(a: Any, b: Any, path: str = "") -> Iterable[str]:
@@ -295,6 +227,60 @@ def differing(a: Any, b: Any, path: str = "") -> Iterable[str]:
             yield from differing(a.get(key), b.get(key), f"{path}.{key}" if path else key)
     elif a != b:
         yield path
+
+
+def job_class(name: Any) -> type[Job]:
+    """The class of a kind of job, as ``job:`` names it.
+
+    Raises:
+        ConfigError: there is no such kind, or it is no class of jobs.
+    """
+    kinds = job_kinds()
+    if isinstance(name, str) and ":" in name:
+        found = imported(name, "kind of job", where="job")
+    elif name in kinds:
+        found = loaded(kinds[name])
+    else:
+        raise ConfigError(
+            f"job={name!r} is no kind of job.{nearest(str(name), kinds)}",
+            remedy=f"use one of {', '.join(sorted(kinds))}, or a class of your own as module:Class",
+        )
+    if not isinstance(found, type) or not issubclass(found, Job):
+        raise ConfigError(
+            f"job={name!r} is no class of jobs", remedy="name a frozen dataclass that extends atoll.core.job.Job"
+        )
+    return found
+
+
+def config_class(base: type[C], kind: type[Job]) -> type[C]:
+    """The settings of a kind of job beside those of every run.
+
+    They are read from the fields of the job's class, as those of every part are: a job is configurable because it is there.
+
+    Raises:
+        ConfigError: a setting has the name of one that every run has, or one that is needed cannot be written down.
+    """
+    if (base, kind) in _MADE:
+        known: type[C] = _MADE[base, kind]
+        return known
+    part: Any = kind
+    schema = schema_of(part)
+    twice = sorted(set(schema.names) & set(base.model_fields))
+    if twice or not schema.configurable:
+        said = f"{', '.join(twice)} are settings of every run too" if twice else "not all it needs can be written down"
+        raise ConfigError(
+            f"{kind.__name__}: {said}",
+            where="job",
+            remedy="give its fields other names"
+            if twice
+            else "annotate its fields with plain types or with kinds of parts",
+        )
+    fields: dict[str, Any] = {name: (info.annotation, info) for name, info in schema.model.model_fields.items()}
+    made: Any = create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
+    made.makes = kind
+    _MADE[base, kind] = made
+    finished: type[C] = made
+    return finished
 
 
 def parse_config(tree: Any, where: str = "configuration") -> RunConfig:
@@ -310,19 +296,41 @@ def parse_config(tree: Any, where: str = "configuration") -> RunConfig:
             where=where,
             remedy="begin with data:, model: and algorithm:",
         )
-    try:
-        config = RunConfig.model_validate(tree)
-    except ValidationError as error:
-        raise refused(collect(error, tree, _names_at), where) from error
+    config = validated(RunConfig, tree, where)
     _check_engine(config, where)
+    require_soundness(config, where)
+    return config
+
+
+def validated(base: type[C], tree: Mapping[str, Any], where: str) -> C:
+    """A configuration of the kind of job that it names.
+
+    Raises:
+        ConfigError: it names the path, the value and the nearest valid key of everything that is wrong.
+    """
     try:
-        config.training(model=None)
+        made = config_class(base, job_class(tree.get("job", DEFAULT_JOB)))
+    except ConfigError as error:
+        raise ConfigError(error.what, where=where, remedy=error.remedy) from error
+    try:
+        return made.model_validate(tree)
+    except ValidationError as error:
+        raise refused(collect(error, tree, lambda loc: names_at(made, loc)), where) from error
+
+
+def require_soundness(config: RunConfig, where: str) -> None:
+    """Refuse settings that do not go together, before data and model are made.
+
+    Raises:
+        AtollError: whatever the job or a part says.
+    """
+    try:
+        config.made(checking=True)
         if config.devices is not None:
             config.devices.build("devices")
     except AtollError as error:
         place = where if error.where is None else f"{where}: {error.where}"
         raise type(error)(error.what, where=place, remedy=error.remedy) from error
-    return config
 
 
 def parse_data(tree: Any, where: str = "data") -> DataConfig:
@@ -350,24 +358,24 @@ def load_config(path: str | Path, settings: Iterable[str] = ()) -> RunConfig:
     return parse_config(tree, str(path))
 
 
-def to_job(config: RunConfig) -> tuple[Training, Islands]:
-    """The training and the islands of a configuration."""
-    return config.job()
+def to_job(config: RunConfig) -> tuple[Job, Any]:
+    """The job and the islands of a configuration."""
+    islands = config.islands()
+    return config.made(), islands
 
 
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a configuration file, for editors."""
-    schema = RunConfig.model_json_schema()
-    for kind in Part.__subclasses__():
-        if kind.__name__ in schema["$defs"]:
-            described = kind.described()
-            schema["$defs"] = {**described.pop("$defs"), **schema["$defs"], kind.__name__: described}
+def json_schema(job: str = DEFAULT_JOB) -> dict[str, Any]:
+    """The JSON Schema of a configuration file of a kind of job, for editors."""
+    schema = config_class(RunConfig, job_class(job)).model_json_schema()
+    for kind in part_kinds():
+        name = part_class(kind).__name__
+        if name in schema["$defs"]:
+            described = part_class(kind).described()
+            schema["$defs"] = {**described.pop("$defs"), **schema["$defs"], name: described}
+    if job != DEFAULT_JOB:
+        schema["required"] = ["job", *schema.get("required", [])]
+    schema["properties"]["job"] = {**schema["properties"]["job"], "const": job}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def _names_at(loc: Loc) -> list[str]:
-    """The valid keys of the section at a path."""
-    return names_at(RunConfig, loc)
 
 
 def _check_engine(config: RunConfig, where: str) -> None:

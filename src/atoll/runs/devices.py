@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.core.errors import CheckpointError, ConfigError
-from atoll.core.files import write_bytes
-
-from .records import as_json
+from atoll.core.persistence.files import write_bytes
+from atoll.core.persistence.json_lines import as_json
 
 if TYPE_CHECKING:
-    from atoll.learn.by_device import ByDevice
+    from atoll.rounds.by_device import ByDevice
 
 __all__ = ["devices_table", "read_devices", "write_devices"]
 
@@ -34,7 +33,7 @@ def read_devices(path: Path) -> ByDevice | None:
     Raises:
         CheckpointError: the file cannot be read, or is damaged.
     """
-    from atoll.learn.by_device import ByDevice
+    from atoll.rounds.by_device import ByDevice
 
     if not path.exists():
         return None

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from atoll.core.errors import TaskError
 
-from .config import RunConfig
+from .config import RunConfig, to_job
 from .folder import RunFolder
-from .kept import CHANGEABLE, Listener, keeping
+from .kept import Listener, keeping
 from .log import logger
+from .policy import policies_of
 from .stopping import Stopping
 
 if TYPE_CHECKING:
     from atoll.simulation import Result
 
-__all__ = ["CHANGEABLE", "execute"]
+__all__ = ["execute"]
 
 
 def execute(
@@ -30,13 +31,13 @@ def execute(
     on_start: Callable[[int], None] | None = None,
     report: bool = True,
 ) -> Result:
-    """Train, and keep everything in the run's folder.
+    """Run it, and keep everything in the run's folder.
 
     Args:
         config: the settings.
         folder: where; made if it is not there.
         resume: continue what the folder holds; begin when nothing was begun there.
-        stopping: asks the training to stop after the current round.
+        stopping: asks the run to stop after the current round.
         on_record: called with every round's record.
         on_start: called with the number of rounds that were already done.
         report: write the HTML report at the end.
@@ -52,14 +53,15 @@ def execute(
 
     stopping = stopping or Stopping()
     with keeping(config, folder, resume=resume, on_record=on_record, on_start=on_start) as kept:
-        job, islands = config.job()
-        job = kept.begin(job, islands, stopping)
+        job, islands = to_job(config)
+        kept.begin(job, islands, stopping)
         logger.info("the run begins", extra={"run": folder.name, "engine": config.engine, "resume": resume})
         with _stopped_workers(stopping):
             result: Result = simulate(
-                job, islands, engine=config.engine, seed=config.seed, workers=config.workers, folder=folder.checkpoints,
+                job, islands, engine=config.engine, seed=config.seed, workers=config.workers, folder=folder.checkpoints, results=folder.results,
                 resume=resume, errors=config.errors, on_record=kept.record, on_restore=kept.restore,
                 devices=None if config.devices is None else config.devices.build("devices"),
+                policy=policies_of(config.policy, config.policies, islands.names),
             )  # fmt: skip
         kept.finish(result)
         if report:

@@ -10,6 +10,7 @@ model.safetensors  the trained parameters
 report.html        the report
 log.jsonl          the structured log
 checkpoints/       generations of the run's state
+results/           named results that stay at parties: a folder each
 ```
 """
 
@@ -24,12 +25,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import CheckpointError, ConfigError
-from atoll.core.files import write_bytes
+from atoll.core.persistence.files import write_bytes
+from atoll.core.persistence.json_lines import as_json, read_lines
 
-from .records import as_json, read_lines
 from .yaml import read
 
 if TYPE_CHECKING:
+    from atoll.core.job import Job
+
     from .config import RunConfig
 
 __all__ = ["RunFolder", "new_folder", "runs_in"]
@@ -55,6 +58,7 @@ class RunFolder:
         self.data_file = self.path / "data.json"
         self.devices_file = self.path / "devices.json"
         self.checkpoints = self.path / "checkpoints"
+        self.results = self.path / "results"
 
     @property
     def name(self) -> str:
@@ -131,6 +135,23 @@ class RunFolder:
         except ConfigError as error:
             raise self._unusable(error) from error
         return tree
+
+    def job(self) -> type[Job]:
+        """The class of the job that was run; of a kind that is not known here, the contract's own."""
+        from atoll.core.job import Job
+
+        from .config import DEFAULT_JOB, job_class
+
+        try:
+            return job_class(self.settings().get("job", DEFAULT_JOB))
+        except ConfigError:  # a module that came with the job, or is not on the path now
+            return Job
+
+    def reached(self) -> dict[str, Any]:
+        """The newest values of the job's measures, ``None`` for those that were never taken."""
+        rows = self.metrics()
+        measures = self.job().measures(rows).items()
+        return {label: next((r[c] for r in reversed(rows) if r.get(c) is not None), None) for label, c in measures}
 
     @property
     def of_job(self) -> bool:

@@ -10,23 +10,23 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import AtollError, CheckpointError, ConfigError, MissingExtraError
+from atoll.core.federation.scope import MAIN
+from atoll.core.persistence.files import write_bytes
 
 from .config import RunConfig
 from .devices import write_devices
 from .folder import RunFolder
 from .log import logger, logging_to
-from .model import write_model
 from .stopping import INTERRUPTED
 from .versions import versions
 
 if TYPE_CHECKING:
-    from atoll.learn import Training
+    from atoll.core.job import Job
     from atoll.simulation import Result
 
-__all__ = ["CHANGEABLE", "Kept", "Listener", "keeping"]
+__all__ = ["Kept", "Listener", "keeping", "not_the_same"]
 
-CHANGEABLE = ("name", "folder", "rounds", "stop", "trackers")
-"""Settings that a resumed run may change: the others would make it another run."""
+_CHANGEABLE = ("name", "folder", "trackers")
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -55,16 +55,23 @@ class Kept:
         self.trackers: list[Any] = []
         self._begin = time.perf_counter()
         self._begun = False
+        self._listeners: tuple[Listener, ...] = ()
 
-    def begin(self, job: Training, data: Any, *callbacks: Any) -> Training:
-        """Write down data and citations; return the training with its trackers, then ``callbacks``, told of every round."""
+    def begin(self, job: Job, data: Any, *listeners: Listener) -> None:
+        """Write down data and citations.
+
+        Args:
+            job: what is run.
+            data: on what.
+            listeners: called with every record after the trackers; one that raises ``StopRun`` asks the run to end.
+        """
         from atoll.report import cite, summarise_data
 
         if not self.folder.data_file.exists():
             summarise_data(data, self.folder.data_file)
         self.trackers = _trackers(self.config, self.folder)
+        self._listeners = (*self.trackers, *listeners)
         self.folder.write_manifest(citations=cite(job, data))
-        return job.replace(callbacks=(*self.trackers, *callbacks))
 
     def restore(self, rows: list[dict[str, Any]]) -> None:
         """The run goes on from these records; what else the file holds never happened."""
@@ -77,7 +84,9 @@ class Kept:
             self.on_start(len(rows))
 
     def record(self, row: dict[str, Any]) -> None:
-        """One more round."""
+        """One more record; those of programs inside the program are theirs."""
+        if row.get("slot", MAIN) != MAIN:
+            return
         if not self._begun:
             self.restore([])
         self.folder.append_metrics(row)
@@ -87,18 +96,22 @@ class Kept:
             logger.warning("replies were rejected", extra={"round": row["round"], "clients": row["rejected_clients"]})
         if self.on_record is not None:
             self.on_record(row)
+        told = {name: value for name, value in row.items() if name not in ("slot", "clock")}
+        for listener in self._listeners:
+            listener(told)
 
     def finish(self, result: Result) -> None:
-        """Write the model and what the manifest says of a training that came to its end."""
-        write_model(self.folder.model_file, result.params)
+        """Write what came out, and what the manifest says of a run that came to its end."""
+        for name, content in result.prepared.files(result.outcome).items():
+            write_bytes(self.folder.path / name, content)
         write_devices(self.folder.devices_file, result.devices)
         self.end(
             reason=result.reason,
             rounds=len(result.metrics),
-            model_round=result.round,
             engine=result.engine,
             bytes=result.bytes,
             devices=result.devices.summary(),
+            **result.prepared.facts(result.outcome),
         )
         for tracker in self.trackers:
             if hasattr(tracker, "close"):
@@ -123,6 +136,13 @@ class Kept:
             write_report(self.folder)
         except MissingExtraError as error:
             logger.warning("no report was written", extra={"what": error.what, "remedy": error.remedy})
+
+
+def not_the_same(before: RunConfig, config: RunConfig) -> list[str]:
+    """Paths of the settings that differ, without those that a resumed run may change."""
+    kind = type(before).makes
+    free = {*_CHANGEABLE, *(() if kind is None else kind.changeable)}
+    return [path for path in before.differences(config) if path.split(".")[0] not in free]
 
 
 @contextlib.contextmanager
@@ -167,7 +187,7 @@ def _prepare(config: RunConfig, folder: RunFolder, resume: bool) -> None:
                 where=str(folder.path),
                 remedy="resume it (--resume), or choose another",
             )
-        changed = [p for p in folder.config().differences(config) if p.split(".")[0] not in CHANGEABLE]
+        changed = not_the_same(folder.config(), config)
         if changed:
             raise ConfigError(
                 f"{', '.join(changed)} differ from the run in the folder",

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from atoll.core import tree as T
+from atoll.core.algebra.arrays import safetensors_of
 from atoll.core.errors import CheckpointError
-from atoll.core.files import write_bytes
+from atoll.core.persistence.files import write_bytes
 
 __all__ = ["read_model", "write_model"]
 
@@ -20,16 +18,7 @@ def write_model(path: Path, params: Any) -> None:
     Raises:
         CheckpointError: it cannot be written; a model that was there before is still there.
     """
-    from safetensors.numpy import save
-
-    arrays = {name: _array(leaf) for name, leaf in T.items(params)}
-    write_bytes(path, save(arrays))
-
-
-def _array(leaf: Any) -> Any:
-    if type(leaf).__module__.partition(".")[0] == "torch":
-        leaf = leaf.detach().cpu().numpy()
-    return np.ascontiguousarray(leaf)
+    write_bytes(path, safetensors_of(params))
 
 
 def read_model(path: str | Path) -> dict[str, Any]:

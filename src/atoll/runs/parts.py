@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, NoReturn
@@ -13,40 +12,12 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationErro
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from atoll.core.errors import AtollError, ConfigError
+from atoll.core.rooms import part_kinds
 
 from .problems import Loc, Problem, collect
 from .schema import Section, is_value, names_at
 
-__all__ = [
-    "AggregationPart",
-    "AlgorithmPart",
-    "AvailabilityPart",
-    "ComputePart",
-    "CorruptionPart",
-    "DevicesPart",
-    "DistributionPart",
-    "GraphPart",
-    "LinkPart",
-    "MetricPart",
-    "ModelPart",
-    "PacingPart",
-    "Part",
-    "PartitionPart",
-    "ReducerPart",
-    "SelectionPart",
-    "SlackPart",
-    "SourcePart",
-    "StagePart",
-    "StalenessPart",
-    "StopPart",
-    "TracePart",
-    "TrackerPart",
-    "TransformPart",
-    "argument",
-    "part_type",
-    "plain",
-    "refusing",
-]
+__all__ = ["Part", "argument", "part_class", "part_type", "plain", "refusing"]
 
 
 class Part(BaseModel):
@@ -87,7 +58,7 @@ class Part(BaseModel):
             if isinstance(value, Section):
                 with refusing(list(type(value).model_fields), type(value).__name__, (key,)):
                     argument(value, key)
-        if is_value(part) and not registry(cls.kind).given:
+        if is_value(part) and not part_kinds()[cls.kind].given:
             with refusing(schema.names, name):
                 part(**{k: argument(v, k) for k, v in args.items()})
         return {"name": name, "args": {**args, **kept}}
@@ -146,7 +117,7 @@ class Part(BaseModel):
         part = registry(self.kind).find(self.name)[1]
         settings = {k: argument(v, f"{path}.{k}") for k, v in self.args.items() if k not in self.own}
         try:
-            return part(*given, **settings)
+            return part_kinds()[self.kind].later(functools.partial(part, *given, **settings))
         except AtollError as error:
             raise type(error)(error.what, where=f"{path} ({error.where or self.name})", remedy=error.remedy) from error
         except TypeError as error:
@@ -222,180 +193,16 @@ def _described(name: str, schema: Any, own: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-class SourcePart(Part):
-    """Where the data come from."""
-
-    kind = "data source"
-
-
-class PartitionPart(Part):
-    """How rows become clients."""
-
-    kind = "partition"
-
-
-class CorruptionPart(Part):
-    """What spoils the data of a ``share`` of the clients."""
-
-    kind = "corruption"
-    own = ("share",)
-
-
-class ModelPart(Part):
-    """What is trained."""
-
-    kind = "model"
-
-    def build(self, path: str, *given: Any) -> Any:
-        """The model; of a PyTorch module, what makes it: its first weights then follow the run's seed, and no generator of the process.
-
-        Raises:
-            AtollError: the part refuses its settings.
-        """
-        make = functools.partial(super().build, path, *given)
-        made = make()
-        torch = sys.modules.get("torch")
-        return make if torch is not None and isinstance(made, torch.nn.Module) else made
-
-
-class AlgorithmPart(Part):
-    """What clients and server compute."""
-
-    kind = "algorithm"
-
-
-class TransformPart(Part):
-    """What a search direction goes through."""
-
-    kind = "transform"
-
-
-class TopologyPart(Part):
-    """Who talks to whom."""
-
-    kind = "topology"
-
-
-class GraphPart(Part):
-    """Who is whose neighbour."""
-
-    kind = "graph"
-
-
-class SelectionPart(Part):
-    """Who is invited."""
-
-    kind = "selection"
-
-
-class AggregationPart(Part):
-    """How the replies of a cohort stand for the whole population."""
-
-    kind = "aggregation"
-
-
-class PacingPart(Part):
-    """When a round ends."""
-
-    kind = "pacing"
-
-
-class StalenessPart(Part):
-    """How much less a stale reply weighs."""
-
-    kind = "staleness"
-
-
-class SlackPart(Part):
-    """How an edge estimates the share of its clients that come back."""
-
-    kind = "slack estimator"
-
-
-class StagePart(Part):
-    """What happens to an update on its way up."""
-
-    kind = "uplink stage"
-
-
-class ReducerPart(Part):
-    """How replies become one."""
-
-    kind = "reducer"
-
-
-class StopPart(Part):
-    """When a training has done enough."""
-
-    kind = "stop rule"
-
-
-class DevicesPart(Part):
-    """How fast devices and links are, and when they fail."""
-
-    kind = "device model"
-
-
-class DistributionPart(Part):
-    """How a trait is spread over devices."""
-
-    kind = "distribution"
-
-
-class ComputePart(Part):
-    """How long a device computes."""
-
-    kind = "compute rule"
-
-
-class LinkPart(Part):
-    """How long bytes take to a device and back."""
-
-    kind = "link rule"
-
-
-class AvailabilityPart(Part):
-    """When devices can be asked."""
-
-    kind = "availability"
-
-
-class TracePart(Part):
-    """What goes wrong, by turn and device."""
-
-    kind = "trace"
-
-
-class TrackerPart(Part):
-    """Who else is told of every round."""
-
-    kind = "tracker"
-
-
-class MetricPart(Part):
-    """What is measured besides the loss and what the task suggests."""
-
-    kind = "metric"
-
-
-_HELD: dict[str, type[Part]] = {
-    "Algorithm": AlgorithmPart,
-    "Availability": AvailabilityPart,
-    "Compute": ComputePart,
-    "Distribution": DistributionPart,
-    "Graph": GraphPart,
-    "Transform": TransformPart,
-    "Selection": SelectionPart,
-    "SlackEstimator": SlackPart,
-    "Staleness": StalenessPart,
-    "Stage": StagePart,
-    "Reducer": ReducerPart,
-    "ScoreMetric": MetricPart,
-    "Link": LinkPart,
-    "Trace": TracePart,
-}
-
-
+@functools.cache
+def part_class(kind: str) -> type[Part]:
+    """The settings of a part of a kind."""
+    made = part_kinds()[kind]
+    name = "".join(word.capitalize() for word in kind.split()) + "Part"
+    return type(name, (Part,), {"__doc__": made.text, "__module__": __name__, "kind": kind, "own": made.own})
+
+
+@functools.cache
 def part_type(class_name: str) -> type[Part] | None:
     """The type of a setting that holds an object of a base class, such as the base of a wrapper algorithm."""
-    return _HELD.get(class_name)
+    found = next((part.kind for part in part_kinds().values() if part.holds == class_name), None)
+    return None if found is None else part_class(found)

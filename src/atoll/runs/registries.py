@@ -1,13 +1,10 @@
-"""Parts by name: what a configuration may say, found where the parts are defined.
-
-A part is configurable because it is there: a class or function that its room lists in ``__all__``. Nothing is written down twice.
-"""
+"""Parts by name: what a configuration may say, found where rooms say that it is (see `atoll.core.rooms`)."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
-import inspect
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -15,54 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atoll.core.errors import ConfigError, nearest
+from atoll.core.rooms import PartKind, loaded, part_kinds
 
 from .schema import Schema, schema_of
 
-__all__ = ["HOME", "KINDS", "Registry", "imported", "register", "registry"]
+__all__ = ["HOME", "Registry", "imported", "register", "registry"]
 
 
 def _plain(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
-
-
-def _is_kind(base: str, itself: bool = False) -> Callable[[Any], bool]:
-    """Whether something is a class below ``module:Class``, or that class itself where it can be used as it is."""
-
-    def test(found: Any) -> bool:
-        parent = _load(base)
-        return inspect.isclass(found) and issubclass(found, parent) and (itself or found is not parent)
-
-    return test
-
-
-def _whole(found: Any) -> bool:
-    """Whether something is an algorithm by itself, not only a part of others, which its card says."""
-    return _is_kind("atoll.learn:Algorithm")(found) and not found.card.part
-
-
-def _any(*tests: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Whether one of these tests is passed."""
-    return lambda found: any(test(found) for test in tests)
-
-
-def _gives(*names: str, takes: str | None = None) -> Callable[[Any], bool]:
-    """Whether something is a function that returns one of these types and first takes another."""
-
-    def test(found: Any) -> bool:
-        if not inspect.isfunction(found) or str(found.__annotations__.get("return")) not in names:
-            return False
-        first = next(iter(inspect.signature(found).parameters.values()), None)
-        return takes == (str(first.annotation) if first is not None and takes is not None else None)
-
-    return test
-
-
-def _load(where: str) -> Any:
-    module, _, name = where.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in name.split(".") if name else []:
-        found = getattr(found, part)
-    return found
 
 
 HOME: ContextVar[str] = ContextVar("HOME", default="the working folder")
@@ -81,7 +39,7 @@ def imported(name: str, kind: str, *, where: str | None = None) -> Any:
         ConfigError: it cannot be imported, or is neither class nor function.
     """
     try:
-        found = _load(name)
+        found = loaded(name)
     except Exception as error:  # the module is the user's own: whatever it raises
         why, remedy = _not_imported(name, kind, error)
         raise ConfigError(f"{name!r} cannot be imported: {why}", where=where, remedy=remedy) from error
@@ -113,20 +71,12 @@ class Registry:
     """The parts of one kind.
 
     Attributes:
-        kind: the field's word for it: algorithm, selection, ...
-        homes: modules whose ``__all__`` is looked through; one that is not installed is passed over.
-        fits: whether an object is a part of this kind.
-        given: first arguments that the run supplies, not the configuration.
+        of: the kind.
         extra: parts registered from outside, name -> object.
-        instead: what a name that is none means elsewhere, and what to do: ``(what, remedy)``.
     """
 
-    kind: str
-    homes: tuple[str, ...]
-    fits: Callable[[Any], bool]
-    given: int = 0
+    of: PartKind
     extra: dict[str, Any] = field(default_factory=dict)
-    instead: Callable[[str], tuple[str, str] | None] = lambda name: None
     _known: dict[str, Any] | None = None
     _found: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -139,14 +89,14 @@ class Registry:
     def _those(self, wanted: Callable[[str], bool]) -> dict[str, Any]:
         """The parts with names that are wanted; others are not even loaded."""
         found: dict[str, Any] = {}
-        for home in self.homes:
+        for home in self.of.homes:
             parent = home.rpartition(".")[0]
             if importlib.util.find_spec(parent) is None or importlib.util.find_spec(home) is None:
                 continue
             module = importlib.import_module(home)
             members = {name: getattr(module, name) for name in getattr(module, "__all__", ()) if wanted(name)}
-            found.update({name: part for name, part in members.items() if self.fits(part)})
-        return {n: p for n, p in found.items() if schema_of(p, self.given).configurable}
+            found.update({name: part for name, part in members.items() if self.of.fits(part)})
+        return {n: p for n, p in found.items() if schema_of(p, self.of.given).configurable}
 
     def find(self, name: str) -> tuple[str, Any]:
         """The canonical name and the part; ``module:attribute`` finds the user's own.
@@ -155,16 +105,16 @@ class Registry:
             ConfigError: no such part.
         """
         if ":" in name:
-            return name, imported(name, self.kind)
+            return name, imported(name, self.of.kind)
         found = self._named(_plain(name))
         if found:
             return list(found.items())[-1]
-        other = self.instead(name)
+        other = self.of.instead(name)
         if other is not None:
             raise ConfigError(f"{name!r} is {other[0]}", remedy=other[1])
         parts = self.parts()
         raise ConfigError(
-            f"{name!r} is no {self.kind}.{nearest(name, parts)}",
+            f"{name!r} is no {self.of.kind}.{nearest(name, parts)}",
             remedy=f"use one of {', '.join(sorted(parts))}, or your own as module:name",
         )
 
@@ -176,78 +126,30 @@ class Registry:
 
     def schema(self, part: Any) -> Schema:
         """The settings of a part."""
-        return schema_of(part, self.given)
+        return schema_of(part, self.of.given)
 
 
-def _program(name: str) -> tuple[str, str] | None:
-    """A method that is a program of its own, and how to run it."""
-    from atoll.learn.catalogue import programs
-
-    found = next((made for made in programs() if _plain(made) == _plain(name)), None)
-    if found is None:
-        return None
-    how = f"run it from Python: atoll.simulate(atoll.learn.admm.{found}(...).program, islands)"
-    return (
-        "a program of its own, and no algorithm of a training",
-        f"{how}; between organisations name it in a program: module:name",
-    )
-
-
-_DATASET, _ISLANDS = "Dataset", "Islands"
-
-KINDS: dict[str, Registry] = {
-    made.kind: made
-    for made in (
-        Registry("data source", ("atoll.data",), _gives(_DATASET, _ISLANDS)),
-        Registry("partition", ("atoll.data",), _gives(_ISLANDS, takes=_DATASET), given=1),
-        Registry("corruption", ("atoll.data",), _is_kind("atoll.data:Corruption")),
-        Registry("model", ("atoll.models",), inspect.isfunction),
-        Registry("algorithm", ("atoll.learn.algorithms",), _whole, instead=_program),
-        Registry("transform", ("atoll.learn.transforms",), _is_kind("atoll.learn.transforms:Transform")),
-        Registry("topology", ("atoll.learn.topology",), _is_kind("atoll.learn.topology:Topology")),
-        Registry("graph", ("atoll.learn.topology",), _is_kind("atoll.learn.topology:Graph")),
-        Registry("selection", ("atoll.learn.selection",), _is_kind("atoll.learn:Selection")),
-        Registry("aggregation", ("atoll.learn.aggregation",), _is_kind("atoll.learn:Aggregation")),
-        Registry("pacing", ("atoll.learn.pacing",), _is_kind("atoll.learn.pacing:Pacing")),
-        Registry("staleness", ("atoll.learn.pacing.staleness",), _is_kind("atoll.learn.pacing.staleness:Staleness")),
-        Registry("slack estimator", ("atoll.learn.pacing.slack",), _is_kind("atoll.learn.pacing.slack:SlackEstimator")),
-        Registry("uplink stage", ("atoll.core.stage", "atoll.stages"), _is_kind("atoll.core.stage:Stage")),
-        Registry("reducer", ("atoll.core.reducer", "atoll.secure"), _is_kind("atoll.core.reducer:Reducer")),
-        Registry("stop rule", ("atoll.learn.stop",), _is_kind("atoll.learn.stop:StopRule")),
-        Registry("metric", ("atoll.learn.metrics",), _is_kind("atoll.learn.metrics:ScoreMetric")),
-        Registry(
-            "device model", ("atoll.devices",), _any(_is_kind("atoll.devices:Fleet", itself=True), _gives("Fleet"))
-        ),
-        Registry("distribution", ("atoll.devices",), _is_kind("atoll.devices:Distribution")),
-        Registry("compute rule", ("atoll.devices",), _is_kind("atoll.devices:Compute")),
-        Registry("link rule", ("atoll.devices",), _is_kind("atoll.devices:Link")),
-        Registry("availability", ("atoll.devices",), _is_kind("atoll.devices:Availability")),
-        Registry("trace", ("atoll.devices",), _any(_is_kind("atoll.devices:Trace"), _gives("Recorded"))),
-        Registry("tracker", ("atoll.report.trackers",), inspect.isclass),
-    )
-}
-"""Every kind of part, by its name."""
-
-
+@functools.cache
 def registry(kind: str) -> Registry:
     """The registry of a kind."""
-    return KINDS[kind]
+    return Registry(part_kinds()[kind])
 
 
 def register(kind: str, name: str, part: Any) -> None:
     """Make a part of your own configurable by a short name.
 
     Args:
-        kind: one of ``KINDS``.
+        kind: one of `atoll.core.rooms.part_kinds`.
         name: what the configuration says.
         part: a class or function whose annotated arguments are its settings.
 
     Raises:
         ConfigError: no such kind, or the name is taken by another part.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"no kind of part {kind!r}.{nearest(kind, KINDS)}", remedy=f"use one of {', '.join(KINDS)}")
-    taken = KINDS[kind].parts().get(name)
+    kinds = part_kinds()
+    if kind not in kinds:
+        raise ConfigError(f"no kind of part {kind!r}.{nearest(kind, kinds)}", remedy=f"use one of {', '.join(kinds)}")
+    taken = registry(kind).parts().get(name)
     if taken is not None and taken is not part:
         raise ConfigError(f"there is already a {kind} {name!r}", remedy="choose another name")
-    KINDS[kind].extra[name] = part
+    registry(kind).extra[name] = part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .config import DEFAULT_JOB
 from .folder import RunFolder
 
 __all__ = ["result_of"]
@@ -12,9 +13,6 @@ __all__ = ["result_of"]
 def result_of(folder: RunFolder) -> dict[str, Any]:
     """What a run reached, from its folder; with ``"result"`` for a program of one's own whose result is short and plain."""
     manifest, rows = folder.manifest(), folder.metrics()
-
-    def last(name: str) -> Any:
-        return next((row[name] for row in reversed(rows) if row.get(name) is not None), None)
 
     def total(way: str) -> int:
         if rows and any(way in row for row in rows):
@@ -27,8 +25,8 @@ def result_of(folder: RunFolder) -> dict[str, Any]:
         "status": manifest["status"],
         "reason": manifest.get("reason"),
         "rounds": len(rows),
-        "accuracy": last("test/accuracy"),
-        "loss": last("test/loss"),
+        "job": folder.settings().get("job", DEFAULT_JOB),
+        **folder.reached(),
         "rejected": sum(int(row.get("rejected") or 0) for row in rows),
         "bytes_up": total("bytes_up"),
         "bytes_down": total("bytes_down"),

@@ -14,6 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, create_model
 
+from atoll.core.rooms import Named, Own
+
 __all__ = ["Schema", "Section", "is_value", "names_at", "schema_of"]
 
 _SCALARS = (bool, int, float, str, types.NoneType)
@@ -119,10 +121,18 @@ def _configured(make: Callable[[], Any]) -> Callable[[], Any]:
     from .parts import part_type
 
     for base in type(make()).__mro__:
-        kind = part_type(base.__name__)
-        if kind is not None:
-            return lambda: kind.model_validate(type(make()).__name__)
+        part = part_type(base.__name__)
+        if part is not None:
+            return lambda: part.model_validate(type(make()).__name__)
+    kind: Any = type(make())
+    if is_value(kind) and all(has_default(field) for field in dataclasses.fields(kind)) and make() == kind():
+        return lambda: schema_of(kind).model.model_validate({})
     return make
+
+
+def has_default(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field need not be given."""
+    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
 
 
 def _is_pair(annotation: Any) -> bool:
@@ -157,6 +167,8 @@ def _settable(annotation: Any) -> Any:
     origin, args = get_origin(annotation), get_args(annotation)
     if annotation is _UNKNOWN:
         return _UNKNOWN
+    if origin is Annotated:
+        return _marked(args[0], args[1:])
     if annotation is Any or annotation in _SCALARS or annotation is None or origin is Literal:
         return annotation
     if origin in (Union, types.UnionType):
@@ -166,6 +178,18 @@ def _settable(annotation: Any) -> Any:
     if annotation is Path:
         return str
     return _container(annotation, origin, args)
+
+
+def _marked(inner: Any, marks: tuple[Any, ...]) -> Any:
+    """What stands in a configuration for an object: the name of a part, or words of which some name something of the user's own."""
+    from .parts import part_class
+
+    for mark in marks:
+        if isinstance(mark, Named):
+            return part_class(mark.kind)
+        if isinstance(mark, Own):
+            return Annotated[str, mark]
+    return _settable(inner)
 
 
 def _container(annotation: Any, origin: Any, args: tuple[Any, ...]) -> Any:

@@ -14,7 +14,7 @@ INTERRUPTED = "interrupted"
 
 
 class Stopping:
-    """A callback of a training that stops it once somebody asked.
+    """A listener to a run's records that ends the run once somebody asked.
 
     Args:
         tell: called once, with a line for the user, when the first signal comes.
@@ -26,11 +26,11 @@ class Stopping:
 
     def __call__(self, row: dict[str, Any]) -> None:
         """Stop after this round if asked."""
-        from atoll.learn import StopTraining
+        from atoll.core.federation.ending import StopRun
 
         del row
         if self.asked:
-            raise StopTraining(INTERRUPTED)
+            raise StopRun(INTERRUPTED)
 
     def ask(self) -> None:
         """Stop after the current round."""

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Mean
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, DataError
-from atoll.core.tree import Tree
-from atoll.learn.evaluation import scores
 from atoll.learn.selection import Everyone
+from atoll.learn.server.row_sums import scores
 
 if TYPE_CHECKING:
-    from atoll.core.federation import Federation
+    from atoll.core.federation.federation import Federation
     from atoll.data import Islands
     from atoll.learn import Algorithm, Training
     from atoll.simulation import Result

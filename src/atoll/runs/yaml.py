@@ -1,67 +1,86 @@
-"""YAML that says what it means: no repeated keys, ``1e-3`` is a number, ``no`` is a word."""
+"""YAML 1.2 for settings: no repeated keys, ``1e-3`` is a number, ``no`` is a word, and a date is text."""
 
 from __future__ import annotations
 
-import re
+import io
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import ConstructorError, SafeConstructor
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
+from ruamel.yaml.representer import SafeRepresenter
 
 from atoll.core.errors import ConfigError
 
 __all__ = ["dump", "override", "parse", "read"]
 
-
-class _Loader(yaml.SafeLoader):
-    """Safe, with the scalars of YAML 1.2's core schema."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in rules if tag not in (_BOOL, _FLOAT, _INT, _TIME)]
-    for _BOOL, _FLOAT, _INT, _TIME in [[f"tag:yaml.org,2002:{t}" for t in ("bool", "float", "int", "timestamp")]]
-    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(true|false|True|False|TRUE|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9][0-9_]*$"), list("-+0123456789"))
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^([-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+|[-+]?\.inf|\.nan)$"
-    ),
-    list("-+0123456789."),
-)
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if not isinstance(key, str):
-            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is not a word", key_node.start_mark)
-        if key in seen:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"the key {key!r} stands here twice", key_node.start_mark
-            )
-        seen.add(key)
-    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
-
-
-def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
-    return int(str(loader.construct_scalar(node)).replace("_", ""))
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
-_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
-
-
 _MOST = 1_000_000
 
 
-def _require_small(node: yaml.Node | None, known: dict[int, int], where: str) -> int:
-    """Count what a document comes to once every alias stands for what it names: a few lines can name each other to billions.
+class _Constructor(SafeConstructor):
+    """Plain values of YAML 1.2; keys are words that stand once, and a date is text."""
+
+    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[str, Any]:
+        """Build a mapping.
+
+        Raises:
+            ConstructorError: a key is not a word, or stands twice.
+        """
+        del deep
+        found: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise ConstructorError(None, None, f"the key {key!r} is not a word", key_node.start_mark)
+            if key in found:
+                raise ConstructorError(None, None, f"the key {key!r} stands here twice", key_node.start_mark)
+            found[key] = self.construct_object(value_node, deep=True)
+        return found
+
+
+def _as_text(constructor: _Constructor, node: ScalarNode) -> str:
+    return str(constructor.construct_scalar(node))
+
+
+def _as_mapping(constructor: _Constructor, node: MappingNode) -> dict[str, Any]:
+    return constructor.construct_mapping(node)
+
+
+_Constructor.add_constructor("tag:yaml.org,2002:map", _as_mapping)
+_Constructor.add_constructor("tag:yaml.org,2002:timestamp", _as_text)
+
+
+class _Representer(SafeRepresenter):
+    """Writes everything out, in the order given."""
+
+    sort_base_mapping_type_on_output = False
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write a value that stands twice twice."""
+        del data
+        return True
+
+
+def _text(representer: _Representer, value: str) -> ScalarNode:
+    # Line breaks that the library writes as they are would not be read back.
+    return representer.represent_scalar("tag:yaml.org,2002:str", value, style=None if value.isprintable() else '"')
+
+
+_Representer.add_representer(str, _text)
+
+
+def _yaml() -> YAML:
+    """YAML 1.2 without objects of Python's."""
+    made = YAML(typ="safe", pure=True)
+    made.Constructor, made.Representer = _Constructor, _Representer
+    made.default_flow_style, made.allow_unicode, made.width = False, True, 120
+    return made
+
+
+def _require_small(node: Node | None, known: dict[int, int], where: str) -> int:
+    """Count the values of a document with every alias written out: a few lines can name each other to billions.
 
     Args:
         node: the document, or a part of it.
@@ -69,9 +88,9 @@ def _require_small(node: yaml.Node | None, known: dict[int, int], where: str) ->
         where: for errors.
 
     Raises:
-        ConfigError: it is more than anybody writes, or holds itself.
+        ConfigError: there are more values than anybody writes, or a value holds itself.
     """
-    if not isinstance(node, yaml.CollectionNode):
+    if not isinstance(node, CollectionNode):
         return 1
     if id(node) not in known:
         known[id(node)] = 0
@@ -93,16 +112,13 @@ def parse(text: str, where: str) -> Any:
         ConfigError: it is not YAML, a key stands twice, or it is a bomb of aliases.
     """
     try:
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-            _require_small(node, {}, where)
-            return None if node is None else loader.construct_document(node)
-        finally:
-            loader.dispose()
+        reader = _yaml()
+        node = reader.compose(text)
+        _require_small(node, {}, where)
+        return None if node is None else reader.constructor.construct_document(node)
     except RecursionError as error:
         raise ConfigError("its values lie too deep in each other", where=where, remedy="write it flatter") from error
-    except yaml.YAMLError as error:
+    except (YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         said = getattr(error, "problem", None) or str(error)
@@ -123,29 +139,11 @@ def read(path: str | Path) -> Any:
     return parse(text, str(path))
 
 
-class _Dumper(yaml.SafeDumper):
-    """Block style outside, flow style for short lists, no aliases."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """Write everything out."""
-        del data
-        return True
-
-
-def _text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
-    """Quote a word that our own reader would take for something else."""
-    if not value.isprintable():
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"')
-    plain = _Loader("").resolve(yaml.ScalarNode, value, (True, False)) == "tag:yaml.org,2002:str"  # type: ignore[no-untyped-call]
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain and value else "'")
-
-
-_Dumper.add_representer(str, _text)
-
-
 def dump(tree: Any) -> str:
     """Write YAML that ``parse`` reads back to the same."""
-    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=120)
+    text = io.StringIO()
+    _yaml().dump(tree, text)
+    return text.getvalue()
 
 
 def override(tree: dict[str, Any], setting: str) -> None:

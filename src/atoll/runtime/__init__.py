@@ -6,7 +6,7 @@ site. `docs/deploy.md` is the way in; ``atoll poc`` shows all of it on one machi
 * `Kit`, `ProjectConfig` (and `atoll.runtime.provision.provision`): who takes part, and what each of them holds.
 * `JobConfig`, `load_job`: what is to be done.
 * `Server`, `Site`, `Poc`: the fronts, and all of them on one machine.
-* `Network`, `Resident`: the two halves of the engine, over any links.
+* `Network`, `SiteEngine`: the two halves of the engine, over any links.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .fronts.poc import Poc
-    from .fronts.server import Server
-    from .fronts.site import Site
+    from .client.poc import Poc
     from .jobs.spec import JobConfig, load_job
-    from .network import Network, Resident
+    from .network import Network, SiteEngine
     from .provision import Kit, ProjectConfig
+    from .server.server import Server
+    from .site.site import Site
 
 __all__ = [
     "JobConfig",
@@ -28,9 +28,9 @@ __all__ = [
     "Network",
     "Poc",
     "ProjectConfig",
-    "Resident",
     "Server",
     "Site",
+    "SiteEngine",
     "load_job",
 ]
 
@@ -38,11 +38,11 @@ _FROM = {
     "JobConfig": "jobs.spec",
     "Kit": "provision",
     "Network": "network",
-    "Poc": "fronts.poc",
+    "Poc": "client.poc",
     "ProjectConfig": "provision",
-    "Resident": "network",
-    "Server": "fronts.server",
-    "Site": "fronts.site",
+    "SiteEngine": "network",
+    "Server": "server.server",
+    "Site": "site.site",
     "load_job": "jobs.spec",
 }
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .feedback import ErrorFeedback
     from .lowrank import LowRank
     from .nearest import Nearest
+    from .noise import GaussianNoise
     from .onebit import OneBit, Sign
     from .qsgd import QSGD
     from .randomk import RandomK
@@ -29,6 +30,7 @@ else:
             "feedback": ("ErrorFeedback",),
             "lowrank": ("LowRank",),
             "nearest": ("Nearest",),
+            "noise": ("GaussianNoise",),
             "onebit": ("OneBit", "Sign"),
             "qsgd": ("QSGD",),
             "randomk": ("RandomK",),
@@ -47,6 +49,7 @@ __all__ = [
     "Clip",
     "CountSketch",
     "ErrorFeedback",
+    "GaussianNoise",
     "LowRank",
     "MinMaxAffine",
     "Nearest",

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 
 from .bits import pack, packed_bytes, unpack
 from .packed import Packed, wire_scale

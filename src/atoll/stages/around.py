@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
-from atoll.core.rng import Rng
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.requests.stage import Stage
 
 from .remembering import Remembering
 from .topk import TopK
@@ -30,11 +30,11 @@ class Around(Remembering):
     stage: Stage = field(default_factory=TopK)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.stage, Stage) or self.stage.on != "value" or self.stage.remembers:
+        if not isinstance(self.stage, Stage) or self.stage.on != "value" or self.stage.remembers or self.stage.secret:
             raise CompositionError(
                 f"{type(self).__name__} around {type(self.stage).__name__}",
                 where="uplink",
-                remedy="put a stage inside that acts on values and has no memory of its own, such as TopK or Sign",
+                remedy="put a stage inside that acts on values and has neither memory nor secrets of its own, such as TopK or Sign",
             )
         for name in ("summable", "packs"):
             object.__setattr__(self, name, getattr(self.stage, name))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.rng import Rng
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Stage
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 __all__ = ["Clip"]
 
@@ -39,17 +39,21 @@ class Clip(Stage):
         if not (math.isfinite(self.bound) and self.bound > 0):
             raise ConfigError(f"bound={self.bound}", where="Clip", remedy="use a finite number > 0")
 
-    def encode(self, value: Tree, public: Tree, rng: Rng) -> Tree:
+    def encode(self, value: Tree, context: StageContext) -> Tree:
         """Scale one update."""
-        del public, rng
+        del context
         norm = float(_norms(T.map(lambda leaf: leaf[None], value))[0])
         return value if norm <= self.bound else T.scale(value, self.bound / norm)
 
-    def encode_block(self, block: Tree, public: Tree, keys: NDArray[np.uint64]) -> Tree:
+    def encode_block(self, block: Tree, context: StageContext) -> Tree:
         """Scale every client's update of a block."""
-        del public, keys
+        del context
         factor = self.bound / _norms(block).clip(min=self.bound)
         return T.map(lambda leaf: leaf * factor.reshape(-1, *([1] * (leaf.ndim - 1))), block)
+
+    def covers(self, other: Stage) -> bool:
+        """A bound that is not larger."""
+        return type(other) is type(self) and isinstance(other, Clip) and self.bound <= other.bound
 
     def sensitivity(self, before: float | None) -> float | None:
         """At most ``bound``."""

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
+from atoll.core.requests.context import StageContext
 
 from .bits import index_width, pack
 from .packed import Packed
@@ -19,7 +20,7 @@ from .rows import Groups, lay_out
 from .topk import at_places, check_fraction, kept_of, largest
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 __all__ = ["DGC"]
 
@@ -71,7 +72,7 @@ class DGC(Remembering, Packed):
         rows, _ = lay_out(one_of(value))
         return {"u": np.zeros_like(rows[0]), "v": np.zeros_like(rows[0]), "sent": np.int64(0)}
 
-    def remember_block(self, block: Tree, memory: Tree, public: Tree, keys: NDArray[np.uint64]) -> tuple[Tree, Tree]:
+    def remember_block(self, block: Tree, memory: Tree, context: StageContext) -> tuple[Tree, Tree]:
         """Accumulate, send the largest, forget what was sent."""
         rows, like = lay_out(block)
         size, width = rows.shape[1], index_width(rows.shape[1])

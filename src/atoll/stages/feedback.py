@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
+from atoll.core.requests.context import StageContext
 
 from .around import Around
 from .rows import numpy_leaf
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 __all__ = ["ErrorFeedback"]
 
@@ -39,11 +40,11 @@ class ErrorFeedback(Around):
         """No residual."""
         return {"residual": T.map(lambda leaf: np.zeros_like(numpy_leaf(leaf))[()], value)}
 
-    def remember_block(self, block: Tree, memory: Tree, public: Tree, keys: NDArray[np.uint64]) -> tuple[Tree, Tree]:
+    def remember_block(self, block: Tree, memory: Tree, context: StageContext) -> tuple[Tree, Tree]:
         """Send what is due; keep what was not sent."""
         due = T.add(T.map(numpy_leaf, block), memory["residual"])
-        sent = self.stage.encode_block(due, public, keys)
-        return sent, {"residual": T.sub(due, self.stage.decode_block(sent, public))}
+        sent = self.stage.encode_block(due, context)
+        return sent, {"residual": T.sub(due, self.stage.decode_block(sent, context.public))}
 
     def decode_block(self, block: Tree, public: Tree, memory: Tree = None) -> Tree:
         """The inner stage's."""

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.rng import Rng
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Stage
 
 from .rows import numpy_leaf, template_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 __all__ = ["LowRank"]
 
@@ -46,14 +46,14 @@ class LowRank(Stage):
     def _factors(self, shape: tuple[int, ...]) -> bool:
         return len(shape) == 2 and self.rank * sum(shape) < shape[0] * shape[1]
 
-    def encode(self, value: Tree, public: Tree, rng: Rng) -> Tree:
+    def encode(self, value: Tree, context: StageContext) -> Tree:
         """A block of one."""
         block = T.map(lambda leaf: numpy_leaf(leaf)[None], value)
-        return T.map(lambda leaf: leaf[0], self.encode_block(block, public, np.array([rng.key], dtype=np.uint64)))
+        return T.map(lambda leaf: leaf[0], self.encode_block(block, context))
 
-    def encode_block(self, block: Tree, public: Tree, keys: NDArray[np.uint64]) -> Tree:
+    def encode_block(self, block: Tree, context: StageContext) -> Tree:
         """Every client's factors, and its other leaves."""
-        del public, keys
+        del context
         arrays = [numpy_leaf(leaf) for leaf in T.leaves(block)]
         like = T.map(lambda leaf: np.zeros((len(leaf), 0, *leaf.shape[1:]), dtype=numpy_leaf(leaf).dtype), block)
         return {"like": like, "parts": [self._split(leaf) for leaf in arrays]}

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 
 from .bits import pack, packed_bytes, unpack
 from .packed import Packed

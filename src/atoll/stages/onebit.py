@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core.tree import Tree
+from atoll.core.algebra.tree import Tree
 
 from .bits import pack, packed_bytes, unpack
 from .packed import Packed, wire_scale

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.rng import Rng
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
+from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Stage
 
 from .rows import Groups, Per, check_per, lay_out, put_back
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 __all__ = ["Packed"]
 
@@ -65,18 +65,18 @@ class Packed(Stage):
     def _check_per(self) -> None:
         check_per(self.grouping, type(self).__name__)
 
-    def encode(self, value: Tree, public: Tree, rng: Rng) -> Tree:
+    def encode(self, value: Tree, context: StageContext) -> Tree:
         """A block of one client."""
         block = T.map(
             lambda leaf: leaf[None] if hasattr(leaf, "shape") and leaf.shape else np.asarray(leaf)[None], value
         )
-        return T.map(lambda leaf: leaf[0], self.encode_block(block, public, np.array([rng.key], dtype=np.uint64)))
+        return T.map(lambda leaf: leaf[0], self.encode_block(block, context))
 
-    def encode_block(self, block: Tree, public: Tree, keys: NDArray[np.uint64]) -> Tree:
+    def encode_block(self, block: Tree, context: StageContext) -> Tree:
         """Every client's vector, packed."""
         rows, like = lay_out(block)
         with np.errstate(over="ignore", invalid="ignore"):
-            parts = self.pack(rows, self.groups(T.map(lambda leaf: leaf[0], like)), public, keys)
+            parts = self.pack(rows, self.groups(T.map(lambda leaf: leaf[0], like)), context.public, context.keys)
         return {"like": like, **parts}
 
     def decode(self, total: Tree, public: Tree, n: int) -> Tree:

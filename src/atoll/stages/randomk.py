@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.rng import Rng
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
 
 from .packed import Packed
 from .rows import Groups, template_of

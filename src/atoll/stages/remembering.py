@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.rng import Rng
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
+from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Stage
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 __all__ = ["Remembering", "one_of"]
 
@@ -24,19 +24,19 @@ class Remembering(Stage):
 
     remembers: ClassVar[bool] = True
 
-    def encode(self, value: Tree, public: Tree, rng: Rng) -> Tree:
+    def encode(self, value: Tree, context: StageContext) -> Tree:
         """A first reply: nothing is remembered."""
-        return self.remember(value, self.fresh(value), public, rng)[0]
+        return self.remember(value, self.fresh(value), context)[0]
 
-    def encode_block(self, block: Tree, public: Tree, keys: NDArray[np.uint64]) -> Tree:
+    def encode_block(self, block: Tree, context: StageContext) -> Tree:
         """First replies."""
         fresh = self.fresh(T.map(lambda leaf: leaf[0], block))
-        many = T.map(lambda leaf: np.repeat(np.asarray(leaf)[None], len(keys), axis=0), fresh)
-        return self.remember_block(block, many, public, keys)[0]
+        many = T.map(lambda leaf: np.repeat(np.asarray(leaf)[None], len(context.keys), axis=0), fresh)
+        return self.remember_block(block, many, context)[0]
 
-    def remember(self, value: Tree, memory: Tree, public: Tree, rng: Rng) -> tuple[Tree, Tree]:
+    def remember(self, value: Tree, memory: Tree, context: StageContext) -> tuple[Tree, Tree]:
         """A block of one."""
-        sent, kept = self.remember_block(one_of(value), one_of(memory), public, np.array([rng.key], dtype=np.uint64))
+        sent, kept = self.remember_block(one_of(value), one_of(memory), context)
         return T.map(lambda leaf: leaf[0], sent), T.map(lambda leaf: leaf[0], kept)
 
 

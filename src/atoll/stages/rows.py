@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, DataError
-from atoll.core.rng import Rng
-from atoll.core.tree import Tree
 
 __all__ = ["Groups", "Per", "check_per", "lay_out", "numpy_leaf", "put_back", "template_of", "uniforms"]
 

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.tree import Tree
+from atoll.core.requests.context import StageContext
 
 from .around import Around
 from .remembering import one_of
 from .rows import numpy_leaf
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 __all__ = ["Shift"]
 
@@ -74,12 +75,12 @@ class Shift(Around):
         moved = T.scale(shift, sign)
         return T.add(block, moved) if self.learns is None else {k: T.add(part, moved) for k, part in block.items()}
 
-    def remember_block(self, block: Tree, memory: Tree, public: Tree, keys: NDArray[np.uint64]) -> tuple[Tree, Tree]:
+    def remember_block(self, block: Tree, memory: Tree, context: StageContext) -> tuple[Tree, Tree]:
         """Send the difference; learn."""
         value = T.map(numpy_leaf, block)
         step = self.a if self.a is not None else self._step(T.map(lambda leaf: leaf[0], value))
-        sent = self.stage.encode_block(self._around(value, memory["shift"], -1.0), public, keys)
-        understood = self._learned(self.stage.decode_block(sent, public))
+        sent = self.stage.encode_block(self._around(value, memory["shift"], -1.0), context)
+        understood = self._learned(self.stage.decode_block(sent, context.public))
         return sent, {"shift": T.add(memory["shift"], T.scale(understood, step))}
 
     def _step(self, value: Tree) -> float:

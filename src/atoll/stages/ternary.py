@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core.tree import Tree
+from atoll.core.algebra.tree import Tree
 
 from .bits import pack_trits, unpack_trits
 from .packed import Packed, wire_scale

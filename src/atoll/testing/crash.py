@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,15 +18,16 @@ from unittest import mock
 import numpy as np
 
 from atoll.core import message as M
-from atoll.core.clock import run
-from atoll.core.federation import Federation, Program, run_program
-from atoll.core.wire import pack_folded, pack_value
+from atoll.core.federation.federation import Federation, Program, run_program
+from atoll.core.job import Job
+from atoll.core.requests.wire import pack_folded, pack_value
+from atoll.core.time.clock import run
 from atoll.core.world import World
 
 __all__ = ["Killed", "Life", "killed_and_resumed", "live"]
 
 MakeWorld = Callable[[Path, bool], World]
-_VERBS = ("run", "fold", "converse", "commit", "settle", "load", "drop")
+_VERBS = ("run", "fold", "converse", "commit", "settle", "load", "drop", "publish")
 
 
 class Killed(BaseException):
@@ -65,7 +66,8 @@ class _Mortal:
             self._fuse.step(f"after {name}")
             if name == "run":
                 for reply in result:
-                    said = None if reply.error else {"value": pack_value(reply.value), "mail": reply.mail}
+                    mail = {to: letter.packed() for to, letter in reply.mail.items()}
+                    said = None if reply.error else {"value": pack_value(reply.value), "mail": mail}
                     self._note(f"{args[0].id} at party {reply.party}", said)
             elif name == "fold":
                 totals = pack_folded(result)["totals"]
@@ -108,13 +110,14 @@ class Life:
     """What one run left behind.
 
     Attributes:
-        result: what the program returned.
+        result: what the program returned, or the outcome of a job.
         clock: seconds on its clock at the end.
         bytes: meters, of the program and everything below it.
         links: bytes by hub, direction and party.
         records: what it recorded, with every scope's.
         spent: privacy events, sorted.
         steps: names of the steps at which it could have been killed.
+        files: what a run folder keeps of the outcome of a job. If there are any, two lives are compared by them in place of their results.
     """
 
     result: Any
@@ -124,11 +127,12 @@ class Life:
     records: dict[str, list[dict[str, Any]]]
     spent: list[tuple[Any, ...]]
     steps: list[str] = field(default_factory=list, compare=False)
+    files: dict[str, Any] = field(default_factory=dict)
 
 
 def live(
     world: World,
-    program: Program,
+    program: Program | Job,
     *,
     kill_at: int | None = None,
     answers: dict[str, str] | None = None,
@@ -137,7 +141,7 @@ def live(
 
     Args:
         world: what it runs in.
-        program: the program.
+        program: the program, or a job, which is made ready for the world's population. If the job has helper parties, the world's roster must have them.
         kill_at: the step at which it is killed, counted from 0.
         answers: what parties said in earlier lives; a party that says something else to the same request fails the run.
 
@@ -146,9 +150,15 @@ def live(
     """
     fuse = _Fuse(kill_at)
     world.engine = _Mortal(world.engine, fuse, {} if answers is None else answers)  # type: ignore[assignment]
+    prepared = None
+    if isinstance(program, Job):
+        prepared = program.prepare(world.population)
+        world.registry.update({task.name: task for task in prepared.tasks})
+        program = prepared.program
+    chosen: Program = program
 
     async def main() -> tuple[Any, Federation, float]:
-        result, fed = await run_program(world, program)
+        result, fed = await run_program(world, chosen)
         return result, fed, world.clock.now() if world.clock.virtual else 0.0
 
     with _fragile_disk(fuse):
@@ -156,12 +166,17 @@ def live(
     family = [fed, *fed.below()]
     links = {f"{m.slot}:{link['hub']}:{link['direction']}": link for m in family for link in m.meter.save()["links"]}
     spent = sorted((e["party"], e["request"].partition("~")[0], e["kind"]) for e in world.ledger)
-    return Life(result, clock, fed.bytes(), links, {m.slot: m.records for m in family if m.records}, spent, fuse.steps)
+    records = {m.slot: m.records for m in family if m.records}
+    life = Life(result, clock, fed.bytes(), links, records, spent, fuse.steps)
+    if prepared is None:
+        return life
+    outcome = prepared.outcome(result)
+    return replace(life, result=outcome, files=dict(prepared.files(outcome)))
 
 
 def killed_and_resumed(
     make_world: MakeWorld,
-    program: Program,
+    program: Program | Job,
     folder: Path,
     *,
     points: int | None = None,
@@ -175,7 +190,7 @@ def killed_and_resumed(
 
     Args:
         make_world: ``(folder, resume) -> World``, with a fresh engine.
-        program: the program; module-level tasks, so that every engine can run it.
+        program: the program, or a job; module-level tasks, so that every engine can run it.
         folder: an empty folder for the runs.
         points: how many steps to kill at, spread evenly, first and last among them, or the one in the middle; ``None`` is every step.
         deaths: how often it is killed at that step, counted from its last beginning, before it is left alone.
@@ -194,7 +209,13 @@ def killed_and_resumed(
 
 
 def _die_and_live(
-    make_world: MakeWorld, program: Program, folder: Path, whole: Life, step: int, deaths: int, exact_spending: bool
+    make_world: MakeWorld,
+    program: Program | Job,
+    folder: Path,
+    whole: Life,
+    step: int,
+    deaths: int,
+    exact_spending: bool,
 ) -> None:
     answers: dict[str, str] = {}
     booked: list[Any] = []
@@ -223,7 +244,7 @@ def _spread(steps: int, points: int | None) -> Sequence[int]:
 
 
 def _compare(whole: Life, again: Life, exact_spending: bool, killed: Killed | None) -> None:
-    for name in ("result", "clock", "bytes", "links", "records"):
+    for name in ("files" if whole.files else "result", "clock", "bytes", "links", "records"):
         _same(getattr(whole, name), getattr(again, name), name, killed)
     if exact_spending:
         _require(whole.spent == again.spent, f"spent {again.spent}, not {whole.spent}", killed)
@@ -232,7 +253,13 @@ def _compare(whole: Life, again: Life, exact_spending: bool, killed: Killed | No
 
 
 def _same(whole: Any, again: Any, name: str, killed: Killed | None) -> None:
-    _require(M.equal(whole, again), f"{name} is {again!r}, not {whole!r}", killed)
+    _require(M.equal(whole, again), f"{name} is {_short(again)}, not {_short(whole)}", killed)
+
+
+def _short(value: Any, most: int = 2000) -> str:
+    """A value for people to read: a model takes megabytes."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def _require(holds: bool, what: str, killed: Killed | None) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from atoll.core.clock import Outcomes, Plan
-from atoll.core.party import Parties
+from atoll.core.requests.party import Parties
+from atoll.core.time.clock import Outcomes, Plan
+from atoll.core.time.prospect import Prospect, Prospects
 
 __all__ = ["Timetable"]
 
@@ -21,21 +22,50 @@ class Timetable:
         seconds: name of a party -> seconds of each of its replies; others take ``default``.
         default: seconds of everybody else.
         lost: text of a request's path, such as a task's name -> names of parties whose reply to it is lost, noticed after half the time.
+        leaves: name of a party -> the number of the superstep, from 0, at which it is lost for good, under a `Deadline` that several share.
         latency: seconds of every message between two parties.
+        work: name of a party -> seconds of all the work of its role in a session; of others it takes none.
+        words: name of a party -> how many messages of a session it sends and takes before it is lost.
+        notice: seconds until the others of a session learn of a loss.
+
+    In a session, ``lost`` names parties that are lost when half the work of their role is done.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
     default: float = 1.0
     lost: Mapping[str, Collection[str]] = field(default_factory=dict)
     latency: float = 0.0
+    leaves: Mapping[str, int] = field(default_factory=dict)
+    work: Mapping[str, float] = field(default_factory=dict)
+    words: Mapping[str, int] = field(default_factory=dict)
+    notice: float = 0.0
 
     def plan(self, parties: Parties, plan: Plan) -> Outcomes:
         """Look it up."""
-        gone = {name for text, names in self.lost.items() if text in plan.request for name in names}
+        gone = self._lost(plan) | self._left(plan)
         done = np.array([name not in gone for name in parties.names], dtype=bool)
         took = np.array([self.seconds.get(name, self.default) for name in parties.names], dtype=np.float64)
         fraction = np.where(done, 1.0, 0.5)
         return Outcomes(took * fraction, done, fraction)
+
+    def _lost(self, plan: Plan) -> set[str]:
+        return {name for text, names in self.lost.items() if text in plan.request for name in names}
+
+    def _left(self, plan: Plan) -> set[str]:
+        return {name for name, number in self.leaves.items() if plan.superstep >= number}
+
+    def session(self, parties: Parties, plans: Sequence[Plan], until: float) -> Prospects | None:
+        """Look the roles up; ``None`` where nothing is said of them."""
+        del until
+        names, found = parties.names, []
+        for name, plan in zip(names, plans, strict=True):
+            share = 0.0 if name in self._left(plan) else 0.5 if name in self._lost(plan) else np.inf
+            words = self.words.get(name, np.inf)
+            notice = self.notice if min(share, words) < np.inf else 0.0
+            found.append(Prospect(work=self.work.get(name, 0.0), share=share, words=words, notice=notice))
+        if all(one == Prospect() for one in found):
+            return None
+        return Prospects(found, lambda i, j, nbytes: self.transfer(names[i], names[j], nbytes))
 
     def transfer(self, source: str, target: str, nbytes: int) -> float:
         """The latency."""

@@ -8,7 +8,7 @@ from .custom import CustomLoop
 from .evaluate import evaluate, evaluate_many
 from .learner import TorchLearner, adapt, seeded
 from .local import LocalTraining, Summed, TrainedBatch
-from .losses import LOSSES, Loss
+from .losses import LOSSES, Objective
 from .models import buffers_of, init, load, params_of
 from .network import Network
 from .profile import profile, profile_many
@@ -17,8 +17,8 @@ __all__ = [
     "LOSSES",
     "CustomLoop",
     "LocalTraining",
-    "Loss",
     "Network",
+    "Objective",
     "Summed",
     "TorchLearner",
     "TrainedBatch",

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
-from atoll.core.errors import DataError
-from atoll.core.rng import Rng
-from atoll.core.task import Task, Workload
-from atoll.core.tree import Tree
-from atoll.learn.evaluation import as_parts
-from atoll.learn.partial import asked_epochs, coming_epochs, whole_times
-from atoll.learn.reports import Reporting, as_reports, training_passes
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import Capability
+from atoll.core.errors import ConfigError, DataError
+from atoll.core.requests.task import Task, Workload
+from atoll.learn.algorithm import LocalWork
+from atoll.learn.capabilities import TRAINING
+from atoll.learn.local.loss_signature import LossSignature
+from atoll.learn.local.opaque import epochs_done
+from atoll.learn.local.partial import asked_epochs, coming_epochs, whole_times
+from atoll.learn.local.reports import Reporting, as_reports, training_passes
+from atoll.learn.offered import require_fit
+from atoll.learn.server.row_sums import as_parts
 
 from .backend import device_of
 from .evaluate import evaluate
@@ -29,7 +34,7 @@ from .profile import layer_of, profile
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.island import Island
+    from atoll.core.requests.island import Island
     from atoll.learn.learner import LearnerSettings
 
 __all__ = ["CustomLoop"]
@@ -39,7 +44,10 @@ Loop = Callable[[nn.Module, Any, dict[str, Any], np.random.Generator], Any]
 
 @dataclass
 class CustomLoop:
-    """Trains with the user's own function instead of an algorithm's steps; the client's update is the difference of parameters.
+    """Trains with the user's own function instead of an algorithm's steps.
+
+    The algorithm's ``start`` and ``finish`` run as ever: it decides what is sent and how replies combine. An algorithm that changes the local
+    step itself (FedProx, Scaffold, Mime) is refused before anyone is contacted, because nothing would apply its change.
 
     Args:
         model: a module, or a callable that makes one; each client gets a fresh copy with the global parameters.
@@ -83,13 +91,16 @@ class _CustomLearner(Reporting):
     """A custom loop as a learner."""
 
     reports = ("loss", "profile")
+    offers: ClassVar[frozenset[Capability]] = frozenset({TRAINING})
 
     def __init__(self, loop: CustomLoop, settings: LearnerSettings) -> None:
+        require_fit(settings.algorithm, type(loop).__name__, self.offers)
         self.loop = loop
         self.model = loop.model if isinstance(loop.model, nn.Module) else init(loop.model, Rng.of(0))
         self.factory = None if isinstance(loop.model, nn.Module) else loop.model
         self.device = device_of(settings.device)
         loss = loop.loss if settings.loss == "auto" else settings.loss
+        LossSignature.of(loss).refuse_training("CustomLoop", "take it in the loop, and give a loss to evaluate")
         self.network = Network(self.model, loss, self.device, torch.float32)
         self.algorithm = settings.algorithm
         self.train = Task("atoll.torch:custom", self._train, load=self._load)
@@ -117,26 +128,37 @@ class _CustomLearner(Reporting):
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         broadcast = message["broadcast"]
-        given = {**broadcast["params"], **broadcast.get("buffers", {})}
+        client = self.algorithm.client_init(broadcast["params"]) if island.state is None else island.state
+        local = self.algorithm.start(broadcast, client)
+        given = {**local["params"], **broadcast.get("buffers", {})}
         asked, n = self._asked(message), float(len(island.data))
+        received = {**broadcast["params"], **broadcast.get("buffers", {})}
         told = {
-            name: self._told(name, options, given, island.data) for name, options in asked.items() if name != "loss"
+            name: self._told(name, options, received, island.data) for name, options in asked.items() if name != "loss"
         }
         trained, metrics = load(self.model, given).to(self.device), dict[str, float]()
-        for time in range(whole_times(self.algorithm, asked_epochs(self.algorithm, message))):
+        epochs = asked_epochs(self.algorithm, message)
+        for time in range(whole_times(self.algorithm, epochs)):
             stream = island.rng.child("again", time) if time else island.rng
             trained, metrics = self.loop.run(trained, island.data, stream.key)
         if "loss" in asked:
             ends = {**params_of(trained), **buffers_of(trained)}
             own = metrics.get("loss")
             told["loss"] = self._told("loss", {}, ends, island.data) if own is None else (np.float64(own), n)
-        reply: dict[str, Aggregate] = {
-            "update": Mean(T.sub(params_of(trained), dict(broadcast["params"])), examples=n),
-        }
+        work = LocalWork(n, epochs_done(self.algorithm, epochs))
+        reply, state = self.algorithm.finish({**local, "params": params_of(trained)}, broadcast, client, work)
+        if state is not None:
+            island.state = state
         if "buffers" in broadcast:
-            reply["buffers"] = Mean(buffers_of(trained), examples=n)
-        for name, value in metrics.items():
-            reply[f"metric/{name}"] = Mean(np.float64(value), examples=n, metric=True)
+            reply["buffers"] = Mean(buffers_of(trained), examples=n, role="buffer")
+        taken = sorted(metrics.keys() & reply.keys())
+        if taken:
+            raise ConfigError(
+                f"the training loop returned a metric named {taken[0]!r}, which {type(self.algorithm).__name__} replies with",
+                where="CustomLoop",
+                remedy="give the metric another name",
+            )
+        reply.update({name: Mean(np.float64(value), examples=n, role="metric") for name, value in metrics.items()})
         return {**reply, **as_reports({name: told[name] for name in asked})}
 
     def _check_report(self, name: str, options: dict[str, Any]) -> None:

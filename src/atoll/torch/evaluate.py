@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .pool import columns_of, pool_of
-from .source import Source
+from atoll.learn.local.loss_signature import LABELLED
+
+from .blocks.pool import pool_of
+from .blocks.source import RowSource
+from .losses import means_of_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .losses import Loss
+    from .blocks.pool import Pool
     from .network import Network
-    from .pool import Pool
 
 __all__ = ["evaluate", "evaluate_many", "pullback", "run_over", "score"]
 
@@ -31,14 +33,15 @@ def evaluate(network: Network, params: Mapping[str, NDArray[Any]], data: Any) ->
     Args:
         network: model and loss.
         params: parameters, and buffers where they travel, by name.
-        data: columns ``x`` and ``y``.
+        data: columns ``x`` and ``y``, and what else the loss asks for.
 
     Returns:
         Sums over the examples: ``n``, ``loss_sum``; for classes and signs ``correct``; for values ``squared_error`` and
-        ``absolute_error`` (each averaged over the entries of a target). A mean over the examples is ``sum / n``.
+        ``absolute_error`` (each averaged over the entries of a target). A mean over the examples is ``sum / n``. Where labels are missing (a
+        column ``labelled``), an example counts as the share of its labels that are there, and its values are means over those. A loss
+        that asks for what is there in training alone is not evaluated: the plain loss of the data's task is.
     """
-    x, y = columns_of(data)
-    pool = pool_of(x, y, np.array([0, len(x)], dtype=np.int64), network.device, network.dtype)
+    pool = RowSource([data], 1).pool(np.zeros(1, np.int64), network, network.measured)
     return {name: float(values[0]) for name, values in _segments(network, params, pool).items()}
 
 
@@ -50,17 +53,17 @@ def evaluate_many(
     Args:
         network: model and loss.
         params: as in `evaluate`.
-        shards: one a client, or ``positions -> (x, y, offsets)``.
+        shards: one a client, or `atoll.torch.blocks.source.Rows`.
         count: clients.
 
     Returns:
         The sums of `evaluate`, one a client, each ``(clients,)``.
     """
-    source = Source(shards, count)
+    source = RowSource(shards, count)
     parts: list[dict[str, NDArray[np.float64]]] = []
     for begin in range(0, count, _CLIENTS):
         positions = np.arange(begin, min(begin + _CLIENTS, count))
-        parts.append(_segments(network, params, source.pool(positions, network)))
+        parts.append(_segments(network, params, source.pool(positions, network, network.measured)))
     names = max(parts, key=len, default={"n": np.zeros(0)})
     return {
         name: np.concatenate([part.get(name, np.zeros(len(part["n"]))) for part in parts] or [np.zeros(0)])
@@ -70,8 +73,7 @@ def evaluate_many(
 
 def score(network: Network, params: Mapping[str, NDArray[Any]], x: NDArray[Any]) -> NDArray[Any]:
     """The model's outputs in evaluation mode, one row an input."""
-    x = np.asarray(x)
-    pool = pool_of(x, np.zeros(len(x), np.int64), np.array([0, len(x)], np.int64), network.device, network.dtype)
+    pool = _inputs_alone(network, x)
     with torch.no_grad():
         made = [outputs.cpu() for _, outputs in run_over(network, params, pool)]
     return np.asarray(torch.cat(made).numpy()) if made else np.zeros((0,))
@@ -81,8 +83,7 @@ def pullback(
     network: Network, params: Mapping[str, NDArray[Any]], x: NDArray[Any], slope: NDArray[Any]
 ) -> dict[str, NDArray[Any]]:
     """The gradient of ``sum(slope * scores)`` by the parameters, in evaluation mode; ``slope`` has one row an input."""
-    x = np.asarray(x)
-    pool = pool_of(x, np.zeros(len(x), np.int64), np.array([0, len(x)], np.int64), network.device, network.dtype)
+    pool = _inputs_alone(network, x)
     leaves = {
         name: torch.as_tensor(np.array(value)).to(network.device, network.dtype).requires_grad_()
         for name, value in params.items()
@@ -97,6 +98,12 @@ def pullback(
         name: np.asarray((torch.zeros_like(leaf) if grad is None else grad).detach().cpu().numpy())
         for (name, leaf), grad in pairs
     }
+
+
+def _inputs_alone(network: Network, x: NDArray[Any]) -> Pool:
+    x = np.asarray(x)
+    columns = {"x": x, "y": np.zeros(len(x), np.int64)}
+    return pool_of(columns, np.array([0, len(x)], np.int64), network.device, network.dtype)
 
 
 def run_over(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool) -> Iterator[tuple[slice, Tensor]]:
@@ -117,33 +124,47 @@ def _segments(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool) 
     }
     owner = np.repeat(np.arange(len(pool.sizes)), pool.sizes)
     if len(owner):
-        network.settle(pool.x[:2], pool.labels, "evaluation")
+        network.measured.check(network.settle(pool, "evaluation"), pool.labels, "evaluation")
+        network.measured.check_holes(pool.columns, "evaluation")
+    if LABELLED in pool.columns:
+        sums["n"] = np.zeros(len(pool.sizes))
     with torch.no_grad():
         for rows, outputs in run_over(network, params, pool):
-            for name, values in _metrics(network.loss, outputs, pool.y[rows]):
+            for name, values in _metrics(network, outputs, {n: c[rows] for n, c in pool.columns.items()}):
                 total = sums.setdefault(name, np.zeros(len(pool.sizes)))
                 total += np.bincount(owner[rows], values.double().cpu().numpy(), minlength=len(total))
     return sums
 
 
-def _metrics(loss: Loss, outputs: Tensor, targets: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield ``(name, one value an example)``."""
-    if loss.each is not None:
-        yield "loss_sum", loss.each(outputs, targets)
-    else:
-        # A callable gives the mean of a batch only; every example of the batch is given that mean.
-        yield "loss_sum", loss.mean(outputs, targets).expand(len(targets))
-    if not loss.task and _one_score(outputs, targets):
+def _metrics(network: Network, outputs: Tensor, columns: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield ``(name, one value an example)``, each times the share of the example's labels that are there."""
+    losses, share = network.row_losses(outputs, columns)
+    there = columns[LABELLED] != 0 if share is not None else None
+
+    def counted(values: Tensor) -> Tensor:
+        found = means_of_rows(values, there)
+        return found if share is None else found * share
+
+    yield "loss_sum", losses if share is None else losses * share
+    if share is not None:
+        yield "n", share
+    for name, values in _hits(network.measured.task, outputs, columns["y"]):
+        yield name, counted(values)
+
+
+def _hits(task: str, outputs: Tensor, targets: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield ``(name, a value for each entry of the targets)``."""
+    if not task and _one_score(outputs, targets):
         return  # of a callable nobody knows from which score on it is the second class
-    if loss.task == "classes" or (not loss.task and _looks_like_classes(outputs, targets)):
-        yield "correct", _mean_rows((outputs.argmax(1) == targets).to(outputs.dtype))
-    elif loss.task == "signs":
+    if task == "classes" or (not task and _looks_like_classes(outputs, targets)):
+        yield "correct", (outputs.argmax(1) == targets).to(outputs.dtype)
+    elif task == "signs":
         scores = outputs.reshape(targets.shape)
-        yield "correct", _mean_rows(((scores > 0) == (targets > 0)).to(outputs.dtype))
-    elif loss.task == "values" or outputs.numel() == targets.numel():
+        yield "correct", ((scores > 0) == (targets > 0)).to(outputs.dtype)
+    elif task == "values" or outputs.numel() == targets.numel():
         error = outputs.reshape(targets.shape) - targets.to(outputs.dtype)
-        yield "squared_error", _mean_rows(error**2)
-        yield "absolute_error", _mean_rows(error.abs())
+        yield "squared_error", error**2
+        yield "absolute_error", error.abs()
 
 
 def _looks_like_classes(outputs: Tensor, targets: Tensor) -> bool:
@@ -152,7 +173,3 @@ def _looks_like_classes(outputs: Tensor, targets: Tensor) -> bool:
 
 def _one_score(outputs: Tensor, targets: Tensor) -> bool:
     return not targets.is_floating_point() and outputs.numel() == targets.numel()
-
-
-def _mean_rows(values: Tensor) -> Tensor:
-    return values if values.dim() == 1 else values.flatten(1).mean(1)

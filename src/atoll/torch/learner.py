@@ -12,36 +12,36 @@ import torch
 from torch import nn
 
 from atoll.core import message as M
-from atoll.core.aggregate import Aggregate, Parts, Totals
+from atoll.core.algebra.aggregate import Aggregate, Parts, Totals
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
-from atoll.core.rng import Rng
-from atoll.core.task import Batch, Summed, Task
-from atoll.core.tree import Tree
-from atoll.learn.contact import load_of
-from atoll.learn.local import pass_key
-from atoll.learn.partial import asked_epochs, epochs_of_pass
-from atoll.learn.personal import measured, own_model
-from atoll.learn.release import is_private, released
-from atoll.learn.report_options import TRAINED
-from atoll.learn.reports import Reporting, as_reports
+from atoll.core.requests.task import Batch, Summed, Task
+from atoll.learn.local.contact import load_of
+from atoll.learn.local.partial import asked_epochs, epochs_of_pass
+from atoll.learn.local.release import is_private, released
+from atoll.learn.local.report_options import TRAINED
+from atoll.learn.local.reports import Reporting, as_reports
+from atoll.learn.local.update import pass_key
+from atoll.learn.server.personal import measured, own_model
 
-from .apart import Apart
+from .blocks.apart import Apart
+from .blocks.passes import PassError, states_after
+from .blocks.private import Privates
+from .blocks.source import rows_of
 from .evaluate import evaluate, evaluate_many, pullback, score
 from .local import LocalTraining, TrainedBatch
 from .models import buffers_of, init, load, params_of
-from .passes import PassError, states_after
-from .private import Privates
 from .profile import layer_of, profile
 from .reports import add_reports, sent_reports, surveyed, with_reports
-from .source import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from atoll.core.cohort import Cohort
-    from atoll.core.island import Island
+    from atoll.core.requests.cohort import Cohort
+    from atoll.core.requests.island import Island
     from atoll.learn.learner import LearnerSettings
 
 __all__ = ["TorchLearner", "adapt"]
@@ -81,6 +81,7 @@ class TorchLearner(Reporting):
             "compile": settings.compile,
             "buffers": settings.buffers,
             "volume": settings.volume,
+            "measured": _auto(model, task),
         }
         self._plans: dict[str, list[LocalTraining]] = {}
         self.training = self.plan(settings.algorithm.phases[-1])[-1]
@@ -89,7 +90,12 @@ class TorchLearner(Reporting):
         blocks: dict[str, Any] = (
             {}
             if is_private(self.algorithm)
-            else {"many": self._train_many, "sums": self._train_sums, "tuning": _Tuning(self)}
+            else {
+                "many": self._train_many,
+                "sums": self._train_sums,
+                "summands": self._train_summands,
+                "tuning": _Tuning(self),
+            }
         )
         self.train = Task("atoll.torch:train", self._train, load=load_of(self.algorithm), **blocks)
         self.measure = Task("atoll.torch:measure", self._measure, many=self._measure_many)
@@ -117,7 +123,12 @@ class TorchLearner(Reporting):
 
     def apart(self) -> Apart | None:
         """Trains a cohort in blocks where every client got a broadcast of its own; ``None`` where clients are trained one by one anyway."""
-        if is_private(self.algorithm) or self.training.network.buffer_names:
+        network = self.training.network
+        if (
+            is_private(self.algorithm)
+            or network.buffer_names
+            or {"broadcast", "round"} & set(network.loss.signature.names)
+        ):
             return None
         return Apart(lambda part: LocalTraining(self.model, part, **self._options), self.algorithm, rows_of)
 
@@ -129,6 +140,11 @@ class TorchLearner(Reporting):
     def releases(self) -> bool:
         """Yes: it may run private algorithms."""
         return True
+
+    @property
+    def wants_round(self) -> bool:
+        """Whether the loss asks for the number of the round."""
+        return "round" in self.training.network.loss.signature.names
 
     @property
     def margins(self) -> bool:
@@ -154,7 +170,7 @@ class TorchLearner(Reporting):
         samples = [test] if test is not None and len(test) else []
         samples += [data.shard(0)] if hasattr(data, "shard") and len(data) else []
         for sample in samples:
-            self.training.check_shard(sample)
+            self.training.check_shard(sample, trains=sample is not test)
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
         """Sums over a data set; see `atoll.torch.evaluate`."""
@@ -249,6 +265,17 @@ class TorchLearner(Reporting):
             return None
         return Summed(made.totals, made.kept, made.rejected, made.states, _reply_bytes(made.totals))
 
+    def _train_summands(self, cohort: Cohort, message: Tree) -> Summed | None:
+        if message["phase"] in self._single_replies or self._asked(message):  # reports are of single clients
+            return None
+        with one_thread():
+            try:
+                training, states, epochs = self._before_last(cohort, message)
+                made = training.many_summands(rows_of(cohort), message["broadcast"], states, cohort.keys, epochs)
+            except Exception:  # of some client, or because of it: `many` finds out whose it is
+                return None
+        return None if made is None else Summed(made.totals, made.kept, made.rejected, made.states)
+
     def _told_many(self, cohort: Cohort, message: Tree, asked: dict[str, Any]) -> dict[str, Parts]:
         """The reports that do not come from training."""
         others = {name: options for name, options in asked.items() if name not in TRAINED}
@@ -295,7 +322,7 @@ class TorchLearner(Reporting):
             for batch in self._measure_many(cohort.part(places), message) if len(places) else ():
                 yield replace(batch, positions=places[batch.positions])
             return
-        reply: dict[str, Aggregate] = {"measure": Parts(sums, examples=sums["n"], metric=True)}
+        reply: dict[str, Aggregate] = {"measure": Parts(sums, examples=sums["n"], role="metric")}
         if message.get("personal"):
             # One by one: every client has a model of its own.
             each = [
@@ -304,7 +331,7 @@ class TorchLearner(Reporting):
             ]
             names = max(each, key=len, default={"n": 0.0})
             own = {name: np.array([row.get(name, 0.0) for row in each], dtype=np.float64) for name in names}
-            reply["personal"] = Parts(own, examples=own["n"], metric=True)
+            reply["personal"] = Parts(own, examples=own["n"], role="metric")
         yield Batch(np.arange(len(cohort)), reply)
 
     def _measure_errors(self, cohort: Cohort, message: Tree) -> dict[int, Exception]:

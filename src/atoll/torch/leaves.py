@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from atoll.core.aggregate import Aggregate
-from atoll.core.tree import Tree
+from atoll.core.algebra.aggregate import Aggregate, Role
+from atoll.core.algebra.tree import Tree
 
 __all__ = ["Layout", "ReplyKind", "flatten", "join_reply", "split_reply", "to_tensor"]
 
@@ -86,24 +86,24 @@ def to_tensor(leaf: Any, device: torch.device, dtype: torch.dtype) -> torch.Tens
 
 @dataclass(frozen=True)
 class ReplyKind:
-    """What is fixed about one named aggregate of a reply: its class and whether it is a metric."""
+    """What is fixed about one named aggregate of a reply: its class and its role."""
 
     aggregate: type[Aggregate]
-    metric: bool
+    role: Role
 
 
 def split_reply(reply: dict[str, Aggregate]) -> tuple[Tree, dict[str, ReplyKind]]:
     """Take a reply apart into a plain tree of its fields and the kinds."""
     tree = {name: dict(_fields(aggregate)) for name, aggregate in reply.items()}
-    return tree, {name: ReplyKind(type(aggregate), aggregate.metric) for name, aggregate in reply.items()}
+    return tree, {name: ReplyKind(type(aggregate), aggregate.role) for name, aggregate in reply.items()}
 
 
 def join_reply(tree: Tree, kinds: dict[str, ReplyKind]) -> dict[str, Aggregate]:
     """Put a reply back together."""
-    return {name: kind.aggregate(**tree[name], metric=kind.metric) for name, kind in kinds.items()}
+    return {name: kind.aggregate(**tree[name], role=kind.role) for name, kind in kinds.items()}
 
 
 def _fields(aggregate: Aggregate) -> Iterator[tuple[str, Any]]:
     for field in fields(aggregate):
-        if field.name != "metric":
+        if field.name != "role":
             yield field.name, getattr(aggregate, field.name)

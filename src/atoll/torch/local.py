@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from atoll.core.aggregate import Aggregate, Mean, Totals
+from atoll.core.algebra.aggregate import Aggregate, Mean, Total, Totals
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError, DataError, nearest
-from atoll.core.rng import Rng
-from atoll.core.task import Batch
-from atoll.core.tree import Tree
-from atoll.learn.release import is_private
-from atoll.learn.wrapped import Drawing, overrides
+from atoll.core.requests.task import Batch
+from atoll.learn.local.release import is_private
+from atoll.learn.wrapped import Drawing
 
 from .backend import device_of
-from .choose import Choices
+from .blocks.choose import Choices
+from .blocks.pool import Pool
+from .blocks.private import Privates
+from .blocks.source import RowSource, StoredPool
+from .blocks.sums import in_rows
 from .network import Network
-from .pool import Pool
-from .private import Privates
-from .reference import Outcome, train_one
-from .source import Source, StoredPool
+from .reference import ReferenceUpdate, as_tensors, train_one
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 
     from atoll.learn.algorithm import Algorithm
 
-    from .cohort import Runner
+    from .blocks.cohort import Runner
 
-__all__ = ["LocalTraining", "Source", "Summed", "TrainedBatch"]
+__all__ = ["LocalTraining", "RowSource", "Summed", "TrainedBatch"]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CHUNK = 512  # clients whose rows are held at once
@@ -71,6 +72,7 @@ class Summed:
         steps: local steps, one a client of the cohort.
         losses: mean training losses, one a client of the cohort.
         sizes: examples, one a client of the cohort.
+        rows: in place of ``totals``, what single clients add: ``(positions, totals with a leading client axis)`` of each piece.
     """
 
     totals: Totals
@@ -80,6 +82,7 @@ class Summed:
     steps: NDArray[np.int64]
     losses: NDArray[np.float64]
     sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    rows: list[tuple[NDArray[np.int64], Totals]] | None = None
 
 
 class LocalTraining:
@@ -91,7 +94,7 @@ class LocalTraining:
     Args:
         model: any ``torch.nn.Module``; it is copied, never changed.
         algorithm: the local update, with its epochs (or steps) and batch size.
-        loss: a name (see `LOSSES`) or a callable ``(outputs, targets) -> mean``.
+        loss: a name (see `LOSSES`) or a callable; see `atoll.learn.local.loss_signature.LossSignature` for what it may ask for.
         device: cpu, cuda, mps or auto.
         dtype: ``"float32"`` or ``"float64"``.
         compile: "auto" compiles where the expected work repays it, "always", "never".
@@ -100,6 +103,7 @@ class LocalTraining:
         volume: client updates expected in the whole run, for "auto"; ``None`` assumes 2,000.
         choices: a record of earlier decisions, to repeat them.
         loss_metric: name of the metric that carries each client's mean training loss; ``""`` for none.
+        measured: name of the loss that is evaluated where ``loss`` asks for what is there in training alone.
 
     Raises:
         ConfigError: a setting that is not known, or a device that is not there.
@@ -118,14 +122,15 @@ class LocalTraining:
         buffers: str = "averaged",
         volume: int | None = None,
         choices: dict[str, Any] | None = None,
-        loss_metric: str = "metric/loss",
+        loss_metric: str = "loss",
+        measured: str = "cross_entropy",
     ) -> None:
         _one_of("compile", compile, ("auto", "always", "never"))
         _one_of("buffers", buffers, ("averaged", "local"))
         _one_of("dtype", dtype, tuple(_DTYPES))
-        self.network = Network(model, loss, device_of(device), _DTYPES[dtype])
+        self.network = Network(model, loss, device_of(device), _DTYPES[dtype], measured)
         self.asked = algorithm
-        self.algorithm = Drawing(base=algorithm) if overrides(algorithm, "draw") else algorithm
+        self.algorithm = Drawing(base=algorithm) if algorithm.overrides("draw") else algorithm
         self.compile = compile
         self.buffers = buffers
         self.volume = 2000 if volume is None else volume
@@ -135,6 +140,10 @@ class LocalTraining:
         self._shape: tuple[int, ...] | None = None
         self._stored: NDArray[Any] | None = None
         self._stateful: str | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Programs stay in the process that made them; another process makes its own."""
+        return {**self.__dict__, "_runner": None}
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -175,31 +184,32 @@ class LocalTraining:
         Raises:
             DataError: the data do not fit the model.
         """
-        pool = Source([shard], 1).pool(np.zeros(1, np.int64), self.network)
+        pool = RowSource([shard], 1).pool(np.zeros(1, np.int64), self.network)
         pool.epochs = epochs
-        self.check(pool, "the client's data")
+        self.check(pool, "the client's data", broadcast)
         outcome = self._train_one(pool, 0, broadcast, client, key, noise)
         return outcome.reply, outcome.state
 
     def _train_one(
         self, pool: Pool, at: int, broadcast: Tree, client: Tree, key: int, noise: Rng | None = None
-    ) -> Outcome:
+    ) -> ReferenceUpdate:
         rows = slice(int(pool.offsets[at]), int(pool.offsets[at + 1]))
-        x, y = pool.x[rows], pool.y[rows]
+        columns = {name: column[rows] for name, column in pool.columns.items()}
+        x = columns["x"]
         sent, given, private, own = self._open(x, broadcast, client, key, noise)
         buffers = own or given
-        made = train_one(self.network, self.algorithm, x, y, sent, private, key, buffers, pool.epochs)
+        made = train_one(self.network, self.algorithm, columns, sent, private, key, buffers, pool.epochs)
         n = float(rows.stop - rows.start)
         if self.loss_metric:
             mean = float(np.mean(made.losses)) if made.losses else 0.0
-            made.reply[self.loss_metric] = Mean(np.float64(mean), examples=n, metric=True)
+            made.reply[self.loss_metric] = Mean(np.float64(mean), examples=n, role="metric")
         if self.keeps_buffers(x):
             self.refuse_leak(x)
             kept = {name: value.cpu().numpy() for name, value in made.buffers.items()}
             if self.buffers == "local":
                 made.state = {"algorithm": made.state, "buffers": kept}
             else:
-                made.reply["buffers"] = Mean(kept, examples=n)
+                made.reply["buffers"] = Mean(kept, examples=n, role="buffer")
         return made
 
     def _open(
@@ -207,7 +217,7 @@ class LocalTraining:
     ) -> tuple[Tree, Any, Tree, Any]:
         """Take buffers out of the broadcast and the private state."""
         given = broadcast.get("buffers") if isinstance(broadcast, dict) else None
-        sent = {k: v for k, v in broadcast.items() if k != "buffers"}
+        sent = _without_buffers(broadcast)
         own = None
         if self.buffers == "local" and client is not None and self.keeps_buffers(x):
             own, client = client["buffers"], client["algorithm"]
@@ -255,26 +265,38 @@ class LocalTraining:
         shared = self._choices is not None and self._choices.threads > 1
         return 0.0 if self._runner is None or shared else self._runner.seconds_a_client * clients
 
-    def check_shard(self, shard: Any, where: str = "the model") -> None:
-        """Refuse a client's or a server's data that the model does not fit; see `check`."""
-        self.check(Source([shard], 1).pool(np.zeros(1, np.int64), self.network), where)
+    def check_shard(self, shard: Any, where: str = "the model", *, trains: bool = True) -> None:
+        """Refuse a client's data, or rows that are only evaluated, that the model does not fit; see `check`."""
+        loss = self.network.loss if trains else self.network.measured
+        pool = RowSource([shard], 1).pool(np.zeros(1, np.int64), self.network, loss)
+        if trains:
+            self.check(pool, where)
+        elif len(pool.labels):
+            loss.check(self.network.settle(pool, where), pool.labels, where)
 
-    def check(self, pool: Pool, where: str) -> None:
+    def check(self, pool: Pool, where: str, broadcast: Tree = None) -> None:
         """Refuse data that the model does not fit.
+
+        Args:
+            pool: rows.
+            where: for the message.
+            broadcast: what the server sent, where that is known.
 
         Raises:
             DataError: labels outside the model's outputs, or a wrong shape.
+            ConfigError: rows without a label, and a loss that cannot leave them out.
         """
         stored = pool.stored if isinstance(pool, StoredPool) else None
         if stored is not None and stored is self._stored:
             return
         if len(pool.labels) == 0:
             return
-        if self._shape is None:
-            self.network.settle(pool.x[:2], pool.labels, where)
-            self._shape = self.network.output_shape(pool.x[:2], where)
+        if self._shape is None or not self.network.loss.form:
+            sent = None if broadcast is None else as_tensors(_without_buffers(broadcast), self.network)
+            self._shape = self.network.settle(pool, where, sent)
             self.refuse_leak(pool.x)
         self.network.loss.check(self._shape, pool.labels, where)
+        self.network.loss.check_holes(pool.columns, where)
         if stored is not None:
             # Labels that all fit, of whichever client, need no second look.
             with contextlib.suppress(DataError):
@@ -292,7 +314,7 @@ class LocalTraining:
         """Train a cohort in blocks.
 
         Args:
-            shards: one a client, or ``positions -> (x, y, offsets)`` for fetching many at once.
+            shards: one a client, or `atoll.torch.blocks.source.Rows` for fetching many at once.
             broadcast: what the server sent.
             clients: private states, ``None`` entries before a client's first round; ``None`` for no state at all.
             keys: one random key a client.
@@ -322,20 +344,62 @@ class LocalTraining:
         Raises:
             Exception: what a client's rows, or the model on them, raise; `many` tells whose they are.
         """
+        made = self._fresh(len(keys))
+        self._add_up(made, shards, broadcast, clients, keys, epochs)
+        return made
+
+    def many_summands(
+        self,
+        shards: Any,
+        broadcast: Tree,
+        clients: Sequence[Tree] | Privates | None,
+        keys: NDArray[np.uint64],
+        epochs: int | None = None,
+    ) -> Summed | None:
+        """Train a cohort in native code and give what each client adds to the sums; see `many` for the arguments.
+
+        Returns:
+            Totals with a leading axis of the clients that were kept, or ``None`` where native code does not do all of it.
+
+        Raises:
+            Exception: what a client's rows, or the model on them, raise; `many` tells whose they are.
+        """
+        if self._choices is None or not self._open_runner().natives.possible(self._choices):
+            return None
+        made = self._fresh(len(keys))
+        made.rows = []
+        if not self._add_up(made, shards, broadcast, clients, keys, epochs):
+            return None
+        kept, made.totals = in_rows(made.rows)
+        weights = made.sizes[kept].astype(np.float64)
+        if self.loss_metric:
+            made.totals[self.loss_metric] = Total("mean", made.losses[kept] * weights, weights, 1, "metric")
+        return made
+
+    def _fresh(self, count: int) -> Summed:
+        zeros = np.zeros(count, np.int64)
+        return Summed({}, zeros[:0], {}, [], zeros, np.zeros(count), zeros.copy())
+
+    def _add_up(
+        self,
+        made: Summed,
+        shards: Any,
+        broadcast: Tree,
+        clients: Sequence[Tree] | Privates | None,
+        keys: NDArray[np.uint64],
+        epochs: int | None,
+    ) -> bool:
+        """Train a cohort and add it up; return whether all of it was, which nothing but single clients' totals can miss."""
         runner = self._open_runner()
-        totals: Totals = {}
-        empty = np.zeros(0, np.int64)
-        made = Summed(
-            totals, empty, {}, [], np.zeros(len(keys), np.int64), np.zeros(len(keys)), np.zeros(len(keys), np.int64)
-        )
         for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs):
             made.sizes[positions] = pool.sizes
             own = keys if len(positions) == len(keys) else keys[positions]
-            runner.add_up(made, positions, pool, broadcast, states, own)
+            if not runner.add_up(made, positions, pool, broadcast, states, own):
+                return False
         made.kept = np.arange(len(keys))
         if made.rejected:
             made.kept = np.delete(made.kept, list(made.rejected))
-        return made
+        return True
 
     def prepare(
         self,
@@ -371,11 +435,11 @@ class LocalTraining:
         unfit: dict[int, Exception] | None = None,
     ) -> Iterator[tuple[NDArray[np.int64], Pool, Privates]]:
         """Fetch a cohort's rows in chunks; clients whose rows do not fit the model are told in ``unfit`` where that is given."""
-        source, private = Source(shards, len(keys)), Privates.of(clients, len(keys))
+        source, private = RowSource(shards, len(keys)), Privates.of(clients, len(keys))
         for begin in range(0, len(keys), _CHUNK):
             positions = np.arange(begin, min(begin + _CHUNK, len(keys)))
             try:
-                pool = self._fitting(source, positions, "the cohort's data")
+                pool = self._fitting(source, positions, "the cohort's data", broadcast)
             except Exception:
                 found = {} if unfit is None else self._refused(source, positions)
                 if unfit is None or not found:
@@ -384,7 +448,7 @@ class LocalTraining:
                 positions = np.delete(positions, np.array(list(found)) - begin)
                 if not len(positions):
                     continue
-                pool = self._fitting(source, positions, "the cohort's data")
+                pool = self._fitting(source, positions, "the cohort's data", broadcast)
             pool.epochs = epochs
             states = private[positions] if len(positions) < len(private) else private
             if isinstance(self.algorithm, Drawing):
@@ -393,12 +457,12 @@ class LocalTraining:
                 states = Privates(drawn, len(positions))
             yield positions, pool, states
 
-    def _fitting(self, source: Source, positions: NDArray[np.int64], where: str) -> Pool:
+    def _fitting(self, source: RowSource, positions: NDArray[np.int64], where: str, broadcast: Tree = None) -> Pool:
         pool = source.pool(positions, self.network)
-        self.check(pool, where)
+        self.check(pool, where, broadcast)
         return pool
 
-    def _refused(self, source: Source, positions: NDArray[np.int64]) -> dict[int, Exception]:
+    def _refused(self, source: RowSource, positions: NDArray[np.int64]) -> dict[int, Exception]:
         """Which clients' rows cannot be had or do not fit the model, and why."""
         found: dict[int, Exception] = {}
         for position in positions:
@@ -410,10 +474,14 @@ class LocalTraining:
 
     def _open_runner(self) -> Runner:
         if self._runner is None:
-            from .cohort import Runner
+            from .blocks.cohort import Runner
 
             self._runner = Runner(self)
         return self._runner
+
+
+def _without_buffers(broadcast: Tree) -> Tree:
+    return {name: value for name, value in broadcast.items() if name != "buffers"}
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,39 +11,110 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from atoll.core.errors import ConfigError, nearest
-from atoll.learn.targets import check_classes, check_shape, check_signs
+from atoll.core.errors import ConfigError, DataError, nearest
+from atoll.learn.local.loss_signature import LABELLED, PLAIN_LOSS, LossSignature
+from atoll.learn.local.targets import check_classes, check_shape, check_signs
 
-__all__ = ["LOSSES", "Loss", "loss_of"]
+from .loss_inputs import LossInputs
+
+__all__ = ["LOSSES", "Objective", "form_of", "means_of_rows", "objective_of"]
 
 Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)
-class Loss:
-    """A mean loss over the examples of a batch.
+class Objective:
+    """A loss over the rows of a mini-batch.
 
     Attributes:
         name: for messages.
-        mean: ``(outputs, targets) -> scalar``.
-        each: ``(outputs, targets) -> one loss per example``; ``None`` for a callable that only gives the mean, whose
-            batches can then not be padded.
+        fn: called with what its signature asks for.
         task: "classes" (labels 0..K-1), "signs" (-1/+1 or 0/1), "values", or "" for unchecked.
+        signature: what it asks for.
+        form: what it returns: "rows", a loss for each row (or entry of the target); "batch", one number that leaves padding out; "mean", one
+            number over all rows it sees, so that its mini-batches cannot be padded; "" while nobody has looked.
+        entries: whether it returns a loss for each entry of a row's target.
     """
 
     name: str
-    mean: Callable[[Tensor, Tensor], Tensor]
-    each: Callable[[Tensor, Tensor], Tensor] | None = None
+    fn: Callable[..., Tensor]
     task: str = ""
+    signature: LossSignature = PLAIN_LOSS
+    form: str = "rows"
+    entries: bool = True
 
     def __call__(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """``sum_i w_i l_i / sum_i w_i``; the plain mean without weights."""
-        if weights is None:
-            return self.mean(outputs, targets)
-        if self.each is None:
-            raise TypeError(f"loss {self.name!r} gives a mean only and cannot weight its examples")
-        losses = self.each(outputs, targets)
-        return (losses * weights).sum() / weights.sum()
+        """The mean over rows that all have labels, for a loss that asks for nothing else: ``sum_i w_i l_i / sum_i w_i``."""
+        columns = {"x": outputs, "y": targets}
+        return self.of_batch(LossInputs(lambda x: x, columns, weights, None, None, outputs.dtype))
+
+    @property
+    def padded(self) -> bool:
+        """Whether mini-batches may be padded."""
+        return self.form in ("rows", "batch")
+
+    @property
+    def measurable(self) -> bool:
+        """Whether it can be evaluated on rows, outside training."""
+        return not self.signature.trains_only
+
+    @property
+    def counts_labels(self) -> bool:
+        """Whether rows without a label are left out for it: it looks at targets and not at which of them are there."""
+        return self.signature.takes_target and LABELLED not in self.signature.names
+
+    def of_batch(self, inputs: LossInputs) -> Tensor:
+        """The loss of a mini-batch, a scalar.
+
+        Rows without a label do not count unless the loss asks for ``labelled``: with ``s_i`` the share of row ``i``'s labels that are there, ``l_i``
+        its mean over those, and ``w_i`` 0 for padding, it is ``sum_i w_i s_i l_i / sum_i w_i s_i``, and 0 where no label is there.
+        """
+        values = self.called(inputs)
+        if self.form != "rows":
+            return values
+        there = inputs.labelled if self.counts_labels else None
+        if there is None:
+            if inputs.weights is None:
+                return values.mean() if self.task == "classes" else means_of_rows(values).mean()
+            return (means_of_rows(values) * inputs.weights).sum() / inputs.weights.sum()
+        share = _share(there, values)
+        weights = share if inputs.weights is None else share * inputs.weights
+        total = weights.sum()
+        return (means_of_rows(values, there) * weights).sum() / torch.where(total > 0, total, torch.ones_like(total))
+
+    def of_rows(self, inputs: LossInputs) -> tuple[Tensor, Tensor | None]:
+        """The loss of each row, and the share of its labels that are there (``None``: all); one number for all rows is every row's."""
+        values = self.called(inputs)
+        there = inputs.labelled if self.signature.takes_target else None
+        if self.form != "rows" and values.dim() == 0:
+            values = values.expand(len(inputs.columns["x"]))
+        if there is None:
+            return means_of_rows(values), None
+        return means_of_rows(values, there if self.counts_labels else None), _share(there, values)
+
+    def called(self, inputs: LossInputs) -> Tensor:
+        """What the loss returns for a mini-batch."""
+        given = [inputs.of(name) for name in self.signature.places]
+        made: Tensor = self.fn(*given, **{name: inputs.of(name) for name in self.signature.names})
+        return made
+
+    def check_holes(self, columns: Mapping[str, Tensor], where: str) -> None:
+        """Refuse rows without a label where the loss has no way to leave them out.
+
+        Raises:
+            ConfigError: it looks at the targets, does not ask for ``labelled``, and gives one number for all rows, or for a row whose labels are there in part.
+        """
+        there = columns.get(LABELLED)
+        if there is None or not self.counts_labels or not self.form or bool((there != 0).all()):
+            return
+        single = self.form == "rows" and there.dim() > 1 and not self.entries
+        if self.form != "rows" or single:
+            raise ConfigError(
+                f"labels are missing, and the loss {self.name!r} returns one number for {'a row' if single else 'all rows'} "
+                "without a look at which are there",
+                where=where,
+                remedy=f"return a loss for each {'entry of the target' if single else 'row'}, or let the loss ask for `labelled`",
+            )
 
     def check(self, shape: tuple[int, ...], labels: np.ndarray, where: str) -> None:
         """Refuse a model whose output cannot be compared with the labels.
@@ -65,22 +136,25 @@ class Loss:
             check_shape(self.name, shape, labels, where)
 
 
-def _rows(losses: Tensor) -> Tensor:
-    """The mean over everything but the first axis."""
-    return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
+def means_of_rows(values: Tensor, there: Tensor | None = None) -> Tensor:
+    """The mean over everything but the first axis; of the entries that are there, where that is said of each."""
+    if values.dim() == 1:
+        return values
+    flat = values.flatten(1)
+    if there is None or there.dim() == 1:
+        return flat.mean(1)
+    known = there.reshape(flat.shape)
+    return torch.where(known, flat, torch.zeros_like(flat)).sum(1) / known.sum(1).clamp(min=1)
+
+
+def _share(there: Tensor, values: Tensor) -> Tensor:
+    """The share of each row's labels that are there, in the type of the values."""
+    return there.to(values.dtype).flatten(1).mean(1) if there.dim() > 1 else there.to(values.dtype)
 
 
 def _like(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Outputs in the shape of the targets (a trailing axis of one falls away), targets in the outputs' dtype."""
     return outputs.reshape(targets.shape), targets.to(outputs.dtype)
-
-
-def _elementwise(fn: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda outputs, targets: _rows(fn(*_like(outputs, targets)))
-
-
-def _mean(each: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda outputs, targets: each(outputs, targets).mean()
 
 
 def _multiclass_hinge(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -106,18 +180,14 @@ def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return _nll(F.log_softmax(outputs, 1), targets)
 
 
-def _named() -> dict[str, Loss]:
-    def by_row(name: str, fn: Callable[[Tensor, Tensor], Tensor], task: str) -> Loss:
-        return Loss(name, _mean(fn), lambda outputs, targets: _rows(fn(outputs, targets)), task)
-
-    def elementwise(name: str, fn: Callable[[Tensor, Tensor], Tensor], task: str) -> Loss:
-        each = _elementwise(fn)
-        return Loss(name, _mean(each), each, task)
+def _named() -> dict[str, Objective]:
+    def elementwise(name: str, fn: Callable[[Tensor, Tensor], Tensor], task: str) -> Objective:
+        return Objective(name, lambda outputs, targets: fn(*_like(outputs, targets)), task)
 
     return {
-        "cross_entropy": by_row("cross_entropy", _cross_entropy, "classes"),
-        "nll": by_row("nll", _nll, "classes"),
-        "multiclass_hinge": Loss("multiclass_hinge", _mean(_multiclass_hinge), _multiclass_hinge, "classes"),
+        "cross_entropy": Objective("cross_entropy", _cross_entropy, "classes"),
+        "nll": Objective("nll", _nll, "classes"),
+        "multiclass_hinge": Objective("multiclass_hinge", _multiclass_hinge, "classes"),
         "mse": elementwise("mse", lambda o, t: (o - t) ** 2, "values"),
         "l1": elementwise("l1", lambda o, t: (o - t).abs(), "values"),
         "bce": elementwise("bce", lambda o, t: F.binary_cross_entropy_with_logits(o, t, reduction="none"), "signs"),
@@ -126,32 +196,51 @@ def _named() -> dict[str, Loss]:
     }
 
 
-LOSSES: dict[str, Loss] = _named()
+LOSSES: dict[str, Objective] = _named()
 """``cross_entropy`` and ``nll`` (log-probabilities) over classes; ``multiclass_hinge``; ``mse``, ``l1``; ``bce`` on logits with 0/1
 labels; ``hinge`` = ``max(0, 1 - y s)`` and its square with -1/+1 labels."""
 
 
-def loss_of(loss: str | Loss | Callable[..., Any], outputs: int | None = None) -> Loss:
-    """Return the loss of a name, or of a callable ``(outputs, targets) -> scalar mean``.
+def objective_of(loss: str | Objective | Callable[..., Any], outputs: int | None = None) -> Objective:
+    """Return the loss of a name, or of a callable; see `atoll.learn.local.loss_signature.LossSignature` for what one may ask for.
 
     ``"hinge"`` is the binary one for a model with one output and Crammer and Singer's for several.
 
     Raises:
         ConfigError: no loss has this name, or it is a class in place of an instance.
     """
-    if isinstance(loss, Loss):
+    if isinstance(loss, Objective):
         return loss
     _require_instance(loss)
     if callable(loss):
-        return Loss(getattr(loss, "__name__", type(loss).__name__), loss)
+        signature = LossSignature.of(loss)
+        return Objective(signature.title, loss, signature=signature, form="")
     if loss not in LOSSES:
         raise ConfigError(
             f"loss={loss!r} is not known.{nearest(str(loss), LOSSES)}",
-            remedy=f"use one of {', '.join(LOSSES)}, or a callable (outputs, targets) -> mean",
+            remedy=f"use one of {', '.join(LOSSES)}, or a callable (outputs, targets) -> loss",
         )
     if loss == "hinge" and outputs is not None and outputs > 1:
         return LOSSES["multiclass_hinge"]
     return LOSSES[loss]
+
+
+def form_of(objective: Objective, values: Any, rows: int) -> str:
+    """What a loss returns, from what it returned for some rows.
+
+    Raises:
+        DataError: neither a number nor a loss for each row.
+    """
+    if isinstance(values, torch.Tensor) and values.dim() == 0:
+        return "batch" if "real" in objective.signature.names else "mean"
+    if isinstance(values, torch.Tensor) and len(values) == rows and values.is_floating_point():
+        return "rows"
+    shown = f"a tensor {tuple(values.shape)}" if isinstance(values, torch.Tensor) else f"a {type(values).__name__}"
+    raise DataError(
+        f"the loss {objective.name!r} returns {shown} for {rows} rows",
+        where="Training.loss",
+        remedy="return one number, or a loss for each row: (rows,) or (rows, ...)",
+    )
 
 
 def _require_instance(loss: Any) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError, nearest
-from atoll.core.rng import Rng
 
 __all__ = ["buffers_of", "init", "load", "params_of"]
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call
 
-from atoll.core.errors import DataError
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import AtollError, DataError
 
-from .indices import Bounded
-from .losses import Loss, loss_of
+from .loss_inputs import LossInputs
+from .losses import Objective, form_of, objective_of
 from .models import buffers_of, params_of
+from .tracing.indices import Bounded
+
+if TYPE_CHECKING:
+    from .blocks.pool import Pool
+    from .tracing.keyed import Keyed
 
 __all__ = ["Network"]
 
@@ -28,17 +34,25 @@ class Network:
 
     Args:
         module: any ``torch.nn.Module`` that maps a batch of inputs to a batch of outputs.
-        loss: a name, a `Loss` or a callable ``(outputs, targets) -> mean``.
+        loss: a name, an `Objective` or a callable; see `atoll.learn.local.loss_signature.LossSignature`.
         device: where it runs.
         dtype: of parameters and floating-point inputs.
+        measured: the loss that is evaluated where the trained one asks for what is there in training alone.
 
     Attributes:
         names: the trainable parameters, in order.
         frozen: parameters with ``requires_grad=False`` and all buffers, by name.
-        looks_up: whether a traced step looks rows of a table up by indices, which may be wrong; see `atoll.torch.indices`.
+        looks_up: whether a traced step looks rows of a table up by indices, which may be wrong; see `atoll.torch.tracing.indices`.
     """
 
-    def __init__(self, module: nn.Module, loss: Any, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Any,
+        device: torch.device,
+        dtype: torch.dtype,
+        measured: str = "cross_entropy",
+    ) -> None:
         self.training = _copy(module, device, dtype)
         if not self.training.training:
             self.training.train()
@@ -59,38 +73,91 @@ class Network:
         }
         self.looks_up = False
         self._given_loss = loss
-        self.loss: Loss = loss_of(loss)
+        self._measured = measured
+        self.loss: Objective = objective_of(loss)
 
     def outputs(self, params: Mapping[str, Tensor], frozen: Mapping[str, Tensor], x: Any, *, training: bool) -> Any:
         """Run the model: ``outputs = f(params; x)``."""
         module = self.training if training else self.evaluation
         return functional_call(module, {**frozen, **params}, (x,))
 
+    @property
+    def measured(self) -> Objective:
+        """The loss that is evaluated."""
+        return self.loss if self.loss.measurable else objective_of(self._measured)
+
     def batch_loss(
         self,
         params: Mapping[str, Tensor],
         frozen: Mapping[str, Tensor],
-        x: Any,
-        y: Tensor,
+        columns: Mapping[str, Tensor],
         weights: Tensor | None,
+        broadcast: Tree,
+        mode: Keyed,
     ) -> Tensor:
-        """The mean loss of a mini-batch in training mode; with weights, over the real rows of a padded batch."""
-        return self.loss(self.outputs(params, frozen, x, training=True), y, weights)
+        """The loss of a mini-batch in training mode; with weights, over the real rows of a padded batch."""
+        return self.loss.of_batch(self._inputs(params, frozen, columns, weights, broadcast, mode))
 
-    def settle(self, x: Tensor, labels: np.ndarray, where: str) -> None:
-        """Look at the model's output once: choose the form of the hinge loss, refuse labels that do not fit.
+    def row_losses(self, outputs: Tensor, columns: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """The evaluated loss of each row, and the share of its labels that are there; see `Objective.of_rows`."""
+        return self.measured.of_rows(LossInputs(lambda x: outputs, columns, None, None, None, self.dtype))
+
+    def _inputs(
+        self,
+        params: Mapping[str, Tensor],
+        frozen: Mapping[str, Tensor],
+        columns: Mapping[str, Tensor],
+        weights: Tensor | None,
+        broadcast: Tree,
+        mode: Keyed,
+    ) -> LossInputs:
+        def model(x: Tensor, given: Mapping[str, Tensor] | None = None, *, training: bool = True) -> Tensor:
+            made: Tensor = self.outputs(params if given is None else given, frozen, x, training=training)
+            return made
+
+        return LossInputs(model, columns, weights, broadcast, mode, self.dtype)
+
+    def settle(self, pool: Pool, where: str, broadcast: Tree = None) -> tuple[int, ...]:
+        """Look at the model's output and the loss once: choose the form of the hinge loss, refuse labels that do not fit.
 
         Args:
-            x: one or two rows of input.
-            labels: targets of the whole party or pool.
+            pool: rows.
             where: for the message.
+            broadcast: what the server sent, where that is known: a loss that asks for it is looked at then.
+
+        Returns:
+            Shape of the output for a row or two.
 
         Raises:
             DataError: the model cannot take the inputs, or its output does not fit the labels.
         """
-        shape = self.output_shape(x, where)
-        self.loss = loss_of(self._given_loss, shape[1] if len(shape) > 1 else 1)
-        self.loss.check(shape, labels, where)
+        shape = self.output_shape(pool.x[:2], where)
+        if not self.loss.form:
+            self._look(pool, broadcast)
+        elif self._given_loss == "hinge":
+            self.loss = objective_of(self._given_loss, shape[1] if len(shape) > 1 else 1)
+        return shape
+
+    def _look(self, pool: Pool, broadcast: Tree) -> None:
+        """Call the loss on a few rows to see what it returns; what it raises is for training to tell."""
+        asked = set(self.loss.signature.names)
+        if broadcast is None and asked & {"broadcast", "round"}:
+            return
+        params = {n: p.detach() for n, p in self.training.named_parameters() if p.requires_grad}
+        frozen = {n: b.clone() for n, b in self.frozen.items()}
+        columns = {name: column[:3] for name, column in pool.columns.items()}
+        mode = Bounded(_zero_seed(self.device), strict=False)
+
+        inputs = self._inputs(params, frozen, columns, None, broadcast, mode)
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]), mode:
+                values = self.loss.called(inputs)
+        except AtollError:
+            raise
+        except Exception:
+            return
+        form = form_of(self.loss, values, len(pool.x[:3]))
+        self.loss = replace(self.loss, form=form, entries=values.dim() > 1)
 
     def output_shape(self, x: Tensor, where: str) -> tuple[int, ...]:
         """Shape of the output for the given rows."""

@@ -28,9 +28,9 @@ from torch import nn
 
 from atoll.core.errors import ConfigError, nearest
 
+from .blocks.pool import Pool, columns_of, pool_of
+from .blocks.source import RowSource
 from .evaluate import run_over
-from .pool import Pool, columns_of, pool_of
-from .source import Source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,8 +62,9 @@ def profile(network: Network, params: Mapping[str, NDArray[Any]], data: Any, lay
     Raises:
         ConfigError: no such layer, or one whose output has no elements in the sense above.
     """
-    x, y = columns_of(data)
-    pool = pool_of(x, y, np.array([0, len(x)], dtype=np.int64), network.device, network.dtype)
+    columns = columns_of(data)
+    offsets = np.array([0, len(columns["x"])], dtype=np.int64)
+    pool = pool_of(columns, offsets, network.device, network.dtype)
     return {name: values[0] for name, values in _moments(network, params, pool, layer).items()}
 
 
@@ -75,18 +76,18 @@ def profile_many(
     Args:
         network: the model.
         params: as in `profile`.
-        shards: one a client, or ``positions -> (x, y, offsets)``.
+        shards: one a client, or `atoll.torch.blocks.source.Rows`.
         count: clients.
         layer: as in `profile`.
 
     Returns:
         ``mean`` and ``var``, float32, ``(clients, q)``, and the clients' numbers of rows.
     """
-    source = Source(shards, count)
+    source = RowSource(shards, count)
     made: list[Profile] = []
     sizes: list[NDArray[np.int64]] = []
     for begin in range(0, count, _CLIENTS):
-        pool = source.pool(np.arange(begin, min(begin + _CLIENTS, count)), network)
+        pool = source.pool(np.arange(begin, min(begin + _CLIENTS, count)), network, network.measured)
         made.append(_moments(network, params, pool, layer))
         sizes.append(pool.sizes)
     return {name: np.concatenate([part[name] for part in made]) for name in ("mean", "var")}, np.concatenate(sizes)
@@ -173,7 +174,8 @@ def _moments(network: Network, params: Mapping[str, NDArray[Any]], pool: Pool, l
     clients = len(pool.sizes)
     if not len(pool.x):
         blank = pool.x.new_zeros((1, *pool.x.shape[1:]))
-        one = Pool(blank, pool.y.new_zeros((1, *pool.y.shape[1:])), np.zeros(1), np.array([0, 1]))
+        columns = {"x": blank, "y": pool.y.new_zeros((1, *pool.y.shape[1:]))}
+        one = Pool(columns, np.zeros(1), np.array([0, 1]))
         (width,) = [found.shape[1] for _, found in _seen(network, params, one, layer)]
         return {name: np.zeros((clients, width), np.float32) for name in ("mean", "var")}
     owner = np.repeat(np.arange(clients), pool.sizes)

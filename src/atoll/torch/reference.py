@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import LocalWork
-from atoll.learn.local import batch_rows
-from atoll.learn.partial import quota
+from atoll.learn.local.partial import quota
+from atoll.learn.local.update import batch_rows
 
-from .indices import Bounded
-from .keyed import step_seeds
 from .leaves import flatten, join_reply, split_reply, to_tensor
+from .tracing.indices import Bounded
+from .tracing.keyed import step_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
     from .network import Network
 
-__all__ = ["Outcome", "as_arrays", "as_tensors", "train_one"]
+__all__ = ["ReferenceUpdate", "as_arrays", "as_tensors", "train_one"]
 
 Tensor = torch.Tensor
 
 
 @dataclass
-class Outcome:
+class ReferenceUpdate:
     """What one client's training gave.
 
     Attributes:
@@ -52,21 +52,19 @@ class Outcome:
 def train_one(
     network: Network,
     algorithm: Algorithm,
-    x: Tensor,
-    y: Tensor,
+    columns: Mapping[str, Tensor],
     broadcast: Tree,
     client: Tree,
     key: int,
     buffers: Mapping[str, Tensor] | None = None,
     epochs: int | None = None,
-) -> Outcome:
+) -> ReferenceUpdate:
     """Train one client: ``start``, one ``step`` a mini-batch, ``finish``.
 
     Args:
         network: model and loss.
         algorithm: pure functions over trees.
-        x: inputs, one row an example.
-        y: targets.
+        columns: ``x``, ``y`` and what else the loss asks for, one row an example.
         broadcast: what the server sent, NumPy leaves.
         client: the private state, NumPy leaves.
         key: the client's random key; it orders the batches and draws the dropout masks.
@@ -79,7 +77,8 @@ def train_one(
     frozen = {**network.frozen, **(buffers or {})}
     frozen = {name: value.clone() for name, value in frozen.items()}
     sent, private = as_tensors(broadcast, network), as_tensors(client, network)
-    batches = batch_rows(quota(algorithm, epochs), len(y), key)
+    examples = len(columns["y"])
+    batches = batch_rows(quota(algorithm, epochs), examples, key)
     seeds = torch.from_numpy(step_seeds(np.array([key], np.uint64), np.arange(len(batches)))[0]).to(network.device)
     local = algorithm.start(sent, private)
     losses: list[float] = []
@@ -89,19 +88,20 @@ def train_one(
         for number, rows in enumerate(batches):
             mode = Bounded(seeds[number], strict=False)
             index = torch.from_numpy(rows).to(network.device)
-            oracle = _Oracle(network, frozen, x[index], y[index], mode)
+            batch = {name: column[index] for name, column in columns.items()}
+            oracle = _Oracle(network, frozen, batch, sent, mode)
             try:
                 local = algorithm.step(local, oracle, sent)
             except ValueError as error:
                 if "more than 1 value per channel" not in str(error):
                     raise
-                raise _lonely(len(rows), len(y), algorithm) from error
+                raise _lonely(len(rows), examples, algorithm) from error
             losses.append(oracle.losses[0] if oracle.losses else 0.0)
-    work = LocalWork(float(len(y)), float(len(losses)))
+    work = LocalWork(float(examples), float(len(losses)))
     reply, state = algorithm.finish(local, sent, private, work)
     tree, kinds = split_reply(reply)
     kept = {name: frozen[name] for name in network.buffer_names}
-    return Outcome(join_reply(as_arrays(tree), kinds), as_arrays(state), losses, kept)
+    return ReferenceUpdate(join_reply(as_arrays(tree), kinds), as_arrays(state), losses, kept)
 
 
 def _lonely(rows: int, examples: int, algorithm: Algorithm) -> DataError:
@@ -119,11 +119,13 @@ def _lonely(rows: int, examples: int, algorithm: Algorithm) -> DataError:
 class _Oracle:
     """``grad(params)``: the gradient of the mean loss over the current mini-batch, by automatic differentiation."""
 
-    def __init__(self, network: Network, frozen: dict[str, Tensor], x: Tensor, y: Tensor, mode: Bounded) -> None:
+    def __init__(
+        self, network: Network, frozen: dict[str, Tensor], batch: dict[str, Tensor], sent: Tree, mode: Bounded
+    ) -> None:
         self.network = network
         self.frozen = frozen
-        self.x = x
-        self.y = y
+        self.batch = batch
+        self.sent = sent
         self.mode = mode
         self.losses: list[float] = []
 
@@ -135,7 +137,7 @@ class _Oracle:
 
     def loss(self, params: Tree) -> Tensor:
         with self.mode:
-            loss = self.network.batch_loss(params, self.frozen, self.x, self.y, None).detach()
+            loss = self._loss(params).detach()
         self.losses.append(float(loss))
         return loss
 
@@ -167,7 +169,10 @@ class _Oracle:
     def _at(self, params: Tree) -> tuple[dict[str, Tensor], Tensor]:
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
         with torch.enable_grad(), self.mode:
-            return leaves, self.network.batch_loss(leaves, self.frozen, self.x, self.y, None)
+            return leaves, self._loss(leaves)
+
+    def _loss(self, params: Tree) -> Tensor:
+        return self.network.batch_loss(params, self.frozen, self.batch, None, self.sent, self.mode)
 
 
 def _filled(leaves: dict[str, Tensor], found: Any) -> Tree:

@@ -1,4 +1,4 @@
-"""Reports of whole cohorts: what `atoll.learn.reports` asks of clients, made for many at once."""
+"""Reports of whole cohorts: what `atoll.learn.local.reports` asks of clients, made for many at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Parts, Totals
-from atoll.learn.report_options import rows_for
-from atoll.learn.sketches import sketches, update_of
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Parts, Totals
+from atoll.learn.local.report_options import rows_for
+from atoll.learn.local.reports import key_of
+from atoll.learn.local.sketches import sketches, update_of
 
 from .evaluate import evaluate_many
 from .profile import profile_many
@@ -19,7 +20,7 @@ from .profile import profile_many
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.cohort import Cohort
+    from atoll.core.requests.cohort import Cohort
     from atoll.learn.algorithm import Algorithm
 
     from .local import Summed, TrainedBatch
@@ -53,7 +54,7 @@ def surveyed(network: Network, params: Any, cohort: Cohort, rows: Any, asked: As
             )
             sums = evaluate_many(network, params, few, count)
             value, sizes = sums["loss_sum"] / np.maximum(sums["n"], 1.0), sums["n"]
-        told[f"report/{name}"] = Parts(value, examples=np.asarray(sizes, dtype=np.float64), metric=True)
+        told[key_of(name)] = Parts(value, examples=np.asarray(sizes, dtype=np.float64), role="report")
     return told
 
 
@@ -71,11 +72,11 @@ def with_reports(
     """
     own = {name: _rows(parts, batch.positions) for name, parts in told.items()}
     if "loss" in asked:
-        own["report/loss"] = Parts(batch.losses, examples=sizes, metric=True)
+        own[key_of("loss")] = Parts(batch.losses, examples=sizes, role="report")
     if "sketch" in asked:
         found = sketches(update_of(dict(batch.reply), algorithm), asked["sketch"]["size"])
         found[np.asarray(sizes) == 0] = 0.0
-        own["report/sketch"] = Parts(found, examples=sizes, metric=True)
+        own[key_of("sketch")] = Parts(found, examples=sizes, role="report")
     return replace(batch, reply={**batch.reply, **{name: own[name] for name in _order(asked)}})
 
 
@@ -87,7 +88,7 @@ def add_reports(made: Summed, asked: Asked, told: Mapping[str, Parts]) -> bool:
         asked: reports by name.
         told: those that do not come from training, of the whole cohort.
     """
-    found = {**told, "report/loss": Parts(made.losses, examples=made.sizes.astype(np.float64), metric=True)}
+    found = {**told, key_of("loss"): Parts(made.losses, examples=made.sizes.astype(np.float64), role="report")}
     totals: Totals = {}
     for name in _order(asked):
         own = _rows(found[name], made.kept)
@@ -105,7 +106,7 @@ def sent_reports(totals: Totals) -> dict[str, Any]:
 
 
 def _order(asked: Asked) -> list[str]:
-    return [f"report/{name}" for name in asked]
+    return [key_of(name) for name in asked]
 
 
 def _rows(parts: Parts, which: NDArray[np.int64]) -> Parts:

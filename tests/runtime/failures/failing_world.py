@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core.files import read_message
+from atoll.core.persistence.files import read_message
 from atoll.runs import yaml
-from atoll.runtime.fronts.admin import Admin
+from atoll.runtime.client.admin import Admin
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.provision.project import AdminConfig, PartyConfig, ServerConfig
 
@@ -284,7 +284,7 @@ class World:
         return found[0] if found else None
 
 
-_CHILD = ("atoll.runtime.fronts.child", str(os.getpid()), "0")
+_CHILD = ("atoll.runtime.daemon.child", str(os.getpid()), "0")
 
 
 def blobs(number: int) -> tuple[Any, Any]:
@@ -317,7 +317,7 @@ def write_job(folder: Path, code: str | None = None, **settings: Any) -> Path:
     if code is not None:
         (folder / "code").mkdir(exist_ok=True)
         (folder / "code" / "failing_job.py").write_text(code, encoding="utf-8")
-        tree = {"source": "code", "program": "failing_job:walk", **tree}
+        tree = {"source": "code", "job": "program", "program": "failing_job:walk", **tree}
     (folder / "job.yaml").write_text(yaml.dump(tree), encoding="utf-8")
     return folder
 

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from atoll.runtime.fronts.child import die_with_parent
+from atoll.runtime.daemon.child import die_with_parent
 
 
 def main() -> None:
@@ -18,7 +18,8 @@ def main() -> None:
     numbers = json.loads(sys.argv.pop(1))
     if not die_with_parent(os.getppid()):
         sys.exit("the test has ended")
-    from atoll.runtime.fronts import server, site
+    from atoll.runtime.server import server
+    from atoll.runtime.site import site
 
     scheduling = {name: numbers.pop(name) for name in ("answer_within",) if name in numbers}
     server.Scheduler = functools.partial(server.Scheduler, **scheduling)

@@ -11,8 +11,8 @@ import pytest
 from failing_world import Follower, World, ended, error_of, outcome, until, world, write_job
 from test_stuck import WALK
 
-from atoll.runtime.fronts.admin import Admin
-from atoll.runtime.jobs.sqlite import SqliteStore
+from atoll.runtime.client.admin import Admin
+from atoll.runtime.store.sqlite import SqliteStore
 
 # The node has a file system of its own, which nobody else sees; `exec` keeps it the process that was started.
 ENTER = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]

@@ -18,12 +18,12 @@ import numpy as np
 from failing_world import DEADLINE, ENDED, SITES, Follower, World, blobs, ended, until, worked, world, write_job
 
 import atoll
-from atoll.core import tree as T
-from atoll.core.files import read_message
+from atoll.core.algebra import tree as T
+from atoll.core.persistence.files import read_message
 from atoll.data import Dataset, Islands
 from atoll.runs import read_model
-from atoll.runtime.fronts.admin import Admin
-from atoll.runtime.jobs.modules import importing
+from atoll.runtime.bundles.modules import importing
+from atoll.runtime.client.admin import Admin
 from atoll.runtime.jobs.spec import parse_job
 
 ROUNDS = 24
@@ -81,7 +81,7 @@ def rows() -> Islands:
 def trained() -> dict[str, Any]:
     """The model of the training where nothing disturbs it."""
     config = parse_job({"name": "scaffold", "sites": list(SITES), **SCAFFOLD})
-    training = config.training(config.model.build("model"))
+    training = config.made()
     found = atoll.simulate(training, rows(), engine="inline", seed=SCAFFOLD["seed"])
     return {name: np.asarray(value) for name, value in T.items(found.params)}
 

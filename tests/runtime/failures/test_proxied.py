@@ -11,7 +11,7 @@ from bulk_job import BULK
 from failing_world import World, ended, outcome, until, write_job
 from proxy import Proxy
 
-from atoll.runtime.fronts.admin import Admin
+from atoll.runtime.client.admin import Admin
 
 QUICK = {"heartbeat": 0.3, "silence": 1.5}
 ROUND = 2 * 8 * 40_000

@@ -14,7 +14,7 @@ from failing_world import DEADLINE, SITES, Follower, ended, error_of, outcome, u
 
 import atoll
 from atoll.data import Dataset, Islands
-from atoll.runtime.jobs.modules import importing
+from atoll.runtime.bundles.modules import importing
 
 PATIENCE = 4.0
 

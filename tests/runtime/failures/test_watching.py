@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from atoll.runtime.fronts.looking import Looking
-from atoll.runtime.fronts.news import News
-from atoll.runtime.jobs.memory import MemoryStore
-from atoll.runtime.jobs.records import Submission
-from atoll.runtime.jobs.states import JobState
+from atoll.runtime.server.looking import Looking
+from atoll.runtime.server.news import News
+from atoll.runtime.store.memory import MemoryStore
+from atoll.runtime.store.records import Submission
+from atoll.runtime.store.states import JobState
 
 
 def test_a_change_between_two_questions_is_told() -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core.files import read_message
+from atoll.core.persistence.files import read_message
 from atoll.runs import yaml
-from atoll.runtime.fronts.admin import Admin
-from atoll.runtime.fronts.poc import Poc
+from atoll.runtime.client.admin import Admin
+from atoll.runtime.client.poc import Poc
 
 DEADLINE = 300.0
 SITES = ["site-1", "site-2"]
@@ -64,7 +64,7 @@ def write_job(folder: Path, **settings: Any) -> Path:
     (folder / "code").mkdir(parents=True, exist_ok=True)
     (folder / "code" / "walking.py").write_text(PROGRAM, encoding="utf-8")
     tree = {
-        "name": "walk", "sites": SITES, "source": "code", "program": "walking:walk", "patience": 60.0,
+        "name": "walk", "sites": SITES, "source": "code", "job": "program", "program": "walking:walk", "patience": 60.0,
         "resources": {"cpus": 1.0}, **settings,
     }  # fmt: skip
     (folder / "job.yaml").write_text(yaml.dump(tree), encoding="utf-8")

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 from atoll.core.errors import ConfigError, IdentityError
 from atoll.engines.link import LinkClosed
 from atoll.runs import yaml
-from atoll.runtime.fronts.neighbours import Neighbours, partners
-from atoll.runtime.fronts.poc import Poc
-from atoll.runtime.fronts.site import Site
+from atoll.runtime.client.poc import Poc
 from atoll.runtime.identity import Credentials, peer_of
-from atoll.runtime.jobs.amounts import Resources
 from atoll.runtime.line import Channel, LineLost
+from atoll.runtime.provision import ProjectConfig, provision
+from atoll.runtime.scheduling.amounts import Resources
+from atoll.runtime.site.neighbours import Neighbours, partners
+from atoll.runtime.site.site import Site
 from atoll.runtime.transport import transport
 
 TALK = """
@@ -73,7 +74,8 @@ def write_talk(folder: Path, sites: list[str], direct: bool) -> Path:
     (folder / "code" / "talking.py").write_text(TALK, encoding="utf-8")
     tree = {"sites": sites, "arguments": {"sites": sites}, "direct": direct, "patience": 60.0}
     (folder / "job.yaml").write_text(
-        yaml.dump({"name": "talk", "source": "code", "program": "talking:talk", **tree}), encoding="utf-8"
+        yaml.dump({"name": "talk", "source": "code", "job": "program", "program": "talking:talk", **tree}),
+        encoding="utf-8",
     )
     return folder
 
@@ -91,7 +93,7 @@ async def ran(world: World, folder: Path, sites: list[str], direct: bool) -> tup
 
 
 def test_jobs_speak_directly_where_they_can(tmp_path: Path) -> None:
-    """The second site listens, the third under a name that its certificate does not hold: results and bytes are the same whichever way they go."""
+    """The second site listens, the third under a name that its certificate does not hold: results and what is said are the same either way."""
     folder, data = tmp_path / "project", write_data(tmp_path / "project")
     data["site-3"] = data["site-2"]
     settings = Poc(folder, data).kit("site-3").folder / "kit.yaml"
@@ -107,8 +109,14 @@ def test_jobs_speak_directly_where_they_can(tmp_path: Path) -> None:
             ran(world, tmp_path / "back", bad, True),
         )
         assert through[1:] == (None, [])
-        assert direct == (through[0], ["site-1 and site-2"], [])
-        assert back[:2] == (through[0], [])  # its rows are those of the second
+        assert direct[1:] == (["site-1 and site-2"], [])
+        assert back[1] == []
+        results = [found[0]["x"] for found in (through, direct, back)]  # the third site's rows are those of the second
+        assert results[0] == results[1] == results[2]
+        meters = [found[0]["bytes"] for found in (through, direct, back)]
+        assert [meter["bytes_between"] > 0 for meter in meters] == [False, True, False]
+        said = [meter["bytes_relayed"] + meter["bytes_between"] for meter in meters]
+        assert said[0] == said[1] == said[2] > 0
         assert len(back[2]) == 1
         assert back[2][0].startswith("site 'site-3' is not reached directly, the server passes on what is said: ")
 
@@ -282,6 +290,40 @@ def test_of_two_sites_one_dials_if_one_listens(addresses: dict[str, str]) -> Non
                 assert not dials or addresses[b]
         assert a not in roles[a][0]
         assert a not in roles[a][1]
+
+
+def test_a_site_keeps_the_newest_revocation_list(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """That of its kit to begin with; a server that sends an older one, or one of its own making, changes nothing."""
+    kit = Poc(tmp_path, {"north": [], "south": []}).kit("north")
+    ca, first = tmp_path / "kits" / "ca", kit.revoked_file.read_bytes()
+
+    def begun() -> Site:
+        return Site(kit, {}, tmp_path / "run", Resources(1.0, 0, 0))
+
+    made = begun()
+    assert made._neighbours.signed == first
+    provision(the_project(), tmp_path / "kits", revoke=["south"])
+    second = (ca / "revoked.crl").read_bytes()
+    assert made._learn(second)
+    for older in (first, Authority().revocation_list(number=9), b"nothing"):
+        made._learn(older)
+        assert made._neighbours.signed == second
+    kit.revoked_file.write_bytes(first)
+    again = begun()
+    assert again._neighbours.signed == second
+    (tmp_path / "run" / "revoked.crl").write_bytes(b"damaged")
+    kit.revoked_file.unlink()
+    with caplog.at_level(logging.WARNING, "atoll.runtime"):
+        assert begun()._neighbours.signed == b""
+    assert "a revocation list is ignored" in caplog.text
+
+
+def the_project() -> ProjectConfig:
+    """The project of a `Poc` with the sites north and south."""
+    sites = [{"name": name, "org": name, "direct": ["127.0.0.1"]} for name in ("north", "south")]
+    people = [{"name": "admin", "org": "poc"}, {"name": "auditor", "org": "poc", "role": "auditor"}]
+    servers = [{"name": "server", "hosts": ["127.0.0.1"], "listen": "127.0.0.1"}]
+    return ProjectConfig.model_validate({"project": "poc", "servers": servers, "sites": sites, "admins": people})
 
 
 def test_a_kit_that_is_not_made_to_be_dialled(tmp_path: Path) -> None:

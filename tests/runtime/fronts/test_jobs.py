@@ -11,7 +11,7 @@ from front_toys import DEADLINE, SITES, World, played, typed, write_job
 
 import atoll
 from atoll.core.errors import ConfigError, JobError, PolicyError
-from atoll.runtime.fronts.admin import Admin
+from atoll.runtime.client.admin import Admin
 
 
 def test_a_day_of_a_project(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from atoll.core.errors import ConfigError
-from atoll.runtime.fronts.owner import take_folder
-from atoll.runtime.fronts.site import Site
-from atoll.runtime.jobs.amounts import Resources
 from atoll.runtime.provision import Kit, ProjectConfig, provision
+from atoll.runtime.scheduling.amounts import Resources
+from atoll.runtime.site.owner import take_folder
+from atoll.runtime.site.site import Site
 
 
 @pytest.fixture(scope="module")

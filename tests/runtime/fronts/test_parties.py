@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from atoll.core.clock import run
-from atoll.runtime.fronts.attempt import Attempt
-from atoll.runtime.fronts.outcomes import Outcome
-from atoll.runtime.fronts.parties import Parties
+from atoll.core.time.clock import run
 from atoll.runtime.jobs.terms import JobTerms
+from atoll.runtime.server.attempt import Attempt
+from atoll.runtime.server.outcomes import AttemptOutcome
+from atoll.runtime.server.parties import Parties
 
 PATIENCE = 60.0
 
@@ -109,7 +109,7 @@ def attempted(folder: Path, *sites: Site, **terms: Any) -> tuple[Attempt, list[S
 
 
 def test_a_site_whose_process_never_begins_is_done_without_where_the_job_says_so(tmp_path: Path) -> None:
-    async def body() -> tuple[Outcome, list[Sequence[str]], list[Any], float]:
+    async def body() -> tuple[AttemptOutcome, list[Sequence[str]], list[Any], float]:
         north, east, south = Site("north", at_once), Site("east", slowly), Site("south", vanishing)
         attempt, told = attempted(tmp_path, north, east, south, on_lost="drop", min_sites=2)
         outcome = await attempt.run()
@@ -125,7 +125,7 @@ def test_a_site_whose_process_never_begins_is_done_without_where_the_job_says_so
 
 @pytest.mark.parametrize("terms", [{}, {"min_sites": 1}, {"on_lost": "drop", "min_sites": 2}])
 def test_a_site_whose_process_never_begins_fails_a_job_that_needs_it(terms: dict[str, Any], tmp_path: Path) -> None:
-    async def body() -> tuple[Outcome, list[Sequence[str]], float]:
+    async def body() -> tuple[AttemptOutcome, list[Sequence[str]], float]:
         begin = asyncio.get_running_loop().time()
         attempt, told = attempted(tmp_path, Site("north", at_once), Site("south"), **terms)
         outcome = await attempt.run()
@@ -160,7 +160,7 @@ def test_a_site_that_was_let_go_is_not_waited_for_once_more() -> None:
 
 
 def test_who_aborts_while_a_crashed_attempt_is_being_stopped_is_heard(tmp_path: Path) -> None:
-    async def body() -> Outcome:
+    async def body() -> AttemptOutcome:
         north, south = Site("north", at_once), Site("south", at_once)
         attempt, _ = attempted(tmp_path, north, south)
         running = asyncio.create_task(attempt.run())

@@ -18,10 +18,10 @@ import atoll
 from atoll.cli import run
 from atoll.cli.commands import poc
 from atoll.cli.commands.poc import poc_job
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError
 from atoll.runs import RunFolder, read_model, result_of, yaml
-from atoll.runtime.fronts.poc import Poc, digits_at, site_names, write_parts
+from atoll.runtime.client.poc import Poc, digits_at, site_names, write_parts
 from atoll.runtime.jobs.spec import parse_job
 from atoll.runtime.provision import Kit
 
@@ -52,7 +52,7 @@ def test_poc_equals_the_simulator(tmp_path: Path) -> None:
     said = json.loads(done.stdout)
 
     config = parse_job(settings)
-    training = config.training(config.model.build("model"))
+    training = config.made()
     islands = digits_at(names, seed=5).with_test(config.test_set())
     simulated = atoll.simulate(training, islands, engine="inline", seed=5)
     assert said["accuracy"] == simulated.metrics[-1]["test/accuracy"]
@@ -69,7 +69,7 @@ def test_a_program_prints_what_it_returned(tmp_path: Path) -> None:
     """In words; that the same object is printed with --json is shown above, on a training."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "counting.py").write_text(COUNTING, encoding="utf-8")
-    job = {"name": "census", "source": "code", "program": "counting:census"}
+    job = {"name": "census", "source": "code", "job": "program", "program": "counting:census"}
     (tmp_path / "job.yaml").write_text(yaml.dump(job), encoding="utf-8")
     words = [sys.executable, "-m", "atoll.cli", "poc", "job.yaml", "--sites", "1", "--folder", "all"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)

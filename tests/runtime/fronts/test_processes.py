@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from atoll.core.errors import TaskError
+from atoll.runtime.daemon.child import ORPHANED
+from atoll.runtime.daemon.processes import LINE, Process
 from atoll.runtime.effort import cpu_seconds
-from atoll.runtime.fronts.child import ORPHANED
-from atoll.runtime.fronts.processes import LINE, Process
 
 ECHO = """
 import os, socket, sys
@@ -158,7 +158,7 @@ def test_processor_time_of_the_group_is_counted(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's own")
 def test_a_killed_front_takes_its_processes_along(tmp_path: Path) -> None:
     (tmp_path / "front.py").write_text(
-        "import asyncio\nfrom pathlib import Path\nfrom atoll.runtime.fronts.processes import Process\n"
+        "import asyncio\nfrom pathlib import Path\nfrom atoll.runtime.daemon.processes import Process\n"
         "async def main():\n"
         "    p = await Process.start('piece', lambda fd: [], folder=Path('.'), on_line=lambda line: print(p.pid, flush=True))\n"
         "    await p.wait()\n"
@@ -180,7 +180,7 @@ def test_a_killed_front_takes_its_processes_along(tmp_path: Path) -> None:
 
 def test_a_child_whose_parent_is_another_does_not_begin(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "atoll.runtime.fronts.child", "1", "0", "this"],
+        [sys.executable, "-m", "atoll.runtime.daemon.child", "1", "0", "this"],
         cwd=tmp_path,
         capture_output=True,
         check=False,

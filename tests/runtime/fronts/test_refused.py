@@ -15,14 +15,14 @@ import pytest
 from front_toys import write_job
 
 from atoll.core.errors import ConfigError, IdentityError
-from atoll.runtime.fronts import guard
-from atoll.runtime.fronts.admin import Admin
-from atoll.runtime.fronts.neighbours import Neighbours
-from atoll.runtime.fronts.server import Server
-from atoll.runtime.fronts.site import Site
-from atoll.runtime.jobs.amounts import Resources
+from atoll.runtime.client.admin import Admin
 from atoll.runtime.provision import Kit, ProjectConfig, provision
 from atoll.runtime.provision.project import PartyConfig
+from atoll.runtime.scheduling.amounts import Resources
+from atoll.runtime.server import guard
+from atoll.runtime.server.server import Server
+from atoll.runtime.site.neighbours import Neighbours
+from atoll.runtime.site.site import Site
 
 TRANSPORTS = ["tcp", "grpc"]
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from atoll.engines.link import LinkClosed
-from atoll.runtime.fronts.relay import carry, relay
+from atoll.runtime.daemon.relay import carry, relay
 from atoll.runtime.identity import Peer
-from atoll.runtime.line import Block, Channel, Line, LineLost, Settings, local_line
+from atoll.runtime.line import Channel, ChannelBlock, Line, LineLost, Settings, local_line
 from atoll.runtime.transport import local_pipe
 
 SMALL = Settings(window=1 << 16, block=1 << 10)
@@ -131,16 +131,16 @@ def test_a_block_that_waits_for_room_counts_as_not_consumed() -> None:
 class Idle:
     """A channel that takes everything, and has one block to give."""
 
-    def __init__(self, *blocks: Block) -> None:
+    def __init__(self, *blocks: ChannelBlock) -> None:
         self.blocks = list(blocks)
         self.taken = 0
 
-    async def recv_block(self) -> Block:
+    async def recv_block(self) -> ChannelBlock:
         if not self.blocks:
             await asyncio.get_running_loop().create_future()
         return self.blocks.pop()
 
-    async def send_block(self, block: Block) -> None:
+    async def send_block(self, block: ChannelBlock) -> None:
         self.taken += len(block.content)
 
 
@@ -148,7 +148,7 @@ def test_a_relay_that_waits_holds_no_block() -> None:
     async def body() -> None:
         content: Any = np.zeros(1000, np.uint8)
         seen = weakref.ref(content)
-        one, other = Idle(Block(content, 0)), Idle()
+        one, other = Idle(ChannelBlock(content, 0)), Idle()
         del content
         running = asyncio.create_task(carry(one, other))  # type: ignore[arg-type]
         while not other.taken:

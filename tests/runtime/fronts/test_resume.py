@@ -15,11 +15,11 @@ from front_toys import SITES, World, played, write_job
 import atoll
 from atoll.core.errors import JobError, PolicyError
 from atoll.data import Dataset, Islands
-from atoll.runtime.fronts.admin import Admin
-from atoll.runtime.fronts.resuming import KEPT, forgotten, require_kept
-from atoll.runtime.jobs.modules import importing
-from atoll.runtime.jobs.records import JobRecord
-from atoll.runtime.jobs.states import JobState
+from atoll.runtime.bundles.modules import importing
+from atoll.runtime.client.admin import Admin
+from atoll.runtime.server.resuming import KEPT, forgotten, require_kept
+from atoll.runtime.store.records import JobRecord
+from atoll.runtime.store.states import JobState
 
 # A walk with memory at its parties, whose second site refuses round 4 while a file is there; every step spends something and is written down.
 PROGRAM = """

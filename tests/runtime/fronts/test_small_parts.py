@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
-from atoll.core.clock import run
 from atoll.core.errors import BundleError, DataError, IdentityError, JobError, MessageError
-from atoll.core.wire import pack_error, unpack_error
-from atoll.runtime.fronts.control import text, whole
-from atoll.runtime.fronts.lines import MOST, Lines
-from atoll.runtime.fronts.liveness import stalled
-from atoll.runtime.fronts.news import News
-from atoll.runtime.fronts.outcomes import Outcome, aborted, crashed, failed, failed_at, finished, state_after
-from atoll.runtime.fronts.place import LEDGER, Place
-from atoll.runtime.fronts.processes import Process
-from atoll.runtime.fronts.receiving import claim, received, require_free
-from atoll.runtime.jobs.bundle import make_bundle
-from atoll.runtime.jobs.manifest import Manifest
-from atoll.runtime.jobs.records import JobRecord
-from atoll.runtime.jobs.states import JobState
+from atoll.core.requests.wire import pack_error, unpack_error
+from atoll.core.time.clock import run
+from atoll.runtime.bundles.bundle import make_bundle
+from atoll.runtime.bundles.manifest import Manifest
+from atoll.runtime.client.receiving import claim, received, require_free
+from atoll.runtime.daemon.control import text, whole
+from atoll.runtime.daemon.lines import MOST, Lines
+from atoll.runtime.daemon.place import LEDGER, Place
+from atoll.runtime.daemon.processes import Process
 from atoll.runtime.provision import Kit, ProjectConfig, provision
+from atoll.runtime.server.liveness import stalled
+from atoll.runtime.server.news import News
+from atoll.runtime.server.outcomes import AttemptOutcome, aborted, crashed, failed, failed_at, finished, state_after
+from atoll.runtime.store.records import JobRecord
+from atoll.runtime.store.states import JobState
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_a_site_unpacks_what_an_admin_has_signed_and_nothing_else(kits: dict[str
     assert (place.open(good, site, 1, known=known) / "job.yaml").read_bytes() == b"name: job\n"
     altered = bytearray(good)
     altered[good.rindex(b"job.yaml", 0, good.index(b"PK\x01\x02")) + len("job.yaml") + 2] ^= 1
-    with pytest.raises(BundleError, match=r"'job\.yaml' is not what its header says"):
+    with pytest.raises(BundleError, match=r"Bad CRC-32 for file 'job\.yaml'"):
         place.open(bytes(altered), site, 2, known=known)
     with pytest.raises(IdentityError, match="auditor"):
         place.open(bundled(kits["one/bob"]), site, 3, known=known)
@@ -164,7 +164,7 @@ def test_what_follows_an_attempt() -> None:
     state, why = state_after(record(2), crashed("power"), 3)
     assert state is JobState.FAILED
     assert "3 attempts in a row ended without a checkpoint; the last one: power" in why.reason
-    assert state_after(record(9), Outcome("crashed", "power", progress=True), 3)[0] is JobState.QUEUED
+    assert state_after(record(9), AttemptOutcome("crashed", "power", progress=True), 3)[0] is JobState.QUEUED
     assert state_after(record(9), failed(JobError("no")), 3)[0] is JobState.FAILED
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from atoll.core.errors import JobError, TaskError
-from atoll.core.wire import pack_error, unpack_error
-from atoll.runtime.jobs.records import Event, Submission
-from atoll.runtime.jobs.states import JobState
-from atoll.runtime.jobs.store import JobStore
+from atoll.core.requests.wire import pack_error, unpack_error
+from atoll.runtime.store.records import Event, Submission
+from atoll.runtime.store.states import JobState
+from atoll.runtime.store.store import JobStore
 
 S = JobState
 ERROR = pack_error(TaskError("it raised", where="round 3, site 'b'", remedy="look at its log"))

@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from atoll.runtime.jobs.amounts import Resources
-from atoll.runtime.jobs.states import TERMINAL
+from atoll.runtime.scheduling.amounts import Resources
+from atoll.runtime.store.states import TERMINAL
 
 SITES = ["a", "b", "c"]
 resources = st.fixed_dictionaries(

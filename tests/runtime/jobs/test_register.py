@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atoll.core.errors import BundleError, CheckpointError
+from atoll.runtime.bundles.bundle import Verified
+from atoll.runtime.bundles.manifest import Manifest
+from atoll.runtime.bundles.register import Register
 from atoll.runtime.identity import Peer
-from atoll.runtime.jobs.bundle import Verified
-from atoll.runtime.jobs.manifest import Manifest
-from atoll.runtime.jobs.register import Register
 
 
 def signed(number: int, when: int | None = None, who: str = "ann") -> Verified:
@@ -123,7 +123,7 @@ def test_what_cannot_be_written_down_is_not_run(tmp_path: Path, monkeypatch: pyt
         raise CheckpointError("could not write", where=str(path), remedy="free space")
 
     with monkeypatch.context() as patch:
-        patch.setattr("atoll.runtime.jobs.register.write_bytes", full)
+        patch.setattr("atoll.runtime.bundles.register.write_bytes", full)
         with pytest.raises(CheckpointError, match="could not write"):
             register.admit("1", signed(1))
     register.admit("2", signed(1))  # nothing was remembered of it

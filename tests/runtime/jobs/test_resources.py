@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from atoll.core.errors import ConfigError, JobError
-from atoll.runtime.jobs.amounts import Resources, bytes_of
-from atoll.runtime.jobs.detect import detected, gpus_of
-from atoll.runtime.jobs.resources import Answer, ResourceManager
+from atoll.runtime.scheduling.amounts import Resources, bytes_of
+from atoll.runtime.scheduling.detect import detected, gpus_of
+from atoll.runtime.scheduling.resources import Answer, ResourceManager
 
 
 @pytest.mark.parametrize(

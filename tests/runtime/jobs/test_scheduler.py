@@ -7,9 +7,9 @@ from collections import deque
 import pytest
 
 from atoll.core.errors import ConfigError, JobError
-from atoll.runtime.jobs.amounts import Resources
-from atoll.runtime.jobs.scheduler import Scheduler
-from atoll.runtime.jobs.wants import Action, Answer, Deploy, Offer, Refuse, Release, Wait, Want
+from atoll.runtime.scheduling.amounts import Resources
+from atoll.runtime.scheduling.scheduler import Scheduler
+from atoll.runtime.scheduling.wants import Action, Answer, Deploy, Offer, Refuse, Release, Wait, Want
 
 ONE = Resources(1.0)
 YES, NO, NEVER = Answer(True), Answer(False, "it is busy"), Answer(False, "it has 1 CPU", never=True)

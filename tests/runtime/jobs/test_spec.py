@@ -14,21 +14,22 @@ from forging import ADMIN, check
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.learn import Training
 from atoll.learn.algorithms import FedAvg, FedProx
-from atoll.learn.evaluation import Evaluation
 from atoll.learn.linear import Linear
 from atoll.learn.metrics import Confusion
 from atoll.learn.selection import Everyone
-from atoll.learn.stop import StopRule
+from atoll.learn.server.evaluation import Evaluation
+from atoll.rounds.stop import StopRule
 from atoll.runs import yaml
-from atoll.runtime.jobs.amounts import Resources
-from atoll.runtime.jobs.modules import importing, reference_of
+from atoll.runtime.bundles.modules import importing, reference_of
+from atoll.runtime.bundles.travel import pack_job, require_travels
+from atoll.runtime.bundles.unpack import unpack
 from atoll.runtime.jobs.spec import JobConfig, load_job, parse_job
 from atoll.runtime.jobs.terms import JobTerms, read_terms
-from atoll.runtime.jobs.travel import pack_job, require_travels
-from atoll.runtime.jobs.unpack import unpack
-from atoll.runtime.jobs.wants import Want
+from atoll.runtime.scheduling.amounts import Resources
+from atoll.runtime.scheduling.wants import Want
 
 MODEL = {"name": "linear", "features": 4, "outputs": 3}
+PROGRAM = parse_job({"job": "program", "program": "asyncio:sleep"})
 MODULE = """
 from dataclasses import dataclass
 from atoll.learn import FedAvg
@@ -87,7 +88,7 @@ def test_everything_can_be_said() -> None:
         }
     )
     assert made.resources.build() == Resources(0.5, 2**32, 1)
-    assert made.training(Linear(4, 3)).algorithm == FedProx(mu=0.1)
+    assert made.made().algorithm == FedProx(mu=0.1)
     rows = made.test_set()
     assert rows is not None
     assert len(rows) == 30  # the test part of iris: a fifth of 150 rows
@@ -95,7 +96,9 @@ def test_everything_can_be_said() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({}, "model is missing.*name a model, or a program"),
+    ({}, "model is missing.*add model: ..."),
+    ({"job": "trainin", "model": MODEL}, "job='trainin' is no kind of job. Did you mean 'training'"),
+    ({"job": "json:loads", "model": MODEL}, "job='json:loads' is no class of jobs"),
     ({"model": MODEL, "site": "all"}, "site='all' is not a setting. Did you mean 'sites'"),
     ({"model": MODEL, "sites": []}, "sites=.*names nobody"),
     ({"model": MODEL, "sites": ["a", "a"]}, "a site twice"),
@@ -113,10 +116,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": MODEL, "engine": "inline"}, "engine='inline' is of a simulation.*remove it: tasks run at the sites"),
     ({"model": MODEL, "workers": 7}, "workers=7 is of a simulation"),
     ({"model": MODEL, "folder": "runs/x"}, "folder='runs/x' is the server's choice"),
-    ({"model": MODEL, "arguments": {"x": 1}}, "arguments are given without a program"),
-    ({"program": "a:b", "model": MODEL}, "model is a setting of a training, and there is a program"),
-    ({"program": "a:b", "rounds": 3}, "rounds is a setting of a training"),
-    ({"program": "main"}, "program='main' is no module:name"),
+    ({"model": MODEL, "arguments": {"x": 1}}, "arguments=.*is not a setting"),
+    ({"job": "program", "program": "asyncio:sleep", "model": MODEL}, "model=.*is not a setting"),
+    ({"job": "program", "program": "nowhere_at_all:main"}, "'nowhere_at_all:main' cannot be imported"),
+    ({"job": "program", "program": "main"}, "program='main' is no module:name"),
     ({"model": "nowhere_at_all:model"}, "'nowhere_at_all:model' cannot be imported.*in the folder that `source` names"),
     ({"model": MODEL, "rounds": 0}, "rounds=0"),
 ]
@@ -135,13 +138,15 @@ def test_parts_that_do_not_go_together_are_refused_before_anybody_is_asked() -> 
 
 def test_the_data_of_a_job_lie_elsewhere() -> None:
     with pytest.raises(ConfigError, match=r"lie at its sites"):
-        parse_job({"model": MODEL}).job()
+        parse_job({"model": MODEL}).islands()
     with pytest.raises(ConfigError, match=r"a job is a mapping, not list"):
         parse_job([])
 
 
 def test_a_program_takes_plain_arguments() -> None:
-    made = parse_job({"program": "statistics_of_mine:main", "arguments": {"bins": 3, "of": ["age"]}, "seed": 4})
+    made = parse_job(
+        {"job": "program", "program": "asyncio:sleep", "arguments": {"result": {"bins": 3, "of": ["age"]}}, "seed": 4}
+    )
     assert "algorithm" not in made.plain()
     assert parse_job(yaml.parse(made.to_yaml(), "job")) == made
 
@@ -196,9 +201,9 @@ def test_a_job_travels_with_its_modules(folder: Path, tmp_path: Path) -> None:
     there = load_job(tmp_path / "there")
     assert there.source_folder == (tmp_path / "there" / "source").resolve()
     with importing(there.source_folder):
-        model = there.model.build("model") if there.model else None
-        assert model == Linear(4, 3)
-        assert there.training(model).algorithm.share == 0.25  # type: ignore[attr-defined]
+        made: Any = there.made()
+        assert made.model == Linear(4, 3)
+        assert made.algorithm.share == 0.25
     assert "halving_of_mine" not in sys.modules
 
 
@@ -231,20 +236,20 @@ def test_a_module_outside_the_source_folder_does_not_travel(folder: Path, monkey
     ):
         require_travels(stays)
     with pytest.raises(ConfigError, match=r"no module 'nowhere_at_all' in the source folder"):
-        require_travels(parse_job({"program": "nowhere_at_all:main"}))
+        require_travels(PROGRAM.model_copy(update={"program": "nowhere_at_all:main"}))
     require_travels(job)
-    require_travels(parse_job({"program": "json:loads", "arguments": {"name": "not:a:module"}}))
-    require_travels(parse_job({"program": "numpy:sum"}))  # installed: a site must have it too
+    require_travels(PROGRAM.model_copy(update={"arguments": {"result": "not:a:module"}}))
+    require_travels(PROGRAM.model_copy(update={"program": "numpy:sum"}))  # installed: a site must have it too
 
 
 @pytest.mark.parametrize("name", ["__main__:main", "m:f.<locals>.g", "m:<lambda>"])
 def test_names_that_mean_nothing_elsewhere_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"source folder, at the top level, and name it module:name"):
-        require_travels(parse_job({"program": name}))
+        require_travels(PROGRAM.model_copy(update={"program": name}))
 
 
 def test_live_objects_among_plain_settings_are_refused() -> None:
-    job = parse_job({"program": "json:loads", "arguments": {"rows": [1, {"deep": object()}]}})
+    job = PROGRAM.model_copy(update={"arguments": {"rows": [1, {"deep": object()}]}})
     with pytest.raises(ConfigError, match=r"a live object cannot travel .in arguments\.rows\[1\]\.deep"):
         pack_job(job, ADMIN)
 
@@ -291,11 +296,8 @@ def test_a_training_of_plain_parts_is_written_down(training: Training) -> None:
     again = parse_job(yaml.parse(job.to_yaml(), "job"))
     assert again == job
     assert again.model is not None
-    assert again.training(again.model.build("model")) == training.replace(
-        uplink=(), stop=(), evaluation=again.evaluation.build("evaluation")
-    )
+    assert again.made() == training.replace(uplink=(), stop=(), evaluation=training.evaluation)
     assert (again.seed, again.sites) == (3, ["a"])
-    assert again.evaluation.build("evaluation").every == training.evaluation.every
 
 
 def test_models_are_said_by_name() -> None:

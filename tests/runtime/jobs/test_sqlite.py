@@ -14,16 +14,16 @@ import pytest
 from store_laws import ERROR, job, start
 
 from atoll.core.errors import JobError
-from atoll.runtime.jobs.database import SCHEMA_VERSION
-from atoll.runtime.jobs.records import Event
-from atoll.runtime.jobs.sqlite import SqliteStore
-from atoll.runtime.jobs.states import JobState
+from atoll.runtime.store.database import SCHEMA_VERSION
+from atoll.runtime.store.records import Event
+from atoll.runtime.store.sqlite import SqliteStore
+from atoll.runtime.store.states import JobState
 
 WRITER = """
 import sys
-from atoll.runtime.jobs.records import Submission
-from atoll.runtime.jobs.sqlite import SqliteStore
-from atoll.runtime.jobs.states import JobState as S
+from atoll.runtime.store.records import Submission
+from atoll.runtime.store.sqlite import SqliteStore
+from atoll.runtime.store.states import JobState as S
 store = SqliteStore(sys.argv[1])
 print("open", flush=True)
 n = 0

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from store_laws import StoreLaws, job
 
 from atoll.core.errors import JobError
-from atoll.runtime.jobs.memory import MemoryStore
-from atoll.runtime.jobs.sqlite import SqliteStore
-from atoll.runtime.jobs.states import JobState
-from atoll.runtime.jobs.store import JobStore
+from atoll.runtime.store.memory import MemoryStore
+from atoll.runtime.store.sqlite import SqliteStore
+from atoll.runtime.store.states import JobState
+from atoll.runtime.store.store import JobStore
 
 
 class TestMemory(StoreLaws):

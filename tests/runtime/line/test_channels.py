@@ -16,10 +16,10 @@ import pytest
 
 from atoll.core import message as M
 from atoll.core.errors import ConfigError, MessageError
-from atoll.core.records import Allowance
+from atoll.core.persistence.records import Allowance
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import Peer
-from atoll.runtime.line import Block, Channel, Line, LineLost, Packed, Settings, local_line
+from atoll.runtime.line import Channel, ChannelBlock, Line, LineLost, PackedMessage, Settings, local_line
 from atoll.runtime.line.frames import END, Frame, Kind, SharedContent, parse
 from atoll.runtime.line.incoming import Assembly
 from atoll.runtime.transport import local_pipe
@@ -73,7 +73,7 @@ def test_arrays_that_end_anywhere_fill_blocks_all_the_same() -> None:
         async with two() as lines:
             here, there = await joined(*lines)
             layers = {f"layer {number}": np.arange(60_000.0 + number) for number in range(20)}  # 0.5 MiB each
-            for tree in (layers, Packed(layers)):
+            for tree in (layers, PackedMessage(layers)):
                 before = there.inbox.received
                 sending = asyncio.create_task(here.send(tree))
                 assert M.equal(await there.recv(), layers)
@@ -126,7 +126,7 @@ def test_what_is_sent_may_change_afterwards() -> None:
             here, there = await joined(*lines)
             weights = np.ones(100_000)
             await here.send({"w": weights})
-            packed = Packed({"w": weights})
+            packed = PackedMessage({"w": weights})
             weights[:] = 7
             await here.send(packed)
             for _ in range(2):
@@ -250,7 +250,7 @@ def test_long_messages_go_through_a_file_that_has_no_name(tmp_path: Path) -> Non
         async with two(Settings(spool=tmp_path, spool_over=1 << 16, held=Allowance(0))) as lines:
             here, there = await joined(*lines)
             tree = {"w": np.arange(1_000_003.0), "s": "x"}
-            sending = asyncio.create_task(here.send(Packed(tree, spool=tmp_path, spool_over=1 << 16)))
+            sending = asyncio.create_task(here.send(PackedMessage(tree, spool=tmp_path, spool_over=1 << 16)))
             came = await there.recv()
             await sending
             assert list(tmp_path.iterdir()) == []
@@ -283,7 +283,7 @@ def test_a_relay_passes_blocks_on_without_reading_them() -> None:
 
 def test_a_sender_whose_room_others_took_in_the_middle_of_its_message_goes_on() -> None:
     """It was not told of the block that it had room beyond, and has to ask."""
-    block = Block(bytes(1 << 20), 0)
+    block = ChannelBlock(bytes(1 << 20), 0)
 
     async def play() -> None:
         async with two() as lines:
@@ -353,7 +353,7 @@ def test_a_message_that_was_refused_while_nobody_waited_is_refused_to_the_next()
             here, there = await joined(*lines)
             waiting = asyncio.create_task(there.recv())
             await asyncio.sleep(0)
-            await here.send_block(Block(b"ATOLnonsense" * 10, 1))
+            await here.send_block(ChannelBlock(b"ATOLnonsense" * 10, 1))
             while there.inbox.consumed < 2:  # its opening, and the block
                 await asyncio.sleep(0)
             waiting.cancel()
@@ -424,9 +424,9 @@ def test_what_is_no_message_closes_its_channel_alone(caplog: pytest.LogCaptureFi
     async def play() -> None:
         async with two(Settings(limits=M.Limits(max_bytes=1 << 20))) as lines:
             here, there = await joined(*lines, "bad")
-            from atoll.runtime.line import Block
+            from atoll.runtime.line import ChannelBlock
 
-            await here.send_block(Block(b"ATOLnonsense" * 10, 1))
+            await here.send_block(ChannelBlock(b"ATOLnonsense" * 10, 1))
             with pytest.raises(MessageError, match="format version"):
                 await there.recv()
             with pytest.raises(LinkClosed, match="a message was refused"):

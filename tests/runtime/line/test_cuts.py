@@ -18,7 +18,7 @@ from atoll.core.errors import IdentityError
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import peer_of
 from atoll.runtime.line import Backoff, Channel, Line, LineLost, LineRefused, Settings, Switchboard, dial_line
-from atoll.runtime.line.hello import Hello, read_hello, write_hello
+from atoll.runtime.line.hello import LineHello, read_hello, write_hello
 from atoll.runtime.transport import Pipe, PipeClosed, transport
 from atoll.runtime.transport.memory import pair
 
@@ -188,7 +188,7 @@ def test_a_dead_predecessor_is_replaced_at_once_even_where_nobody_noticed_its_de
     async def play() -> None:
         async with hub(Settings(heartbeat=None, patience=None)) as server:
             dead = await server.dial()()
-            await write_hello(dead, Hello(b"d" * 16))
+            await write_hello(dead, LineHello(b"d" * 16))
             await read_hello(dead)
             begun = asyncio.get_running_loop().time()
             again = await server.line()
@@ -378,7 +378,7 @@ def test_a_connection_that_is_ended_before_its_first_step_is_closed() -> None:
     async def play() -> None:
         mine, theirs = pair(peer_of(SITE.certificate), peer_of(SERVER.certificate))
         line = Line(mine.peer, dialled=True, settings=QUICK)
-        running = line.attach(mine, Hello(b"x" * 16))
+        running = line.attach(mine, LineHello(b"x" * 16))
         line.lose(LineLost("given up"))  # nothing of it has run yet
         assert await running == "the connection was ended here"
         assert not line.connected
@@ -392,7 +392,7 @@ def test_a_line_that_is_lost_while_it_is_greeted_is_lost_at_both_ends(monkeypatc
     """Else the end that dialled is connected to nobody, and waits for ever."""
     greeted, lost = asyncio.Event(), asyncio.Event()
 
-    async def slowly(pipe: Pipe, hello: Hello) -> None:
+    async def slowly(pipe: Pipe, hello: LineHello) -> None:
         await write_hello(pipe, hello)
         greeted.set()
         await lost.wait()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.core.errors import ConfigError
-from atoll.runtime.line.flight import Flight
+from atoll.runtime.line.flight import LineFlight
 from atoll.runtime.line.frames import END, Kind
 from atoll.runtime.line.inbox import Inbox
 from atoll.runtime.line.outbox import Outbox
@@ -32,7 +32,7 @@ SIZES = st.lists(st.one_of(st.integers(0, MIB), st.just(MIB), st.integers(0, 300
 def test_whoever_tells_only_what_is_worth_telling_is_sent_everything(
     contents: list[list[int]], total: int, wanted: int, quick: int, eager: int, passed_on: bool
 ) -> None:
-    flight, intake = Flight(total), Flight(wanted)
+    flight, intake = LineFlight(total), LineFlight(wanted)
     ways = [(Outbox(1, WINDOW, flight), Inbox(1, WINDOW, intake), list(sizes)) for sizes in contents]
     moving = True
     while moving:
@@ -63,7 +63,7 @@ def test_whoever_tells_only_what_is_worth_telling_is_sent_everything(
 
 
 def test_a_share_is_an_equal_one_and_a_block_always_fits() -> None:
-    flight = Flight(12 * MIB)
+    flight = LineFlight(12 * MIB)
     ways = [Outbox(1, WINDOW, flight) for _ in range(6)]
     for out in ways:
         out.consumed(0, WINDOW)
@@ -92,8 +92,10 @@ def test_a_share_is_an_equal_one_and_a_block_always_fits() -> None:
 
 def busiest(givers: int, blocks: int) -> tuple[int, int]:
     """Bytes that takers who share 24 MiB have before them at most: of messages of so many blocks that all begin at once; of all, and of one."""
-    intake = Flight(24 * MIB)
-    ways = [(Outbox(1, WINDOW, Flight()), Inbox(1, WINDOW, intake), [END] + (blocks - 1) * [0]) for _ in range(givers)]
+    intake = LineFlight(24 * MIB)
+    ways = [
+        (Outbox(1, WINDOW, LineFlight()), Inbox(1, WINDOW, intake), [END] + (blocks - 1) * [0]) for _ in range(givers)
+    ]
     most = one = 0
     while any(left for *_, left in ways):
         for out, into, left in ways:
@@ -111,7 +113,7 @@ def busiest(givers: int, blocks: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("room", "words"), [(1, 20), (2, 10), (3, 10), (5, 10)])
 def test_a_taker_speaks_after_every_second_block_unless_its_giver_has_room_for_one_alone(room: int, words: int) -> None:
-    out, into = Outbox(1, WINDOW, Flight(room * MIB + 4096 * room)), Inbox(1, WINDOW, Flight())
+    out, into = Outbox(1, WINDOW, LineFlight(room * MIB + 4096 * room)), Inbox(1, WINDOW, LineFlight())
     left, told = [END] + 19 * [0], 0
     while left or len(into):
         while left and out.room(MIB):
@@ -127,9 +129,9 @@ def test_a_taker_speaks_after_every_second_block_unless_its_giver_has_room_for_o
 
 
 def test_a_giver_whose_room_was_taken_by_others_asks_and_is_told() -> None:
-    flight = Flight(4 * MIB)
+    flight = LineFlight(4 * MIB)
     out, others = Outbox(1, WINDOW, flight), [Outbox(1, WINDOW, flight) for _ in range(3)]
-    into = Inbox(1, WINDOW, Flight())
+    into = Inbox(1, WINDOW, LineFlight())
     out.put(Kind.DATA, 0, ZEROS, settled=True)  # with room for more: nobody has to hear of it
     for other in others:
         other.put(Kind.DATA, 0, ZEROS, settled=True)
@@ -153,7 +155,7 @@ def test_many_givers_have_no_more_on_their_way_than_few() -> None:
 
 
 def test_a_giver_that_had_all_the_room_asks_anew_before_its_next_message() -> None:
-    out = Outbox(1, WINDOW, Flight())
+    out = Outbox(1, WINDOW, LineFlight())
     for count in (1, 2):
         assert out.room(2 * MIB)
         assert not out.room(5 * MIB // 2)
@@ -168,4 +170,4 @@ def test_a_giver_that_had_all_the_room_asks_anew_before_its_next_message() -> No
 
 def test_a_flight_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="a flight of 0 bytes"):
-        Flight(0)
+        LineFlight(0)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.runtime.line.flight import Flight
+from atoll.runtime.line.flight import LineFlight
 from atoll.runtime.line.frames import END, Frame, Kind, parse
 from atoll.runtime.line.inbox import Inbox
 from atoll.runtime.line.outbox import Outbox
-from atoll.runtime.line.pace import SHORTEST, Pace
+from atoll.runtime.line.pace import SHORTEST, FramePace
 from atoll.runtime.line.settings import Settings
 from atoll.runtime.transport.base import BLOCK
 
@@ -38,7 +38,7 @@ def parted(frames: list[Frame]) -> list[bytes]:
 def test_what_is_cut_arrives_as_it_was_whatever_is_lost_in_between(
     sizes: list[int], writes: list[tuple[int, bool, int]], again: bool
 ) -> None:
-    out, into = Outbox(1, WINDOW, Flight(), again=again), Inbox(1, WINDOW, Flight())
+    out, into = Outbox(1, WINDOW, LineFlight(), again=again), Inbox(1, WINDOW, LineFlight())
     wanted = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
     waiting, got, steps = list(wanted), [], iter(writes)
     while waiting or out.cursor < out.next or len(into):
@@ -68,7 +68,7 @@ def test_what_is_cut_arrives_as_it_was_whatever_is_lost_in_between(
 
 def test_where_no_connection_follows_nothing_that_was_written_is_kept() -> None:
     content = bytearray(3 * SHORTEST)
-    out = Outbox(1, WINDOW, Flight(), again=False)
+    out = Outbox(1, WINDOW, LineFlight(), again=False)
     out.put(Kind.DATA, END, memoryview(content), settled=True)
     held = out.held
     out.take(2 * SHORTEST)
@@ -82,7 +82,7 @@ def test_where_no_connection_follows_nothing_that_was_written_is_kept() -> None:
 
 
 def test_frames_grow_where_they_are_taken_at_once_and_shrink_where_they_are_not() -> None:
-    pace, lengths = Pace(60.0), []
+    pace, lengths = FramePace(60.0), []
     pace.took(pace.most, 0.01)
     assert pace.most == 1 << 16  # nobody has said yet that it arrives
     pace.proven = True
@@ -97,12 +97,12 @@ def test_frames_grow_where_they_are_taken_at_once_and_shrink_where_they_are_not(
     pace.took(100, 0.0)  # a short frame says nothing
     pace.took(SHORTEST, 2.0)  # neither
     assert pace.most == SHORTEST
-    assert Pace(None).most == BLOCK  # inside a machine
+    assert FramePace(None).most == BLOCK  # inside a machine
 
 
 def test_on_a_slow_link_a_frame_arrives_well_within_the_time_in_which_something_must() -> None:
     """A link of 2,500 bytes a second that takes 300 kB at once: how long the other end waits for each frame."""
-    pace, rate, room, silence = Pace(60.0), 2500.0, 300_000.0, 60.0
+    pace, rate, room, silence = FramePace(60.0), 2500.0, 300_000.0, 60.0
     clock, buffered, sent, ends = 0.0, 0.0, 0, [0.0]
     for _ in range(500):
         size = pace.most

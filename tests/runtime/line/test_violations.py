@@ -18,7 +18,7 @@ from line_toys import QUICK, Hub, hub, run
 from atoll.core import message as M
 from atoll.runtime.line import LineLost, Stats
 from atoll.runtime.line.frames import HEADER, Kind, Violation
-from atoll.runtime.line.hello import VERSION, Hello, read_hello, write_hello
+from atoll.runtime.line.hello import VERSION, LineHello, read_hello, write_hello
 from atoll.runtime.line.pulse import Pulse
 from atoll.runtime.transport import Pipe, PipeClosed
 from atoll.runtime.transport.base import BLOCK
@@ -38,7 +38,7 @@ SAY = M.encode("x")
 async def greeted(server: Hub) -> AsyncIterator[Pipe]:
     """A connection of somebody who writes frames by hand."""
     pipe = await server.dial()()
-    await write_hello(pipe, Hello(ID))
+    await write_hello(pipe, LineHello(ID))
     await read_hello(pipe)
     yield pipe
     await pipe.close()
@@ -171,14 +171,14 @@ def test_greetings_that_are_refused(name: str, caplog: pytest.LogCaptureFixture)
 def test_a_dialler_of_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play() -> None:
         async with hub() as server:
-            real = Hello.__init__
+            real = LineHello.__init__
 
-            def older(self: Hello, line: bytes, *args: object, **more: object) -> None:
+            def older(self: LineHello, line: bytes, *args: object, **more: object) -> None:
                 real(self, line, *args, **more)  # type: ignore[arg-type]
                 if not self.refused:
                     object.__setattr__(self, "version", 0)
 
-            monkeypatch.setattr(Hello, "__init__", older)
+            monkeypatch.setattr(LineHello, "__init__", older)
             with pytest.raises(LineLost, match=f"speaks version 0 of the line, this end {VERSION}"):
                 await server.line()
 
@@ -209,7 +209,7 @@ def test_no_frames_whatever_bring_a_server_down(blocks: list[bytes], first: bool
             pipe = await server.dial()()
             try:
                 if first:
-                    await write_hello(pipe, Hello(ID))
+                    await write_hello(pipe, LineHello(ID))
                 for block in blocks:
                     await pipe.send(block)
             except PipeClosed:

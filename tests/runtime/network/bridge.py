@@ -17,12 +17,12 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from atoll.runtime.fronts.child import ORPHANED, die_with_parent
-from atoll.runtime.fronts.neighbours import Neighbours
-from atoll.runtime.fronts.relay import relay
+from atoll.runtime.daemon.child import ORPHANED, die_with_parent
+from atoll.runtime.daemon.relay import relay
 from atoll.runtime.identity import Credentials, Peer
 from atoll.runtime.line import Switchboard, dial_line, local_line
 from atoll.runtime.network.rehearsal import Rehearsal
+from atoll.runtime.site.neighbours import Neighbours
 from atoll.runtime.transport import TRANSPORTS, local_pipe
 
 LOCAL = Peer("job", "site", "here", 0, "")

@@ -11,20 +11,21 @@ from certificates import authority
 from test_split_learning import split_learning
 from worlds import soon
 
-from atoll.core.clock import run
-from atoll.core.cohort import Community
 from atoll.core.errors import MessageError, TaskError
-from atoll.core.federation import run_program
-from atoll.core.request import Request
-from atoll.core.task import task
-from atoll.core.wire import pack_request
+from atoll.core.federation.federation import run_program
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.request import Request
+from atoll.core.requests.task import task
+from atoll.core.requests.wire import pack_request
+from atoll.core.time.clock import run
+from atoll.core.time.prospect import Prospect
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.engines.inline import Inline
 from atoll.engines.link import LinkClosed
-from atoll.runtime.network.account import WORDS
-from atoll.runtime.network.direct import NeighbourLost
 from atoll.runtime.network.rehearsal import Rehearsal, site_of
+from atoll.runtime.network.talks.account import WORDS
+from atoll.runtime.network.talks.direct import NeighbourLost
 from atoll.testing import Timetable, killed_and_resumed
 from atoll.testing.conformance import ENGINE_CHECKS
 
@@ -39,7 +40,7 @@ def bridge(request, tmp_path_factory):
     made.close()
 
 
-@pytest.mark.parametrize("law", ["sessions", "deadlocks", "large_messages", "states"])
+@pytest.mark.parametrize("law", ["sessions", "deadlocks", "fates", "large_messages", "states"])
 @pytest.mark.parametrize("sites", [2, 3])
 def test_the_laws_hold(bridge, law, sites):
     ENGINE_CHECKS[law](lambda: bridge.engine(sites=sites, direct=True), 1e-12)
@@ -82,12 +83,12 @@ async def gossip(fed):
     }
     first = await fed.session(roles)
     again = await fed.session(roles)
-    return first, again, fed.bytes()
+    return first, again
 
 
-def lived(engine, program, population, cost):
+def lived(engine, program, population, cost, **more):
     async def main():
-        world = World(population, engine, cost=cost)
+        world = World(population, engine, cost=cost, **more)
         result, fed = await run_program(world, program)
         return result, fed.clock.now(), fed.bytes()
 
@@ -100,8 +101,24 @@ def test_it_equals_what_passes_through_the_server(bridge, sites):
     whole = lived(Inline(), gossip, population, Slow())
     relayed, direct = bridge.engine(sites=sites), bridge.engine(sites=sites, direct=True)
     assert lived(relayed, gossip, population, Slow()) == whole
-    assert lived(direct, gossip, population, Slow()) == whole
+    result, clock, total = lived(direct, gossip, population, Slow())
+    assert (result, clock) == whole[:2]
+    # What goes directly crosses one link; the rest goes up from one and down to another.
+    for unit in ("bytes", "messages"):
+        talk = whole[2][f"{unit}_relayed"]
+        assert total[f"{unit}_relayed"] + total[f"{unit}_between"] == talk
+        for way in ("down", "up"):
+            name = f"{unit}_{way}"
+            assert total[name] - total[f"{unit}_relayed"] == whole[2][name] - talk
+    # Encrypted or not, on whichever way: the same bytes, clock and words.
+    assert lived(bridge.engine(sites=sites), gossip, population, Slow(), sealing="real") == whole
+    assert lived(bridge.engine(sites=sites, direct=True), gossip, population, Slow(), sealing="real") == (
+        result,
+        clock,
+        total,
+    )
     said = 2 * 4 * 3 * ROUNDS
+    assert total["messages_between"] == said - direct.frames["pass"]
     # Roles are dealt to sites in turn; roles at one site speak through the server.
     together = {2: 4, 3: 2}[sites]
     assert relayed.frames["pass"] == said
@@ -196,7 +213,7 @@ async def announced():
 def role_of(role):
     return {
         "op": "role", "number": 2, "session": 5, "role": "a", "others": ["b", "c"], "start": 0.0, "direct": {"b": "site-2"},
-        "position": 0, "request": packed(role),
+        "cast": {}, "position": 0, "request": packed(role), "prospect": Prospect().packed(),
     }  # fmt: skip
 
 

@@ -10,14 +10,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from gates import Gate, asked, counted, talks, wait_in
+from gates import Gate, asked, counted, talks, wait_at, wait_in
 
-from atoll.core.clock import Clock, run
-from atoll.core.cohort import Community
-from atoll.core.errors import QuorumError, TaskError
-from atoll.core.federation import run_program
-from atoll.core.quota import Quota
-from atoll.core.task import task
+from atoll.core.errors import QuorumError, SessionError, TaskError
+from atoll.core.federation.federation import run_program
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.task import task
+from atoll.core.time.clock import Clock, run
+from atoll.core.time.quota import Quota
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.runtime.network.rehearsal import Rehearsal
@@ -292,3 +292,71 @@ def test_a_role_that_hangs_is_found_and_the_one_that_waits_for_it_is_not_blamed(
 
     with pytest.raises(TaskError, match=r"no progress for \d+ seconds \(in site site-2\)"):
         live(world(2, patience=2.0, pulse=0.05), program)
+
+
+@task
+async def outlives(island, peers):
+    """Says that it is there, and goes on without the other."""
+    island.state = "it lived"
+    await peers.send("b", "here")
+    try:
+        return await peers.recv("b")
+    except SessionError as error:
+        return error.what
+
+
+@task
+async def dies_or_waits(island, peers, gate):
+    """Ends its whole process once it has heard, if nothing holds it up there."""
+    island.state = "it wrote"
+    await peers.recv("a")
+    if gate is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    await asyncio.to_thread(wait_at, gate, island.name)
+
+
+@task
+def state_of(island, message):
+    return island.state
+
+
+@pytest.mark.parametrize("quorum", [1, None])
+def test_a_site_that_dies_in_a_session_is_a_role_lost(quorum):
+    async def program(fed):
+        roles = {"a": ("client-0", outlives), "b": ("client-1", dies_or_waits.with_args(gate=None))}
+        try:
+            told = await fed.session(roles, quorum=quorum)
+        except SessionError as error:
+            told = str(error)
+        return told, await fed.ask("client-0", state_of), fed.meter.crashed
+
+    told, state, crashed = live(world(2, on_lost="drop"), program)
+    if quorum:
+        assert (told, state) == ({"a": "role 'b' was lost, and will not send what role 'a' waits for"}, "it lived")
+    else:
+        assert told.startswith("role 'b' at client-1 was lost when it had sent 0 messages (in main/")
+        assert state is None
+    assert crashed == 1
+
+
+def test_a_deadline_ends_a_session_whose_role_hangs(tmp_path):
+    gate = Gate(tmp_path / "gate", "client-1")
+
+    async def program(fed):
+        roles = {"a": ("client-0", outlives), "b": ("client-1", dies_or_waits.with_args(gate=gate.path))}
+        with pytest.raises(SessionError, match=r"'a' at client-0 did not end in time; role 'b'.* within 1.5 s"):
+            await fed.session(roles, deadline=1.5)
+        gate.open("client-1")
+        again = await fed.session({**roles, "b": ("client-1", answers)}, deadline=300.0)
+        states = (await fed.ask_all(fed.parties, state_of)).values
+        return again["a"], states, fed.meter.parties()[1]["called_off"].tolist()
+
+    assert live(world(2), program) == ("yes", ["it lived", "answered"], [1, 1])
+
+
+@task
+async def answers(island, peers):
+    assert island.state is None
+    island.state = "answered"
+    await peers.recv("a")
+    await peers.send("a", "yes")

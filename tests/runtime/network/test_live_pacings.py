@@ -12,14 +12,14 @@ from gates import Gate, wait_at
 
 import atoll
 from atoll.core import message as M
-from atoll.core.clock import Clock, run
 from atoll.core.errors import ConfigError
-from atoll.core.federation import run_program
-from atoll.core.party import Roster
+from atoll.core.federation.federation import run_program
+from atoll.core.requests.party import Roster
+from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.learn.idle import IdleIslands, IdleLearner, IdleModel
 from atoll.learn.pacing import SAFA, FedAsync, FedBuff, HybridFL, Tiered
-from atoll.learn.pacing.slack import ChanceConstrained, UncensoredOnly
+from atoll.learn.pacing.regions.slack import ChanceConstrained, UncensoredOnly
 from atoll.learn.selection import CFCFM
 from atoll.learn.topology import Hierarchical, Star
 from atoll.runtime.network.rehearsal import Rehearsal
@@ -28,7 +28,7 @@ IDLE = IdleIslands([3, 4, 5])
 
 
 @dataclass(frozen=True)
-class Held(IdleModel):
+class WaitingReplies(IdleModel):
     """An idle model at whose clients a gate stands."""
 
     gate: str = ""
@@ -82,7 +82,7 @@ def test_safa_between_real_parties_ends_where_its_simulation_does():
 def test_safa_tells_the_slow_from_the_lost(tmp_path):
     """Client 2 is late in the first round, counts in the second, and is lost from the third on."""
     gate = Gate(tmp_path / "gate", "client-2")
-    job, data = training(SAFA(), model=Held(gate=gate.path), selection=CFCFM(2 / 3))
+    job, data = training(SAFA(), model=WaitingReplies(gate=gate.path), selection=CFCFM(2 / 3))
     found = live(job, data, {1: lambda _: gate.open("client-2"), 2: killed(2)}, on_lost="drop")
     rows, devices = found.history, found.devices
     names = ("picked", "undrafted", "crashed", "late", "silent", "wasted")
@@ -138,7 +138,7 @@ def test_hybridfl_between_real_parties_counts_what_it_sees(tmp_path):
     pacing = HybridFL(slack=UncensoredOnly(initial=0.5))
     job, data = training(
         pacing,
-        model=Held(gate=gate.path),
+        model=WaitingReplies(gate=gate.path),
         selection=atoll.Uniform(2),
         topology=Hierarchical(groups=[[0, 1], [2]]),
         rounds=2,

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.core import message as M
-from atoll.core.aggregate import Mean, Parts, Sum, Vote, merge_totals
-from atoll.core.request import Folded
-from atoll.core.wire import pack_folded
+from atoll.core.algebra.aggregate import Mean, Parts, Sum, Vote, merge_totals
+from atoll.core.requests.request import PartialSum
+from atoll.core.requests.wire import pack_folded
 from atoll.runtime.network.running import Running
 
 
 def frame(position, aggregates):
     totals = {name: aggregate.total() for name, aggregate in aggregates.items()}
     one = np.array([position])
-    return {"op": "folded", "party": position, "folded": pack_folded(Folded(totals, one, one * 8))}
+    return {"op": "folded", "party": position, "folded": pack_folded(PartialSum(totals, one, one * 8))}
 
 
 def replies(seed, clients, dtype):

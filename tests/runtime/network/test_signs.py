@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
-from atoll.core.clock import run
-from atoll.core.host import Host
-from atoll.core.session import LocalPeers
+from atoll.core.execution.host import Host
+from atoll.core.federation.session import LocalPeers
+from atoll.core.sealing import VirtualSealing
+from atoll.core.time.clock import run
 from atoll.engines.actors import Actors
 from atoll.engines.link import LinkClosed
 from atoll.runtime.effort import Effort
-from atoll.runtime.network.resident import Resident
 from atoll.runtime.network.signs import Signs
+from atoll.runtime.network.site_engine import SiteEngine
 
 
 class Ordered:
@@ -43,7 +45,7 @@ def test_a_site_of_which_nothing_is_awaited_says_nothing() -> None:
 
     async def play() -> list[int]:
         link = Ordered()
-        serving = asyncio.create_task(Resident(link, Host(None), {}).serve())  # type: ignore[arg-type]
+        serving = asyncio.create_task(SiteEngine(link, Host(SimpleNamespace(sealing=VirtualSealing())), {}).serve())  # type: ignore[arg-type]
         counts = []
         for order in (None, {"op": "drop", "slot": "main"}, {"op": "launch", "request": {}, "body": True}):
             if order is not None:

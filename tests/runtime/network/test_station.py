@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 from atoll.engines.link import LinkClosed
-from atoll.runtime.network.station import Station
+from atoll.runtime.network.site_link import SiteLink
 
 
 class Words(dict[str, Any]):
@@ -39,7 +39,7 @@ def test_a_station_that_waits_holds_neither_what_came_nor_what_was_sent() -> Non
         came, gone = weakref.ref(reply), weakref.ref(order)
         heard: list[str] = []
         link = Link(reply)
-        station = Station("north", link, lambda _, frame: heard.append(frame["op"]), lambda *_: None)
+        station = SiteLink("north", link, lambda _, frame: heard.append(frame["op"]), lambda *_: None)
         station.post(order)
         del reply, order
         while not (heard and link.taken):

@@ -49,7 +49,7 @@ def test_another_kits_key_does_not_fit(kits: Path) -> None:
 def test_a_wrong_setting_is_named(kits: Path) -> None:
     path = kits / "north" / "kit.yaml"
     path.write_text(path.read_text().replace("transport:", "transprt:"))
-    with pytest.raises(ConfigError, match=r"transprt='grpc' is not a setting. Did you mean 'transport'"):
+    with pytest.raises(ConfigError, match=r"transprt='tcp' is not a setting. Did you mean 'transport'"):
         Kit.read(kits / "north")
 
 

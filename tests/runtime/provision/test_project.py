@@ -64,5 +64,5 @@ def test_addresses_are_written_in_one_way(tree: dict[str, Any], loaded: Load) ->
 
 def test_the_defaults(loaded: Load) -> None:
     found = loaded({"project": "p", "servers": [SERVER]})
-    assert (found.transport, found.servers[0].port, found.validity.kits, found.validity.ca) == ("grpc", 8443, 365, 3650)
+    assert (found.transport, found.servers[0].port, found.validity.kits, found.validity.ca) == ("tcp", 8443, 365, 3650)
     assert found.parties() == {"server": ("server", "server")}

@@ -113,7 +113,7 @@ def test_a_site_added_later_touches_nobody_else(
     assert again.made == ["west"]
     changed = {path for path in after if after[path] != before.get(path)}
     new = [path for path in changed if not path.startswith("ca/")]
-    own = [f"west/{f}" for f in ("README.txt", "ca.pem", "certificate.pem", "key.pem", "kit.yaml")]
+    own = [f"west/{f}" for f in ("README.txt", "ca.pem", "certificate.pem", "key.pem", "kit.yaml", "revoked.crl")]
     assert sorted(new) == ["server/project-sites.txt", *own]  # the server alone learns of it
     assert after["server/project-sites.txt"] == b"north\nsouth\nwest\n"
     assert again.notes == ["copy project-sites.txt from the kit of server to the running server: it is read at once"]

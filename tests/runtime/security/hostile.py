@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from atoll.runtime.fronts.admin import Admin
-from atoll.runtime.fronts.server import Server
-from atoll.runtime.fronts.site import Site
-from atoll.runtime.jobs.amounts import Resources
+from atoll.runtime.client.admin import Admin
 from atoll.runtime.line import Backoff, Channel, Line, Settings, dial_line
 from atoll.runtime.provision import Kit
+from atoll.runtime.scheduling.amounts import Resources
+from atoll.runtime.server.server import Server
+from atoll.runtime.site.site import Site
 from atoll.runtime.transport import Pipe, transport
-from atoll.runtime.work.sitedata import site_spec
+from atoll.runtime.worker.sitedata import site_spec
 
 QUICK = Settings(heartbeat=None, patience=10.0)
 Kits = Callable[[str], Kit]
@@ -96,11 +96,12 @@ def kit_over(kit: Kit, carrier: str) -> Kit:
 
 
 @contextlib.asynccontextmanager
-async def good_site(kit: Kit, address: str, folder: Path) -> AsyncIterator[Site]:
-    """A site's front."""
+async def good_site(kit: Kit, address: str, folder: Path, policy: str = "") -> AsyncIterator[Site]:
+    """A site's front; ``policy`` is what stands in its settings."""
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "rows.npz", x=np.ones((5, 4)), y=np.arange(5) % 2)
-    spec = site_spec(str(folder / "rows.npz"))
+    (folder / "site.yaml").write_text(f"path: rows.npz\n{policy}", encoding="utf-8")
+    spec = site_spec(str(folder / "site.yaml"))
     made = Site(kit, spec, folder / "site", Resources(cpus=8.0, memory=1 << 40), server=address)
     connected = asyncio.Event()
     serving = asyncio.create_task(made.serve(lambda server: connected.set()))

@@ -15,14 +15,15 @@ import pytest
 from certificates import authority
 from line_toys import hub
 
-from atoll.core.aggregate import Parts, Sum
-from atoll.core.clock import Clock, run
-from atoll.core.cohort import Community
+from atoll.core.algebra.aggregate import Parts, Sum
 from atoll.core.errors import MessageError, TaskError
-from atoll.core.federation import run_program
-from atoll.core.request import Folded, Ran, Reply
-from atoll.core.task import task
-from atoll.core.wire import pack_error, pack_folded, pack_ran
+from atoll.core.federation.federation import run_program
+from atoll.core.message import ArraySpec, ScalarSpec
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.request import PartialSum, Reply, TaskResult
+from atoll.core.requests.task import TaskSchema, task
+from atoll.core.requests.wire import pack_error, pack_folded, pack_ran
+from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.runtime.line import Channel, Settings
 from atoll.runtime.network import Network
@@ -36,6 +37,18 @@ Script = Callable[[dict[str, Any], int], Frames]
 @task
 def step(island: Any, message: Any) -> Any:
     """Never runs: the scripts answer."""
+    raise NotImplementedError
+
+
+@task(schema=TaskSchema({"n": ScalarSpec(int)}, {"x": Sum(ArraySpec("float64", (3,)))}))
+def declared(island: Any, message: Any) -> Any:
+    """Never runs; the request says what a reply is like."""
+    raise NotImplementedError
+
+
+@task(schema=TaskSchema(reply=ScalarSpec(float)))
+def number(island: Any, message: Any) -> Any:
+    """Never runs; the reply is a number."""
     raise NotImplementedError
 
 
@@ -56,7 +69,7 @@ def folded(order: dict[str, Any], position: int, value: Any = None, **changes: A
     """A summand of ones, with some of its fields changed on the way."""
     one = np.array([position])
     totals = {"x": Sum(np.ones(3) if value is None else value).total()}
-    return frame("folded", order, position, folded=pack_folded(Folded(totals, one, one * 0 + 24)) | changes)
+    return frame("folded", order, position, folded=pack_folded(PartialSum(totals, one, one * 0 + 24)) | changes)
 
 
 def total(order: dict[str, Any], position: int, **changes: Any) -> dict[str, Any]:
@@ -66,9 +79,13 @@ def total(order: dict[str, Any], position: int, **changes: Any) -> dict[str, Any
     return made
 
 
+def role_ran(**changes: Any) -> Any:
+    return pack_ran(TaskResult(Reply(1, 5.0, nbytes=8))) | changes
+
+
 def ran(order: dict[str, Any], position: int, **changes: Any) -> dict[str, Any]:
     """A reply by itself."""
-    return frame("ran", order, position, ran=pack_ran(Ran(Reply(position, 5.0, nbytes=8))) | changes)
+    return frame("ran", order, position, ran=pack_ran(TaskResult(Reply(position, 5.0, nbytes=8))) | changes)
 
 
 def honest(order: dict[str, Any], position: int) -> Frames:
@@ -101,6 +118,11 @@ def _said(order: dict[str, Any], script: Script, numbers: list[int]) -> Frames:
     if order["op"] == "stop":
         stopped = pack_error(TaskError("stopped"))
         return [{"op": "answer", "number": number, "error": stopped} for number in numbers]
+    if order["op"] == "meet":
+        said = script(order, -1)
+        return said or [{"op": "answer", "number": order["number"], "neighbours": [], "keys": {}}]
+    if order["op"] == "publish":
+        return [{"op": "answer", "number": order["number"], "names": []}]
     return script(order, -1) if "number" in order else []
 
 
@@ -164,7 +186,7 @@ def deep(order: dict[str, Any], position: int) -> Frames:
 
 def parts(order: dict[str, Any], position: int, **fields: Any) -> dict[str, Any]:
     one = np.array([position])
-    packed: Any = pack_folded(Folded({"x": Parts(np.ones(3)).total()}, one, one))
+    packed: Any = pack_folded(PartialSum({"x": Parts(np.ones(3)).total()}, one, one))
     packed["totals"]["x"]["value"][0] |= fields
     return frame("folded", order, position, folded=packed)
 
@@ -197,7 +219,7 @@ BAD_SUMS: dict[str, tuple[Script, str]] = {
     "another one rejected": (lambda o, p: [folded(o, p, rejected=[[0, "bad"]])], "says of party"),
     "another one's error": (lambda o, p: [folded(o, p, errors=[[0, pack_error(TaskError("no"))]])], "says of party"),
     "private states": (
-        lambda o, p: [folded(o, p, states={"singles": [[0, {"w": 1}]], "blocks": []})],
+        lambda o, p: [folded(o, p, left={"main": {"singles": [[0, {"w": 1}]], "blocks": []}})],
         "or private states",
     ),
     "not a number": (lambda o, p: [folded(o, p, np.array([1.0, math.nan, 1.0]))], "'x' is not finite"),
@@ -211,15 +233,15 @@ BAD_SUMS: dict[str, tuple[Script, str]] = {
     "a tree for an array": (lambda o, p: [folded(o, p, {"w": np.ones(3)})], "'x' is a dict of 1, where"),
     "a deep tree": (deep, "'x' is a list of 1, where"),
     "complex numbers": (lambda o, p: [folded(o, p, np.ones(3, complex))], "of complex128, where"),
-    "another aggregate": (lambda o, p: [total(o, p, kind="vote")], "'x' is a vote, where"),
+    "another aggregate": (lambda o, p: [total(o, p, kind="vote")], "'x' is a vote .update., where"),
     "an unknown aggregate": (lambda o, p: [total(o, p, kind="all")], "a total of kind 'all'"),
     "many replies in one": (lambda o, p: [total(o, p, n=1000)], "of 1000 replies"),
     "a replies' number that is none": (lambda o, p: [total(o, p, n=math.nan)], "of nan replies"),
     "a weight not a number": (lambda o, p: [total(o, p, weight=math.nan)], "has the weight nan"),
     "an infinite weight": (lambda o, p: [total(o, p, weight=math.inf)], "has the weight inf"),
     "an array for a weight": (lambda o, p: [total(o, p, weight=np.ones(3))], "has the weight an array"),
-    "a measurement, and then not": (lambda o, p: [total(o, p, metric=True)], "'x' is a sum, where"),
-    "single replies for a sum": (lambda o, p: [parts(o, p)], "'x' is a parts, where"),
+    "a measurement, and then not": (lambda o, p: [total(o, p, role="metric")], "'x' is a sum .metric., where"),
+    "single replies for a sum": (lambda o, p: [parts(o, p)], "'x' is a parts .update., where"),
     "a part of another": (lambda o, p: [parts(o, p, sender=0)], "signed by 0"),
     "events that are none": (changed(events=None), "'events' is None"),
     "events of another's": (
@@ -270,6 +292,44 @@ def test_the_first_in_the_cohort_is_looked_at_as_closely() -> None:
         assert play(turned, lambda o, p, bad=bad: [folded(o, p, bad)], "drop") == ([1.0] * 3, 1)
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.ones(4), r"found shape \(4\), expected shape \(3\), in reply/x"),
+        (np.ones(3, "f4"), "found an array of float32, expected an array of float64"),
+        ({"w": np.ones(3)}, "found a dict, expected an array of float64"),
+    ],
+)
+def test_the_request_sets_the_form_and_not_the_first_reply(value: Any, words: str) -> None:
+    """South answers first in the cohort: without a schema its form would be everybody's, and north would be the one to go."""
+
+    async def turned(fed: Any) -> Any:
+        got = await fed.sum(fed.parties[::-1], declared, {"n": 1})
+        return got["x"].tolist(), got.senders.names
+
+    def script(order: dict[str, Any], position: int) -> Frames:
+        return [folded(order, position, value)]
+
+    with pytest.raises(TaskError, match=words) as found:
+        play(turned, script)
+    assert "site south" in str(found.value)
+    assert play(turned, script, "drop") == ([1.0] * 3, ["client-0"])
+
+
+def test_a_single_reply_that_is_not_what_the_task_declares_names_its_site() -> None:
+    async def numbers(fed: Any) -> Any:
+        got = await fed.ask_all(fed.parties, number, quorum=1)
+        return got.values, got.senders.names
+
+    def script(order: dict[str, Any], position: int) -> Frames:
+        return [frame("ran", order, position, ran=pack_ran(TaskResult(Reply(position, "five", nbytes=8))))]
+
+    with pytest.raises(TaskError, match="found a str, expected a float") as found:
+        play(numbers, script)
+    assert "site south" in str(found.value)
+    assert play(numbers, script, "drop") == ([5.0], ["client-0"])
+
+
 def test_real_numbers_of_any_width_go_together_as_in_a_simulation() -> None:
     assert play(summed, lambda o, p: [folded(o, p, np.ones(3, np.float32))]) == ([2.0] * 3, 2, [])
 
@@ -310,13 +370,15 @@ def test_a_long_array_is_looked_at_to_its_end() -> None:
 BAD_REPLIES: dict[str, tuple[dict[str, Any], str]] = {
     "another's reply": ({"party": 0}, "said to be that of 0"),
     "nobody's reply": ({"party": None}, "said to be that of None"),
-    "a size below zero": ({"nbytes": -1}, "sizes of -1"),
+    "a size below zero": ({"nbytes": -1}, "a size of -1"),
     "an aggregate of an unknown kind": ({"value": {"aggregates": {"x": {"kind": "all"}}}}, "KeyError"),
     "no value": ({"value": None}, "TypeError"),
-    "a private state": ({"state": {"w": 1.0}, "changed": True}, "a private state, which never leaves"),
-    "what stages remember": ({"memory": {"w": 1.0}}, "a private state, which never leaves"),
+    "a private state": ({"left": {"main": {"w": 1.0}}}, "a private state, which never leaves"),
+    "what stages remember": ({"left": {"main//train/": {"w": 1.0}}}, "a private state, which never leaves"),
     "a time that never comes": ({"time": math.inf}, "a time of inf"),
-    "envelopes of another form": ({"mail": [1, 2]}, "notes or envelopes"),
+    "letters of another form": ({"mail": [1, 2]}, "AttributeError"),
+    "a letter that is none": ({"mail": {"south/1": {"from": "south"}}}, "a dict that is no letter"),
+    "notes of another form": ({"notes": 5}, "notes of another form"),
     "an error that is none": ({"error": 5}, "TypeError"),
 }
 
@@ -360,6 +422,12 @@ def test_names_of_segments_that_are_none(names: Any) -> None:
         ({"op": "waits", "role": "b", "for": 5}, "TypeError"),
         ({"op": "waits", "role": ["b"], "for": []}, "'role' is a list"),
         ({"op": "answer", "ran": None, "events": []}, "TypeError"),
+        ({"op": "answer", "ran": role_ran(ending="lost"), "events": []}, "a role that ended 'lost' gives a result"),
+        ({"op": "answer", "ran": role_ran(ending="well"), "events": []}, "a role that ended 'well'"),
+        (
+            {"op": "answer", "ran": role_ran(error=pack_error(TaskError("no"))), "events": []},
+            "ended '' gives no result",
+        ),
         ({"op": "answer", "events": []}, "KeyError: 'ran'"),
         ({"op": "answer", "error": 5}, "TypeError"),
     ],
@@ -372,6 +440,28 @@ def test_a_role_that_speaks_for_another_or_makes_no_sense(said: dict[str, Any], 
         if order["op"] != "role":
             return []
         return [said | ({"number": order["number"]} if said["op"] == "answer" else {"session": order["session"]})]
+
+    with pytest.raises(TaskError, match=words) as found:
+        play(conversation, script)
+    assert found.value.where == "site south"
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (None, "must hold those of its own roles"),
+        ({"a": {"b": bytes(32)}}, "must hold those of its own roles"),
+        ({"b": {}}, "the keys of role 'b' must be one for each other role"),
+        ({"b": {"a": bytes(31)}}, "a key of role 'b' is none"),
+        ({"b": {"a": "no bytes"}}, "a key of role 'b' is none"),
+    ],
+)
+def test_keys_of_a_session_that_are_none_or_of_others(keys: Any, words: str) -> None:
+    async def conversation(fed: Any) -> Any:
+        return await fed.session({"a": ("client-0", talk), "b": ("client-1", talk)})
+
+    def script(order: dict[str, Any], position: int) -> Frames:
+        return [{"op": "answer", "number": order["number"], "neighbours": [], "keys": keys}]
 
     with pytest.raises(TaskError, match=words) as found:
         play(conversation, script)

@@ -22,7 +22,7 @@ from atoll.core.errors import JobError, PolicyError
 from atoll.engines.link import LinkClosed
 from atoll.runtime.identity import peer_of
 from atoll.runtime.line import Channel, Line
-from atoll.runtime.line.hello import Hello, read_hello, write_hello
+from atoll.runtime.line.hello import LineHello, read_hello, write_hello
 from atoll.runtime.transport import Pipe, PipeClosed, transport
 
 Log = pytest.LogCaptureFixture
@@ -196,13 +196,13 @@ def test_one_person_cannot_hold_lines_without_end(kit: Kits, tmp_path: Path, mon
         async with besieged(kit, tmp_path) as siege:
             for _ in range(9):
                 pipe = await siege.pipe("vera")
-                await write_hello(pipe, Hello(np.random.default_rng(_).bytes(16)))
+                await write_hello(pipe, LineHello(np.random.default_rng(_).bytes(16)))
                 await read_hello(pipe)
                 await pipe.close()
             assert await siege.serves() == []
             pipes = [await siege.pipe("vera") for _ in range(7)]
             for number, pipe in enumerate(pipes):
-                await write_hello(pipe, Hello(np.random.default_rng(100 + number).bytes(16)))
+                await write_hello(pipe, LineHello(np.random.default_rng(100 + number).bytes(16)))
             refused = [words for pipe in pipes if (words := (await read_hello(pipe)).refused)]
             assert len(refused) == 2  # whichever were heard last
             assert all("has 5 lines, and no more are kept" in words for words in refused)
@@ -311,7 +311,7 @@ def test_a_flood_of_channels_ends_its_connection_only(kit: Kits, tmp_path: Path,
             from atoll.runtime.line.frames import HEADER, Kind
 
             pipe = await siege.pipe("south")
-            await write_hello(pipe, Hello(bytes(16)))
+            await write_hello(pipe, LineHello(bytes(16)))
             await read_hello(pipe)
             with contextlib.suppress(PipeClosed):
                 for number in range(1, 6000, 2):
@@ -336,7 +336,7 @@ def test_who_connects_and_says_nothing_is_not_waited_for(
     carrier: str, kit: Kits, tmp_path: Path, caplog: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred of them, at the three places where one can stop talking: before the handshake, after it, and after the greeting."""
-    import atoll.runtime.fronts.server as module
+    import atoll.runtime.server.server as module
     from atoll.runtime.line import Settings
 
     monkeypatch.setattr(module, "Settings", lambda **kept: Settings(**kept, greeting=0.3))
@@ -347,7 +347,7 @@ def test_who_connects_and_says_nothing_is_not_waited_for(
             silent = [await asyncio.open_connection(host, int(port)) for _ in range(60)]
             pipes = [await siege.pipe("south") for _ in range(20)]
             dumb = await siege.pipe("vera")
-            await write_hello(dumb, Hello(bytes(range(16))))
+            await write_hello(dumb, LineHello(bytes(range(16))))
             async with good_site(siege.kit("north"), siege.address, tmp_path / "north"):
                 assert await siege.serves() == []
                 await asyncio.gather(*map(gone, pipes))
@@ -438,11 +438,11 @@ def test_what_is_altered_on_the_wire_cuts_the_connection_and_loses_nothing(kit: 
 
 def test_a_site_cannot_write_into_the_log_of_a_job_that_is_not_its_own(kit: Kits, tmp_path: Path) -> None:
     async def body() -> None:
-        from atoll.runtime.jobs.records import Submission
+        from atoll.runtime.store.records import Submission
 
         async with besieged(kit, tmp_path) as siege:
             store = siege.server._store
-            spec = {"name": "a", "program": "m:f", "sites": ["north"]}
+            spec = {"name": "a", "job": "program", "program": "m:f", "sites": ["north"]}
             made = Submission(name="a", submitter="anna", org="u", spec=spec, token="t", bundle="")
             job = store.submit(made, now=0.0, who="anna").id
             line, _ = await control(

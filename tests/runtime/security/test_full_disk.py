@@ -13,9 +13,9 @@ from hostile import Besieged, Kits, besieged, good_site, played
 from waiting import until
 
 from atoll.core.errors import JobError
-from atoll.runtime.fronts import guard
-from atoll.runtime.jobs.records import Event
 from atoll.runtime.provision import Kit, ProjectConfig, provision
+from atoll.runtime.server import guard
+from atoll.runtime.store.records import Event
 
 Log = pytest.LogCaptureFixture
 

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import logging
 import re
 import stat
+import zipfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from forging import forged
+from forging import META, any_archive, forged
 from forging import opened as members_of
 from hostile import Besieged, Kits, besieged, good_site, kit_over, played
 from waiting import until
 
 from atoll.core.errors import JobError
 from atoll.core.message import encode
-from atoll.core.wire import unpack_error
+from atoll.core.requests.wire import unpack_error
 from atoll.engines.link import LinkClosed
 from atoll.runs import yaml
-from atoll.runtime.jobs.archive import write_archive
-from atoll.runtime.jobs.bundle import make_bundle
-from atoll.runtime.jobs.manifest import File, Manifest
+from atoll.runtime.bundles.bundle import make_bundle
+from atoll.runtime.bundles.manifest import File, Manifest
+from atoll.runtime.bundles.signing import sign
 from atoll.runtime.line import Channel, Line, Settings, Switchboard
 from atoll.runtime.provision import Kit
 from atoll.runtime.transport import transport
 
-JOB = yaml.dump({"name": "evil", "program": "evil:run", "source": "source", "sites": ["north"]}).encode()
+JOB = yaml.dump(
+    {"name": "evil", "job": "program", "program": "evil:run", "source": "source", "sites": ["north"]}
+).encode()
 CODE = b"open('OWNED', 'w').close()\nasync def run(fed): pass\n"
 Log = pytest.LogCaptureFixture
 GOOD = [("job.yaml", JOB), ("source/evil.py", CODE)]
@@ -50,19 +54,26 @@ def altered(bundle: bytes) -> bytes:
     files["source/evil.py"] = CODE + b"# and more\n"
     manifest = Manifest.of([(name, content) for name, content in files.items() if not name.startswith(".atoll")])
     files[".atoll/manifest.json"] = manifest.text()
-    return write_archive(files.items())
+    return any_archive(files.items())
 
 
 def swapped(bundle: bytes) -> bytes:
     """The signed manifest, and another file."""
-    return write_archive(
+    return any_archive(
         [(n, CODE.replace(b"OWNED", b"owned") if n.endswith("evil.py") else c) for n, c in members_of(bundle)]
     )
 
 
 def bomb(kit: Kit) -> bytes:
-    """Well signed: 300 MiB of nothing in five files."""
-    return forged([("job.yaml", JOB), *((f"source/{i}.bin", bytes(60 << 20)) for i in range(5))], kit.credentials())
+    """Well signed, and then packed: a file of 300 MiB of nothing in 300 KiB."""
+    content = bytes(300 << 20)
+    text = Manifest((File.of("job.yaml", JOB), File.of("source/z.bin", content))).text()
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        head = zip(META, (text, sign(text, kit.credentials()), kit.credentials().certificate), strict=True)
+        for name, part in (*head, ("job.yaml", JOB), ("source/z.bin", content)):
+            archive.writestr(name, part)
+    return made.getvalue()
 
 
 def large(kit: Kit) -> bytes:
@@ -88,9 +99,9 @@ def bad_bundles(kit: Kits) -> dict[str, tuple[bytes, str]]:
     other = yaml.dump({"name": "evil", "model": "evil", "nonsense": 1}).encode()
     mine = by(anna)
     return {
-        "nothing": (b"", "is not the directory of its 0 files"),
-        "noise": (np.random.default_rng(0).bytes(5000), "is not the directory"),
-        "cut short": (good[:-40], "is not the directory|ends inside"),
+        "nothing": (b"", "it is no archive"),
+        "noise": (np.random.default_rng(0).bytes(5000), "it is no archive"),
+        "cut short": (good[:-40], "it is no archive"),
         "one bit": (good[:-900] + bytes([good[-900] ^ 1]) + good[-899:], r"\w"),
         "altered, manifest and all": (altered(good), "the signature is not that of admin 'anna'"),
         "altered below the manifest": (swapped(good), "is not the file that was signed"),
@@ -105,8 +116,8 @@ def bad_bundles(kit: Kits) -> dict[str, tuple[bytes, str]]:
         "of another system": (mine("source\\..\\evil.py"), "is not allowed"),
         "a device": (mine("source/aux.py"), "some systems take it for something else"),
         "hidden": (mine("source/.ssh/authorized_keys"), "hidden files"),
-        "twice": (forged([*GOOD, ("source/evil.py", CODE)], anna.credentials()), "it is there already|out of order"),
-        "a bomb": (bomb(anna), "and 268435456 are allowed"),
+        "twice": (forged([*GOOD, ("source/evil.py", CODE)], anna.credentials()), "it is there already|out of order|stands twice"),
+        "a bomb": (bomb(anna), "compressed, or overlap"),
         "a large file": (large(anna), "and 67108864 are allowed"),
         "a header that lies": (liar(anna), r"\w"),
         "a job that is none": (forged([("job.yaml", b"\xff\xfe")], anna.credentials()), "not text in UTF-8"),
@@ -261,7 +272,9 @@ def test_a_site_runs_nothing_that_no_admin_has_signed(
                 ):
                     continue  # of an admin, and so theirs to answer for; what cannot be read fails in the job's own process
                 attempts += 1
-                await server.says(offer, {"op": "deploy", "job": "1", "attempt": attempts, "bundle": bundle})
+                await server.says(
+                    offer, {"op": "deploy", "job": "1", "attempt": attempts, "bundle": bundle, "revoked": b""}
+                )
                 assert (await server.hears("offered"))["ok"] is True, name
                 ended = await server.hears("exited")
                 assert ended["code"] is None
@@ -270,7 +283,7 @@ def test_a_site_runs_nothing_that_no_admin_has_signed(
             assert not any(frame["op"] == "deployed" for frame in server.said)
             # What was not reserved is not begun, however well it is signed.
             good = forged(GOOD, kit("ours/anna").credentials())
-            await server.says({"op": "deploy", "job": "2", "attempt": 1, "bundle": good})
+            await server.says({"op": "deploy", "job": "2", "attempt": 1, "bundle": good, "revoked": b""})
             assert "nothing is reserved" in (await server.hears("exited"))["error"]["what"]
             # Channels that nobody has asked for are closed.
             assert server.line is not None
@@ -291,7 +304,7 @@ def test_a_site_runs_a_signing_once(kit: Kits, tmp_path: Path, monkeypatch: pyte
     async def none(*_: Any, **__: Any) -> Any:
         raise JobError("it would have begun", where="site", remedy="a test")
 
-    monkeypatch.setattr("atoll.runtime.fronts.posting.launch", none)
+    monkeypatch.setattr("atoll.runtime.site.attempt.launch", none)
     credentials = kit("ours/anna").credentials()
     first, second = (make_bundle(b"name: a\n", None, credentials) for _ in range(2))
     begins = "it would have begun"
@@ -313,7 +326,9 @@ def test_a_site_runs_a_signing_once(kit: Kits, tmp_path: Path, monkeypatch: pyte
                 if (job, attempt) == ("1", 4):
                     await server.says({"op": "stop", "job": "1", "attempt": 2, "end": True})
                 offer = {"op": "offer", "job": job, "resources": {"cpus": 1.0}, "ticket": 3}
-                await server.says(offer, {"op": "deploy", "job": job, "attempt": attempt, "bundle": bundle})
+                await server.says(
+                    offer, {"op": "deploy", "job": job, "attempt": attempt, "bundle": bundle, "revoked": b""}
+                )
                 assert (await server.hears("offered"))["ok"] is True
                 ended = await server.hears("exited")
                 assert words in ended["error"]["what"], (job, attempt)
@@ -358,7 +373,7 @@ async def run(fed, gate=""):
 def write(folder: Path, **settings: Any) -> Path:
     (folder / "code").mkdir(parents=True)
     (folder / "code" / "walking.py").write_text(PROGRAM, encoding="utf-8")
-    tree = {"source": "code", "program": "walking:run", "resources": {"cpus": 1.0}, **settings}
+    tree = {"source": "code", "job": "program", "program": "walking:run", "resources": {"cpus": 1.0}, **settings}
     (folder / "job.yaml").write_text(yaml.dump(tree), encoding="utf-8")
     return folder
 

@@ -10,7 +10,8 @@ import pytest
 from test_engine import honest, play, step
 
 from atoll.engines.link import LinkClosed
-from atoll.runtime.network import Network, station
+from atoll.runtime.network import Network
+from atoll.runtime.network import site_link as station
 
 SOUTH = 1  # the position of the party whose site is silent
 

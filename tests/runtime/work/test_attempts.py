@@ -10,13 +10,13 @@ import pytest
 from work_toys import held, joined, sites_of
 
 import atoll.data
-from atoll.core.clock import run
 from atoll.core.errors import AtollError, CheckpointError, DataError, JobError, MessageError, QuorumError, TaskError
+from atoll.core.time.clock import run
 from atoll.data import Dataset
 from atoll.runs import RunFolder
 from atoll.runtime.jobs.spec import parse_job
-from atoll.runtime.work.at_server import run_job
-from atoll.runtime.work.at_site import serve_job
+from atoll.runtime.worker.at_server import run_job
+from atoll.runtime.worker.at_site import serve_job
 
 JOB: dict[str, Any] = {
     "model": {"name": "mlp", "features": 64, "outputs": 10, "hidden": [8]},

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 import atoll
 import atoll.data
 from atoll.core import message as M
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, DataError, MessageError, PolicyError
-from atoll.core.rng import Rng
 from atoll.data import Dataset, Islands
-from atoll.runtime.work import Card, RemoteIslands, card_of, merge_cards
-from atoll.runtime.work.agreement import lone_classes, recoded
-from atoll.runtime.work.cards import Column
-from atoll.runtime.work.remote import example_rows
+from atoll.runtime.worker import Card, RemoteIslands, card_of, merge_cards
+from atoll.runtime.worker.agreement import lone_classes, recoded
+from atoll.runtime.worker.cards import Column
+from atoll.runtime.worker.remote import example_rows
 
 X, Y = Column("float32", (3,)), Column("int64")
 

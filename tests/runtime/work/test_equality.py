@@ -11,11 +11,10 @@ from work_toys import held, islands_of, sites_of
 
 import atoll
 import atoll.data
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
 from atoll.data import Dataset, Islands
 from atoll.runs import RunFolder, read_model
 from atoll.runtime.jobs.spec import parse_job
-from atoll.runtime.work.programs import training_of
 
 FEDAVG = {"name": "FedAvg", "lr": 0.1, "epochs": 1, "batch_size": 16}
 MLP = {"name": "mlp", "features": 64, "outputs": 10, "hidden": [16]}
@@ -45,7 +44,7 @@ def test_a_job_between_sites_equals_the_simulation(name: str, parts: dict[str, D
     job = {"rounds": 3, "seed": 7, "data": {"test": "digits"}, **JOBS[name]}
     result = held(job, sites_of(parts), tmp_path)
     config = parse_job(job)
-    simulated = atoll.simulate(training_of(config), islands_of(parts, config.test_set()), engine="inline", seed=7)
+    simulated = atoll.simulate(config.made(), islands_of(parts, config.test_set()), engine="inline", seed=7)
     wanted = dict(T.items(simulated.params))
     found = read_model(tmp_path / "server" / "model.safetensors")
     assert set(found) == set(wanted)
@@ -63,7 +62,7 @@ CLOCKED = {"clock", "t_start", "t_end"}
 def plain(row: dict[str, Any]) -> dict[str, Any]:
     import json
 
-    from atoll.runs.records import as_json
+    from atoll.core.persistence.json_lines import as_json
 
     return json.loads(as_json(row))
 
@@ -77,6 +76,6 @@ def test_sites_with_several_clients_equal_the_simulation_of_all_of_them(
     }
     held(job, sites_of(halves), tmp_path)
     named = {f"{site}/{shard.name}": shard.dataset() for site, islands in halves.items() for shard in islands}
-    simulated = atoll.simulate(training_of(parse_job(job)), Islands.from_datasets(named), engine="inline", seed=1)
+    simulated = atoll.simulate(parse_job(job).made(), Islands.from_datasets(named), engine="inline", seed=1)
     found = read_model(tmp_path / "server" / "model.safetensors")
     assert all(np.array_equal(found[leaf], np.asarray(value)) for leaf, value in T.items(simulated.params))

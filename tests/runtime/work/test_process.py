@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll.core.clock import run
-from atoll.core.files import read_message, write_message
-from atoll.core.wire import unpack_error
+from atoll.core.persistence.files import read_message, write_message
+from atoll.core.requests.wire import unpack_error
+from atoll.core.time.clock import run
 from atoll.runs import result_of, yaml
-from atoll.runtime.fronts.processes import Process
-from atoll.runtime.fronts.relay import relay
+from atoll.runtime.daemon.processes import Process
+from atoll.runtime.daemon.relay import relay
 from atoll.runtime.identity import Peer
 from atoll.runtime.line import Line, Settings, local_line
 from atoll.runtime.transport import local_pipe
-from atoll.runtime.work import site_spec
-from atoll.runtime.work.folder import JobFolder
-from atoll.runtime.work.process import FRONT_GONE
+from atoll.runtime.worker import site_spec
+from atoll.runtime.worker.folder import JobFolder
+from atoll.runtime.worker.process import FRONT_GONE
 
 LINEAR = {"model": {"name": "linear", "features": 2, "outputs": 2}, "algorithm": "FedAvg", "rounds": 2}
 MODULE = """
@@ -54,13 +54,13 @@ class Front:
 
     async def start(self, role: str, name: str, **more: Any) -> tuple[Process, Line]:
         order = {
-            "role": role, "name": name, "job": str(self.code / "job.yaml"), "source": str(self.code / "source"),
-            "state": str(self.folder / name), "error": str(self.folder / f"{name}.error"),
-            "spool": str(self.folder / "spool"), "data": None, "sites": [], "neighbours": [], **more,
+            "role": role, "name": name, "id": "1", "job": str(self.code / "job.yaml"), "source": str(self.code / "source"),
+            "state": str(self.folder / name), "results": str(self.folder / f"{name}-results"), "error": str(self.folder / f"{name}.error"),
+            "spool": str(self.folder / "spool"), "data": None, "sites": [], "neighbours": [], "letters": None, **more,
         }  # fmt: skip
         write_message(self.folder / f"{name}.order", order)
         process = await Process.start(
-            "atoll.runtime.work", lambda fd: [str(fd), str(self.folder / f"{name}.order")],
+            "atoll.runtime.worker", lambda fd: [str(fd), str(self.folder / f"{name}.order")],
             folder=self.folder, on_line=self.lines.append,
         )  # fmt: skip
         self.pipes[name] = pipe = await local_pipe(process.socket, Peer(name, role, "", 0, ""))
@@ -104,10 +104,12 @@ def test_a_training_over_csv_files_in_processes_of_their_own(tmp_path: Path, dat
 
 
 def test_a_program_of_the_bundle(tmp_path: Path, data: dict[str, Any]) -> None:
-    front = Front(tmp_path / "front", {"program": "mine_to_count:count", "arguments": {"times": 3}}, MODULE)
+    front = Front(
+        tmp_path / "front", {"job": "program", "program": "mine_to_count:count", "arguments": {"times": 3}}, MODULE
+    )
     assert run(front.job(data), virtual=False) == {"server": 0, "north": 0, "south": 0}, front.lines
     folder = JobFolder(tmp_path / "front" / "server")
-    assert read_message(folder.result_file) == {"rows": 150}
+    assert read_message(folder.path / "result.msg") == {"rows": 150}
     assert folder.manifest()["result"] == {"rows": 150}
     assert "counted 150" in front.lines
 

@@ -17,9 +17,8 @@ from atoll.core.errors import CheckpointError, ConfigError, DataError, JobError,
 from atoll.data import Dataset, Islands
 from atoll.runs import RunFolder
 from atoll.runtime.jobs.spec import load_job, parse_job
-from atoll.runtime.work.folder import JobFolder
-from atoll.runtime.work.population import SitePopulation
-from atoll.runtime.work.programs import program_of, require_program
+from atoll.runtime.worker.folder import JobFolder
+from atoll.runtime.worker.population import SitePopulation
 
 
 class Records(list[int]):
@@ -27,7 +26,7 @@ class Records(list[int]):
 
 
 def test_a_program_over_data_of_its_own_kind_with_a_further_party(tmp_path: Path) -> None:
-    job = {"program": "work_models:Tally", "arguments": {"times": 2}}
+    job = {"job": "program", "program": "work_models:Tally", "arguments": {"times": 2}}
     sites = sites_of({"a": Records([1, 2]), "b": Records([3])})
     result = held(job, sites, tmp_path)
     assert result["result"] == {"sum": 12, "parties": ["a", "b"], "others": ["judge"]}
@@ -46,7 +45,7 @@ def test_what_came_out_of_a_job_is_reported_listed_and_compared_like_a_run(
 ) -> None:
     """The folders are as `atoll result` fetches them: the modules that the settings name are not there."""
     rows = Dataset({"x": np.ones((3, 2)), "y": [0, 1, 1]})
-    tally = {"program": "work_models:Tally", "arguments": {"times": 2}, "sites": ["a", "b"]}
+    tally = {"job": "program", "program": "work_models:Tally", "arguments": {"times": 2}, "sites": ["a", "b"]}
     linear = {"model": {"name": "linear", "features": 2, "outputs": 2}, "rounds": 2, "evaluation": {"clients": -1}}
     held(tally, sites_of({"a": Records([1, 2]), "b": Records([3])}), tmp_path / "tally")
     held(linear, sites_of({"a": rows, "b": rows}), tmp_path / "linear")
@@ -66,9 +65,7 @@ def test_what_came_out_of_a_job_is_reported_listed_and_compared_like_a_run(
     capsys.readouterr()
     assert command(["runs", *root]) == 0
     listed = {row["run"]: row for row in json.loads(capsys.readouterr().out)["runs"]}
-    shown = {
-        name: [row[key] for key in ("status", "data", "algorithm", "rounds", "of")] for name, row in listed.items()
-    }
+    shown = {name: [row[key] for key in ("status", "data", "method", "rounds", "of")] for name, row in listed.items()}
     assert shown == {
         "tally": ["finished", "a, b", "work_models:Tally", 1, None],
         "linear": ["finished", "all sites", "FedAvg", 2, 2],
@@ -91,23 +88,23 @@ def test_a_training_needs_a_data_set_at_every_site(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "match"),
     [
-        ({"program": "work_models:nothing"}, r"'work_models:nothing' cannot be imported"),
+        ({"job": "program", "program": "work_models:nothing"}, r"'work_models:nothing' cannot be imported"),
         (
-            {"program": "work_models:Tally", "arguments": {"times": 1, "tims": 2}},
+            {"job": "program", "program": "work_models:Tally", "arguments": {"times": 1, "tims": 2}},
             r"does not take these arguments: .*'tims'",
         ),
-        ({"program": "work_models:logistic"}, r"made a SGDClassifier, which is no program"),
-        ({"program": "work_models:tally", "arguments": {"fed": 1}}, r"does not take these arguments"),
+        ({"job": "program", "program": "work_models:logistic"}, r"made a SGDClassifier, which is no program"),
+        ({"job": "program", "program": "work_models:tally", "arguments": {"fed": 1}}, r"does not take these arguments"),
     ],
 )
 def test_a_program_that_is_none_is_refused(job: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        program_of(parse_job(job))
+        parse_job(job).made().prepare(None)
     if "made a" in match:  # which only a call can tell
-        require_program(parse_job(job))
+        parse_job(job)
         return
     with pytest.raises(ConfigError, match=match):
-        require_program(parse_job(job))
+        parse_job(job)
 
 
 @pytest.mark.parametrize(
@@ -115,11 +112,11 @@ def test_a_program_that_is_none_is_refused(job: dict[str, Any], match: str) -> N
     [
         (
             "def mains(fed):\n    return 3\n",
-            r"has no attribute 'main'\. Did you mean 'mains'\? \(in program\).*define it in of_mine",
+            r"has no attribute 'main'\. Did you mean 'mains'\? \(in .*program\).*define it in of_mine",
         ),
         (
             "import no_such_package\n",
-            r"it imports no_such_package, which is not installed here \(in program\).*or put it into the folder that `source` names",
+            r"it imports no_such_package, which is not installed here \(in .*program\).*or put it into the folder that `source` names",
         ),
         ("", r"'of_mine:main' cannot be imported: module 'of_mine' has no attribute 'main'"),
         ("def main(fed):\n    return 3\n", r"of_mine:main takes a federation and is not async.*write `async def main"),
@@ -132,19 +129,19 @@ def test_a_program_that_is_none_is_refused(job: dict[str, Any], match: str) -> N
 def test_a_program_is_looked_at_before_it_is_handed_in(tmp_path: Path, module: str, match: str | None) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "of_mine.py").write_text(module)
-    (tmp_path / "job.yaml").write_text("source: code\nprogram: of_mine:main\n")
+    (tmp_path / "job.yaml").write_text("source: code\njob: program\nprogram: of_mine:main\n")
 
     if match is None:
-        require_program(load_job(tmp_path))
+        load_job(tmp_path)
         return
     with pytest.raises(ConfigError, match=match):
-        require_program(load_job(tmp_path))
+        load_job(tmp_path)
 
 
 def test_a_program_without_its_source_is_told_where_modules_of_jobs_are() -> None:
-    said = r"No module named 'of_mine' \(in program\).*in the folder that `source` names or installed"
+    said = r"No module named 'of_mine' \(in .*program\).*in the folder that `source` names or installed"
     with pytest.raises(ConfigError, match=said):
-        require_program(parse_job({"program": "of_mine:main"}))
+        parse_job({"job": "program", "program": "of_mine:main"})
 
 
 def test_sites_with_other_labels_learn_one_model(tmp_path: Path) -> None:

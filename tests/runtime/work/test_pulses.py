@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from atoll.runtime.effort import Effort, started_seconds
-from atoll.runtime.work.pulses import pulsing
+from atoll.runtime.worker.pulses import pulsing
 
 
 def test_work_in_a_thread_is_heard_and_waiting_is_not() -> None:

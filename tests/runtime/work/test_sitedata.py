@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from atoll.core.errors import ConfigError, DataError
-from atoll.runtime.work import SiteData, load_site_data, site_spec
-from atoll.runtime.work.headers import look_at_headers
+from atoll.runtime.worker import SiteData, load_site_data, site_spec
+from atoll.runtime.worker.headers import look_at_headers
 
 CSV = "age,dose,outcome\n50,0.5,ill\n60,1.5,well\n70,2.5,well\n"
 
@@ -85,7 +85,7 @@ def test_tables_in_subfolders_are_told_of(
     assert "tables in subfolders, such as 2023" in caplog.text
     assert load_site_data(spec, "north").sizes == (3,)
     caplog.clear()
-    monkeypatch.setattr("atoll.runtime.work.headers._LOOKED_AT", 0)  # a million images are not worth the look
+    monkeypatch.setattr("atoll.runtime.worker.headers._LOOKED_AT", 0)  # a million images are not worth the look
     look_at_headers(spec, "north")
     assert not caplog.records
 

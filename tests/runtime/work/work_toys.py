@@ -9,23 +9,23 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from atoll.core.clock import run
 from atoll.core.errors import AtollError
+from atoll.core.time.clock import run
 from atoll.data import Dataset, Islands
 from atoll.runtime.identity import Peer
 from atoll.runtime.jobs.spec import JobConfig, parse_job
 from atoll.runtime.line import Channel, Line, local_line
 from atoll.runtime.transport.local import local_pipe
-from atoll.runtime.work.at_server import run_job
-from atoll.runtime.work.at_site import serve_job
-from atoll.runtime.work.sitedata import SiteData, load_site_data
+from atoll.runtime.worker.at_server import run_job
+from atoll.runtime.worker.at_site import serve_job
+from atoll.runtime.worker.sitedata import SiteData, load_site_data
 
 Sites = Mapping[str, Callable[[], SiteData]]
 
 
 def site_of(name: str, made: Any, monkeypatch: Any = None) -> SiteData:
     """The data of a site from an object, as from a factory of its own."""
-    from atoll.runtime.work import sitedata
+    from atoll.runtime.worker import sitedata
 
     return sitedata._of(made, {}, name)
 

@@ -1,4 +1,4 @@
-"""``atoll algorithms``: what there is, what it costs and what it promises."""
+"""``atoll algorithms``: the algorithms, their costs and their properties."""
 
 from __future__ import annotations
 
@@ -16,36 +16,39 @@ __all__ = ["page"]
 
 _MARKS = {True: "yes", False: "", None: "?"}
 _COLUMNS = ("algorithm", "family", "down", "up", "bits up", "client state", "secure", "unbiased", "everyone")
-_MEANING = "Floats for one client and round, in d = number of parameters, phase by phase."
+_MEANING = "Floats per client and round, phase by phase, in d = number of parameters."
 _HEAD = f"""# Algorithms
 
 <!-- Made by `atoll algorithms --markdown > docs/algorithms.md`; a test holds it to what it says. -->
 
-Every algorithm of `atoll.learn.algorithms`, as `atoll algorithms` lists it, and the programs of `atoll.learn.admm`
-([`atoll.simulate(atoll.learn.admm.DADMM(...).program, islands)`](howto/programs.md)), whose cards say what they send: `a neighbour` is one in the
-graph, `n` are a client's rows, `M` items and `D` latent dimensions.
-{_MEANING} They are measured by running each one dry with its default settings
-on a model with `d` parameters; a single number that goes along, such as the learning rate, is the 1 in `d + 1`. Stages are not in it, of
-a training or of the method itself: they turn what is counted here into fewer bytes.
+This page lists every algorithm of `atoll.learn.algorithms`, as `atoll algorithms` prints it. It also lists the programs of `atoll.learn.admm`, which you run with
+[`atoll.simulate(atoll.learn.admm.DADMM(...).program, islands)`](howto/programs.md).
 
-* **bits up**: of a method that brings stages of its own, what they declare that a reply takes, for a model of 32-bit floats in `G` arrays, phase by phase; "?"
-  where that depends on the values. A training's history has it as `bits_declared`, beside the measured `bytes_up`.
-* **client state**: what a client keeps between rounds, with what the method's own stages remember; none means that it can be a
-  different one every time.
-* **secure**: its replies can be summed as it sends them, so that a reducer that sees sums alone carries it.
-* **unbiased**: with everyone and equal steps, its fixed point is the optimum of the global objective.
-* **everyone**: it needs all clients in every round.
+**down** and **up**: {_MEANING[:1].lower()}{_MEANING[1:]} Semicolons separate phases. Atoll measures these floats: it runs each algorithm dry with its
+default settings, on a model with `d` parameters. A single number that an algorithm also sends, such as the learning rate, is the 1 in `d + 1`. Stages, those of a
+training and those of the method itself, do not count here. They turn these floats into fewer bytes. Programs declare their floats instead. In
+their rows, `a neighbour` means one in the graph. `n` is the number of a client's rows, `M` of items and `D` of latent dimensions.
+
+The other columns:
+
+* **bits up**: only for methods with stages of their own. It is the size of a reply that these stages declare, for a model of 32-bit floats in `G` arrays, phase by phase. "?"
+  means that the size depends on the values. `40 of d = 200` is the size for 200 parameters, where no formula in `d` fits. A training's history
+  records the declared size as `bits_declared`, beside the measured `bytes_up`.
+* **client state**: the floats that a client keeps between rounds, including what the method's own stages remember. With "none", the clients can differ in every round.
+* **secure**: a reducer that sees only sums can add up the replies as the method sends them.
+* **unbiased**: with all clients and equal numbers of steps, the fixed point is the optimum of the global objective.
+* **everyone**: the method needs all clients in every round.
 """
 
 
 @app.command("algorithms")
 def command(
     context: typer.Context,
-    names: Annotated[list[str] | None, typer.Argument(help="Only these; without a name, all.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page of the documentation.")] = False,
+    names: Annotated[list[str] | None, typer.Argument(help="List only these algorithms. Default: all.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the documentation page as Markdown.")] = False,
     json: Json = False,
 ) -> None:
-    """List the algorithms: paper, client state, floats each way per round, and which promises hold."""
+    """List the algorithms: paper, client state, floats per round each way, and properties."""
     found = facts(tuple(names or ()))
     if markdown and not output_of(context).json:
         typer.echo(page(found), nl=False)
@@ -54,7 +57,7 @@ def command(
 
 
 def page(found: list[Fact]) -> str:
-    """The page of the documentation that lists algorithms."""
+    """The documentation page that lists the algorithms."""
     titles = ("algorithm", *_COLUMNS[2:], "paper", "note")
     lines = [_HEAD]
     for family in dict.fromkeys(fact.family for fact in found):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,13 +14,13 @@ from atoll.cli.app import INTERRUPT_CODE, app
 from atoll.cli.arguments import Json, Root, output_of
 from atoll.cli.output import CHECKPOINT_COUNTS, Output
 from atoll.cli.progress import Rounds
-from atoll.core.files import write_bytes
+from atoll.core.persistence.files import write_bytes
+from atoll.core.persistence.json_lines import as_json
 from atoll.report import write_report
 from atoll.report._extra import need
 from atoll.report.facts import facts_of
 from atoll.report.page import CAVEAT, verdict
-from atoll.runs import INTERRUPTED, RunConfig, RunFolder, Stopping, execute, new_folder, parse_config
-from atoll.runs.records import as_json
+from atoll.runs import INTERRUPTED, RunConfig, RunFolder, Stopping, execute, new_folder, parse_config, to_job
 from atoll.runs.worth import epochs_per_island, train_alone, train_pooled
 
 MODEL = {"name": "mlp", "features": 64, "outputs": 10}
@@ -89,15 +90,16 @@ def command(
 
 def _train(config: RunConfig, folder: RunFolder, output: Output, stopping: Stopping) -> dict[str, Any] | None:
     """Federated, pooled and alone; ``None`` when it was interrupted."""
-    job, islands = config.job()
+    job: Any
+    job, islands = to_job(config)
     common = {"engine": config.engine, "seed": config.seed}
-    with Rounds(output.console, config.rounds, "federated") as rounds:
+    with Rounds(output.console, job, "federated") as rounds:
         federated = execute(config, folder, stopping=stopping, on_record=rounds.record, report=False)
     if federated.reason == INTERRUPTED:
         return None
-    job = job.replace(callbacks=(stopping,))
+    job = replace(job, callbacks=(stopping,))
     epochs = epochs_per_island(job, len(islands))
-    with Rounds(output.console, epochs, "pooled") as rounds:
+    with Rounds(output.console, replace(job, rounds=epochs), "pooled") as rounds:
         pooled = train_pooled(job, islands, on_record=rounds.record, **common)
     if pooled.reason == INTERRUPTED:
         return None

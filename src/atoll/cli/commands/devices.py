@@ -12,12 +12,12 @@ from rich.table import Table
 from atoll.cli.app import app
 from atoll.cli.arguments import Json, Root, find_run, output_of
 from atoll.core.errors import CheckpointError
-from atoll.core.files import write_bytes
+from atoll.core.persistence.files import write_bytes
 from atoll.report.page import human_bytes
 from atoll.runs.devices import devices_table, read_devices
 
 if TYPE_CHECKING:
-    from atoll.learn.by_device import ByDevice
+    from atoll.rounds.by_device import ByDevice
 
 _WIDTH = 40
 """Characters of the longest bar."""

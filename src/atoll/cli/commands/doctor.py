@@ -26,7 +26,9 @@ _EXTRAS = {
     "tensorboard": ("tensorboardX",),
     "mlflow": ("mlflow",),
     "he": ("tenseal",),
-    "net": ("grpc", "cryptography"),
+    "ray": ("ray",),
+    "net": ("cryptography",),
+    "grpc": ("grpc", "cryptography"),
 }
 
 

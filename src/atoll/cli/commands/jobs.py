@@ -16,7 +16,7 @@ from atoll.cli.asking import COLOURS, KitOption, PassphraseFile, ServerOption, a
 
 if TYPE_CHECKING:
     from atoll.cli.output import Output
-    from atoll.runtime.fronts.admin import Admin
+    from atoll.runtime.client.admin import Admin
 
 
 @app.command("jobs")

@@ -12,7 +12,7 @@ from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, goes_on, id_of, moment, open_kit
 
 if TYPE_CHECKING:
-    from atoll.runtime.fronts.admin import Admin
+    from atoll.runtime.client.admin import Admin
 
 
 @app.command("logs")

@@ -46,7 +46,7 @@ def command(
     folder: Annotated[
         Path | None, typer.Option("--folder", help="Keep kits, data and results here.", metavar="FOLDER")
     ] = None,
-    transport: Annotated[str, typer.Option("--transport", help="grpc or tcp.")] = "grpc",
+    transport: Annotated[str, typer.Option("--transport", help="tcp or grpc.")] = "tcp",
     json: Json = False,
 ) -> int:
     """Provision a project, start its server and sites as real processes, run a job between them, and stop everything."""
@@ -76,10 +76,10 @@ def _place(folder: Path | None) -> Iterator[Path]:
 async def _trial(
     place: Path, job: Path | None, sites: int, alpha: float, seed: int, transport: str, output: Output
 ) -> dict[str, Any]:
-    from atoll.runtime.fronts.admin import Admin
-    from atoll.runtime.fronts.poc import Poc, digits_at, site_names, write_parts
+    from atoll.runtime.bundles.modules import importing
+    from atoll.runtime.client.admin import Admin
+    from atoll.runtime.client.poc import Poc, digits_at, site_names, write_parts
     from atoll.runtime.jobs.spec import load_job
-    from atoll.runtime.work.programs import require_program
 
     names = site_names(sites)
     files = write_parts(digits_at(names, alpha, seed), place / "data")
@@ -87,7 +87,8 @@ async def _trial(
         job = place / "job.yaml"
         job.write_text(yaml.dump(poc_job(names, seed)), encoding="utf-8")
     config = load_job(job)
-    require_program(config)
+    with importing(config.source_folder):
+        made = config.made(checking=True)
     output.note(f"{sites} sites share the digits, each in a folder of its own. Starting the server and the sites ...")
     data = {name: [str(file)] for name, file in files.items()}
     with (place / "fronts.log").open("a", encoding="utf-8") as log:
@@ -103,7 +104,7 @@ async def _trial(
             async with Admin(poc.kit("admin"), poc.address) as admin:
                 found = await admin.submit(job)
                 folder = RunFolder(place / "run" / "server" / "jobs" / found["job"] / "state")
-                with Rounds(output.console, config.rounds, config.name) as rounds:
+                with Rounds(output.console, made, config.name) as rounds:
                     ended = await _until(admin, found["job"], _looking(folder, rounds))
                 error = error_of(ended)
                 if error is not None:

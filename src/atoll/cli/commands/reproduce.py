@@ -14,7 +14,8 @@ from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import CHECKPOINT_COUNTS, Output
 from atoll.cli.progress import Rounds
 from atoll.core.errors import AtollError, ConfigError
-from atoll.reproduce import Claim, Entry, Interrupted, Lab, Page, entries, entry, reproduce
+from atoll.core.job import Job
+from atoll.reproduce import Claim, Entry, Interrupted, Lab, Page, entries, find_entry, reproduce
 from atoll.runs import INTERRUPTED, Stopping
 
 
@@ -46,7 +47,7 @@ def command(
     if name is None:
         _list(output)
         return 0
-    wanted = entry(name)
+    wanted = find_entry(name)
     if fresh and kept:
         raise ConfigError(
             "--fresh forgets what --kept wants to judge", where="atoll reproduce", remedy="give one of the two"
@@ -72,12 +73,12 @@ def command(
     return 0
 
 
-def _watch(output: Output, shown: list[Rounds]) -> Callable[[str, int], Callable[[dict[str, Any]], None]]:
+def _watch(output: Output, shown: list[Rounds]) -> Callable[[str, Job], Callable[[dict[str, Any]], None]]:
     """One progress display after the other."""
 
-    def begin(title: str, rounds: int) -> Callable[[dict[str, Any]], None]:
+    def begin(title: str, job: Job) -> Callable[[dict[str, Any]], None]:
         _close(shown)
-        display = Rounds(output.console, rounds, title)
+        display = Rounds(output.console, job, title)
         display.__enter__()
         shown.append(display)
         return display.record

@@ -1,4 +1,4 @@
-"""``atoll result``: fetch what came out of a job."""
+"""``atoll result``: fetch what came out of a job; at a site, the named results that stay there."""
 
 from __future__ import annotations
 
@@ -9,28 +9,90 @@ import typer
 
 from atoll.cli.app import app
 from atoll.cli.arguments import Json, output_of
-from atoll.cli.asking import JobName, KitOption, PassphraseFile, ServerOption, asked, id_of, open_kit
+from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, id_of, open_kit
+from atoll.core.errors import ConfigError, nearest
+from atoll.core.persistence.files import read_message, write_message
+from atoll.core.persistence.named_results import NamedResults
 
 if TYPE_CHECKING:
-    from atoll.runtime.fronts.admin import Admin
+    from atoll.cli.output import Output
+    from atoll.runtime.client.admin import Admin
+    from atoll.runtime.provision import Kit
 
 
 @app.command("result")
 def command(
     context: typer.Context,
-    job: JobName,
-    out: Annotated[Path | None, typer.Option("--out", help="Where to; by default ./JOB.", metavar="FOLDER")] = None,
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            help="The job's id or number. With a site's kit: the name of a result that stays there; by default all are listed.",
+            metavar="[JOB|NAME]",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to; by default ./JOB, or ./NAME.msg.", metavar="PATH")
+    ] = None,
     kit: KitOption = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", help="A site's folder, or a run's; by default ./NAME of the kit.", metavar="FOLDER"),
+    ] = None,
+    party: Annotated[str | None, typer.Option("--party", help="Whose result, where several have it.")] = None,
     server: ServerOption = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> None:
-    """Fetch the model, the metrics and the report of a job."""
-    place = out or Path(job)
+    """Fetch the model, the metrics and the report of a job. With a site's kit, or --folder: list and export the named results that stay there."""
+    output = output_of(context)
+    opened = None if folder is not None and kit is None else open_kit(kit, passphrase_file)
+    if opened is None or opened.role == "site":
+        place = (folder or Path("." if opened is None else opened.name)).absolute()
+        stays(output, place, job, party, out)
+        return
+    if job is None:
+        raise ConfigError("no job was named", where="JOB", remedy="give the job's id or number: see atoll jobs")
+    _fetch(output, opened, server, job, out or Path(job))
 
+
+def _fetch(output: Output, kit: Kit, server: str | None, job: str, place: Path) -> None:
     async def body(admin: Admin) -> list[Path]:
         return await admin.result(await id_of(admin, job), place)
 
-    found = asked(open_kit(kit, passphrase_file), server, body)
+    found = asked(kit, server, body)
     shown = {"job": job, "folder": str(place), "files": [path.name for path in found]}
-    output_of(context).give(shown, f"{len(found)} files in {place}: {', '.join(path.name for path in found)}")
+    output.give(shown, f"{len(found)} files in {place}: {', '.join(path.name for path in found)}")
+
+
+def stays(output: Output, place: Path, name: str | None, party: str | None, out: Path | None) -> None:
+    """List the named results that stay in a folder, or copy one out of it.
+
+    Raises:
+        ConfigError: there is none of this name, or several parties have one.
+        CheckpointError: a file is damaged.
+    """
+    found = [one for one in NamedResults(place / "results").all() if party in (None, one.party)]
+    if name is None:
+        rows = [
+            {"party": o.party, "name": o.name, "job": o.job, "saved": o.saved, "bytes": o.nbytes, "file": str(o.path)}
+            for o in found
+        ]
+        lines = [f"{o.party}  {o.name}  {o.nbytes} bytes  {o.saved}  {o.job}".rstrip() for o in found]
+        output.give({"folder": str(place), "results": rows}, "\n".join(lines) or f"no results stay in {place}")
+        return
+    wanted = [one for one in found if one.name == name]
+    if len(wanted) != 1:
+        known = sorted({one.name for one in found})
+        raise ConfigError(
+            f"{len(wanted)} parties have a result {name!r}" + (nearest(name, known) if not wanted else ""),
+            where=str(place),
+            remedy="name one with --party: " + ", ".join(one.party for one in wanted)
+            if wanted
+            else "list them: leave the name out",
+        )
+    target = out or Path(f"{name.replace('/', '.')}.msg")
+    write_message(target, read_message(wanted[0].path)["value"])
+    output.give(
+        {"party": wanted[0].party, "name": name, "file": str(target)}, f"{name} of {wanted[0].party} is in {target}"
+    )

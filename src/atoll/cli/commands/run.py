@@ -13,6 +13,7 @@ from atoll.cli.arguments import Json, Root, output_of
 from atoll.cli.output import CHECKPOINT_COUNTS, Output
 from atoll.cli.progress import Rounds
 from atoll.core.errors import CheckpointError, ConfigError
+from atoll.core.persistence.json_lines import as_json
 from atoll.report.page import human_bytes
 from atoll.runs import (
     INTERRUPTED,
@@ -26,8 +27,7 @@ from atoll.runs import (
     result_of,
     runs_in,
 )
-from atoll.runs.kept import CHANGEABLE
-from atoll.runs.records import as_json
+from atoll.runs.kept import not_the_same
 from atoll.runs.yaml import override
 
 _SHOWN = 2000  # characters of what a program of one's own has returned
@@ -80,7 +80,7 @@ def _place(config: RunConfig, folder: Path | None, root: Path, resume: bool, out
     if not resume:
         return new_folder(root, config.name)
     for found in reversed(runs_in(root)):
-        if found.status() != "finished" and not _changed(found, config):
+        if found.status() != "finished" and not not_the_same(found.config(), config):
             return found
     raise CheckpointError(
         "there is no unfinished run of this configuration",
@@ -89,17 +89,13 @@ def _place(config: RunConfig, folder: Path | None, root: Path, resume: bool, out
     )
 
 
-def _changed(folder: RunFolder, config: RunConfig) -> list[str]:
-    return [path for path in folder.config().differences(config) if path.split(".")[0] not in CHANGEABLE]
-
-
 def train(config: RunConfig, folder: RunFolder, output: Output, resume: bool, report: bool = True) -> int:
     """Train with progress on stderr and give the result."""
     stopping = Stopping(tell=output.note)
     output.if_stopped = CHECKPOINT_COUNTS
     output.note(f"Run folder: {folder.path}")
     try:
-        with Rounds(output.console, config.rounds, config.name) as rounds, stopping.signals():
+        with Rounds(output.console, config.made(checking=True), config.name) as rounds, stopping.signals():
             execute(
                 config,
                 folder,
@@ -129,7 +125,7 @@ def _returned(value: Any) -> str:
 
 def sentence(result: dict[str, Any]) -> str:
     """What a run reached, in a line or two."""
-    accuracy = "" if result["accuracy"] is None else f"accuracy {100 * result['accuracy']:.1f} %, "
+    accuracy = "" if result.get("accuracy") is None else f"accuracy {100 * result['accuracy']:.1f} %, "
     up, down = human_bytes(result["bytes_up"]), human_bytes(result["bytes_down"])
     end = f"\n{_returned(result['result'])}" if "result" in result else ""
     end += f"\nreport: {result['report']}" if result["report"] else ""

@@ -27,13 +27,12 @@ def command(context: typer.Context, root: Root = Path("runs"), json: Json = Fals
 def _row(folder: RunFolder) -> dict[str, Any]:
     try:
         manifest, rows = folder.manifest(), folder.metrics()
-        accuracy = next((r["test/accuracy"] for r in reversed(rows) if r.get("test/accuracy") is not None), None)
         return {
             "run": folder.name,
             "status": folder.status(),
             **_asked(folder),
             "rounds": len(rows),
-            "accuracy": accuracy,
+            "accuracy": folder.reached().get("accuracy"),
             "started": manifest.get("started"),
             "seconds": manifest.get("seconds"),
         }
@@ -43,18 +42,18 @@ def _row(folder: RunFolder) -> dict[str, Any]:
 
 def _asked(folder: RunFolder) -> dict[str, Any]:
     """Where the data were, what was done with them, and for how many rounds."""
+    said, kind = folder.settings(), folder.job()
+    data: Any = "all sites" if said.get("sites") == "all" else ", ".join(map(str, said.get("sites") or ()))
     if not folder.of_job:
-        config = folder.config()
-        return {"data": config.data.source.name, "algorithm": config.algorithm.name, "of": config.rounds}
-    said = folder.settings()
-    data = "all sites" if said["sites"] == "all" else ", ".join(map(str, said["sites"]))
-    algorithm = (said.get("algorithm") or {}).get("name")
-    return {"data": data, "algorithm": said.get("program") or algorithm or "", "of": said.get("rounds")}
+        data = said["data"]["source"]["name"]
+    method = said.get(kind.method)
+    shown = method.get("name") if isinstance(method, dict) else method
+    return {"data": data, "job": said.get("job", kind.kind), "method": shown or "", "of": said.get("rounds")}
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("run", "status", "data", "algorithm"):
+    for name in ("run", "status", "data", "job", "method"):
         table.add_column(name)
     for name in ("rounds", "accuracy", "seconds"):
         table.add_column(name, justify="right")
@@ -66,7 +65,8 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             row["run"],
             f"[{colour}]{row['status']}[/{colour}]",
             row.get("data", row.get("error", "")),
-            row.get("algorithm", ""),
+            row.get("job", ""),
+            row.get("method", ""),
             "" if "rounds" not in row else f"{row['rounds']}" if row["of"] is None else f"{row['rounds']}/{row['of']}",
             "" if accuracy is None else f"{100 * accuracy:.1f} %",
             "" if row.get("seconds") is None else f"{row['seconds']:,.1f}",

@@ -6,8 +6,8 @@ import typer
 
 from atoll.cli.app import app
 from atoll.cli.arguments import Json, output_of
+from atoll.core.persistence.json_lines import as_json
 from atoll.runs import json_schema
-from atoll.runs.records import as_json
 
 
 @app.command("schema")

@@ -30,8 +30,8 @@ def command(
     from atoll.runtime.heap import loading, share_one_heap
 
     with loading():
-        from atoll.runtime.fronts.server import Server
         from atoll.runtime.handles import raise_handles
+        from atoll.runtime.server.server import Server
 
     share_one_heap()
     output, opened = output_of(context), open_kit(kit, passphrase_file)

@@ -13,7 +13,7 @@ from atoll.cli.asking import PassphraseFile, ServerOption, logging_on, open_kit,
 from atoll.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from atoll.runtime.jobs.amounts import Resources
+    from atoll.runtime.scheduling.amounts import Resources
 
 
 @app.command("site")
@@ -50,9 +50,9 @@ def command(
     from atoll.runtime.heap import loading
 
     with loading():
-        from atoll.runtime.fronts.site import Site
-        from atoll.runtime.work import site_spec
-        from atoll.runtime.work.headers import look_at_headers
+        from atoll.runtime.site.site import Site
+        from atoll.runtime.worker import site_spec
+        from atoll.runtime.worker.headers import look_at_headers
 
     output, opened = output_of(context), open_kit(kit, passphrase_file)
     opened.require("site")  # before anything is made
@@ -71,8 +71,8 @@ def _resources(cpus: float | None, memory: str | None, gpus: str | None) -> tupl
     Raises:
         ConfigError: that is no amount, or no cores at all.
     """
-    from atoll.runtime.jobs.amounts import Resources, bytes_of
-    from atoll.runtime.jobs.detect import detected, gpus_of
+    from atoll.runtime.scheduling.amounts import Resources, bytes_of
+    from atoll.runtime.scheduling.detect import detected, gpus_of
 
     if cpus is not None and not cpus > 0:
         raise ConfigError(

@@ -12,7 +12,7 @@ from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import KitOption, PassphraseFile, ServerOption, asked, ending, open_kit, waited
 
 if TYPE_CHECKING:
-    from atoll.runtime.fronts.admin import Admin
+    from atoll.runtime.client.admin import Admin
 
 
 @app.command("submit")

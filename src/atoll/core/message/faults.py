@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from atoll.core.errors import MessageError
 
-__all__ = ["enter", "fault", "finish", "label", "shown_key"]
+__all__ = ["ROOT", "enter", "fault", "finish", "label", "shown_key"]
 
+ROOT = "the root of the message"
 _LONGEST_STEP = 60
 
 
@@ -39,5 +40,5 @@ def enter(error: MessageError, step: str | int) -> None:
 
 def finish(error: MessageError) -> MessageError:
     """Name the root where no container did."""
-    error.where = error.where or "the root of the message"
+    error.where = error.where or ROOT
     return error

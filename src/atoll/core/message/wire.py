@@ -23,7 +23,7 @@ from __future__ import annotations
 import struct
 from enum import IntEnum
 
-__all__ = ["ALIGN", "Fields", "INLINE", "MAGIC", "MAX_NDIM", "PROLOGUE", "VERSION", "Tag", "aligned"]
+__all__ = ["ALIGN", "INLINE", "MAGIC", "MAX_NDIM", "PROLOGUE", "VERSION", "Fields", "Tag", "aligned"]
 
 MAGIC = b"ATOL"
 VERSION = 1

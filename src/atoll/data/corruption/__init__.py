@@ -1,7 +1,7 @@
 """Low-quality clients: noise, blur, salt and pepper, irrelevant or fake data, wrong labels, rotations."""
 
 from .assign import corrupt
-from .base import Corruption, Scope
+from .base import Corruption, CorruptionScope
 from .images import Blur, Rotate, SaltAndPepper
 from .labels import Mislabel
 from .values import Fake, GradedNoise, Irrelevant, Noise
@@ -9,6 +9,7 @@ from .values import Fake, GradedNoise, Irrelevant, Noise
 __all__ = [
     "Blur",
     "Corruption",
+    "CorruptionScope",
     "Fake",
     "GradedNoise",
     "Irrelevant",
@@ -16,6 +17,5 @@ __all__ = [
     "Noise",
     "Rotate",
     "SaltAndPepper",
-    "Scope",
     "corrupt",
 ]

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError, nearest
-from atoll.core.rng import Rng
 
 from .._cache import ByteCache
 from .._checks import Array
@@ -16,7 +16,7 @@ from .._supply import Ids, Supply, offsets_of, span
 from ..dataset import Dataset, Rows, root
 from ..islands import Islands
 from ..names import Tags
-from .base import Corruption, Scope
+from .base import Corruption, CorruptionScope
 from .images import Blur, Rotate, SaltAndPepper
 from .labels import Mislabel
 from .values import Fake, GradedNoise, Irrelevant, Noise
@@ -58,7 +58,7 @@ def corrupt(
     """
     kinds = [_resolve(kind) for kind in groups]
     counts = _counts(list(groups.values()), len(islands))
-    scope = Scope(islands._supply.sample(), islands._supply.count)
+    scope = CorruptionScope(islands._supply.sample(), islands._supply.count)
     for kind in kinds:
         kind.check(scope)
     rng = root(seed).child("corrupt")
@@ -75,7 +75,13 @@ class Corrupted(Supply):
     """A population some of whose clients are spoiled on the way out."""
 
     def __init__(
-        self, base: Supply, codes: NDArray[np.uint8], kinds: Sequence[Corruption], scope: Scope, rng: Rng, cache: int
+        self,
+        base: Supply,
+        codes: NDArray[np.uint8],
+        kinds: Sequence[Corruption],
+        scope: CorruptionScope,
+        rng: Rng,
+        cache: int,
     ) -> None:
         self.count = base.count
         self._base, self._codes, self._kinds, self._scope, self._rng = base, codes, kinds, scope, rng

@@ -15,14 +15,14 @@ from atoll.core.errors import DataError
 from .._checks import Array
 from ..dataset import Dataset
 
-__all__ = ["Corruption", "Scope"]
+__all__ = ["Corruption", "CorruptionScope"]
 
 Columns = dict[str, Array]
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Scope:
+class CorruptionScope:
     """The population that a corrupted client belongs to.
 
     Ranges are one number for images (``x`` of three dimensions and more) and one per feature for tables.
@@ -66,7 +66,7 @@ class Corruption(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: Scope) -> Columns:
+    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: CorruptionScope) -> Columns:
         """Return the columns to replace.
 
         Args:
@@ -76,7 +76,7 @@ class Corruption(ABC):
             scope: the population.
         """
 
-    def check(self, scope: Scope) -> None:
+    def check(self, scope: CorruptionScope) -> None:
         """Refuse data that this corruption cannot spoil; called once, before any client is."""
         need_numbers(scope.sample, self.name)
 

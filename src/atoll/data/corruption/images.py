@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from atoll.core.errors import DataError
 
 from .._checks import Array
-from .base import Columns, Corruption, Scope, like
+from .base import Columns, Corruption, CorruptionScope, like
 
 __all__ = ["Blur", "Rotate", "SaltAndPepper", "gaussian_blur"]
 
@@ -62,7 +62,7 @@ class _OnImages(Corruption):
     def as_images(self, x: Array) -> Array:
         return x if self.shape is None else x.reshape(len(x), *self.shape)
 
-    def check(self, scope: Scope) -> None:
+    def check(self, scope: CorruptionScope) -> None:
         """Refuse settings or data that do not fit."""
         super().check(scope)
         x = scope.sample.x
@@ -94,12 +94,12 @@ class Blur(_OnImages):
     sigma: float = 2.0
     name: ClassVar[str] = "blur"
 
-    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: Scope) -> Columns:
+    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: CorruptionScope) -> Columns:
         """Blur ``x``."""
         x = columns["x"]
         return {"x": like(gaussian_blur(self.as_images(x), self.sigma).reshape(x.shape), x)}
 
-    def check(self, scope: Scope) -> None:
+    def check(self, scope: CorruptionScope) -> None:
         """Refuse settings or data that do not fit."""
         super().check(scope)
         if not 0.0 < self.sigma < np.inf:
@@ -118,12 +118,12 @@ class Rotate(_OnImages):
     turns: int = 1
     name: ClassVar[str] = "rotate"
 
-    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: Scope) -> Columns:
+    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: CorruptionScope) -> Columns:
         """Rotate ``x``."""
         x = columns["x"]
         return {"x": np.ascontiguousarray(np.rot90(self.as_images(x), self.turns, axes=(-2, -1))).reshape(x.shape)}
 
-    def check(self, scope: Scope) -> None:
+    def check(self, scope: CorruptionScope) -> None:
         """Refuse settings or data that do not fit."""
         super().check(scope)
         height, width = self.as_images(scope.sample.x[:1]).shape[-2:]
@@ -148,14 +148,14 @@ class SaltAndPepper(Corruption):
     density: float = 0.3
     name: ClassVar[str] = "salt_and_pepper"
 
-    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: Scope) -> Columns:
+    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: CorruptionScope) -> Columns:
         """Set values of ``x`` to the ends of the range."""
         x = columns["x"]
         draw = rng.random(x.shape, dtype=np.float32)
         peppered = np.where(draw < self.density / 2, scope.low, x)
         return {"x": like(np.where(draw >= 1.0 - self.density / 2, scope.high, peppered), x)}
 
-    def check(self, scope: Scope) -> None:
+    def check(self, scope: CorruptionScope) -> None:
         """Refuse settings or data that do not fit."""
         super().check(scope)
         if not 0.0 <= self.density <= 1.0:

@@ -9,7 +9,7 @@ import numpy as np
 
 from atoll.core.errors import DataError
 
-from .base import Columns, Corruption, Scope
+from .base import Columns, Corruption, CorruptionScope
 
 __all__ = ["Mislabel"]
 
@@ -25,7 +25,7 @@ class Mislabel(Corruption):
     fraction: float = 0.5
     name: ClassVar[str] = "mislabelled"
 
-    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: Scope) -> Columns:
+    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: CorruptionScope) -> Columns:
         """Flip labels in ``y``."""
         y = columns["y"].copy()
         rows = rng.permutation(len(y))[: round(self.fraction * len(y))]
@@ -36,7 +36,7 @@ class Mislabel(Corruption):
             y[rows] = (y[rows] + rng.integers(1, classes, len(rows))) % classes
         return {"y": y}
 
-    def check(self, scope: Scope) -> None:
+    def check(self, scope: CorruptionScope) -> None:
         """Refuse settings or data that do not fit."""
         if scope.sample.task not in ("classification", "binary") or (scope.classes or 0) < 2:
             raise DataError(

@@ -11,7 +11,7 @@ from atoll.core.errors import DataError
 
 from .._checks import Array
 from ..dataset import Dataset
-from .base import Columns, Corruption, Scope, like
+from .base import Columns, Corruption, CorruptionScope, like
 
 __all__ = ["Fake", "GradedNoise", "Irrelevant", "Noise"]
 
@@ -34,16 +34,16 @@ class Noise(Corruption):
     clip: bool = False
     name: ClassVar[str] = "noise"
 
-    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: Scope) -> Columns:
+    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: CorruptionScope) -> Columns:
         """Add noise to ``x``."""
         return {"x": self._noisy(columns["x"], self.sigma, rng, scope)}
 
-    def _noisy(self, x: Array, sigma: float, rng: np.random.Generator, scope: Scope) -> Array:
+    def _noisy(self, x: Array, sigma: float, rng: np.random.Generator, scope: CorruptionScope) -> Array:
         scale = sigma * scope.spread if self.relative else sigma
         noisy = x + scale * rng.standard_normal(x.shape, dtype=np.float32)
         return like(np.clip(noisy, scope.low, scope.high) if self.clip else noisy, x)
 
-    def check(self, scope: Scope) -> None:
+    def check(self, scope: CorruptionScope) -> None:
         """Refuse settings or data that do not fit."""
         super().check(scope)
         if not 0.0 <= self.sigma < np.inf:
@@ -59,7 +59,7 @@ class GradedNoise(Noise):
 
     name: ClassVar[str] = "graded_noise"
 
-    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: Scope) -> Columns:
+    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: CorruptionScope) -> Columns:
         """Add the client's noise to ``x``."""
         return {"x": self._noisy(columns["x"], self.sigma * (client + 1) / scope.clients, rng, scope)}
 
@@ -76,7 +76,7 @@ class Irrelevant(Corruption):
     source: Dataset | None = None
     name: ClassVar[str] = "irrelevant"
 
-    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: Scope) -> Columns:
+    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: CorruptionScope) -> Columns:
         """Replace ``x``."""
         x = columns["x"]
         if self.source is None:
@@ -84,7 +84,7 @@ class Irrelevant(Corruption):
         rows = rng.integers(0, len(self.source), len(x))
         return {"x": like(self.source.x[rows], x)}
 
-    def check(self, scope: Scope) -> None:
+    def check(self, scope: CorruptionScope) -> None:
         """Refuse settings or data that do not fit."""
         super().check(scope)
         if self.source is not None and self.source.x.shape[1:] != scope.sample.x.shape[1:]:
@@ -104,7 +104,7 @@ class Fake(Corruption):
 
     name: ClassVar[str] = "fake"
 
-    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: Scope) -> Columns:
+    def apply(self, columns: Columns, client: int, rng: np.random.Generator, scope: CorruptionScope) -> Columns:
         """Replace ``x`` and ``y``."""
         x = columns["x"]
         made: Columns = {"x": like(_uniform(x.shape, rng, scope), x)}
@@ -113,11 +113,11 @@ class Fake(Corruption):
         return made
 
 
-def _uniform(shape: tuple[int, ...], rng: np.random.Generator, scope: Scope) -> Array:
+def _uniform(shape: tuple[int, ...], rng: np.random.Generator, scope: CorruptionScope) -> Array:
     return np.asarray(scope.low + (scope.high - scope.low) * rng.random(shape, dtype=np.float32))
 
 
-def _targets(y: Array, rng: np.random.Generator, scope: Scope) -> Array:
+def _targets(y: Array, rng: np.random.Generator, scope: CorruptionScope) -> Array:
     known = scope.sample.y
     if scope.sample.task == "classification":
         return rng.integers(0, scope.classes or 1, y.shape)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError
-from atoll.core.rng import Rng
 
 from ..about import About
 from ..dataset import Dataset, root

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atoll.core.rng import Rng
+from atoll.core.algebra.rng import Rng
 
 from ..dataset import Dataset, root
 from ..islands import Islands

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError
-from atoll.core.rng import Rng
 
 from ..dataset import Dataset, root
 from ..islands import Islands

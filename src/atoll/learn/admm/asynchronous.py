@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core.aggregate import Aggregate, Sum
+from atoll.core.algebra.aggregate import Aggregate, Sum
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, QuorumError
-from atoll.core.federation import Federation
-from atoll.core.flight import Handle
-from atoll.core.task import task
-from atoll.core.tree import Tree
+from atoll.core.federation.federation import Federation
+from atoll.core.requests.task import task
+from atoll.core.time.flight import Handle
 from atoll.learn.card import Card
 
 from ..checks import require_count, require_positive
@@ -79,7 +79,7 @@ class AsyncADMM:
         down="d + 1",
         up="d",
         state="2 d",
-        note="a program in virtual or real time: a round is an update that takes in the client",
+        note="A program in virtual or real time. A round is one server update that includes the client.",
     )
 
     def __post_init__(self) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from .factorisation import View
+from .factorisation import ServerView
 
 __all__ = ["ratings_from_messages", "ratings_from_sums"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def ratings_from_messages(views: Sequence[View], rho: float) -> dict[str, Array]:
+def ratings_from_messages(views: Sequence[ServerView], rho: float) -> dict[str, Array]:
     """Every user's ratings from the clear protocol, exactly: two views of a user are enough.
 
     The ``x``-step is ``2 m (x - r) + rho (x - u_old V^T) + pi_old = 0``, the message ``s = rho x + pi`` and ``pi = pi_old + rho (x - u V^T)``. So
@@ -43,7 +43,7 @@ def ratings_from_messages(views: Sequence[View], rho: float) -> dict[str, Array]
     return found
 
 
-def ratings_from_sums(views: Sequence[View], rho: float, names: Sequence[str]) -> dict[str, Array]:
+def ratings_from_sums(views: Sequence[ServerView], rho: float, names: Sequence[str]) -> dict[str, Array]:
     """The best guess from sums: the cohort's change of ``(A, B)`` read as if one user had made it.
 
     ``B = s^T u`` has rank 1 for one user, and then its singular vectors give ``s`` and ``u`` up to a sign: the clear attack goes on from there. Of two
@@ -54,7 +54,7 @@ def ratings_from_sums(views: Sequence[View], rho: float, names: Sequence[str]) -
         rho: the penalty.
         names: of the users.
     """
-    guesses: list[View] = []
+    guesses: list[ServerView] = []
     square, cross = np.zeros_like(views[0].sums["A"]), np.zeros_like(views[0].sums["B"])
     for view in views:
         square, cross = square + view.sums["A"], cross + view.sums["B"]
@@ -62,6 +62,6 @@ def ratings_from_sums(views: Sequence[View], rho: float, names: Sequence[str]) -
         u = turn[:, -1] * np.sqrt(max(values[-1], 0.0))
         if not u.any():
             continue
-        guesses.append(View(view.round, view.items, {"one": {"u": u, "message": cross @ u / (u @ u)}}, {}))
+        guesses.append(ServerView(view.round, view.items, {"one": {"u": u, "message": cross @ u / (u @ u)}}, {}))
     one = ratings_from_messages(guesses, rho).get("one", np.full(len(views[0].items), np.nan))
     return dict.fromkeys(names, one)

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.federation import Federation
-from atoll.core.reducer import Reducer
-from atoll.core.tree import Tree
+from atoll.core.federation.federation import Federation
+from atoll.core.federation.reducer import Reducer
 from atoll.learn.card import Card
 
 from ..checks import require_choice, require_count, require_positive
@@ -19,13 +19,13 @@ from .prox import nuclear_norm, svt
 from .sums_only import SumsOnly
 from .user import user_step
 
-__all__ = ["Factorised", "MatrixFactorisation", "View"]
+__all__ = ["Factorised", "MatrixFactorisation", "ServerView"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
-class View:
+class ServerView:
     """What the server saw in one round.
 
     Attributes:
@@ -88,7 +88,7 @@ class MatrixFactorisation:
         form: ``"aggregate"`` or ``"clear"``.
         reducer: of the aggregate form.
         tolerance: stop where primal and dual residual are both below it; 0 never.
-        observe: called with a ``View`` after every round.
+        observe: called with a ``ServerView`` after every round.
     """
 
     items: int
@@ -102,7 +102,7 @@ class MatrixFactorisation:
     form: str = "aggregate"
     reducer: Reducer = field(default_factory=SumsOnly)
     tolerance: float = 0.0
-    observe: Callable[[View], None] | None = field(default=None, compare=False)
+    observe: Callable[[ServerView], None] | None = field(default=None, compare=False)
     citation: ClassVar[str] = (
         "Advancements in Federated Learning: Models, Methods, and Privacy (survey), Algorithm 3; aggregate form: ours."
     )
@@ -112,7 +112,7 @@ class MatrixFactorisation:
         up="M D + D^2",
         state="M D + D^2 + M + D",
         secure=True,
-        note='a program: 3-block ADMM for matrix factorisation; form="clear" sends M + D up, from which a server reads ratings',
+        note='A program: 3-block ADMM for matrix factorisation. With form="clear", clients send M + D up, and the server can read ratings.',
     )
 
     def __post_init__(self) -> None:
@@ -179,15 +179,15 @@ class MatrixFactorisation:
         if self.observe is not None:
             single = {name: part.value for name, part in replies.items()}
             sums = {} if clear else {"A": found["A"], "B": found["B"]}
-            self.observe(View(number, state["items"], single, sums))
+            self.observe(ServerView(number, state["items"], single, sums))
         state = self._absorbed(state, found.value, replies)
         fresh = self._minimised(state["items"], state["A"], state["B"])
         moved = self.rho * float(np.sqrt(max(np.trace(state["A"]), 0.0)) * np.linalg.norm(fresh - state["items"]))
-        facts = {"primal": float(found["metric/gap"]) ** 0.5, "dual": moved, "objective": state["facts"]["objective"]}
+        facts = {"primal": float(found["gap"]) ** 0.5, "dual": moved, "objective": state["facts"]["objective"]}
         norms = state["norms"]
         if len(users) == len(fed.parties):
-            norms = float(found["metric/norm"])
-            facts["objective"] = float(found["metric/fit"]) + self.user_weight * norms + self.item_weight * nuclear_norm(state["items"])  # fmt: skip
+            norms = float(found["norm"])
+            facts["objective"] = float(found["fit"]) + self.user_weight * norms + self.item_weight * nuclear_norm(state["items"])  # fmt: skip
         done = bool(max(facts["primal"], moved) < self.tolerance)
         return {**state, "items": fresh, "round": number, "done": done, "norms": norms, "facts": facts}
 

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.federation import Federation
-from atoll.core.request import Mail
-from atoll.core.task import task
-from atoll.core.tree import Tree
+from atoll.core.federation.federation import Federation
+from atoll.core.requests.request import Mailboxes
+from atoll.core.requests.task import task
 from atoll.learn.card import Card
 from atoll.learn.topology.graphs import Graph, Ring
 
@@ -101,7 +101,7 @@ class DADMM:
         down="d a neighbour + 2",
         up="d a neighbour",
         state="2 d",
-        note="a program on a graph, without a server: models go from neighbour to neighbour",
+        note="A program on a graph without a server: neighbours send each other models.",
     )
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class DADMM:
         if state["round"] == 0:
             for party, names in zip(fed.parties, neighbours, strict=True):
                 await fed.ask(party, meet, {"neighbours": names, "dim": self.dim}, at=party.name)
-        mail, fixed = Mail(state["mail"]), {"c": self.c, "loss": self.loss, **self._step()}
+        mail, fixed = Mailboxes(state["mail"]), {"c": self.c, "loss": self.loss, **self._step()}
         for number in range(state["round"], self.rounds + 1):
             last = number == self.rounds
             message = {**fixed, "began": number > 0, "last": last}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from atoll.core import tree as T
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
 
 __all__ = ["or_rest", "present"]
 

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core.aggregate import Aggregate, Sum
+from atoll.core.algebra.aggregate import Aggregate, Sum
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.federation import Federation
-from atoll.core.task import task
-from atoll.core.tree import Tree
+from atoll.core.federation.federation import Federation
+from atoll.core.requests.task import task
 from atoll.learn.card import Card
 
 from ..checks import require_count, require_positive
@@ -68,7 +68,7 @@ class Mocha:
         down="d + 2",
         up="d",
         state="n",
-        note="a program: multi-task learning through the dual, squared loss; every client is asked by itself",
+        note="A program: multi-task learning through the dual, with squared loss. It asks each client separately.",
     )
 
     def __post_init__(self) -> None:

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core.aggregate import Aggregate, Sum
+from atoll.core.algebra.aggregate import Aggregate, Sum
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.federation import Federation
-from atoll.core.party import Parties
-from atoll.core.reducer import Reducer
-from atoll.core.task import task
-from atoll.core.tree import Tree
+from atoll.core.federation.federation import Federation
+from atoll.core.federation.reducer import Reducer
+from atoll.core.requests.party import Parties
+from atoll.core.requests.task import task
 from atoll.learn.card import Card
 
 from ..checks import require_choice, require_count, require_positive
@@ -82,7 +82,7 @@ class MultiTaskADMM:
         up="d",
         state="2 d",
         secure=True,
-        note="a program: ADMM for multi-task learning; a sum hides the clients of a task that has two or more",
+        note="A program: ADMM for multi-task learning. A sum hides single clients if their task has two or more.",
     )
 
     def __post_init__(self) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from atoll.core import tree as T
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import Gradient
-from atoll.learn.curvature import cg, damped
+from atoll.learn.numerics.curvature import cg, damped
 
 __all__ = ["augmented_minimum"]
 

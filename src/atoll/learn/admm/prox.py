@@ -8,7 +8,7 @@ import numpy as np
 
 from atoll.core.errors import ConfigError, nearest
 
-from ..mirror import soft
+from ..numerics.mirror import soft
 
 __all__ = ["REGULARISERS", "check_regulariser", "group_soft", "nuclear_norm", "penalty", "prox", "svt"]
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from atoll.core.chain import Chain
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.federation import Federation
-from atoll.core.party import Parties
-from atoll.core.reducer import Reducer
-from atoll.core.results import Combined, Terms
-from atoll.core.task import Task
-from atoll.core.tree import Tree
+from atoll.core.federation.reducer import Reducer
+from atoll.core.federation.reduction import Reduction
+from atoll.core.requests.chain import Chain
+from atoll.core.requests.party import Parties
+from atoll.core.requests.request import Reduced
+from atoll.core.requests.results import Terms
+from atoll.core.requests.task import Task
 
 __all__ = ["SumsOnly"]
 
@@ -34,18 +34,24 @@ class SumsOnly(Reducer):
                 f"least={self.least}", where="SumsOnly", remedy="use at least 2: a sum of one is that one's reply"
             )
 
-    async def reduce(
-        self, fed: Federation, parties: Parties, task: Task, message: Tree, uplink: Chain, terms: Terms, at: Any
-    ) -> Combined:
+    def check(self, uplink: Chain, parties: Parties, terms: Terms, task: Task) -> None:
+        """Refuse cohorts of fewer parties.
+
+        Raises:
+            CompositionError: too few parties, or stages whose encodings cannot be added up.
+        """
+        super().check(uplink, parties, terms, task)
+        self._require(len(parties), "are asked")
+
+    async def reduce(self, reduction: Reduction) -> Reduced:
         """The sum.
 
         Raises:
-            CompositionError: too few parties, or single replies in what they sent.
+            CompositionError: too few replies, or single replies in what they sent.
         """
-        self._require(len(parties), "are asked")
-        found = await fed.fold(parties, task, message, uplink, terms, at)
-        self._require(found.n, "replied")
-        if "parts" in found.kinds.values():
+        found = await reduction.fold()
+        self._require(len(found.senders), "replied")
+        if any(total.kind == "parts" for total in found.totals.values()):
             raise CompositionError(
                 "a reply holds parts", where="SumsOnly", remedy="reply with Sum or Mean, or use the plain reducer"
             )

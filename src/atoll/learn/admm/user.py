@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core.aggregate import Aggregate, Parts, Sum
+from atoll.core.algebra.aggregate import Aggregate, Parts, Sum
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
-from atoll.core.task import task
-from atoll.core.tree import Tree
+from atoll.core.requests.task import task
 
 __all__ = ["group_lasso_row", "rating_step", "user_step"]
 
@@ -91,7 +91,7 @@ def user_step(island: Any, message: Tree) -> dict[str, Aggregate]:
         "gap": gap @ gap,
         "dual": dual @ dual,
     }
-    metrics = {f"metric/{name}": Sum(np.float64(value), metric=True) for name, value in values.items()}
+    metrics = {name: Sum(np.float64(value), role="metric") for name, value in values.items()}
     if message["clear"]:
         return {"reply": Parts({"message": sent, "u": u}), **metrics}
     return {"A": Sum(square - state["square"]), "B": Sum(cross - state["cross"]), **metrics}

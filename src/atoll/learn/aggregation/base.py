@@ -6,16 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Mean
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import SINGLE_REPLIES, Capability, Need
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.kinds import Checked
-from atoll.core.results import Combined
-from atoll.core.tree import Tree
+from atoll.core.requests.results import Combined
+from atoll.core.validation import Checked
 from atoll.learn.algorithm import Algorithm, RoundInfo
+from atoll.learn.capabilities import DRAW_ODDS, ONE_MODEL, PLAIN_MEAN, WHOLE_POPULATION
 from atoll.learn.wrapped import dry_reply
 
-__all__ = ["Aggregation", "Renormalised", "population_weight", "require_examples", "scale_means"]
+__all__ = ["ONE_BY_ONE", "Aggregation", "Renormalised", "population_weight", "require_examples", "scale_means"]
+
+
+ONE_BY_ONE = (
+    Need(SINGLE_REPLIES, "sees single replies", "Renormalised, Rescaled or KeepGlobal"),
+    Need(ONE_MODEL, "keeps single models of one round's base", "Renormalised(), Rescaled() or KeepGlobal()"),
+)
+"""The rows of an operator that sees the replies one by one."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +32,26 @@ class Aggregation(Checked):
     """Base of operators; the base itself takes the mean over the clients that replied.
 
     Attributes:
-        summable: works on sums alone; a secure reducer refuses an operator that sees single replies.
         weighs_population: wants the examples of the whole population, ``RoundInfo.weight``.
         weighs_odds: wants the probabilities with which clients were drawn, ``RoundInfo.odds``.
     """
 
-    summable: ClassVar[bool] = True
     weighs_population: ClassVar[bool] = False
     weighs_odds: ClassVar[bool] = False
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What the other parts of a training must offer; add rows of your own to ``super().needs``."""
+        odds = Need(DRAW_ODDS, "weighs by the probability of every draw", "another aggregation")
+        whole = Need(WHOLE_POPULATION, "weighs the population", "Renormalised() or EqualWeights()")
+        return (*((odds,) if self.weighs_odds else ()), *((whole,) if self.weighs_population else ()))
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """What it offers to the other parts of a training: a plain mean, if the class changes neither replies nor their sum."""
+        kind = type(self)
+        plain = kind.combine is Aggregation.combine and kind.algorithm is Aggregation.algorithm
+        return frozenset({PLAIN_MEAN}) if plain else frozenset()
 
     def algorithm(self, base: Algorithm) -> Algorithm:
         """The algorithm that clients run: the base, or the base with other replies."""

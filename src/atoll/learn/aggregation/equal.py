@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from atoll.core.aggregate import Aggregate, Mean
-from atoll.core.tree import Tree
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import Algorithm, LocalWork
 from atoll.learn.wrapped import Wrapped
 

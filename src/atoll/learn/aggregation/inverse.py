@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Mean
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import Need
 from atoll.core.errors import CompositionError
-from atoll.core.results import Combined
-from atoll.core.tree import Tree
+from atoll.core.requests.results import Combined
 from atoll.learn.algorithm import Algorithm, RoundInfo
 from atoll.learn.wrapped import dry_reply
 
-from .base import Aggregation, population_weight, require_examples
+from .base import ONE_BY_ONE, Aggregation, population_weight, require_examples
 from .keep_local import SingleReplies
 
 __all__ = ["InverseProbability"]
@@ -28,9 +29,13 @@ class InverseProbability(Aggregation):
     hardly ever drawn makes a large step when it is. ``FedProf(explore=...)`` bounds it. Clients without rows have no weight, and need no probability.
     """
 
-    summable: ClassVar[bool] = False
     weighs_population: ClassVar[bool] = True
     weighs_odds: ClassVar[bool] = True
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The replies one by one."""
+        return (*super().needs, *ONE_BY_ONE)
 
     def algorithm(self, base: Algorithm) -> Algorithm:
         """The base with its update as a single reply."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core.results import Combined
-from atoll.core.tree import Tree
+from atoll.core.algebra.tree import Tree
+from atoll.core.requests.results import Combined
 from atoll.learn.algorithm import Algorithm, RoundInfo
 
 from .base import Aggregation, population_weight, require_examples, scale_means

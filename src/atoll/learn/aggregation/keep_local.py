@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean, Part, Parts
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean, Part, Parts
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import Need
 from atoll.core.errors import CompositionError
-from atoll.core.results import Combined
-from atoll.core.tree import Tree
+from atoll.core.requests.results import Combined
 from atoll.learn.algorithm import Algorithm, LocalWork, RoundInfo
 from atoll.learn.wrapped import Wrapped, dry_reply
 
-from .base import Aggregation, population_weight, require_examples
+from .base import ONE_BY_ONE, Aggregation, population_weight, require_examples
 
 __all__ = ["KeepLocal", "SingleReplies"]
 
@@ -27,8 +28,12 @@ class KeepLocal(Aggregation):
     cancel in the next, so that a secure reducer refuses it.
     """
 
-    summable: ClassVar[bool] = False
     weighs_population: ClassVar[bool] = True
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The replies one by one."""
+        return (*super().needs, *ONE_BY_ONE)
 
     def algorithm(self, base: Algorithm) -> Algorithm:
         """The base with its update as a single reply."""

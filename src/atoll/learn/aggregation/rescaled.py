@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
-from atoll.core.results import Combined
-from atoll.core.tree import Tree
+from atoll.core.requests.results import Combined
 from atoll.learn.algorithm import Algorithm, RoundInfo
 from atoll.learn.wrapped import dry_reply
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Mean, Part
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Mean, Part
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import Need
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.results import Combined
-from atoll.core.rng import Rng
-from atoll.core.tree import Tree
+from atoll.core.requests.results import Combined
 from atoll.learn.algorithm import Algorithm, RoundInfo
-from atoll.learn.contributions import alignment, exact_shapley, leave_one_out, round_game, truncated_shapley
+from atoll.learn.server.contributions import alignment, exact_shapley, leave_one_out, round_game, truncated_shapley
 from atoll.learn.wrapped import dry_reply
 
-from .base import Aggregation
+from .base import ONE_BY_ONE, Aggregation
 from .keep_local import SingleReplies
 
 __all__ = ["Valued"]
@@ -28,7 +29,7 @@ _MEASURES = ("aligned", "missing", "shapley")
 
 @dataclass(frozen=True)
 class Valued(Aggregation):
-    """`Renormalised`, and in every round's row ``contributions``: name of each client in the mean -> what it brought; see `atoll.learn.contributions`.
+    """`Renormalised`, and in every round's row ``contributions``: name of each client in the mean -> what it brought; see `atoll.learn.server.contributions`.
 
     The game is played with the mean update ``u(A)`` of a set of clients alone: it is worth how much lower the loss of ``w + u(A)`` is than that of ``w``
     on the server's own test rows, whatever the algorithm's server then makes of the mean. Training does not depend on it.
@@ -41,7 +42,6 @@ class Valued(Aggregation):
         orders: of arrival, at least 2.
     """
 
-    summable: ClassVar[bool] = False
     measure: Literal["aligned", "missing", "shapley"] = "aligned"
     orders: int = 20
 
@@ -64,6 +64,11 @@ class Valued(Aggregation):
             where="aggregation=Valued",
             remedy="use measure='aligned', or a data set with test rows",
         )
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The replies one by one."""
+        return (*super().needs, *ONE_BY_ONE)
 
     def algorithm(self, base: Algorithm) -> Algorithm:
         """The base with its update as a single reply."""

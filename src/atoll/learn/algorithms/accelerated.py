@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.transforms import Momentum, Transform
@@ -156,7 +156,7 @@ class Accelerated(Transformed, Wrapped):
     )
     card: ClassVar[Card] = Card(
         family="wrapper",
-        note="Keeps what its base promises of replies; with memory='server' it sends and averages the transforms' memory too.",
+        note="Its replies have the properties of its base's. With memory='server', it also sends and averages the transforms' memory.",
         example={"transforms": (Momentum(),), "memory": "server"},
     )
     step = Algorithm.step

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Sum
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Sum
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.checks import require_count
@@ -42,7 +42,7 @@ class AndersonADMM(TwoPhaseADMM):
         family="admm",
         unbiased=True,
         everyone=True,
-        note="for the mean of the clients' objectives, each with weight 1/N; in a star only",
+        note="It minimises the mean of the clients' objectives, each with weight 1/N. In a star only.",
     )
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class AndersonADMM(TwoPhaseADMM):
     def turned(self, dual: Tree, client: Tree) -> tuple[dict[str, Aggregate], Tree]:
         """Inner products of ``F`` and its differences."""
         fresh = self._moved(dual, T.sub(dual, client["at"]), client)
-        return {"gram": Sum(self._gram(fresh), metric=True)}, fresh
+        return {"gram": Sum(self._gram(fresh), role="side")}, fresh
 
     def chosen(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo) -> Tree:
         """``theta``, and what the next ``z`` is ahead of this one."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import Need
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 from atoll.learn.admm.newton import augmented_minimum
 from atoll.learn.algorithm import Gradient
 from atoll.learn.card import Card
 from atoll.learn.checks import require_choice, require_count
-from atoll.learn.curvature import require_curvature
+from atoll.learn.numerics.curvature import CURVED
 
 from .consensus import Consensus
 
@@ -41,7 +42,7 @@ class CEADMM(Consensus):
     iterations: int = 20
     citation: ClassVar[str] = "Zhou, Li. Communication-Efficient ADMM-based Federated Learning. arXiv:2110.15318, 2021."
     card: ClassVar[Card] = Card(
-        family="admm", unbiased=True, note="for the mean of the clients' objectives, each with weight 1/N"
+        family="admm", unbiased=True, note="It minimises the mean of the clients' objectives, each with weight 1/N."
     )
 
     def __post_init__(self) -> None:
@@ -51,10 +52,10 @@ class CEADMM(Consensus):
         if not 0 <= self.bound < math.inf:
             raise ConfigError(f"bound={self.bound}", where="CEADMM", remedy="use a bound of 0 or more")
 
-    def fits(self, learner: Any) -> None:
-        """Exact solutions want Hessian-vector products."""
-        if self.solver == "exact":
-            require_curvature("CEADMM(solver='exact')", learner)
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """A loss with curvature, for exact solutions."""
+        return (*super().needs, *((CURVED,) if self.solver == "exact" else ()))
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
         """One primal and one dual update."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean, Sum
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean, Sum
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 
@@ -29,7 +29,9 @@ class CompactEstimate(Algorithm):
     citation: ClassVar[str] = (
         "Proposed in: Advancements in Federated Learning: Models, Methods, and Privacy (outlook); the authors' later LoSAC is of this kind."
     )
-    card: ClassVar[Card] = Card(unbiased=True, note="for the mean of the clients' objectives, each with weight 1/N")
+    card: ClassVar[Card] = Card(
+        unbiased=True, note="It minimises the mean of the clients' objectives, each with weight 1/N."
+    )
 
     def init(self, params: Tree) -> Tree:
         """The model, ``M = 0``, and a population not known yet."""

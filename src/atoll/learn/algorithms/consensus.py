@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Sum
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Sum
+from atoll.core.algebra.tree import Tree
 from atoll.learn.admm.idle import or_rest, present
 from atoll.learn.algorithm import Algorithm, LocalWork, RoundInfo
 from atoll.learn.card import Card
@@ -60,7 +60,7 @@ class Consensus(Algorithm):
         moved = T.map(lambda new, old: new - T.where(known, old, old * 0), x, client["params"])
         turned = T.scale(T.sub(dual, client["dual"]), 1.0 / self.rho)
         kept = {"params": x, "dual": dual, "known": client["known"] * 0 + 1}
-        return {"change": Sum(T.add(moved, turned)), "new": Sum(1 - client["known"], metric=True)}, kept
+        return {"change": Sum(T.add(moved, turned)), "new": Sum(1 - client["known"], role="side")}, kept
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """``z <- z + (sum of changes - new first) / N``."""

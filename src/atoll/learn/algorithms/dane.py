@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.curvature import cg, damped, pick
+from atoll.learn.numerics.curvature import cg, damped, pick
 
 from .full_gradient import FullGradient
 from .newton_type import GRADIENT, NewtonType
@@ -56,7 +56,7 @@ class DANE(NewtonType):
         family="second order",
         unbiased=True,
         example={"mu": 0.1},
-        note="for convex losses; mu must be given; a sampled cohort goes for its own optimum; in a star only",
+        note="For convex losses. You must give mu. A sampled cohort approaches its own optimum. In a star only.",
     )
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from atoll.core.stage import Stage
+from atoll.core.requests.stage import Stage
 from atoll.learn.card import Card
 from atoll.stages import DGC
 
@@ -35,7 +35,7 @@ class DeepGradientCompression(OneGradient):
     citation: ClassVar[str] = (
         "Lin, Han, Mao, Wang, Dally. Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training. ICLR 2018."
     )
-    card: ClassVar[Card] = Card(family="compressed", note="Velocity and what is left over stay with the client.")
+    card: ClassVar[Card] = Card(family="compressed", note="Velocity and remainder stay with the client.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

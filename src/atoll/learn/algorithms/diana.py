@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.mirror import soft
+from atoll.learn.numerics.mirror import soft
 from atoll.stages import RandomK, Shift
 
 from .one_gradient import OneGradient, require_unbiased, require_weight
@@ -50,7 +50,7 @@ class DIANA(OneGradient):
     card: ClassVar[Card] = Card(
         family="compressed",
         unbiased=True,
-        note="The server mirrors every client's shift, so that it must see single replies.",
+        note="The server mirrors every client's shift, so it must see single replies.",
     )
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class ADIANA(OneGradient):
         "Li, Kovalev, Qian, Richtárik. Acceleration for Compressed Gradient Descent in Distributed and Federated Optimization. ICML 2020."
     )
     card: ClassVar[Card] = Card(
-        family="compressed", unbiased=True, everyone=True, note="Two gradients up; lr is not used."
+        family="compressed", unbiased=True, everyone=True, note="Clients send two gradients. It does not use lr."
     )
 
     def __post_init__(self) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import Algorithm, RoundInfo
 from atoll.learn.card import Card
 
@@ -59,7 +59,7 @@ class DINGO(NewtonType):
     card: ClassVar[Card] = Card(
         family="second order",
         unbiased=True,
-        note="finds a point without gradient; a sampled cohort goes for its own optimum; in a star only",
+        note="It finds a stationary point. A sampled cohort approaches its own optimum. In a star only.",
     )
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class DINGO(NewtonType):
         del state
         return (*self.phases, *(f"search{j}" for j in range(1, 1 + self.halvings)))
 
-    def needs(self, state: Tree, phase: str) -> bool:
+    def wanted(self, state: Tree, phase: str) -> bool:
         """Later cases only where the earlier ones fail; trial points until one does."""
         if phase.startswith("search"):
             return not state["found"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork
 from atoll.learn.card import Card
 
@@ -38,7 +38,7 @@ class Ditto(FedAvg):
     citation: ClassVar[str] = (
         "Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021."
     )
-    card: ClassVar[Card] = Card(family="personal", note="measure it with Evaluation(clients=-1, personal=True)")
+    card: ClassVar[Card] = Card(family="personal", note="Measure it with Evaluation(clients=-1, personal=True).")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Sum
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Sum
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import RoundInfo
 from atoll.learn.card import Card
 
@@ -40,7 +40,7 @@ class FastADMM(TwoPhaseADMM):
         family="admm",
         unbiased=True,
         everyone=True,
-        note="for the mean of the clients' objectives, each with weight 1/N; in a star only",
+        note="It minimises the mean of the clients' objectives, each with weight 1/N. In a star only.",
     )
 
     def init(self, params: Tree) -> Tree:
@@ -62,7 +62,7 @@ class FastADMM(TwoPhaseADMM):
     def turned(self, dual: Tree, client: Tree) -> tuple[dict[str, Aggregate], Tree]:
         """``||l_k - l^_k||^2``."""
         gap = T.sub(dual, client["at"])
-        return {"moved": Sum(T.dot(gap, gap), metric=True)}, {"dual": dual, "old": client["dual"]}
+        return {"moved": Sum(T.dot(gap, gap), role="side")}, {"dual": dual, "old": client["dual"]}
 
     def chosen(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo) -> Tree:
         """What ``z^`` is ahead of ``z``."""

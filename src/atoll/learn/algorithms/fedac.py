@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.checks import require_positive
@@ -50,7 +50,9 @@ class FedAC(Algorithm):
     gamma: float | None = None
     citation: ClassVar[str] = "Yuan, Ma. Federated Accelerated Stochastic Gradient Descent. NeurIPS 2020."
     extrapolates: ClassVar[tuple[str, ...]] = ("params", "other")
-    card: ClassVar[Card] = Card(note="Proved for clients whose data are alike; two models each way.")
+    card: ClassVar[Card] = Card(
+        note="Proved for clients with identically distributed data. It sends two models each way."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

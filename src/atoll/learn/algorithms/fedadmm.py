@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import Gradient, LocalWork
 from atoll.learn.card import Card
 
@@ -29,7 +29,7 @@ class FedADMM(Consensus):
         "Wang, Marella, Anderson. FedADMM: A Federated Primal-Dual Algorithm Allowing Partial Participation. CDC 2022."
     )
     card: ClassVar[Card] = Card(
-        family="admm", unbiased=True, note="for the mean of the clients' objectives, each with weight 1/N"
+        family="admm", unbiased=True, note="It minimises the mean of the clients' objectives, each with weight 1/N."
     )
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from atoll.core.stage import Stage
+from atoll.core.requests.stage import Stage
 from atoll.learn.card import Card
 from atoll.stages import QSGD
 
@@ -32,7 +32,7 @@ class FedAQ(FedAC):
         "Youn, Kumar, Abernethy. Accelerated Federated Optimization with Quantization. IEEE Data Engineering Bulletin 45(4), 2022."
     )
     card: ClassVar[Card] = Card(
-        family="compressed", note="Proved for clients whose data are alike; two models each way."
+        family="compressed", note="Proved for clients with identically distributed data. It sends two models each way."
     )
 
     def __post_init__(self) -> None:

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.checks import require_positive
@@ -56,7 +56,7 @@ class FedCOMGATE(Algorithm):
         family="compressed",
         everyone=True,
         example={"steps": 5},
-        note="every client, every round; unbiased with exact replies",
+        note="It needs every client in every round. With exact replies it is unbiased.",
     )
 
     def __post_init__(self) -> None:

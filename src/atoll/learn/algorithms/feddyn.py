@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 
@@ -37,7 +37,9 @@ class FedDyn(Algorithm):
     citation: ClassVar[str] = (
         "Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. Federated Learning Based on Dynamic Regularization. ICLR 2021."
     )
-    card: ClassVar[Card] = Card(unbiased=True, note="for the mean of the clients' objectives, each with weight 1/N")
+    card: ClassVar[Card] = Card(
+        unbiased=True, note="It minimises the mean of the clients' objectives, each with weight 1/N."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

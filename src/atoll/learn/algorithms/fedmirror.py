@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.checks import require_positive
-from atoll.learn.mirror import MirrorMap, mirror_map
+from atoll.learn.numerics.mirror import MirrorMap, mirror_map
 
 __all__ = ["FedDualAvg", "FedMirror"]
 
@@ -77,7 +77,7 @@ class FedDualAvg(FedMirror):
 
     server_lr: float = 1.0
     extrapolates: ClassVar[tuple[str, ...]] = ("params", "dual", "time")
-    card: ClassVar[Card] = Card(note="Aggregates dual points: the threshold acts on the mean, and zeros stay zeros.")
+    card: ClassVar[Card] = Card(note="It aggregates dual points: the threshold acts on the mean, and zeros stay zeros.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,7 +108,7 @@ class FedDualAvg(FedMirror):
         """The move of the dual point, and how long it took."""
         reply, client = super().finish(local, broadcast, client, work)
         taken = work.steps * broadcast["lr"]
-        return {**reply, "time": Mean(taken, examples=work.examples, metric=True)}, client
+        return {**reply, "time": Mean(taken, examples=work.examples, role="side")}, client
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """The mean move, and the model that belongs to it."""

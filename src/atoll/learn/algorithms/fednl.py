@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Parts, Sum
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Parts, Sum
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.curvature import hessian, inverse_floored, pick, ravel, stepped
-from atoll.learn.symmetric import Form, restore, shorten
+from atoll.learn.numerics.curvature import hessian, inverse_floored, pick, ravel, stepped
+from atoll.learn.numerics.symmetric import Form, restore, shorten
 from atoll.stages import Threshold
 
 from .newton_type import NewtonType
@@ -72,7 +72,7 @@ class FedNL(NewtonType):
         "Safaryan, Islamov, Qian, Richtárik. FedNL: Making Newton-Type Methods Applicable to Federated Learning. ICML 2022."
     )
     card: ClassVar[Card] = Card(
-        family="second order", unbiased=True, note="for convex losses of few parameters", example={"begin": "zero"}
+        family="second order", unbiased=True, note="For convex losses with few parameters.", example={"begin": "zero"}
     )
 
     def __post_init__(self) -> None:
@@ -166,7 +166,7 @@ class FedNL(NewtonType):
         return {
             "change": Sum(T.scale(change, work.examples)),
             "met": Sum(
-                {"clients": came, "known": came * work.examples}, metric=True
+                {"clients": came, "known": came * work.examples}, role="side"
             ),  # counts, which no stage may touch
             "correction": Sum(T.scale(short, work.examples)) if "upper" in short else Parts(short, work.examples),
         }, {"hessian": held, **kept, "met": met + came}

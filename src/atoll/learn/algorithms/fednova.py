@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 
@@ -35,7 +35,7 @@ class FedNova(FedAvg):
         "Wang, Liu, Liang, Joshi, Poor. Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization. "
         "NeurIPS 2020."
     )
-    card: ClassVar[Card] = Card(note="takes out what different numbers of steps do; FedAvg's drift stays")
+    card: ClassVar[Card] = Card(note="It removes the effect of different numbers of steps. FedAvg's drift stays.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,7 +66,7 @@ class FedNova(FedAvg):
         update = T.sub(local["params"], broadcast["params"])
         reply: dict[str, Aggregate] = {
             "normalised": Mean(T.scale(update, 1.0 / (weight + (work.steps < 1))), examples=work.examples),
-            "work": Mean(weight, examples=work.examples, metric=True),  # stages act on updates
+            "work": Mean(weight, examples=work.examples, role="side"),  # stages act on updates
         }
         return reply, client
 

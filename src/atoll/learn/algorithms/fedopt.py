@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import Algorithm, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.checks import require_positive, require_share
@@ -86,7 +86,7 @@ class _Adaptive(_ServerStep):
     tau: float = 1e-3
     citation: ClassVar[str] = _REDDI
     card: ClassVar[Card] = Card(
-        note="Shares FedAvg's fixed point: adaptivity at the server does not remove client drift."
+        note="It has FedAvg's fixed point: adaptivity at the server does not remove client drift."
     )
 
     def __post_init__(self) -> None:
@@ -143,7 +143,7 @@ class FedAdagrad(_ServerStep):
     beta1: float = 0.0
     tau: float = 1e-3
     citation: ClassVar[str] = _REDDI
-    card: ClassVar[Card] = Card(note="Its steps shrink like one over the root of the rounds.")
+    card: ClassVar[Card] = Card(note="Its steps shrink with one over the square root of the number of rounds.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from atoll.core.stage import Stage
+from atoll.core.requests.stage import Stage
 from atoll.learn.card import Card
 from atoll.stages import QSGD, STC, ErrorFeedback, TopK
 
@@ -56,7 +56,7 @@ class MemSGD(FedAvg):
     card: ClassVar[Card] = Card(
         family="compressed",
         unbiased=False,
-        note="Error feedback at clients: what is left over waits until a client is invited again.",
+        note="Error feedback at clients: the remainder waits until a client is invited again.",
     )
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class SparseTernary(MemSGD):
         "Sattler, Wiedemann, Müller, Samek. Robust and Communication-Efficient Federated Learning from Non-IID Data. IEEE TNNLS 2019."
     )
     card: ClassVar[Card] = Card(
-        family="compressed", note="Positions take ceil(log2 d) bits, where the paper uses Golomb's code."
+        family="compressed", note="A position takes ceil(log2 d) bits; the paper uses Golomb's code."
     )
 
     def downlink(self) -> Stage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from atoll.core.tree import Tree
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import Gradient
 from atoll.learn.card import Card
 from atoll.learn.transforms import Proximal
@@ -31,7 +31,7 @@ class FedProx(FedAvg):
         "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020."
     )
     card: ClassVar[Card] = Card(
-        note="Limits how far clients drift; keeps a biased fixed point for several local steps."
+        note="It limits client drift. With several local steps, its fixed point is still biased."
     )
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ class FedSGD(OneGradient):
         "McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-Efficient Learning of Deep Networks from "
         "Decentralized Data. AISTATS 2017."
     )
-    card: ClassVar[Card] = Card(unbiased=True, note="gradient descent, one step a round")
+    card: ClassVar[Card] = Card(unbiased=True, note="Gradient descent, one step per round.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

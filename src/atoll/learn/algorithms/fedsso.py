@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import LocalWork, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.curvature import ravel, stepped
-from atoll.learn.quasi_newton import bfgs, two_loop
+from atoll.learn.numerics.curvature import ravel, stepped
+from atoll.learn.numerics.quasi_newton import bfgs, two_loop
 
 from .fedavg import FedAvg
 
@@ -53,7 +53,7 @@ class FedSSO(FedAvg):
         "Ma, Bao, Jiang, Liu, Jiang, Yan, Liu, Pan. FedSSO: A Federated Server-Side Second-Order Optimization Algorithm. "
         "arXiv:2206.09576, 2022."
     )
-    card: ClassVar[Card] = Card(family="second order", note="keeps FedAvg's drift")
+    card: ClassVar[Card] = Card(family="second order", note="It keeps FedAvg's drift.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import PROTECTION
 from atoll.core.errors import CompositionError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork
 from atoll.learn.card import Card
-from atoll.learn.release import is_private
-from atoll.learn.wrapped import Wrapped, overrides
+from atoll.learn.wrapped import Wrapped
 
 __all__ = ["FirstOrderResidual"]
 
@@ -29,12 +29,12 @@ class FirstOrderResidual(Wrapped):
         CompositionError: the base is private (the metric would leave without noise), draws numbers, or runs several passes.
     """
 
-    card: ClassVar[Card] = Card(family="wrapper", note="a measurement, not a method")
+    card: ClassVar[Card] = Card(family="wrapper", note="A measurement, not a method.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         several = any(len(self.base.passes(phase)) != 1 for phase in self.base.phases)
-        if is_private(self.base) or overrides(self.base, "draw") or several:
+        if PROTECTION in self.base.offers or self.base.overrides("draw") or several:
             raise CompositionError(
                 f"{type(self.base).__name__} is private, draws numbers or runs several passes",
                 where="FirstOrderResidual",
@@ -77,4 +77,4 @@ class _Measure(Algorithm):
         own = client["client"].get("state")
         reply, kept = self.beside.finish(client["local"], broadcast, own, LocalWork(work.examples, client["steps"]))
         residual: Any = T.norm(local["found"])
-        return {**reply, "metric/residual": Mean(residual, examples=work.examples, metric=True)}, kept
+        return {**reply, "residual": Mean(residual, examples=work.examples, role="metric")}, kept

@@ -8,16 +8,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.rng import Rng
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.curvature import hessian, inverse_floored, ravel, stepped
-from atoll.learn.quasi_newton import block_sr1
+from atoll.learn.numerics.curvature import hessian, inverse_floored, ravel, stepped
+from atoll.learn.numerics.quasi_newton import block_sr1
 from atoll.stages import QSGD, Shift
 
 from .newton_type import GRADIENT, NewtonType
@@ -43,7 +43,7 @@ class FLECS(NewtonType):
         columns: ``m``, columns of a sketch.
         curvature: the first ``B``, times the identity: at least the largest curvature of the loss, for steps that are not too long.
         mu: floor of the eigenvalues.
-        skip: see `atoll.learn.quasi_newton.block_sr1`.
+        skip: see `atoll.learn.numerics.quasi_newton.block_sr1`.
         levels: of the quantisers; 0 leaves both values as they are.
         seed: of the sketches.
         most: largest number of parameters that is accepted.
@@ -66,7 +66,7 @@ class FLECS(NewtonType):
         family="second order",
         unbiased=True,
         everyone=True,
-        note="for losses of few parameters; one estimate for all; in a star only; FLECSPP for sampled cohorts",
+        note="For losses with few parameters. All clients share one estimate. In a star only. For sampled cohorts, use FLECSPP.",
     )
 
     def __post_init__(self) -> None:

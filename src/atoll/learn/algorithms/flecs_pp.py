@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Parts, Sum
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Parts, Sum
+from atoll.core.algebra.tree import Tree
+from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.curvature import hessian, inverse_floored, ravel, stepped
-from atoll.learn.quasi_newton import sr1_change
+from atoll.learn.numerics.curvature import hessian, inverse_floored, ravel, stepped
+from atoll.learn.numerics.quasi_newton import sr1_change
 from atoll.stages import Nearest
 from atoll.stages.nearest import nearest
 
@@ -49,7 +49,7 @@ class FLECSPP(FLECS):
     Attributes:
         levels: of the rounding; 0 leaves values as they are. Few are too coarse for an estimate that is divided by: on logistic losses (five clients of 5 to 30
             rows, two a round, 20 draws) all end at the optimum with 127 levels, and with 7 the model strays to norms of hundreds before it comes back.
-        skip: see `atoll.learn.quasi_newton.sr1_change`; larger than in FLECS, since a client's own sketch is rounded by more than the mean of all: with 0.01 one
+        skip: see `atoll.learn.numerics.quasi_newton.sr1_change`; larger than in FLECS, since a client's own sketch is rounded by more than the mean of all: with 0.01 one
             of those 20 draws strays with 127 levels, with 0.1 none.
     """
 
@@ -60,7 +60,7 @@ class FLECSPP(FLECS):
     card: ClassVar[Card] = Card(
         family="second order",
         unbiased=True,
-        note="for losses of few parameters; an estimate for each client, kept by it",
+        note="For losses with few parameters. Each client keeps its own estimate.",
     )
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
@@ -118,7 +118,7 @@ class FLECSPP(FLECS):
         kept = {"hessian": held, "constant": client["constant"] + miss, "met": client["met"] * 0 + 1}
         return {
             "learned": Parts({"gap": gap, "miss": miss}, work.examples),
-            "known": Sum({"known": new}, metric=True),
+            "known": Sum({"known": new}, role="side"),
         }, kept
 
     def _understood(self, value: Any) -> Any:

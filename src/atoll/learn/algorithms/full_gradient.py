@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork
 from atoll.learn.card import Card
 
@@ -30,7 +30,7 @@ class FullGradient(Algorithm):
     steps: int | None = 1
     beside: Algorithm | None = None
     reply: bool = False
-    card: ClassVar[Card] = Card(part=True, note="a part of other algorithms: it does not train")
+    card: ClassVar[Card] = Card(part=True, note="A part of other algorithms: it does not train.")
 
     def client_init(self, params: Tree) -> Tree:
         """That of the algorithm beside it."""

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
-from atoll.learn.curvature import cg_begin, cg_step
+from atoll.learn.numerics.curvature import cg_begin, cg_step
 
 from .line_search import LossesAlong, armijo
 from .newton_type import GRADIENT, NewtonType
@@ -46,7 +46,7 @@ class GIANT(NewtonType):
     card: ClassVar[Card] = Card(
         family="second order",
         unbiased=True,
-        note="for convex losses; a sampled cohort goes for its own optimum; in a star only",
+        note="For convex losses. A sampled cohort approaches its own optimum. In a star only.",
     )
 
     def __post_init__(self) -> None:

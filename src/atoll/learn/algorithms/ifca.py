@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean, Parts, Sum
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean, Parts, Sum
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.rng import Rng
-from atoll.core.tree import Tree
 
 from ..algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from ..card import Card
@@ -40,7 +40,7 @@ class IFCA(Wrapped):
     citation: ClassVar[str] = (
         "Ghosh, Chung, Yin, Ramchandran. An Efficient Framework for Clustered Federated Learning. NeurIPS 2020."
     )
-    card: ClassVar[Card] = Card(family="wrapper", note="finds clusters of clients; needs models that begin apart")
+    card: ClassVar[Card] = Card(family="wrapper", note="It finds clusters of clients. Its models must start apart.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,9 +98,9 @@ class IFCA(Wrapped):
         """The base's, by its first state."""
         return self.base.plan(self._models(state)[0])
 
-    def needs(self, state: Tree, phase: str) -> bool:
+    def wanted(self, state: Tree, phase: str) -> bool:
         """Whether some cluster needs it."""
-        return any(self.base.needs(own, phase) for own in self._models(state))
+        return any(self.base.wanted(own, phase) for own in self._models(state))
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
         """What the base sends, for every cluster: the first as it is, the others beside it."""
@@ -132,7 +132,7 @@ class IFCA(Wrapped):
         """The base's reply in the chosen cluster's place, nothing in the others'."""
         choice = client["choice"]
         reply, kept = self.base.finish(local, self.chosen(broadcast, choice), client.get("client"), work)
-        placed: dict[str, Aggregate] = {"chosen": Sum(choice, metric=True)}
+        placed: dict[str, Aggregate] = {"chosen": Sum(choice, role="side")}
         for name, aggregate in reply.items():
             for j in range(self.clusters):
                 placed[f"{j}/{name}"] = _placed(aggregate, choice[j])
@@ -187,7 +187,7 @@ class _Choice(Algorithm):
         losses = local["losses"]
         best = 1.0 * (losses == losses.min())
         first = best * (best.cumsum(0) == 1.0)
-        return {"none": Sum(first, metric=True)}, {
+        return {"none": Sum(first, role="side")}, {
             **client,
             "choice": 0 * client["choice"] + _of(first, client["choice"]),
         }

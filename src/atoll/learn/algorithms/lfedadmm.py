@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Sum
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Sum
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.requests.stage import Stage
 from atoll.learn.admm.idle import or_rest, present
 from atoll.learn.admm.prox import check_regulariser, prox
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
@@ -59,7 +59,9 @@ class LFedADMM(Algorithm):
     adaptive: int = 0
     extrapolates: ClassVar[tuple[str, ...]] = ("params",)
     citation: ClassVar[str] = "Advancements in Federated Learning: Models, Methods, and Privacy (survey), Algorithm 1."
-    card: ClassVar[Card] = Card(family="admm", note="sum of losses plus a regulariser; its optimum is the fixed point")
+    card: ClassVar[Card] = Card(
+        family="admm", note="It minimises the sum of losses plus a regulariser. That optimum is its fixed point."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,7 +131,7 @@ class LFedADMM(Algorithm):
             return {"message": Sum(T.add(turned, T.scale(moved, broadcast["rho"])))}, kept
         gap = T.sub(kept["params"], broadcast["params"])
         norms = {"gap": T.dot(gap, gap), "dual": T.dot(dual, dual)}
-        return {"primal": Sum(moved), "dual": Sum(turned), "norms": Sum(norms, metric=True)}, kept
+        return {"primal": Sum(moved), "dual": Sum(turned), "norms": Sum(norms, role="side")}, kept
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
         """The sums, ``Z``, and the penalty when it adapts."""

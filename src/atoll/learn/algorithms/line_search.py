@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork
 from atoll.learn.card import Card
 
@@ -28,7 +28,7 @@ class LossesAlong(Algorithm):
     sizes: tuple[float, ...] = (1.0,)
     batch_size: int | None = None
     steps: int | None = 1
-    card: ClassVar[Card] = Card(family="second order", part=True, note="a part of other algorithms: it does not train")
+    card: ClassVar[Card] = Card(family="second order", part=True, note="A part of other algorithms: it does not train.")
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """The model, and no losses yet."""
@@ -45,7 +45,7 @@ class LossesAlong(Algorithm):
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Report the losses."""
         del broadcast, client
-        return {"losses": Mean(local["losses"], examples=work.examples, metric=True)}, None  # stages act on updates
+        return {"losses": Mean(local["losses"], examples=work.examples, role="side")}, None  # stages act on updates
 
 
 def armijo(losses: Sequence[Any], sizes: Sequence[float], slope: float, share: float) -> float:

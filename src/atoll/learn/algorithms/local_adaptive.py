@@ -16,7 +16,9 @@ from .fedavg import FedAvg
 
 __all__ = ["LocalAdaGrad", "LocalAdam", "LocalRMSProp"]
 
-_NOTE = "Each client scales coordinates by its own gradients, so that the mean of their steps points elsewhere: the bias is large."
+_NOTE = (
+    "Each client scales coordinates by its own gradients, so the mean of the steps points elsewhere. The bias is large."
+)
 
 
 @dataclass(frozen=True, kw_only=True)

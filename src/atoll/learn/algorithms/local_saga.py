@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork
 from atoll.learn.card import Card
 
@@ -42,7 +42,7 @@ class LocalSAGA(FedAvg):
         "Objectives. NeurIPS 2014; in local steps, in turn."
     )
     card: ClassVar[Card] = Card(
-        note="reduces the variance of mini-batches, not FedAvg's drift; keeps parts models a client"
+        note="It reduces the variance of mini-batches, not FedAvg's drift. A client keeps `parts` models."
     )
 
     def __post_init__(self) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import Gradient, LocalWork
 from atoll.learn.card import Card
-from atoll.learn.curvature import cg_begin, cg_step, damped, least_squares_begin, least_squares_step, ratio
+from atoll.learn.numerics.curvature import cg_begin, cg_step, damped, least_squares_begin, least_squares_step, ratio
 
 from .newton_type import NewtonType
 
@@ -28,7 +28,7 @@ class LocalSolve(NewtonType):
 
     damping: float = 0.0
     keeps: bool = False
-    card: ClassVar[Card] = Card(family="second order", part=True, note="a part of other algorithms: it does not train")
+    card: ClassVar[Card] = Card(family="second order", part=True, note="A part of other algorithms: it does not train.")
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """No iteration yet."""
@@ -61,7 +61,7 @@ class CorrectedSolve(NewtonType):
     """
 
     damping: float = 0.0
-    card: ClassVar[Card] = Card(family="second order", part=True, note="a part of other algorithms: it does not train")
+    card: ClassVar[Card] = Card(family="second order", part=True, note="A part of other algorithms: it does not train.")
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """No iteration yet."""

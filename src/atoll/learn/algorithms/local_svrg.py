@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork
 from atoll.learn.card import Card
 
@@ -28,7 +28,7 @@ class LocalSVRG(FedAvg):
     citation: ClassVar[str] = (
         "Johnson, Zhang. Accelerating Stochastic Gradient Descent using Predictive Variance Reduction. NeurIPS 2013; in local steps."
     )
-    card: ClassVar[Card] = Card(note="reduces the variance of mini-batches, not FedAvg's drift")
+    card: ClassVar[Card] = Card(note="It reduces the variance of mini-batches, not FedAvg's drift.")
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """The anchor, and the local steps."""

@@ -31,7 +31,7 @@ class MFL(Transformed, FedAvg):
     gamma: float = 0.5
     memory: ClassVar[str] = "server"  # type: ignore[misc]  # fixed by the method
     citation: ClassVar[str] = _LIU
-    card: ClassVar[Card] = Card(note="Converges faster than FedAvg, to the same kind of biased fixed point.")
+    card: ClassVar[Card] = Card(note="It converges faster than FedAvg, to the same kind of biased fixed point.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,7 +58,7 @@ class LocalMomentum(Transformed, FedAvg):
     memory: str = "round"
     nesterov: bool = False
     citation: ClassVar[str] = _FRAME
-    card: ClassVar[Card] = Card(note="Momentum that never leaves the client.")
+    card: ClassVar[Card] = Card(note="Momentum never leaves the client.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 
@@ -45,7 +45,7 @@ class Mime(Algorithm):
         "Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh. Mime: Mimicking Centralized Stochastic Algorithms in Federated "
         "Learning. arXiv:2008.03606, 2020."
     )
-    card: ClassVar[Card] = Card(unbiased=True, note="with a sampled cohort it stops at a floor; in a star only")
+    card: ClassVar[Card] = Card(unbiased=True, note="With a sampled cohort it stops at an error floor. In a star only.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,7 +103,7 @@ class MimeLite(Mime):
 
     phases: ClassVar[tuple[str, ...]] = ("train",)
     pooled: ClassVar[str] = ""  # nobody's steps are corrected by it; statistics are linear in it
-    card: ClassVar[Card] = Card(note="keeps FedAvg's drift")
+    card: ClassVar[Card] = Card(note="It keeps FedAvg's drift.")
 
     def plan(self, state: Tree) -> tuple[str, ...]:
         """One phase; two in a first round that begins a second moment."""

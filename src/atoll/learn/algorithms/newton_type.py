@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from atoll.core.capability import Need
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import Algorithm
-from atoll.learn.curvature import require_curvature
+from atoll.learn.numerics.curvature import CURVED
 
 from .full_gradient import FullGradient
 
@@ -41,14 +42,10 @@ class NewtonType(Algorithm):
                 remedy="leave out all but steps: the Hessian is that of all local rows",
             )
 
-    def fits(self, learner: Any) -> None:
-        """Refuse a loss without curvature.
-
-        Raises:
-            CompositionError: the loss is piecewise linear, or the model gives no Hessian-vector products.
-        """
-        super().fits(learner)
-        require_curvature(type(self).__name__, learner)
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """A loss with curvature."""
+        return (*super().needs, CURVED)
 
     def _check(self, name: str, right: bool, remedy: str) -> None:
         """Refuse an option that is not right, or not finite."""

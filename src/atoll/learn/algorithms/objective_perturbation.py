@@ -8,14 +8,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import Need
 from atoll.core.errors import CompositionError, ConfigError, DataError
 from atoll.core.event import Event
-from atoll.core.rng import Rng
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient
+from atoll.learn.capabilities import MARGINS
 from atoll.learn.card import Card
-from atoll.learn.mechanism import Mechanism
+from atoll.learn.local.mechanism import Mechanism
 from atoll.learn.wrapped import Wrapped
 from atoll.privacy import Perturbed, objective_epsilon
 
@@ -51,7 +53,7 @@ class ObjectivePerturbation(Mechanism):
     card: ClassVar[Card] = Card(
         example={"base": FedProx(), "alpha": 1.0},
         family="wrapper",
-        note="pure local differential privacy of exact minimisers of a two-class linear model",
+        note="Pure local differential privacy, for exact minimisers of a two-class linear model.",
     )
 
     def __post_init__(self) -> None:
@@ -83,15 +85,10 @@ class ObjectivePerturbation(Mechanism):
         """Weight of the base's quadratic term."""
         return _weight(self.base)
 
-    def fits(self, learner: Any) -> None:
-        """Refuse a model whose loss is not the log-loss of one margin."""
-        super().fits(learner)
-        if not getattr(learner, "margins", False):
-            raise CompositionError(
-                "the loss of this model is not a function of y w^T x",
-                where="ObjectivePerturbation",
-                remedy="use a linear model with two outputs and cross-entropy, or OutputPerturbation",
-            )
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """A log-loss of one margin."""
+        return (*super().needs, Need(MARGINS, "perturbs the objective of one margin", "OutputPerturbation"))
 
     def admit(self, data: Any) -> None:
         """Refuse features of norm above 1."""

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.stages import QSGD
@@ -106,7 +106,7 @@ class QuantisedSGD(OneGradient):
         "Alistarh, Grubic, Li, Tomioka, Vojnovic. QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding. NeurIPS 2017."
     )
     card: ClassVar[Card] = Card(
-        family="compressed", note="The error of compression does not vanish: it stalls beside the optimum."
+        family="compressed", note="The compression error does not vanish, so it stalls near the optimum."
     )
 
     def __post_init__(self) -> None:

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 from atoll.core.event import Event, Gaussian
-from atoll.core.rng import Rng
-from atoll.core.tree import Tree
 from atoll.learn.card import Card
-from atoll.learn.mechanism import Mechanism
+from atoll.learn.local.mechanism import Mechanism
 
 __all__ = ["OutputPerturbation"]
 
@@ -44,7 +44,7 @@ class OutputPerturbation(Mechanism):
     card: ClassVar[Card] = Card(
         example={"tau": 1.0, "sigma": 1.0},
         family="wrapper",
-        note="local differential privacy for each example; a base that keeps a second model releases twice",
+        note="Local differential privacy for each example. A base that keeps a second model releases twice.",
     )
 
     def __post_init__(self) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 
@@ -42,7 +42,7 @@ class PFedMe(Algorithm):
     citation: ClassVar[str] = (
         "T. Dinh, Tran, Nguyen. Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020."
     )
-    card: ClassVar[Card] = Card(family="personal", note="measure it with Evaluation(clients=-1, personal=True)")
+    card: ClassVar[Card] = Card(family="personal", note="Measure it with Evaluation(clients=-1, personal=True).")
 
     def __post_init__(self) -> None:
         super().__post_init__()

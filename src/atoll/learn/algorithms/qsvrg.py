@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Algorithm, Gradient, RoundInfo
 from atoll.learn.card import Card
 from atoll.stages import QSGD
@@ -39,7 +39,7 @@ class QSVRG(OneGradient):
         "Alistarh, Grubic, Li, Tomioka, Vojnovic. QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding. NeurIPS 2017."
     )
     card: ClassVar[Card] = Card(
-        family="compressed", unbiased=True, note="Anchor and mean gradient ride along on the way down."
+        family="compressed", unbiased=True, note="The server also sends the anchor and the mean gradient down."
     )
 
     def __post_init__(self) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean, Sum
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean, Sum
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 
@@ -41,7 +41,9 @@ class Scaffold(FedAvg):
     citation: ClassVar[str] = (
         "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: Stochastic Controlled Averaging for Federated Learning. ICML 2020."
     )
-    card: ClassVar[Card] = Card(unbiased=True, note="for the mean of the clients' objectives, each with weight 1/N")
+    card: ClassVar[Card] = Card(
+        unbiased=True, note="It minimises the mean of the clients' objectives, each with weight 1/N."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.checks import require_positive
@@ -36,9 +36,7 @@ class ServerOptimised(Moving):
     citation: ClassVar[str] = (
         "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive Federated Optimization. ICLR 2021."
     )
-    card: ClassVar[Card] = Card(
-        family="wrapper", note="Costs nothing on the wire.", example={"transforms": (Momentum(),)}
-    )
+    card: ClassVar[Card] = Card(family="wrapper", note="It adds no bytes.", example={"transforms": (Momentum(),)})
 
     def __post_init__(self) -> None:
         super().__post_init__()

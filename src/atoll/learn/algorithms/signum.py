@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Vote
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Vote
+from atoll.core.algebra.tree import Tree
 from atoll.learn.algorithm import Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.transforms import Momentum
 
 from .one_gradient import OneGradient
 
-__all__ = ["Signum", "SignSGD"]
+__all__ = ["SignSGD", "Signum"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class SignSGD(OneGradient):
         "Bernstein, Zhao, Azizzadenesheli, Anandkumar. signSGD with Majority Vote is Communication Efficient and Fault Tolerant. "
         "ICLR 2019."
     )
-    card: ClassVar[Card] = Card(note="Steps have a fixed length, so that it circles the optimum within about lr.")
+    card: ClassVar[Card] = Card(note="Its steps have a fixed length, so it circles the optimum within about lr.")
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
         """Vote."""

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.stages import CountSketch, Threshold
@@ -53,7 +53,7 @@ class SketchedSGD(OneGradient):
     card: ClassVar[Card] = Card(
         family="compressed",
         everyone=True,
-        note="Two exchanges a round; the sketch can be summed securely, exact values are sparse replies.",
+        note="Two exchanges per round. A secure reducer can sum the sketch; exact values are sparse replies.",
     )
 
     def __post_init__(self) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Sum
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Sum
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import STEPS, Capability, Need
 from atoll.core.errors import CompositionError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
+from atoll.learn.capabilities import STATISTICS
 from atoll.learn.card import Card
 
 __all__ = ["SufficientStatistics"]
@@ -26,19 +28,18 @@ class SufficientStatistics(Algorithm):
 
     partial: ClassVar[bool] = False
     card: ClassVar[Card] = Card(
-        family="statistics", unbiased=True, note="Exact in one round with everyone; for models without gradients."
+        family="statistics", unbiased=True, note="For models without gradients. With all clients, one round is exact."
     )
 
-    def fits(self, learner: Any) -> None:
-        """Refuse a model that is trained by gradients.
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """A model that follows from sums, which other algorithms do not need."""
+        return (Need(STATISTICS, "sends sums of statistics", "FedAvg"),)
 
-        Raises:
-            CompositionError: it has no sufficient statistics.
-        """
-        from atoll.learn.opaque import OpaqueLearner
-
-        if not isinstance(learner, OpaqueLearner):
-            raise _by_gradients()
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """Not that a round goes on from the last one."""
+        return super().offers - {STEPS}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """No statistics yet."""

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Sum
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Sum
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import Need
 from atoll.learn.admm.idle import or_rest, present
 from atoll.learn.admm.newton import augmented_minimum
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.checks import require_count, require_positive
-from atoll.learn.curvature import require_curvature
+from atoll.learn.numerics.curvature import CURVED
 
 __all__ = ["DualPass", "TwoPhaseADMM"]
 
@@ -48,9 +49,10 @@ class TwoPhaseADMM(Algorithm):
         require_positive(type(self).__name__, rho=self.rho)
         require_count(type(self).__name__, newton=self.newton, iterations=self.iterations)
 
-    def fits(self, learner: Any) -> None:
-        """Local solutions want Hessian-vector products."""
-        require_curvature(type(self).__name__, learner)
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """A loss with curvature, for the local solutions."""
+        return (*super().needs, CURVED)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
         """The local solution, or the multiplier's step."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.stage import Stage
-from atoll.core.tree import Tree
+from atoll.core.requests.stage import Stage
 from atoll.learn.algorithm import Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 from atoll.stages import ErrorFeedback, Sign
@@ -43,7 +43,7 @@ class TwoWaySGDM(OneGradient):
         "Zheng, Huang, Kwok. Communication-Efficient Distributed Blockwise Momentum SGD with Error-Feedback. NeurIPS 2019."
     )
     card: ClassVar[Card] = Card(
-        family="compressed", note="Momentum and error stay with the client; it circles the optimum within about lr."
+        family="compressed", note="Momentum and error stay with the client. It circles the optimum within about lr."
     )
 
     def __post_init__(self) -> None:

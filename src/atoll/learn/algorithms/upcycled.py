@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import RoundInfo
 from atoll.learn.card import Card
 from atoll.learn.moving import Moving
@@ -55,7 +55,7 @@ class Upcycled(Moving):
     card: ClassVar[Card] = Card(
         example={"coefficient": 0.5},
         family="wrapper",
-        note="a pair of rounds is one of the base with server learning rate 1 + eta, where that is defined",
+        note="Two rounds equal one round of the base with server learning rate 1 + eta, where that is defined.",
     )
 
     def __post_init__(self) -> None:

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, QuorumError
-from atoll.core.tree import Tree
 from atoll.learn.algorithm import Algorithm, Gradient, LocalWork, RoundInfo
 from atoll.learn.card import Card
 
@@ -39,7 +39,7 @@ class VRLSGD(Algorithm):
         example={"steps": 5},
         unbiased=True,
         everyone=True,
-        note="every client, every round, with the same number of steps",
+        note="It needs every client in every round, with the same number of steps.",
     )
 
     def __post_init__(self) -> None:

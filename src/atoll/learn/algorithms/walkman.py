@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Sum
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Sum
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 
 from ..admm.idle import or_rest, present
 from ..algorithm import Algorithm, Gradient, LocalWork, RoundInfo
@@ -45,7 +45,7 @@ class Walkman(Algorithm):
         "IEEE Transactions on Signal Processing 68, 2020."
     )
     card: ClassVar[Card] = Card(
-        family="admm", unbiased=True, note="for the mean of the clients' objectives, each with weight 1/N"
+        family="admm", unbiased=True, note="It minimises the mean of the clients' objectives, each with weight 1/N."
     )
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ class Walkman(Algorithm):
         kept = T.map(lambda old, by: old + _along(mark, old) * by, client["given"], change)
         met = client["met"] + mark * (1.0 - client["met"])
         first = (met - client["met"]).sum()
-        return {"change": Sum(change), "first": Sum(first, metric=True)}, {
+        return {"change": Sum(change), "first": Sum(first, role="side")}, {
             "x": x,
             "dual": dual,
             "given": kept,

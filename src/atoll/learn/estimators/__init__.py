@@ -24,10 +24,10 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.learn.algorithms.statistics import SufficientStatistics
 from atoll.learn.learner import LearnerSettings
-from atoll.learn.opaque import OpaqueLearner
-from atoll.learn.wrapped import Wrapped
+from atoll.learn.local.opaque import OpaqueLearner
+from atoll.learn.offered import require_fit
+from atoll.learn.wrapped import innermost
 
 __all__ = ["adapt"]
 
@@ -44,18 +44,9 @@ def adapt(model: Any, settings: LearnerSettings, data: Any) -> OpaqueLearner:
     from .coefficients import FittedLearner
     from .incremental import IncrementalLearner, NetworkLearner
 
-    algorithm = settings.algorithm
-    while isinstance(algorithm, Wrapped):
-        algorithm = algorithm.base
     name = type(model).__name__
-    if isinstance(algorithm, SufficientStatistics) != is_bayes(model):
-        wanted = "SufficientStatistics()" if is_bayes(model) else "FedAvg()"
-        raise CompositionError(
-            f"{name} cannot be trained by {type(algorithm).__name__}",
-            where="Training.algorithm",
-            remedy=f"use algorithm={wanted}",
-        )
-    _refuse_idle(name, settings, algorithm)
+    require_fit(settings.algorithm, name, (BayesLearner if is_bayes(model) else OpaqueLearner).offers)
+    _refuse_idle(name, settings, innermost(settings.algorithm))
     if is_bayes(model):
         return BayesLearner(model, settings, data)
     if name in ("MLPClassifier", "MLPRegressor"):

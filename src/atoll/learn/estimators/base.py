@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import AtollError, ConfigError, DataError
-from atoll.core.rng import Rng
-from atoll.core.tree import Tree
+from atoll.data.missing import known_rows
 from atoll.learn.learner import LearnerSettings
-from atoll.learn.opaque import OpaqueLearner
+from atoll.learn.local.opaque import OpaqueLearner
 
 __all__ = ["EstimatorLearner", "flat", "fresh", "quietly", "seeded"]
 
@@ -80,6 +81,10 @@ class EstimatorLearner(OpaqueLearner):
             kind = "classifier" if self.classifier else "regressor"
             raise DataError(f"a {kind} for a {task} task", where="model", remedy="choose an estimator for this task")
 
+    def usable(self, data: Any) -> Any:
+        """Those with a label."""
+        return known_rows(data, "a scikit-learn estimator")
+
     def prime(self, model: Any) -> Any:
         """A fitted clone, to give parameters to: with classes, shapes and everything else that ``predict`` needs."""
         raise NotImplementedError
@@ -142,6 +147,7 @@ class EstimatorLearner(OpaqueLearner):
         The loss is the squared error of a regressor, the log-loss of a classifier with probabilities, else the hinge loss (for more than
         two classes, its mean over one-against-all margins).
         """
+        data = self.usable(data)
         if len(data) == 0:
             return {"n": 0.0, "loss_sum": 0.0}
         z = self.scores(params, data.x)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.core.rng import Rng
-from atoll.core.tree import Tree
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import Capability
+from atoll.learn.capabilities import STATISTICS
 
 from .base import EstimatorLearner, flat, fresh
 
@@ -31,6 +33,8 @@ class BayesLearner(EstimatorLearner):
     Statistics of a class: its rows, and for counting models the sum of (binarised) features, for the Gaussian model the sums of features and of
     their squares; its variances are ``E[x^2] - E[x]^2``, so scale features whose mean is large against their spread.
     """
+
+    offers: ClassVar[frozenset[Capability]] = frozenset({STATISTICS})
 
     def _loss_of(self, sums: Mapping[str, float], n: int, name: str = "loss") -> tuple[Tree, float]:
         """There is no loss, and no weight, before there are statistics."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.rng import Rng
-from atoll.core.tree import Tree
 
 from .base import EstimatorLearner, flat, fresh, quietly, seeded
 

@@ -4,7 +4,7 @@
 metric                  results                                                             scores, targets
 ======================  ==================================================================  =======================
 ``Accuracy``            accuracy                                                            classes
-``TopK(k)``             top_k_accuracy                                                      classes
+``TopKAccuracy(k)``             top_k_accuracy                                                      classes
 ``Confusion(classes)``  precision, recall, f1 (``_macro``, ``_weighted``), the matrix       classes
 ``LogLoss``             log_loss                                                            classes
 ``Calibration(bins)``   calibration_error                                                   classes
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .base import ScoreMetric, pack_metric, unpack_metric
-    from .classification import Accuracy, Calibration, Confusion, LogLoss, TopK
+    from .classification import Accuracy, Calibration, Confusion, LogLoss, TopKAccuracy
     from .hinge import HingeLoss, SignAccuracy
     from .human_time import HumanTime
     from .regression import R2, AbsoluteError, RelativeAccuracy, SquaredError
@@ -34,7 +34,7 @@ else:
         __name__,
         {
             "base": ("ScoreMetric", "pack_metric", "unpack_metric"),
-            "classification": ("Accuracy", "Calibration", "Confusion", "LogLoss", "TopK"),
+            "classification": ("Accuracy", "Calibration", "Confusion", "LogLoss", "TopKAccuracy"),
             "hinge": ("HingeLoss", "SignAccuracy"),
             "human_time": ("HumanTime",),
             "regression": ("R2", "AbsoluteError", "RelativeAccuracy", "SquaredError"),
@@ -54,7 +54,7 @@ __all__ = [
     "ScoreMetric",
     "SignAccuracy",
     "SquaredError",
-    "TopK",
+    "TopKAccuracy",
     "pack_metric",
     "unpack_metric",
 ]

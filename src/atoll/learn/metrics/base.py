@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atoll.core.algebra.metric import Metric, Summary
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import SINGLE_REPLIES, Capability, Need
 from atoll.core.errors import DataError
-from atoll.core.metric import Metric, Summary
-from atoll.core.task import resolve
-from atoll.core.tree import Tree
+from atoll.core.requests.task import resolve
 
 __all__ = ["ScoreMetric", "class_columns", "pack_metric", "ratio", "rows_of", "unpack_metric"]
 
@@ -21,6 +22,17 @@ __all__ = ["ScoreMetric", "class_columns", "pack_metric", "ratio", "rows_of", "u
 @dataclass(frozen=True)
 class ScoreMetric(Metric):
     """A metric of a model's outputs on labelled rows. ``result`` gives name -> value."""
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What the other parts of a training must offer, where clients measure it."""
+        alone = Need(SINGLE_REPLIES, "is not additive", "metrics of the server's test set, with clients=0")
+        return () if self.additive else (alone,)
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """Nothing that another part rests on."""
+        return frozenset()
 
     @abstractmethod
     def of(self, scores: ArrayLike, targets: ArrayLike) -> Summary:

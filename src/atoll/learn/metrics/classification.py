@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atoll.core.algebra.metric import Summary
 from atoll.core.errors import ConfigError
-from atoll.core.metric import Summary
 
 from .base import ScoreMetric, class_columns, ratio
 
-__all__ = ["Accuracy", "Calibration", "Confusion", "LogLoss", "TopK"]
+__all__ = ["Accuracy", "Calibration", "Confusion", "LogLoss", "TopKAccuracy"]
 
 
 def _log_softmax(z: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -39,7 +39,7 @@ class Accuracy(ScoreMetric):
 
 
 @dataclass(frozen=True)
-class TopK(ScoreMetric):
+class TopKAccuracy(ScoreMetric):
     """The share of rows whose class has one of the ``k`` highest scores; of equal scores the lower class ranks first, as in argmax.
 
     Attributes:
@@ -50,7 +50,7 @@ class TopK(ScoreMetric):
 
     def __post_init__(self) -> None:
         if self.k < 1:
-            raise ConfigError(f"k={self.k}", where="TopK", remedy="use at least 1")
+            raise ConfigError(f"k={self.k}", where="TopKAccuracy", remedy="use at least 1")
 
     def zero(self) -> Summary:
         """No rows."""
@@ -58,7 +58,7 @@ class TopK(ScoreMetric):
 
     def of(self, scores: ArrayLike, targets: ArrayLike) -> Summary:
         """Rows, and those whose class is among the first k."""
-        z, y = class_columns(scores, targets, "TopK")
+        z, y = class_columns(scores, targets, "TopKAccuracy")
         own = z[np.arange(len(y)), y][:, None]
         earlier = np.arange(z.shape[1]) < y[:, None]
         rank = (z > own).sum(axis=1) + ((z == own) & earlier).sum(axis=1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import Checked
+from atoll.core.validation import Checked
 
 __all__ = ["HumanTime"]
 

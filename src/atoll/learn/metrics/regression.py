@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from atoll.core.algebra.metric import Summary
 from atoll.core.errors import DataError
-from atoll.core.metric import Summary
 
 from .base import ScoreMetric, ratio, rows_of
 

@@ -33,16 +33,16 @@ else:
     )
 
 __all__ = [
+    "SAFA",
     "ConstantStaleness",
     "FedAsync",
     "FedBuff",
     "HingeStaleness",
     "HybridFL",
-    "Pacing",
     "PaceSteering",
+    "Pacing",
     "PartialBarrier",
     "PolynomialStaleness",
-    "SAFA",
     "Staleness",
     "Synchronous",
     "Tiered",

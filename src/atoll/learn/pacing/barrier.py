@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from atoll.core.capability import SINGLE_REPLIES, STEPS, Need
 
 from ..admm.asynchronous import overdue
 from ..checks import require_count
 from ..selection.members import places_of
-from ..wrapped import innermost
-from .asynchronous import Asynchronous
-from .base import refuse
-from .buffered import Buffered
-from .soundness import require_at_work
+from .versions.asynchronous import Asynchronous, require_at_work
+from .versions.buffered import Buffered
 
 if TYPE_CHECKING:
-    from atoll.core.federation import Federation
-    from atoll.core.flight import Handle
-    from atoll.core.tree import Tree
+    from atoll.core.algebra.tree import Tree
+    from atoll.core.federation.federation import Federation
+    from atoll.core.time.flight import Handle
+    from atoll.rounds.loop import Course
 
-    from ..course import Course
-    from ..learner import Learner
-    from ..training import Training
-    from .round_log import RoundLog
+    from ..context import Context
+    from .versions.round_log import RoundLog
 
 __all__ = ["PartialBarrier"]
 
@@ -55,31 +53,31 @@ class PartialBarrier(Asynchronous):
         super().__post_init__()
         require_count("PartialBarrier", replies=self.replies, max_delay=self.max_delay)
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse algorithms whose fold wants replies of one model, and more replies than clients at work."""
-        super().check(job, learner, data)
-        name, family = type(job.algorithm).__name__, innermost(job.algorithm).card.family
-        if family == "statistics":
-            why = f"{name} adds up what all clients sent and forgets what it had"
-            refuse(self, why, "algorithm", "use Synchronous()")
-        if family == "second order":
-            why = f"{name} pairs models and gradients of one round, and these would be of several"
-            refuse(self, why, "algorithm", "use Synchronous(), or a first-order or consensus ADMM method")
-        if job.reducer.secure:
-            why = f"a round may have one reply of a version, which {type(job.reducer).__name__} would reveal"
-            refuse(self, why, "reducer", "use FedBuff(group=...), Synchronous(), or a plain reducer")
-        require_at_work(self, f"replies={self.replies}", self.replies, job.selection.cohort_size(len(data)))
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """A fold that goes on from its last state, and replies that may be seen alone."""
+        alone = "may have one reply of a version in a round, which a sum would reveal"
+        return (
+            *super().needs,
+            Need(STEPS, "folds the replies of some clients at a time", "Synchronous()"),
+            Need(SINGLE_REPLIES, alone, "FedBuff(group=...) or Synchronous()"),
+        )
 
-    def course(self, job: Training, learner: Learner, data: Any) -> Course:
+    def check(self, context: Context) -> None:
+        """Refuse more replies than clients at work."""
+        super().check(context)
+        require_at_work(self, f"replies={self.replies}", self.replies, context.cohort)
+
+    def course(self, context: Context) -> Course:
         """Rounds of one update."""
-        return _Bounded(self, job, learner, data)
+        return _Bounded(self, context)
 
 
 class _Bounded(Buffered):
     """The rounds of ``PartialBarrier``."""
 
-    def __init__(self, pacing: PartialBarrier, job: Training, learner: Learner, data: Any) -> None:
-        super().__init__(pacing, job, learner, data)
+    def __init__(self, pacing: PartialBarrier, context: Context) -> None:
+        super().__init__(pacing, context)
         self.pacing = pacing
 
     async def gather(self, fed: Federation, state: Tree, log: RoundLog) -> tuple[list[Handle], Tree]:

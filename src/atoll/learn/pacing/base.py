@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from atoll.core.aggregate import Mean, Parts
+from atoll.core.algebra.aggregate import Mean, Parts
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import CENTRAL_SERVER, FIXED_COHORT, Capability, Need
 from atoll.core.errors import CompositionError
-from atoll.core.kinds import Checked
-from atoll.core.tree import Tree
+from atoll.core.validation import Checked
 
+from ..capabilities import EDGE_ROUNDS, ONE_MODEL, ROUNDS, WHOLE_POPULATION
 from ..wrapped import dry_reply
 
 if TYPE_CHECKING:
+    from atoll.rounds.loop import Course
+
     from ..algorithm import Algorithm
-    from ..course import Course
-    from ..learner import Learner
-    from ..training import Training
+    from ..context import Context
 
 __all__ = ["Pacing", "refuse", "weighs_examples"]
 
@@ -25,10 +27,19 @@ __all__ = ["Pacing", "refuse", "weighs_examples"]
 class Pacing(Checked):
     """Base of pacings: frozen dataclasses of settings. ``course`` says what happens in the rounds; everything else is checked before."""
 
-    single: ClassVar[bool] = False
-    """It looks at single replies, which a secure reducer hides."""
     layered: ClassVar[bool] = False
     """Its rounds are those of edge servers under a cloud (``topology=Hierarchical``), not of a star."""
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What the other parts of a training must offer: servers whose rounds it may hold; add rows of your own to ``super().needs``."""
+        wanted = Need(EDGE_ROUNDS, "paces the rounds of edges under a cloud", "Synchronous()")
+        return (wanted if self.layered else Need(CENTRAL_SERVER, "paces the rounds of a server", "Synchronous()"),)
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """What it offers to the other parts of a training; take out what its rounds are not."""
+        return frozenset({FIXED_COHORT, ROUNDS, ONE_MODEL, WHOLE_POPULATION})
 
     @property
     def deadline(self) -> float | None:
@@ -53,14 +64,14 @@ class Pacing(Checked):
         """What clients run: the base, or the base with other replies."""
         return base
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
+    def check(self, context: Context) -> None:
         """Refuse what makes no sense at this pace, before anyone is contacted.
 
         Raises:
             CompositionError: with the reason and the remedy.
         """
 
-    def course(self, job: Training, learner: Learner, data: Any) -> Course:
+    def course(self, context: Context) -> Course:
         """What happens in the rounds of a star; in those of edges and cloud, if it is ``layered``."""
         raise NotImplementedError
 

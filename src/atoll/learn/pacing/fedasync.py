@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.capability import DROPPABLE, SINGLE_REPLIES, Need
 from atoll.core.errors import ConfigError
 
+from ..capabilities import DELTA
 from ..checks import require_count
-from .asynchronous import Asynchronous
-from .in_flight import InFlight
-from .soundness import require_delta
 from .staleness import ConstantStaleness, Staleness
+from .versions.asynchronous import Asynchronous
+from .versions.in_flight import InFlight
 
 if TYPE_CHECKING:
-    from atoll.core.federation import Federation
-    from atoll.core.flight import Handle
-    from atoll.core.results import Combined
-    from atoll.core.tree import Tree
+    from atoll.core.algebra.tree import Tree
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.results import Combined
+    from atoll.core.time.flight import Handle
+    from atoll.rounds.loop import Course
 
-    from ..course import Course
-    from ..learner import Learner
-    from ..training import Training
-    from .round_log import RoundLog
+    from ..context import Context
+    from .versions.round_log import RoundLog
 
 __all__ = ["FedAsync"]
 
@@ -49,7 +49,6 @@ class FedAsync(Asynchronous):
         max_staleness: replies with a larger ``d`` are dropped; ``None`` takes all. Not for algorithms whose clients keep state, as the server's would miss it.
     """
 
-    single: ClassVar[bool] = True
     alpha: float = 0.6
     staleness: Staleness = field(default_factory=ConstantStaleness)
     arrivals: int = 1
@@ -65,21 +64,27 @@ class FedAsync(Asynchronous):
                 f"max_staleness={self.max_staleness}", where="FedAsync", remedy="use 0 updates or more, or None"
             )
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse what does not mix one by one."""
-        super().check(job, learner, data)
-        require_delta(self, job, learner, drops=self.max_staleness is not None)
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Single replies that may be weighed, and dropped where there is a limit."""
+        drops = Need(DROPPABLE, "drops replies that are too stale", "max_staleness=None")
+        return (
+            *super().needs,
+            Need(SINGLE_REPLIES, "rebuilds single models", "Synchronous() or FedBuff()"),
+            Need(DELTA, "weighs each reply by its staleness"),
+            *(() if self.max_staleness is None else (drops,)),
+        )
 
-    def course(self, job: Training, learner: Learner, data: Any) -> Course:
+    def course(self, context: Context) -> Course:
         """Rounds of a number of arrivals."""
-        return _Mixing(self, job, learner, data)
+        return _Mixing(self, context)
 
 
 class _Mixing(InFlight):
     """The rounds of ``FedAsync``."""
 
-    def __init__(self, pacing: FedAsync, job: Training, learner: Learner, data: Any) -> None:
-        super().__init__(pacing, job, learner, data)
+    def __init__(self, pacing: FedAsync, context: Context) -> None:
+        super().__init__(pacing, context)
         self.pacing = pacing
 
     async def updates(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
@@ -97,7 +102,7 @@ class _Mixing(InFlight):
             if limit is not None and state["version"] - handle.version > limit:
                 await self.dropped(fed, [handle], log)
                 continue
-            combined = await fed.combine([handle], uplink=self.job.up(self.phase))
+            combined = await fed.combine([handle], uplink=self.context.uplink(self.phase))
             log.used([handle], combined, state["version"])
             state = self.applied(fed, state, self._mixed(state, handle, combined))
             taken += 1

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atoll.core.capability import DROPPABLE, SINGLE_REPLIES, Need
+
+from ..capabilities import DELTA
 from ..checks import require_choice, require_count, require_positive
-from .asynchronous import Asynchronous
-from .base import refuse
-from .buffered import Buffered, groups_of
-from .soundness import require_at_work, require_delta
 from .staleness import PolynomialStaleness, Staleness
+from .versions.asynchronous import Asynchronous, require_at_work
+from .versions.buffered import Buffered, groups_of
 
 if TYPE_CHECKING:
-    from atoll.core.federation import Federation
-    from atoll.core.flight import Handle
-    from atoll.core.tree import Tree
+    from atoll.core.algebra.tree import Tree
+    from atoll.core.federation.federation import Federation
+    from atoll.core.time.flight import Handle
+    from atoll.rounds.loop import Course
 
-    from ..course import Course
-    from ..learner import Learner
-    from ..training import Training
-    from .round_log import RoundLog
+    from ..context import Context
+    from .versions.round_log import RoundLog
 
 __all__ = ["FedBuff"]
 
@@ -64,27 +64,34 @@ class FedBuff(Asynchronous):
         require_positive("FedBuff", server_lr=self.server_lr)
         require_choice("FedBuff", "refill", self.refill, ("step", "arrival"))
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse what cannot be added up over versions, and a buffer that can never be full."""
-        super().check(job, learner, data)
-        require_delta(self, job, learner, drops=self.group > 1 and not job.reducer.secure)
-        if job.reducer.secure and self.group < 2:
-            why = f"group={self.group}: {type(job.reducer).__name__} would add up single replies, and reveal them"
-            refuse(self, why, "pacing", "use group=2 or more, at least what the reducer needs to go on after losses")
-        most = min(len(data), self.concurrency or job.selection.cohort_size(len(data)))
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Replies that may be weighed; single ones without groups, and with groups such as may be dropped."""
+        alone = Need(
+            SINGLE_REPLIES,
+            f"has group={self.group}: it would add up single replies, and reveal them",
+            "group=2 or more",
+        )
+        drops = Need(DROPPABLE, f"has group={self.group}: it drops replies that never make a group", "group=1")
+        return (*super().needs, Need(DELTA, "weighs replies by their staleness"), alone if self.group < 2 else drops)
+
+    def check(self, context: Context) -> None:
+        """Refuse a buffer that can never be full."""
+        super().check(context)
+        most = min(len(context.clients), self.concurrency or context.cohort)
         setting = f"buffer={self.buffer} with group={self.group}"
         require_at_work(self, setting, max(self.buffer, self.group), most)
 
-    def course(self, job: Training, learner: Learner, data: Any) -> Course:
+    def course(self, context: Context) -> Course:
         """Rounds of one step."""
-        return _Steps(self, job, learner, data)
+        return _Steps(self, context)
 
 
 class _Steps(Buffered):
     """The rounds of ``FedBuff``."""
 
-    def __init__(self, pacing: FedBuff, job: Training, learner: Learner, data: Any) -> None:
-        super().__init__(pacing, job, learner, data)
+    def __init__(self, pacing: FedBuff, context: Context) -> None:
+        super().__init__(pacing, context)
         self.pacing, self.factor = pacing, pacing.server_lr
 
     def at_work(self, fed: Federation) -> int:

@@ -5,21 +5,20 @@ Source: W. Wu, "Efficient Horizontal Federated Learning" (PhD thesis, 2021), cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from atoll.core.aggregate import Aggregate, Mean
+from atoll.core.capability import Need
 from atoll.core.errors import ConfigError
-from atoll.core.rng import Rng
 
-from .base import Pacing, refuse
-from .slack import LateCount, SlackEstimator
+from ..capabilities import ONE_PHASE, PLAIN_MEAN, SAMPLE, SOLE_UPDATE
+from .base import Pacing
+from .regions.slack import LateCount, SlackEstimator
 
 if TYPE_CHECKING:
-    from ..course import Course
-    from ..learner import Learner
-    from ..training import Training
+    from atoll.rounds.loop import Course
+
+    from ..context import Context
 
 __all__ = ["HybridFL"]
 
@@ -47,7 +46,7 @@ class HybridFL(Pacing):
     (invitation to signal) and ``cloud_seconds`` (between cloud and edges).
 
     Attributes:
-        slack: estimates ``theta_r``. The published one, `PaperLiteral`, cannot learn; see `atoll.learn.pacing.slack`. Real parties are told to stop
+        slack: estimates ``theta_r``. The published one, `PaperLiteral`, cannot learn; see `atoll.learn.pacing.regions.slack`. Real parties are told to stop
             when the quota is full: there, estimators that count who finishes later are refused.
         theta: ``theta_r`` before anything was observed; ``None`` is the estimator's own.
         deadline: ``T_lim``, seconds from an edge's invitations on. ``None``: a round below its quota ends when links have noticed all losses.
@@ -89,40 +88,19 @@ class HybridFL(Pacing):
         """The estimator, with this pacing's first theta."""
         return self.slack if self.theta is None else self.slack.begun(self.theta)
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse edges, selections and algorithms that the rules of HybridFL say nothing about."""
-        from ..aggregation import Renormalised
-        from ..selection import Uniform
-        from ..wrapped import dry_reply
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Edges under a cloud that draw without knowing who is there, and replies that are one model."""
+        return (
+            *super().needs,
+            Need(SAMPLE, "has edges that may not know who is there", "Synchronous()"),
+            Need(PLAIN_MEAN, "has the region's last model stand for absent clients", "Synchronous()"),
+            Need(ONE_PHASE, "asks each client once", "Synchronous()"),
+            Need(SOLE_UPDATE, "takes regional models for means of clients' models by examples", "Synchronous()"),
+        )
 
-        del data
-        if getattr(job.topology, "every", 1) != 1 or getattr(job.topology, "lockstep", False):
-            refuse(self, "the cloud aggregates after every round of the edges", "topology", "use Hierarchical(groups)")
-        if type(job.selection) is not Uniform:
-            why = f"edges may not know who is there, and {type(job.selection).__name__} picks clients by what it knows"
-            refuse(self, why, "selection", "use Uniform(count), with the share or number of submissions wanted")
-        if type(job.aggregation) is not Renormalised:
-            why = f"the region's last model stands for absent clients, and {type(job.aggregation).__name__} has another rule"
-            refuse(self, why, "aggregation", "use Renormalised()")
-        name, phases = type(job.algorithm).__name__, job.algorithm.phases
-        if len(phases) != 1:
-            refuse(self, f"{name} contacts its clients {len(phases)} times in a round", "algorithm", "use FedAvg()")
-        algorithm = job.local_algorithm
-        reply = dry_reply(algorithm, learner.init(Rng(0)), phases[0], examples=3.0)
-        if not _is_mean_update(reply):
-            why = (
-                f"regional models are means of clients' models by examples, and {name} replies with {', '.join(reply)}"
-            )
-            refuse(self, why, "algorithm", "use FedAvg(), FedProx() or another whose reply is one mean update")
-
-    def course(self, job: Training, learner: Learner, data: Any) -> Course:
+    def course(self, context: Context) -> Course:
         """Rounds of cloud and edges."""
-        from .regional import RegionalRounds
+        from .regions.regional import RegionalRounds
 
-        return RegionalRounds(self, job, learner, data)
-
-
-def _is_mean_update(reply: Mapping[str, Aggregate]) -> bool:
-    """Whether it is one mean by examples, of clients that have 3."""
-    mean = reply.get("update")
-    return len(reply) == 1 and isinstance(mean, Mean) and float(mean.examples) == 3.0
+        return RegionalRounds(self, context)

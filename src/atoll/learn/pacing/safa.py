@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.algebra.rng import Rng
+from atoll.core.capability import DISTINCT_CLIENTS, FIXED_COHORT, SINGLE_REPLIES, Capability, Need
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import is_real
-from atoll.core.rng import Rng
+from atoll.core.validation import is_real
 
-from ..aggregation import Renormalised
 from ..aggregation.keep_local import SingleReplies
+from ..capabilities import LOCAL_STEPS, ONE_MODEL, ONE_PHASE, PARTIAL_WORK, PLAIN_MEAN
 from ..checks import require_positive
-from ..partial import own_epochs, require_partial
+from ..local.partial import own_epochs
+from ..offered import offered_by
 from .base import Pacing, refuse, weighs_examples
-from .lag import AdaptiveLag
+from .cached.lag import AdaptiveLag
 from .staleness import Staleness
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from atoll.rounds.loop import Course
+
     from ..algorithm import Algorithm
-    from ..course import Course
-    from ..learner import Learner
-    from ..training import Training
+    from ..context import Context
 
 __all__ = ["SAFA"]
 
@@ -67,7 +69,6 @@ class SAFA(Pacing):
         staleness: weighs an entry of the cache by its age in rounds; ``None`` weighs them alike, as published.
     """
 
-    single: ClassVar[bool] = True
     lag_tolerance: int | AdaptiveLag = 5
     lag_seconds: float | None = None
     deadline: float | None = None
@@ -126,68 +127,34 @@ class SAFA(Pacing):
         """The base with its update as a single reply."""
         return SingleReplies(base=base)
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse what cannot be rebuilt as base plus update, client by client."""
-        from ..opaque import OpaqueLearner
-        from ..topology.base import Star
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """One server that sees each reply, and replies that are rebuilt as base plus update."""
+        partly = Need(PARTIAL_WORK, "has clients go on from the last epoch that they had done", "resume=False")
+        return (
+            *super().needs,
+            Need(ONE_PHASE, "has clients of several versions, which would mix the phases", "Synchronous()"),
+            Need(PLAIN_MEAN, "aggregates over its own cache", "Synchronous()"),
+            Need(DISTINCT_CLIENTS, "keeps one model of each client", "Synchronous()"),
+            Need(SINGLE_REPLIES, "rebuilds single models", "Synchronous() or FedBuff()"),
+            *((partly,) if self.resume else ()),
+        )
 
-        del data
-        name = type(job.algorithm).__name__
-        if type(job.topology) is not Star:
-            refuse(self, f"{type(job.topology).__name__} has servers of its own", "topology", "use Star()")
-        if len(job.algorithm.phases) != 1:
-            phases = ", ".join(job.algorithm.phases)
-            refuse(
-                self,
-                f"{name} has phases {phases}, and clients of several versions would mix them",
-                "algorithm",
-                "use an algorithm of one phase",
-            )
-        if job.algorithm.card.everyone:
-            refuse(
-                self,
-                f"{name} needs every client in every round, and some crash",
-                "algorithm",
-                "use for example Scaffold()",
-            )
-        if type(job.aggregation) is not Renormalised:
-            refuse(
-                self,
-                f"it aggregates over its own cache, and {type(job.aggregation).__name__} would too",
-                "aggregation",
-                "leave it out",
-            )
-        if job.selection.repeats:
-            refuse(
-                self, f"{type(job.selection).__name__} may draw a client twice", "selection", "draw without replacement"
-            )
-        if job.down() is not None:
-            refuse(
-                self,
-                "clients hold models of several versions, and a compressed way down is told against one",
-                "downlink",
-                "leave it out",
-            )
-        if job.budget is not None:
-            refuse(
-                self,
-                "whose replies a round releases is known only when they arrive",
-                "budget",
-                "leave it out; the ledger says what was spent",
-            )
-        weighs_examples(self, job.algorithm, learner.init(Rng(0)))
-        if self.resume:
-            require_partial(job.algorithm)
-            if own_epochs(job.algorithm) > 1 and isinstance(learner, OpaqueLearner):
-                refuse(
-                    self,
-                    "this model trains by itself, and its training cannot be cut at an epoch",
-                    "pacing",
-                    "use resume=False",
-                )
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """Rounds, of clients whose models are of several versions and some of which crash."""
+        return super().offers - {FIXED_COHORT, ONE_MODEL}
 
-    def course(self, job: Training, learner: Learner, data: Any) -> Course:
+    def check(self, context: Context) -> None:
+        """Refuse updates that no weight of a client fits, and work that cannot go on where it was cut off."""
+        weighs_examples(self, context.algorithm, context.learner.init(Rng(0)))
+        whole = own_epochs(context.algorithm) == 1 or LOCAL_STEPS in offered_by(context.learner)
+        if self.resume and not whole:
+            why = "this model trains by itself, and its training cannot be cut at an epoch"
+            refuse(self, why, "pacing", "use resume=False")
+
+    def course(self, context: Context) -> Course:
         """Rounds over clients of several versions."""
-        from .safa_course import LagTolerantRounds
+        from .cached.course import LagTolerantRounds
 
-        return LagTolerantRounds(self, job, learner, data)
+        return LagTolerantRounds(self, context)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import Checked
+from atoll.core.validation import Checked
 
 from ..checks import require_positive
 

@@ -9,28 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.capability import FIXED_COHORT, Capability
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
-from atoll.core.kinds import numbers
+from atoll.core.validation import numbers
 
 from ..checks import require_count, require_positive
 from ..counts import weighed
-from ..rounds import ServerRounds, server_round
 from ..selection.members import places_of
-from .base import refuse
-from .in_flight import MOST_LOOKS
+from ..server.rounds import ServerRounds, server_round
 from .returning import return_times
 from .synchronous import Synchronous
+from .versions.in_flight import MOST_LOOKS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.federation import Federation
-    from atoll.core.party import Parties
-    from atoll.core.tree import Tree
+    from atoll.core.algebra.tree import Tree
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.party import Parties
+    from atoll.rounds.loop import Course
 
-    from ..course import Course
-    from ..learner import Learner
-    from ..training import Training
+    from ..context import Context
 
 __all__ = ["PaceSteering"]
 
@@ -78,34 +77,33 @@ class PaceSteering(Synchronous):
         """Check-ins that a round waits for."""
         return self.invited(cohort) if self.goal is None else self.goal
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse what wants everyone, and a goal below the cohort or above the population."""
-        super().check(job, learner, data)
-        if job.algorithm.card.everyone:
-            why = f"{type(job.algorithm).__name__} needs every client in every round, and here those who check in"
-            refuse(self, why, "algorithm", "use for example Scaffold(), or Synchronous()")
-        if job.budget is not None:
-            why = "whom a round will ask is not known before they check in, and so not whose budget it would exceed"
-            refuse(self, why, "budget", "leave it out: what every client spends is in the ledger")
-        cohort = job.selection.cohort_size(len(data))
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """Not who is in a round: that is known when they check in."""
+        return super().offers - {FIXED_COHORT}
+
+    def check(self, context: Context) -> None:
+        """Refuse a goal below the cohort or above the population."""
+        super().check(context)
+        cohort = context.cohort
         goal = self.wanted(cohort)
-        if not cohort <= goal <= len(data):
+        if not cohort <= goal <= len(context.clients):
             raise CompositionError(
-                f"PaceSteering: goal={goal} check-ins for a cohort of {cohort} out of {len(data)} clients",
+                f"PaceSteering: goal={goal} check-ins for a cohort of {cohort} out of {len(context.clients)} clients",
                 where="Training.pacing",
                 remedy="use a goal from the cohort's size to the population's",
             )
 
-    def course(self, job: Training, learner: Learner, data: Any) -> Course:
+    def course(self, context: Context) -> Course:
         """Rounds among those who check in."""
-        return _Steered(self, job, learner, data)
+        return _Steered(self, context)
 
 
 class _Steered(ServerRounds):
     """The rounds of ``PaceSteering``; their state holds besides when each client checks in next, ``"due"``, and how often times were told, ``"told"``."""
 
-    def __init__(self, pacing: PaceSteering, job: Training, learner: Learner, data: Any) -> None:
-        super().__init__(job, learner, data)
+    def __init__(self, pacing: PaceSteering, context: Context) -> None:
+        super().__init__(context)
         self.pacing = pacing
 
     def initial(self, fed: Federation) -> Tree:
@@ -114,7 +112,7 @@ class _Steered(ServerRounds):
         return self._told(fed, state, np.arange(len(fed.parties)), 0.0)
 
     def _goal(self, fed: Federation) -> int:
-        return self.pacing.wanted(self.job.selection.cohort_size(len(fed.parties)))
+        return self.pacing.wanted(self.context.selection.cohort_size(len(fed.parties)))
 
     def _told(self, fed: Federation, state: Tree, who: NDArray[np.int64], now: float) -> Tree:
         """These clients come back when the rule says."""
@@ -133,15 +131,13 @@ class _Steered(ServerRounds):
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
         """Gather, hold the round, tell everyone who was there when to come back."""
-        if not self.job.algorithm.plan(state["server"]):
-            return await server_round(fed, self.job, self.learner, self.data, state, number)
+        if not self.context.algorithm.plan(state["server"]):
+            return await server_round(fed, self.context, state, number)
         begun = fed.clock.now()
         state, waiting, missed = await self._gathered(fed, state, begun)
         gathered = fed.clock.now()
-        state = await weighed(fed, self.job, self.data, state)
-        state, row = await server_round(
-            fed, self.job, self.learner, self.data, state, number, among=fed.parties[waiting]
-        )
+        state = await weighed(fed, self.context, state)
+        state, row = await server_round(fed, self.context, state, number, among=fed.parties[waiting])
         ended = fed.clock.now()
         during = np.flatnonzero((state["due"] > gathered) & (state["due"] <= ended))
         state = self._told(fed, state, np.union1d(waiting, during), ended)

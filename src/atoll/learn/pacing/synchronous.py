@@ -6,15 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from atoll.core.capability import Need
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.results import Late
+from atoll.core.requests.results import Late
 
 from .base import Pacing
 
 if TYPE_CHECKING:
-    from ..course import Course
-    from ..learner import Learner
-    from ..training import Training
+    from atoll.rounds.loop import Course
+
+    from ..context import Context
 
 __all__ = ["Synchronous"]
 
@@ -60,6 +61,11 @@ class Synchronous(Pacing):
         if self.on_failure not in ("stop", "skip"):
             raise ConfigError(f"on_failure={self.on_failure!r}", remedy="use 'stop' or 'skip'")
 
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Nothing: its settings are terms that every topology keeps. A class with a ``course`` of its own needs a server that runs it."""
+        return () if type(self).course is Synchronous.course else super().needs
+
     def invited(self, cohort: int) -> int:
         """Clients to invite so that ``cohort`` answer."""
         return math.ceil(self.over_select * cohort - 1e-9)
@@ -70,23 +76,23 @@ class Synchronous(Pacing):
         accept = cohort if self.over_select > 1.0 else None
         return {"deadline": self.deadline, "quorum": min(quorum, cohort), "accept": accept, "late": self.late}
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
+    def check(self, context: Context) -> None:
         """Refuse a quorum that no cohort has.
 
         Raises:
             CompositionError: it is larger than the cohort.
         """
-        super().check(job, learner, data)
-        cohort = job.selection.cohort_size(len(data))
+        super().check(context)
+        cohort = context.cohort
         if not isinstance(self.quorum, float) and self.quorum > cohort:
             raise CompositionError(
-                f"quorum={self.quorum} replies, and {type(job.selection).__name__} has a round of {cohort} clients",
+                f"quorum={self.quorum} replies, and {type(context.selection).__name__} has a round of {cohort} clients",
                 where="Training.pacing",
                 remedy=f"use a quorum of at most {cohort}, or a share of the cohort such as quorum=0.8",
             )
 
-    def course(self, job: Training, learner: Learner, data: Any) -> Course:
+    def course(self, context: Context) -> Course:
         """Rounds of select, broadcast, train, sum, fold."""
-        from ..rounds import ServerRounds
+        from ..server.rounds import ServerRounds
 
-        return ServerRounds(job, learner, data)
+        return ServerRounds(context)

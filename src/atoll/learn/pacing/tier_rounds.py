@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError, QuorumError
 
-from ..fates import require_in_time
-from ..invitation import Inviter
 from ..selection.members import places_of
-from ..server_state import global_model
-from .in_flight import MOST_LOOKS, InFlight
+from ..server.device_outcomes import require_in_time
+from ..server.invitation import Inviter
+from ..server.state import global_model
 from .tiers import tiers_of
+from .versions.in_flight import MOST_LOOKS, InFlight
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.federation import Federation
-    from atoll.core.flight import Handle
-    from atoll.core.tree import Tree
+    from atoll.core.algebra.tree import Tree
+    from atoll.core.federation.federation import Federation
+    from atoll.core.time.flight import Handle
 
-    from ..learner import Learner
-    from ..training import Training
-    from .round_log import RoundLog
+    from ..context import Context
     from .tiered import Tiered
+    from .versions.round_log import RoundLog
 
 __all__ = ["TierRounds"]
 
@@ -40,8 +39,8 @@ class TierRounds(InFlight):
     tiers; and ``"open"``: turn -> tier, places and end of each round under way.
     """
 
-    def __init__(self, pacing: Tiered, job: Training, learner: Learner, data: Any) -> None:
-        super().__init__(pacing, job, learner, data)
+    def __init__(self, pacing: Tiered, context: Context) -> None:
+        super().__init__(pacing, context)
         self.pacing = pacing
 
     @property
@@ -64,7 +63,7 @@ class TierRounds(InFlight):
     async def updates(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
         """Begin rounds of idle tiers, and fold the one that ends first."""
         if not state["contacts"]:
-            require_in_time(Inviter(fed, self.job, self.learner, self.data, state))
+            require_in_time(Inviter(fed, self.context, state))
         if state["took"] is None:
             state = {**state, "took": self._expected(fed, state)}
         state = await self._begun(fed, state, log)
@@ -82,7 +81,7 @@ class TierRounds(InFlight):
         return {**state, "until": until}
 
     def _expected(self, fed: Federation, state: Tree) -> NDArray[np.float64]:
-        seconds = Inviter(fed, self.job, self.learner, self.data, state).seconds(fed.parties)
+        seconds = Inviter(fed, self.context, state).seconds(fed.parties)
         if seconds is None:
             raise ConfigError(
                 "nobody knows how long the devices will take",
@@ -140,7 +139,7 @@ class TierRounds(InFlight):
         if not replies:
             log.failed = f"nobody of tier {tier + 1} answered in time"
             return state
-        combined = await fed.combine(replies, uplink=self.job.up(self.phase), reducer=self.reducer)
+        combined = await fed.combine(replies, uplink=self.context.uplink(self.phase), reducer=self.reducer)
         log.used(replies, combined, state["version"])
         if not combined.n:
             return state

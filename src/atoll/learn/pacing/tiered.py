@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atoll.core.capability import Capability, Need
+
+from ..capabilities import DELTA, WHOLE_POPULATION
 from ..checks import require_choice, require_count, require_positive
-from .asynchronous import Asynchronous
-from .base import refuse
-from .soundness import require_at_work, require_delta
 from .tiers import cross_tier
+from .versions.asynchronous import Asynchronous, require_at_work
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..course import Course
-    from ..learner import Learner
-    from ..training import Training
+    from atoll.rounds.loop import Course
+
+    from ..context import Context
 
 __all__ = ["Tiered"]
 
@@ -59,29 +60,27 @@ class Tiered(Asynchronous):
         if self.deadline is not None:
             require_positive("Tiered", deadline=self.deadline)
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse what has no model of a tier's own, a rule that draws tiers itself, and more tiers than clients at work."""
-        from ..selection import TiFL  # which cuts its tiers as this does
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Replies that may be weighed."""
+        return (*super().needs, Need(DELTA, "mixes the models of tiers"))
 
-        if isinstance(job.selection, TiFL):
-            why = "TiFL draws the tier whose turn it is, and here every tier holds rounds of its own all the time"
-            refuse(self, why, "selection", "use Uniform(), and by='observed' for TiFL's tiers")
-        super().check(job, learner, data)
-        require_delta(self, job, learner, drops=False)
-        if not job.aggregation.summable:
-            why = f"{type(job.aggregation).__name__} sees single replies of one model, and a tier's are mixed with others'"
-            refuse(self, why, "aggregation", "use Renormalised() or EqualWeights()")
-        if job.aggregation.weighs_population:
-            why = f"{type(job.aggregation).__name__} weighs the population, and a tier is a part of it"
-            refuse(self, why, "aggregation", "use Renormalised() or EqualWeights()")
-        require_at_work(self, f"tiers={self.tiers}", self.tiers, job.selection.cohort_size(len(data)))
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """Nothing: its rounds are those of a tier."""
+        return super().offers - {WHOLE_POPULATION}
+
+    def check(self, context: Context) -> None:
+        """Refuse more tiers than clients at work."""
+        super().check(context)
+        require_at_work(self, f"tiers={self.tiers}", self.tiers, context.cohort)
 
     def mixture(self, updates: NDArray[np.int64]) -> NDArray[np.float64]:
         """Weights of the tiers' models."""
         return cross_tier(updates) if self.weights == "fedat" else np.full(self.tiers, 1.0 / self.tiers)
 
-    def course(self, job: Training, learner: Learner, data: Any) -> Course:
+    def course(self, context: Context) -> Course:
         """Rounds of one tier each."""
         from .tier_rounds import TierRounds
 
-        return TierRounds(self, job, learner, data)
+        return TierRounds(self, context)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .afl import AFL
-    from .base import Candidates, Seen, Selection
+    from .base import Selection
     from .cfcfm import CFCFM
     from .divfl import DivFL
     from .fedcs import FedCS
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .oort import Oort
     from .power_of_choice import PowerOfChoice
     from .proportional import SizeProportional
+    from .seen import Candidates, Seen
     from .submodular import Submodular
     from .tifl import TiFL
     from .uniform import Everyone, Schedule, Uniform
@@ -22,7 +23,7 @@ else:
         __name__,
         {
             "afl": ("AFL",),
-            "base": ("Candidates", "Seen", "Selection"),
+            "base": ("Selection",),
             "cfcfm": ("CFCFM",),
             "divfl": ("DivFL",),
             "fedcs": ("FedCS",),
@@ -30,6 +31,7 @@ else:
             "oort": ("Oort",),
             "power_of_choice": ("PowerOfChoice",),
             "proportional": ("SizeProportional",),
+            "seen": ("Candidates", "Seen"),
             "submodular": ("Submodular",),
             "tifl": ("TiFL",),
             "uniform": ("Everyone", "Schedule", "Uniform"),

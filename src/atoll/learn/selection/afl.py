@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.party import Parties
-from atoll.core.tree import Tree
+from atoll.core.requests.party import Parties
 from atoll.learn.checks import require_share
 
-from .base import Candidates, Seen
 from .draw import draw
 from .members import members, places_of
+from .seen import Candidates, Seen
 from .uniform import Uniform
 
 if TYPE_CHECKING:

@@ -2,78 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core.kinds import Checked
-from atoll.core.party import Parties
-from atoll.core.rng import Rng
-from atoll.core.tree import Tree
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import (
+    CENTRAL_SERVER,
+    DISTINCT_CLIENTS,
+    REPLIES_ONLY,
+    SERVER,
+    SINGLE_REPLIES,
+    Capability,
+    Need,
+)
+from atoll.core.requests.party import Parties
+from atoll.core.validation import Checked
+
+from ..capabilities import DRAW_ODDS, MEAN_UPDATE, ONE_MODEL, REPORTS, ROUNDS
+from .seen import Candidates, Seen
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .inquiry import Inquiry
 
-__all__ = ["Candidates", "Seen", "Selection"]
+__all__ = ["Selection"]
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Whom a rule may invite.
-
-    Attributes:
-        parties: those who can be asked now.
-        round: 1-based number of the round.
-        rng: the stream of this round's selection.
-        sizes: called for the number of examples of each candidate, shape ``(candidates,)``, when the rule wants it; ``None`` when unknown.
-        seconds: called for how long each is expected to take if nothing goes wrong, shape ``(candidates,)``; ``None`` when nobody knows.
-    """
-
-    parties: Parties
-    round: int
-    rng: Rng
-    sizes: Callable[[], Any] = lambda: None
-    seconds: Callable[[], NDArray[np.float64] | None] = lambda: None
-
-
-def _nothing(name: str) -> Tree:
-    raise KeyError(name)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a round, or a survey before it, showed.
-
-    Attributes:
-        round: 1-based number of the round.
-        asked: who was invited.
-        replied: whose replies were taken, in cohort order.
-        seconds: from sending to arrival, of each in ``replied``; zeros in a world without devices.
-        reports: name -> one value a client of ``replied``; see ``Selection.reports``.
-        examples: rows behind the reports of each in ``replied``; empty without reports. A client with none told nothing: its values are zeros.
-        versions: of which round each in ``replied`` had the model that it reports on, 1-based; ``None`` is this round, as everywhere but at an
-            asynchronous pace.
-        pending: rounds whose models somebody still has, and may report on later; ``None`` where reports are of their round.
-        row: the round's record so far.
-        model: what those in ``replied`` were sent last; ``None`` where nobody was, and at asynchronous paces.
-        own: called with a report's name: the same report by the server, about its own data and the model that it sent.
-    """
-
-    round: int
-    asked: Parties
-    replied: Parties
-    seconds: NDArray[np.float64]
-    reports: Mapping[str, list[Tree]] = field(default_factory=dict)
-    row: Mapping[str, Any] = field(default_factory=dict)
-    own: Callable[[str], Tree] = _nothing
-    examples: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    versions: NDArray[np.int64] | None = None
-    model: Tree = None
-    pending: NDArray[np.int64] | None = None
+_LISTENING = (
+    Need(SERVER, "compares what clients report", "Uniform()"),
+    Need(SINGLE_REPLIES, "looks at what single clients report", "Uniform()"),
+    Need(ROUNDS, "compares clients' reports about one model", "Uniform() or another rule that invites"),
+)
+_INQUIRING = (
+    Need(CENTRAL_SERVER, "asks a round's cohort about the model of one server", 'matching="clear"'),
+    Need(ONE_MODEL, "asks a round's cohort about one model", 'matching="clear"'),
+    Need(REPORTS, "asks for profiles, in part encrypted", "Uniform()"),
+)
 
 
 @dataclass(frozen=True)
@@ -117,6 +85,37 @@ class Selection(Checked):
         """Whether it looks at what single clients tell."""
         return bool(self.reports) or self.inquiry is not None
 
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What the other parts of a training must offer, from the promises above; add rows of your own to ``super().needs``."""
+        made: list[Need] = []
+        if self.listens:
+            made += _LISTENING
+        elif self.picks:
+            made.append(Need(ROUNDS, "chooses among the replies of a round", "Uniform() or another rule that invites"))
+        if self.reports:
+            made.append(Need(REPORTS, f"wants clients to report {', '.join(self.reports)}", "Uniform()"))
+        if "sketch" in self.reports:
+            made.append(Need(MEAN_UPDATE, "compares clients' updates", "a rule that looks at no updates"))
+        return (*made, *(_INQUIRING if self.inquiry is not None else ()))
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """What it offers to the other parts of a training."""
+        told = {DISTINCT_CLIENTS: not self.repeats, DRAW_ODDS: self.tells_odds, REPLIES_ONLY: not self.listens}
+        return frozenset(capability for capability, there in told.items() if there)
+
+    @property
+    def lacks(self) -> Mapping[Capability, str]:
+        """Why it does not offer a capability, where the capability's own words would say too little."""
+        told = ", ".join(self.reports) or "profiles, in part encrypted"
+        return {REPLIES_ONLY: f"wants reports ({told}), which would leave the clients without noise"}
+
+    def distinct(self, population: int) -> int | None:
+        """How many different clients every round asks, if all of them are there; ``None`` where that is not known beforehand."""
+        del population
+        return None
+
     def init(self, parties: Parties) -> Tree:
         """The rule's memory at the start."""
         del parties
@@ -148,7 +147,7 @@ class Selection(Checked):
         raise NotImplementedError
 
     def take(self, arrived: NDArray[np.int64], count: int, state: Tree) -> tuple[NDArray[np.int64], int | None]:
-        """Which replies a round takes, where the rule ``picks``; see `atoll.core.results.Taker`.
+        """Which replies a round takes, where the rule ``picks``; see `atoll.core.requests.results.Taker`.
 
         Args:
             arrived: positions of those whose reply comes in time, in order of arrival.

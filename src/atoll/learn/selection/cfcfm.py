@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core.party import Parties, among
-from atoll.core.tree import Tree
+from atoll.core.algebra.tree import Tree
+from atoll.core.requests.party import Parties, among
 
-from .base import Candidates, Seen
+from .seen import Candidates, Seen
 from .uniform import Uniform
 
 if TYPE_CHECKING:

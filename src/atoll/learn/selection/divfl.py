@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core.party import Parties
-from atoll.core.tree import Tree
+from atoll.core.algebra.tree import Tree
+from atoll.core.requests.party import Parties
 from atoll.learn.checks import require_count
 
 from .among import among_some, require_pool
-from .base import Candidates, Seen
 from .coverage import closeness, distances
 from .members import members, places_of
+from .seen import Candidates, Seen
 from .uniform import Uniform
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ __all__ = ["DivFL"]
 class DivFL(Uniform):
     """Invites the clients to whose last updates everybody's are close: ``max_{|S| = count} sum_i max_{j in S} (max d - d_ij)``, greedily.
 
-    ``d_ij`` is the distance between two clients' last updates, by sketches of ``size`` numbers in their replies (`atoll.learn.sketches`): no survey, and nobody
+    ``d_ij`` is the distance between two clients' last updates, by sketches of ``size`` numbers in their replies (`atoll.learn.local.sketches`): no survey, and nobody
     sends more than a few numbers besides. Clients that have not replied yet come first. Updates of different rounds are compared as they are, as in the
     variant of the paper that asks for no gradients beforehand.
 

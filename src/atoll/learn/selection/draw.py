@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.rng import Rng
+    from atoll.core.algebra.rng import Rng
 
 __all__ = ["draw", "top"]
 

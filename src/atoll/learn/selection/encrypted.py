@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.errors import ConfigError, DataError, PolicyError
-from atoll.core.island import Secret
+from atoll.core.requests.island import Secret
 from atoll.data._extra import need
 
 from ..profiles import FLOOR
@@ -38,7 +38,7 @@ from ..profiles import FLOOR
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from atoll.core.tree import Tree
+    from atoll.core.algebra.tree import Tree
 
 __all__ = [
     "encrypt_means",

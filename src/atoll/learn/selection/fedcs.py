@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
 from atoll.learn.checks import require_count, require_positive
 
-from .base import Candidates
+from .seen import Candidates
 from .uniform import Uniform
 
 if TYPE_CHECKING:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, DataError
-from atoll.core.kinds import numbers
-from atoll.core.party import Parties
-from atoll.core.tree import Tree
+from atoll.core.requests.party import Parties
+from atoll.core.validation import numbers
 from atoll.learn.checks import require_choice, require_positive
 from atoll.learn.profiles import FLOOR
 
-from .base import Candidates, Seen
 from .draw import draw
 from .members import places_of
 from .profile_store import divergences_of, empty_divergences, empty_store, store_divergences, store_profiles
+from .seen import Candidates, Seen
 from .uniform import Uniform
 
 if TYPE_CHECKING:

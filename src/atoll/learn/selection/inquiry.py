@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from atoll.core.federation import Federation
-    from atoll.core.party import Parties
-    from atoll.core.task import Task
-    from atoll.core.tree import Tree
+    from atoll.core.algebra.tree import Tree
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.party import Parties
+    from atoll.core.requests.task import Task
 
     from ..learner import Learner
-    from ..training import Training
-    from .base import Seen
+    from .seen import Seen
 
 __all__ = ["Inquired", "Inquiry"]
 
@@ -46,7 +45,7 @@ class Inquiry(Protocol):
         """Parties that it needs besides the clients, name -> role."""
         ...
 
-    def check(self, job: Training, learner: Learner) -> None:
+    def check(self, learner: Learner) -> None:
         """Refuse what makes no sense, before anyone is contacted."""
         ...
 
@@ -55,14 +54,14 @@ class Inquiry(Protocol):
         ...
 
     async def hold(
-        self, fed: Federation, learner: Learner, data: Any, asked: Inquired, memory: Tree
+        self, fed: Federation, learner: Learner, rows: Any, asked: Inquired, memory: Tree
     ) -> tuple[Seen, Tree]:
         """Hold it: what it showed, for ``heard`` or ``accept``, and the rule's memory with what the conversation must keep.
 
         Args:
             fed: where.
             learner: the training's.
-            data: the federated data set, for the server's own rows.
+            rows: the server's own.
             asked: of whom.
             memory: the rule's.
         """

@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.party import Parties
+    from atoll.core.requests.party import Parties
 
 __all__ = ["members", "places_among", "places_of"]
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
-from atoll.core.tree import Tree
 from atoll.learn.profiles import FLOOR, gaussian_kl
 
-from .base import Seen
 from .members import members, places_of
+from .seen import Seen
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.party import Parties
+    from atoll.core.requests.party import Parties
 
 __all__ = ["divergences_of", "empty_divergences", "empty_store", "store_divergences", "store_profiles"]
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, DataError
-from atoll.core.tree import Tree
 
-from .base import Candidates
+from .seen import Candidates
 from .uniform import Uniform
 
 if TYPE_CHECKING:

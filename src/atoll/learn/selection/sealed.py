@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core import message as M
-from atoll.core.errors import CompositionError, PolicyError
-from atoll.core.task import Task, Workload, task
+from atoll.core.errors import PolicyError
+from atoll.core.requests.task import Task, Workload, task
 
 from ..profiles import FLOOR
-from .base import Seen
 from .encrypted import (
     encrypt_means,
     for_clients,
@@ -34,17 +33,17 @@ from .encrypted import (
     require_public,
 )
 from .inquiry import Inquired
+from .seen import Seen
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.federation import Federation
-    from atoll.core.island import Island
-    from atoll.core.party import Parties
-    from atoll.core.tree import Tree
+    from atoll.core.algebra.tree import Tree
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.island import Island
+    from atoll.core.requests.party import Parties
 
     from ..learner import Learner
-    from ..training import Training
 
 __all__ = ["HOLDER", "Divergences", "SealedProfiles"]
 
@@ -113,40 +112,26 @@ class SealedProfiles:
         """The key holder."""
         return {self.holder: "key-holder"}
 
-    def check(self, job: Training, learner: Learner) -> None:
-        """Refuse what cannot be: no library, a pace at which profiles are of several versions, a topology of several servers.
+    def check(self, learner: Learner) -> None:
+        """Refuse what cannot be: no library, or a model without profiles.
 
         Raises:
             MissingExtraError: TenSEAL is not installed.
-            CompositionError: the pace, the topology, or a model without profiles.
+            CompositionError: a model without profiles.
         """
-        from ..pacing import PaceSteering, Synchronous
-        from ..topology.base import Star
-
         require_library()
-        if type(job.topology) is not Star or type(job.pacing) not in (Synchronous, PaceSteering):
-            raise CompositionError(
-                f"encrypted matching asks a round's cohort about one model of one server, and this is {type(job.pacing).__name__} on {type(job.topology).__name__}",
-                where="Training.selection",
-                remedy='use matching="clear", or Synchronous() on Star()',
-            )
-        check = getattr(learner, "check_reports", None)
-        if check is None:
-            raise CompositionError(
-                "this model has no profiles", where="Training.selection", remedy="use a PyTorch module, or Uniform()"
-            )
-        check({"profile": {"layer": self.layer}})
+        learner.check_reports({"profile": {"layer": self.layer}})
 
     def tasks(self, learner: Learner) -> tuple[Task, ...]:
         """The clients'."""
         return (self.profiles(learner),)
 
     async def hold(
-        self, fed: Federation, learner: Learner, data: Any, asked: Inquired, memory: Tree
+        self, fed: Federation, learner: Learner, rows: Any, asked: Inquired, memory: Tree
     ) -> tuple[Seen, Tree]:
         """Find the divergences of some clients, as reports ``"divergence"``."""
         self.require_holder(fed)
-        own = self.own(learner, asked.model, getattr(data, "test", None))
+        own = self.own(learner, asked.model, rows)
         key = memory["key"] if len(memory["key"]) else await self.keys(fed, asked.round)
         found = await self.divergences(fed, self.profiles(learner), asked, key, own)
         told = {"divergence": found.values.tolist()}

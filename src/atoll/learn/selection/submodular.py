@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
-from atoll.core.party import Parties
-from atoll.core.tree import Tree
+from atoll.core.requests.party import Parties
 from atoll.learn.checks import require_count
 
 from .among import among_some, require_pool
-from .base import Candidates, Seen
 from .coverage import closeness, divergences
 from .members import places_among
+from .seen import Candidates, Seen
 from .uniform import Uniform
 
 if TYPE_CHECKING:

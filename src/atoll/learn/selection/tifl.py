@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import numbers
-from atoll.core.party import Parties
-from atoll.core.tree import Tree
+from atoll.core.requests.party import Parties
+from atoll.core.validation import numbers
 from atoll.learn.checks import require_count
 
 from ..pacing.tiers import tiers_of
-from .base import Candidates, Seen
 from .members import members, places_of
+from .seen import Candidates, Seen
 from .uniform import Uniform
 
 if TYPE_CHECKING:

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import Capability
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
-from atoll.core.kinds import whole_rows
-from atoll.core.tree import Tree
+from atoll.core.validation import whole_rows
 
-from .base import Candidates, Selection
+from ..capabilities import SAMPLE
+from .base import Selection
 from .members import places_among
+from .seen import Candidates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,6 +44,19 @@ class Uniform(Selection):
         if not isinstance(self.count, float) and self.count < 1:
             raise ConfigError(f"count={self.count} clients", remedy="use at least 1")
 
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """A uniform sample too, where the class draws as this one does."""
+        return super().offers | {SAMPLE} if self._draws else super().offers
+
+    @property
+    def _draws(self) -> bool:
+        return type(self).invite is Uniform.invite and not self.picks
+
+    def distinct(self, population: int) -> int | None:
+        """The cohort's size, where the class draws as this one does."""
+        return self.cohort_size(population) if self._draws else None
+
     def cohort_size(self, population: int) -> int:
         """``count``, or the fraction of the population rounded up; never more than everyone."""
         if isinstance(self.count, float):
@@ -57,6 +73,10 @@ class Uniform(Selection):
 @dataclass(frozen=True)
 class Everyone(Selection):
     """All clients, every round, in order: cross-silo federations."""
+
+    def distinct(self, population: int) -> int | None:
+        """All, where the class asks as this one does."""
+        return population if type(self).invite is Everyone.invite else None
 
     def invite(self, candidates: Candidates, count: int, state: Tree) -> NDArray[Any]:
         """Everyone, whatever the count."""

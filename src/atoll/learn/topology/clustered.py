@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import RELEASED_ONLY, SINGLE_REPLIES, Capability, Need
 from atoll.core.errors import ConfigError
-from atoll.core.rng import Rng
-from atoll.core.tree import Tree
+from atoll.rounds.loop import Course
 
-from ..aggregation import Aggregation, KeepLocal, Renormalised
+from ..aggregation import Aggregation
 from ..aggregation.keep_local import SingleReplies
-from ..course import Course, run_course
-from ..evaluation import scores
-from ..rounds import server_round
-from ..server_state import global_model, initial
-from .base import Topology, refuse, require_plain
-from .groups import portion
+from ..capabilities import BY_EXAMPLES, EVERYONE, MEAN_UPDATE, PLAIN_MEAN
+from ..server.rounds import server_round
+from ..server.row_sums import scores
+from ..server.state import global_model, initial
+from .base import Topology
 from .hierarchical import summed
 from .mixing import components
 from .shared import mean_states
@@ -28,12 +28,11 @@ from .shared import mean_states
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.federation import Federation
-    from atoll.core.results import Combined
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.results import Combined
 
     from ..algorithm import Algorithm, RoundInfo
-    from ..learner import Learner
-    from ..training import Trained, Training
+    from ..context import Context
 
 __all__ = ["CFL", "bipartition"]
 
@@ -55,7 +54,6 @@ class CFL(Topology):
         smallest: members that a part must have.
     """
 
-    private: ClassVar[bool] = True  # clients send their released replies, and the server splits by them
     settled: float = 0.1
     pulling: float = 0.5
     smallest: int = 1
@@ -72,27 +70,32 @@ class CFL(Topology):
         """The base with its update as a single reply."""
         return SingleReplies(base=base)
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse what hides single updates, algorithms without an update of the model, and selection."""
-        require_plain(self, job, uplink=True)
-        if job.reducer.secure:
-            refuse(self, "compares single updates, which a secure reducer hides", "reducer", "use Plain(), or IFCA()")
-        if type(job.aggregation) is not Renormalised:
-            refuse(self, "averages the members of a cluster by examples", "aggregation", "use Renormalised()")
-        KeepLocal().check(job.algorithm, learner.init(Rng(0)))
-        if job.selection.cohort_size(len(data)) < len(data):
-            refuse(self, "compares all members of a cluster", "selection", "use selection=Everyone()")
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The updates of all members of a cluster, one by one, as means by examples."""
+        return (
+            *super().needs,
+            Need(SINGLE_REPLIES, "compares single updates", "IFCA()"),
+            Need(PLAIN_MEAN, "averages the members of a cluster by examples", "Star()"),
+            Need(EVERYONE, "compares all members of a cluster", "Star()"),
+            Need(MEAN_UPDATE, "splits its clients by their updates", "Star()"),
+            Need(BY_EXAMPLES, "averages the members of a cluster by examples", "Star()"),
+        )
 
-    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """Also that clients send their released replies, by which the server splits them."""
+        return super().offers | {RELEASED_ONLY}
+
+    def course(self, context: Context) -> Course:
         """Rounds in every cluster, and splits."""
-        return await run_course(fed, job, learner, data, _Clusters(self, job, learner, data))
+        return _Clusters(self, context)
 
 
 @dataclass(frozen=True)
 class _Watching(Aggregation):
     """The mean by examples; its memory is where the members should part, if they should."""
 
-    summable: ClassVar[bool] = False
     settled: float = 0.1
     pulling: float = 0.5
     smallest: int = 1
@@ -135,13 +138,13 @@ def bipartition(updates: NDArray[Any]) -> tuple[list[int], list[int]]:
 class _Clusters(Course):
     """A server with several models."""
 
-    def __init__(self, topology: CFL, job: Training, learner: Learner, data: Any) -> None:
+    def __init__(self, topology: CFL, context: Context) -> None:
         watching = _Watching(topology.settled, topology.pulling, topology.smallest)
-        self.job, self.learner, self.data = job.replace(aggregation=watching, topology=topology), learner, data
+        self.context = replace(context, aggregation=watching)
 
     def initial(self, fed: Federation) -> Tree:
         """One cluster of everyone."""
-        first = {**initial(fed, self.job, self.learner), "aggregation": None}
+        first = {**initial(fed, self.context), "aggregation": None}
         return {"clusters": [{"name": "0", "members": np.arange(len(fed.parties)), "state": first}]}
 
     def _scope(self, fed: Federation, cluster: Tree) -> Federation:
@@ -154,9 +157,9 @@ class _Clusters(Course):
         """A round in every cluster, side by side; then the splits."""
 
         async def one(cluster: Tree) -> tuple[list[Tree], dict[str, Any]]:
-            known = portion(self.data, np.asarray(cluster["members"]))
+            known = replace(self.context, clients=self.context.clients.part(np.asarray(cluster["members"])))
             scope = self._scope(fed, cluster)
-            after, row = await server_round(scope, self.job, self.learner, known, cluster["state"], number)
+            after, row = await server_round(scope, known, cluster["state"], number)
             split = after["aggregation"]
             after = {**after, "aggregation": None}
             if split is None:
@@ -174,13 +177,13 @@ class _Clusters(Course):
         clusters = state["clusters"]
         models = [global_model(c["state"]) for c in clusters]
         mean = mean_states(models, [float(len(c["members"])) for c in clusters])
-        if self.job.evaluation.clients == 0:
+        if self.context.evaluation.clients == 0:
             return mean, {}
         sums: dict[str, float] = {}
         for cluster, model in zip(clusters, models, strict=True):
             members = watch.parties[np.asarray(cluster["members"])]
             at = ("own", cluster["name"], number)
-            found = await watch.sum(members, self.learner.measure, {"params": model}, at=at, quorum=0)
+            found = await watch.sum(members, self.context.learner.measure, {"params": model}, at=at, quorum=0)
             for part in found.value.get("measure", []):
                 sums = {key: sums.get(key, 0.0) + float(value) for key, value in part.value.items()}
         return mean, {f"own/{name}": value for name, value in (scores(sums) if sums else {}).items()}

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core import message as M
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import RELEASED_ONLY, Capability, Need
 from atoll.core.errors import ConfigError
-from atoll.core.task import Task
-from atoll.core.tree import Tree
+from atoll.core.requests.task import Task
 
-from .base import refuse
+from ..capabilities import EVERYONE
 from .decentralised import Decentralised
 from .graphs import Graph, Ring
-from .groups import Grouped, Groups, check_groups, members_of, weight_of
+from .groups import Grouped, Groups, check_groups, members_of
 from .mixer import Mixer
 from .mixing import require_connected
 from .nodes import Nodes
 from .shared import mean_states
 
 if TYPE_CHECKING:
-    from atoll.core.federation import Federation
-    from atoll.core.island import Island
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.island import Island
 
-    from ..learner import Learner
-    from ..training import Training
+    from ..context import Context
 
 __all__ = ["Cooperative"]
 
@@ -49,7 +49,6 @@ class Cooperative(Decentralised):
         every: rounds between the server's turns.
     """
 
-    private: ClassVar[bool] = True  # devices send what lies in their server's state, folded from released replies
     groups: Groups = 2
     graph: Graph = field(default_factory=Ring)
     mixing: int = 1
@@ -61,28 +60,35 @@ class Cooperative(Decentralised):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}", where="Cooperative", remedy="use at least 1")
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse what acts between clients and a server: what arrives there is a cluster's model."""
-        super().check(job, learner, data)
-        members_of(self.groups, len(data), "Cooperative")
-        if job.selection.cohort_size(len(data)) < len(data):
-            refuse(self, "clusters mix with all their members", "selection", "use selection=Everyone()")
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """All members of every cluster."""
+        return (*super().needs, Need(EVERYONE, "has clusters mix with all their members"))
 
-    def course(self, job: Training, learner: Learner, data: Any) -> _Clusters:
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """Also that devices send what lies in their server's state, folded from released replies."""
+        return super().offers | {RELEASED_ONLY}
+
+    def check(self, context: Context) -> None:
+        """Refuse groups that are not those of these clients."""
+        members_of(self.groups, len(context.clients), "Cooperative")
+
+    def course(self, context: Context) -> _Clusters:
         """Rounds of gossip inside, and the server's turns."""
-        groups = members_of(self.groups, len(data), "Cooperative")
-        graph = Grouped(self.graph, tuple(tuple(g.tolist()) for g in groups), len(data))
-        return _Clusters(self, job, learner, data, Mixer(graph, data.names, self.mixing))
+        groups = members_of(self.groups, len(context.clients), "Cooperative")
+        graph = Grouped(self.graph, tuple(tuple(g.tolist()) for g in groups), len(context.clients))
+        return _Clusters(self, context, Mixer(graph, context.clients.names, self.mixing))
 
 
 class _Clusters(Nodes):
     """Nodes in clusters, and a server that comes by."""
 
-    def __init__(self, topology: Cooperative, job: Training, learner: Learner, data: Any, mixer: Mixer) -> None:
-        super().__init__(job, learner, data, mixer)
+    def __init__(self, topology: Cooperative, context: Context, mixer: Mixer) -> None:
+        super().__init__(context, mixer)
         self.every, self.base = topology.every, topology.graph
-        self.groups = members_of(topology.groups, len(data), "Cooperative")
-        self.weights = [weight_of(data, members) for members in self.groups]
+        self.groups = members_of(topology.groups, len(context.clients), "Cooperative")
+        self.weights = [context.clients.weight(members) for members in self.groups]
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -111,7 +117,7 @@ class _Clusters(Nodes):
         """Refuse clusters whose graph is in parts."""
         for number, group in enumerate(self.groups):
             key = self.graph_key(fed, 1)
-            names = [str(self.data.names[int(i)]) for i in group]
+            names = [str(self.context.clients.names[int(i)]) for i in group]
             if len(group) > 1:
                 require_connected(self.base, len(group), key, names, child=("group", number))
 

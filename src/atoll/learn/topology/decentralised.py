@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from atoll.core.task import Task
+from atoll.core.capability import FIXED_COHORT, STEPS, Capability, Need
+from atoll.core.requests.task import Task
+from atoll.rounds.loop import Course
 
-from ..course import Course, run_course
-from .base import Topology, require_alone, require_plain
+from ..capabilities import EVERYONE, ONE_SUM, PLAIN_MEAN, SELF_FOLDING
+from .base import Topology
 
 if TYPE_CHECKING:
-    from atoll.core.federation import Federation
+    from atoll.core.federation.federation import Federation
 
-    from ..algorithm import Algorithm
-    from ..learner import Learner
-    from ..training import Trained, Training
+    from ..context import Context
 
 __all__ = ["Decentralised", "NodeCourse"]
 
@@ -36,33 +37,37 @@ class NodeCourse(Course):
         raise NotImplementedError
 
     def check(self, fed: Federation) -> None:
-        """Refuse a graph in parts."""
+        """Refuse a graph in parts; asked where the state begins."""
 
 
 @dataclass(frozen=True)
 class Decentralised(Topology):
     """A topology whose ``course`` says everything."""
 
-    def course(self, job: Training, learner: Learner, data: Any) -> NodeCourse:
+    def course(self, context: Context) -> NodeCourse:
         """What happens in a round."""
         raise NotImplementedError
 
-    def needs_everyone(self, algorithm: Algorithm) -> bool:
-        """No: a node is the only client of its own server, and always there."""
-        del algorithm
-        return False
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """An algorithm that can be a server to itself, and no other weights than the graph's."""
+        return (
+            *super().needs,
+            Need(PLAIN_MEAN, "weighs what neighbours say by its graph", "Star()"),
+            Need(STEPS, "has every node go on from what its neighbours said", "Star()"),
+            Need(SELF_FOLDING, "makes every node a server of its own", "Star()"),
+        )
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse what acts between clients and a server, and algorithms that cannot be a server to themselves."""
-        require_plain(self, job, uplink=False)
-        require_alone(self, job.algorithm, learner)
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """Everybody in every round: a node is the only client of its own server, and always there."""
+        return frozenset({FIXED_COHORT, EVERYONE})
 
-    def tasks(self, job: Training, learner: Learner, data: Any) -> tuple[Task, ...]:
+    @property
+    def lacks(self) -> Mapping[Capability, str]:
+        """Why it does not offer a capability."""
+        return {ONE_SUM: "knows that of one node alone"}
+
+    def tasks(self, context: Context) -> tuple[Task, ...]:
         """The course's."""
-        return self.course(job, learner, data).tasks
-
-    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
-        """The course, from a graph that is in one piece."""
-        course = self.course(job, learner, data)
-        course.check(fed)
-        return await run_course(fed, job, learner, data, course)
+        return self.course(context).tasks

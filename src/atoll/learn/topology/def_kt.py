@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import NO_BUFFERS, RELEASED_ONLY, Capability, Need
 from atoll.core.errors import ConfigError
-from atoll.core.task import Task, Work
-from atoll.core.tree import Tree
+from atoll.core.requests.task import Task, Work
 
+from ..capabilities import CLASS_SCORES, EVERYONE
 from ..checks import require_finite
-from ..local import batch_rows
-from ..release import is_private
+from ..local.update import batch_rows
 from .base import refuse
 from .decentralised import Decentralised
 from .graphs import Complete, Graph
@@ -25,11 +27,10 @@ from .nodes import Nodes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.federation import Federation
-    from atoll.core.island import Island
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.island import Island
 
-    from ..learner import Learner
-    from ..training import Training
+    from ..context import Context
 
 __all__ = ["DefKT", "mutual_slopes"]
 
@@ -56,30 +57,39 @@ class DefKT(Decentralised):
         if self.pairs < 1:
             raise ConfigError(f"pairs={self.pairs}", where="DefKT", remedy="use at least 1")
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse models without class scores, and what acts between clients and a server."""
-        super().check(job, learner, data)
-        if is_private(job.algorithm):
-            why = "a receiver distils on its own rows without noise, and its model goes on to others"
-            refuse(self, why, "algorithm", "use Gossip(), whose nodes share what the mechanism released")
-        if getattr(data, "task", "") != "classification" or not hasattr(learner, "pullback") or learner.buffers():
-            why = (
-                "distils class probabilities, and this model or its data have none (or batch normalisation is averaged)"
-            )
-            refuse(self, why, "model", "use a classifier: a PyTorch module or atoll.models.linear, buffers='local'")
-        if job.selection.cohort_size(len(data)) < len(data):
-            refuse(self, "pairs are drawn from everyone", "selection", "use selection=Everyone()")
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Everyone, and a model with scores of classes."""
+        scores = "distils class probabilities"
+        return (
+            *super().needs,
+            Need(EVERYONE, "draws pairs from everyone"),
+            Need(CLASS_SCORES, scores, "Gossip()"),
+            Need(NO_BUFFERS, scores, "Gossip()"),
+        )
 
-    def course(self, job: Training, learner: Learner, data: Any) -> _Pairs:
+    @property
+    def lacks(self) -> Mapping[Capability, str]:
+        """Why it does not offer a capability."""
+        noise = "has a receiver distil on its own rows without noise, and its model goes on to others"
+        return {**super().lacks, RELEASED_ONLY: noise}
+
+    def check(self, context: Context) -> None:
+        """Refuse data without classes."""
+        if context.clients.task != "classification":
+            why = "distils class probabilities, and these data have no classes"
+            refuse(self, why, "model", "use a classifier: a PyTorch module or atoll.models.linear")
+
+    def course(self, context: Context) -> _Pairs:
         """Transfers."""
-        return _Pairs(self.pairs, job, learner, data, Mixer(self.graph, data.names))
+        return _Pairs(self.pairs, context, Mixer(self.graph, context.clients.names))
 
 
 class _Pairs(Nodes):
     """Nodes that teach each other by twos."""
 
-    def __init__(self, pairs: int, job: Training, learner: Learner, data: Any, mixer: Mixer) -> None:
-        super().__init__(job, learner, data, mixer)
+    def __init__(self, pairs: int, context: Context, mixer: Mixer) -> None:
+        super().__init__(context, mixer)
         self.pairs = pairs
 
     @property
@@ -100,7 +110,7 @@ class _Pairs(Nodes):
     def _distilling(self, data: Any, args: Any, message: Tree) -> Work:
         """The steps of the algorithm's last phase, one update."""
         del args, message
-        return self.learner.train.declared(data, {"phase": self.job.algorithm.phases[-1]})
+        return self.context.learner.train.declared(data, {"phase": self.context.algorithm.phases[-1]})
 
     def _send(self, island: Island, message: Tree) -> Tree:
         island.post(message["to"][island.name], island.state["server"]["params"])
@@ -108,11 +118,11 @@ class _Pairs(Nodes):
 
     def _distil(self, island: Island, message: Tree) -> Tree:
         node = self.at_node(island, message)
-        data, lr = island.data, self.job.algorithm.lr
+        data, lr = island.data, self.context.algorithm.lr
         x, y = np.asarray(data.x), np.asarray(data.y).astype(np.int64)
         came, own = dict(next(iter(island.inbox.values()))), node["server"]["params"]
-        for rows in batch_rows(self.job.algorithm, len(y), island.rng.key):
-            scores = [self.learner.scores(model, x[rows]) for model in (came, own)]  # type: ignore[attr-defined]
+        for rows in batch_rows(self.context.algorithm, len(y), island.rng.key):
+            scores = [self.context.learner.scores(model, x[rows]) for model in (came, own)]  # type: ignore[attr-defined]
             slopes = mutual_slopes(scores[0], scores[1], y[rows])
             came, own = (
                 T.map(
@@ -125,7 +135,7 @@ class _Pairs(Nodes):
         return {}
 
     def _gradient(self, params: Tree, x: Any, slope: Any) -> Tree:
-        made: Tree = self.learner.pullback(params, x, slope)  # type: ignore[attr-defined]
+        made: Tree = self.context.learner.pullback(params, x, slope)  # type: ignore[attr-defined]
         return {name: made[name] for name in params}
 
     def matched(self, fed: Federation, number: int) -> list[tuple[int, int]]:
@@ -147,12 +157,12 @@ class _Pairs(Nodes):
         senders = fed.parties[np.array([a for a, _ in pairs], dtype=np.int64)]
         message = {"init": state["init"], "round": number}
         trained = await fed.sum(senders, self.local, message, at=(number, "local"), quorum=0)
-        to = {str(self.data.names[a]): str(self.data.names[b]) for a, b in pairs}
+        to = {str(self.context.clients.names[a]): str(self.context.clients.names[b]) for a, b in pairs}
         sent = await fed.exchange(trained.senders, self.send, {"to": to}, at=(number, "send"), quorum=0)
         receivers = [fed.world.roster.position(to[name]) for name in sent.senders.names]
         nodes = fed.parties[np.array(sorted(receivers), dtype=np.int64)]
         done = await fed.exchange(nodes, self.distil, message, mail=sent.mail, at=(number, "distil"), quorum=0)
-        row = {k.removeprefix("metric/"): float(v) for k, v in trained.value.items() if k != "metric/updated"}
+        row = {name: float(value) for name, value in trained.of("metric").items()}
         return state, {"selected": 2 * len(pairs), "replied": len(sent) + len(done), **row}
 
 

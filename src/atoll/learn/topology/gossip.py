@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
+from atoll.core.capability import RELEASED_ONLY, Capability, Need
 from atoll.core.errors import ConfigError
-from atoll.core.stage import Stage
+from atoll.core.requests.stage import Stage
 
+from ..capabilities import EVERYONE
 from .base import refuse
 from .decentralised import Decentralised
 from .graphs import Graph, Ring
@@ -17,8 +19,7 @@ from .nodes import Nodes
 from .shared import Share
 
 if TYPE_CHECKING:
-    from ..learner import Learner
-    from ..training import Training
+    from ..context import Context
 
 __all__ = ["Gossip"]
 
@@ -47,7 +48,6 @@ class Gossip(Decentralised):
         members: who is there when; by default everyone, always.
     """
 
-    private: ClassVar[bool] = True  # nodes send what lies in their server's state, folded from released replies
     graph: Graph = field(default_factory=Ring)
     mixing: int = 1
     compress: Stage | None = None
@@ -67,16 +67,29 @@ class Gossip(Decentralised):
         if self.share not in ("state", "params"):
             raise ConfigError(f"share={self.share!r}", where="Gossip", remedy="use 'state' or 'params'")
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse what belongs to a server, graphs in parts, and compression where public copies would go stale."""
-        super().check(job, learner, data)
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The same neighbours in every round, where messages are compressed."""
+        same = Need(
+            EVERYONE,
+            "keeps copies of neighbours, who must be the same in every round if messages are compressed",
+            "compress=None",
+        )
+        return super().needs if self.compress is None else (*super().needs, same)
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """Also that nodes send what lies in their server's state, folded from released replies."""
+        return super().offers | {RELEASED_ONLY}
+
+    def check(self, context: Context) -> None:
+        """Refuse compression where public copies would go stale."""
         if self.compress is None:
             return
         if self.compress.remembers:
             why = "remembers what it left out, and the public copies of CHOCO already do"
             refuse(self, f"{type(self.compress).__name__} {why}", "topology", "use the stage inside it")
-        partial = job.selection.cohort_size(len(data)) < len(data)
-        if self.graph.changes or self.members is not None or partial:
+        if self.graph.changes or self.members is not None:
             why = "every node keeps copies of its neighbours, who must be the same in every round"
             refuse(
                 self,
@@ -85,7 +98,7 @@ class Gossip(Decentralised):
                 "use a fixed graph and everyone",
             )
 
-    def course(self, job: Training, learner: Learner, data: Any) -> Nodes:
+    def course(self, context: Context) -> Nodes:
         """Rounds of local steps and mixing."""
-        mixer = Mixer(self.graph, data.names, self.mixing, self.share, self.compress, self.gamma)
-        return Nodes(job, learner, data, mixer, self.members)
+        mixer = Mixer(self.graph, context.clients.names, self.mixing, self.share, self.compress, self.gamma)
+        return Nodes(context, mixer, self.members)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import Checked, pairs
-from atoll.core.rng import Rng
+from atoll.core.validation import Checked, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atoll.core.algebra.rng import Rng
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import whole_rows
-from atoll.core.rng import Rng
+from atoll.core.validation import whole_rows
 
 from .graphs import Graph
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Grouped", "Groups", "check_groups", "members_of", "portion"]
+__all__ = ["Grouped", "Groups", "check_groups", "members_of"]
 
 Groups = int | tuple[tuple[int, ...], ...]
 """How many groups of (nearly) equal size, in the order of the clients; or the positions of each group's members."""
@@ -57,31 +57,6 @@ def members_of(groups: Groups, n: int, where: str) -> list[NDArray[np.int64]]:
             remedy="put each of the federation's clients into one group",
         )
     return found
-
-
-@dataclass(frozen=True)
-class Portion:
-    """What a server may know of its members' data.
-
-    Attributes:
-        sizes: examples of each member, if known.
-        test: the server's own data, which edges share; rules that compare clients with it need it.
-    """
-
-    sizes: Any
-    test: Any = None
-
-
-def portion(data: Any, members: NDArray[np.int64]) -> Portion:
-    """Of these members."""
-    sizes = getattr(data, "sizes", None)
-    return Portion(None if sizes is None else np.asarray(sizes)[members], getattr(data, "test", None))
-
-
-def weight_of(data: Any, members: NDArray[np.int64]) -> float:
-    """Examples of a group, or its clients where sizes are unknown."""
-    sizes = portion(data, members).sizes
-    return float(len(members) if sizes is None else np.sum(sizes))
 
 
 @dataclass(frozen=True)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core import message as M
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import FIXED_COHORT, RELEASED_ONLY, SERVER, Capability, Need
 from atoll.core.errors import ConfigError
-from atoll.core.tree import Tree
+from atoll.rounds.loop import Course
 
-from ..course import Course, run_course
-from ..rounds import server_round
-from ..selection import Uniform
-from ..server_state import global_model, initial
-from .base import Topology, refuse, require_mixable, require_plain
+from ..capabilities import EDGE_ROUNDS, ONE_SUM, SAMPLE
+from ..server.rounds import server_round
+from ..server.state import global_model, initial
+from .base import Topology, refuse
 from .graphs import Complete, Graph
-from .groups import Groups, check_groups, members_of, portion, weight_of
+from .groups import Groups, check_groups, members_of
 from .mixing import mixing_matrix, require_connected
 from .nodes import seed_of
 from .shared import mean_states, pulled, shared, with_shared
@@ -26,11 +28,9 @@ from .shared import mean_states, pulled, shared, with_shared
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.federation import Federation
+    from atoll.core.federation.federation import Federation
 
-    from ..learner import Learner
-    from ..pacing import Pacing
-    from ..training import Trained, Training
+    from ..context import Context
 
 __all__ = ["ClusteredGossip", "EdgeRounds", "Hierarchical", "summed"]
 
@@ -56,7 +56,6 @@ class _Edges(Topology):
         every: rounds that an edge runs with its own members before edges hear of each other.
     """
 
-    private: ClassVar[bool] = True  # clients send their released replies to the edge, and nothing else
     groups: Groups = 2
     every: int = 1
 
@@ -73,12 +72,16 @@ class _Edges(Topology):
         """``edge-0``, ``edge-1``, ..."""
         return {f"edge-{e}": "edge" for e in range(len(self.groups_of(n)))}
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse a budget that no single server keeps, groups that are not those of these clients, and algorithms that edges cannot run apart."""
-        del learner
-        require_plain(self, job, uplink=True)
-        if len(self.groups_of(len(data))) > 1:
-            require_mixable(self, job.algorithm, "an edge's clients")
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """Servers to which clients send their released replies and nothing else; one sum, if one edge has all clients."""
+        one = self.groups == 1 if isinstance(self.groups, int) else len(self.groups) == 1
+        return frozenset({SERVER, FIXED_COHORT, RELEASED_ONLY, *((ONE_SUM,) if one else ())})
+
+    @property
+    def lacks(self) -> Mapping[Capability, str]:
+        """Why it does not offer a capability."""
+        return {ONE_SUM: "knows that of an edge's clients alone"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,29 +111,35 @@ class Hierarchical(_Edges):
     lockstep: bool = False
     together: bool = False
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse cohorts that cannot be drawn, and what edges in general refuse."""
-        super().check(job, learner, data)
-        if self.together and not (self.lockstep and type(job.selection) is Uniform):
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """A rule without memory, where one draws for all edges."""
+        drawn = Need(SAMPLE, "draws a cohort among all clients", "together=False")
+        return (*super().needs, *((drawn,) if self.together else ()))
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """Also rounds of edges that a pacing may hold, where the cloud averages after each."""
+        return super().offers | {EDGE_ROUNDS} if self.every == 1 and not self.lockstep else super().offers
+
+    def check(self, context: Context) -> None:
+        """Refuse cohorts that cannot be drawn."""
+        super().check(context)
+        if self.together and not self.lockstep:
             refuse(
                 self,
-                "a cohort drawn among all clients needs rounds in lockstep and a rule without memory",
+                "a cohort drawn among all clients needs rounds in lockstep",
                 "topology.together",
-                "use lockstep=True and selection=Uniform(...), or together=False",
+                "use lockstep=True, or together=False",
             )
 
-    def keeps(self, pacing: Pacing) -> bool:
-        """Synchronous rounds, and those of regions under a cloud."""
-        return pacing.layered or super().keeps(pacing)
-
-    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
+    def course(self, context: Context) -> Course:
         """Rounds of the cloud."""
         from .lockstep import Lockstep
 
-        course: Course = (Lockstep if self.lockstep else _Cloud)(self, job, learner, data)
-        if job.pacing.layered:
-            course = job.pacing.course(job, learner, data)
-        return await run_course(fed, job, learner, data, course)
+        if context.pacing.layered:
+            return context.pacing.course(context)
+        return Lockstep(self, context) if self.lockstep else _Cloud(self, context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,30 +164,25 @@ class ClusteredGossip(_Edges):
         if self.mixing < 1:
             raise ConfigError(f"mixing={self.mixing}", where="ClusteredGossip", remedy="use at least 1 step")
 
-    async def run(self, fed: Federation, job: Training, learner: Learner, data: Any) -> Trained:
+    def course(self, context: Context) -> Course:
         """Rounds of the edges, and mixing."""
-        course = _Peers(self, job, learner, data)
-        count = len(course.groups)
-        names = [f"edge-{e}" for e in range(count)]
-        require_connected(self.graph, count, course.graph_key(fed, 1), names)
-        return await run_course(fed, job, learner, data, course)
+        return _Peers(self, context)
 
 
 class EdgeRounds(Course):
     """Edges that run rounds with their members."""
 
-    def __init__(self, topology: _Edges, job: Training, learner: Learner, data: Any) -> None:
-        self.every, self.job, self.learner, self.data = topology.every, job, learner, data
-        self.groups = topology.groups_of(len(data))
-        self.weights = [weight_of(data, members) for members in self.groups]
+    def __init__(self, topology: _Edges, context: Context) -> None:
+        self.every, self.context = topology.every, context
+        self.groups = topology.groups_of(len(context.clients))
+        self.weights = [context.clients.weight(members) for members in self.groups]
+        self.contexts = [replace(context, clients=context.clients.part(members)) for members in self.groups]
 
     def initial(self, fed: Federation) -> Tree:
         """The state of every edge: that of a server of its own."""
-        sizes = [
-            float(np.sum(p.sizes)) if (p := portion(self.data, m)).sizes is not None else None for m in self.groups
-        ]
-        first = initial(fed, self.job, self.learner)
-        rules = [self.job.selection.init(fed.parties[m]) for m in self.groups]
+        sizes = [None if self.context.clients.sizes is None else w for w in self.weights]
+        first = initial(fed, self.context)
+        rules = [self.context.selection.init(fed.parties[m]) for m in self.groups]
         return {
             "edges": [
                 {**first, "rounds": 0, "weight": w, "selection": rule} for w, rule in zip(sizes, rules, strict=True)
@@ -196,8 +200,7 @@ class EdgeRounds(Course):
             for _ in range(self.every):
                 number = kept["rounds"] + 1
                 kept = {**kept, "rounds": number}
-                known = portion(self.data, self.groups[e])
-                kept, row = await server_round(edge, self.job, self.learner, known, kept, number)
+                kept, row = await server_round(edge, self.contexts[e], kept, number)
                 rows.append(row)
             return None if message is None else {name: kept[name] for name in message}
 
@@ -238,9 +241,15 @@ class _Cloud(EdgeRounds):
 class _Peers(EdgeRounds):
     """Edges that mix among themselves."""
 
-    def __init__(self, topology: ClusteredGossip, job: Training, learner: Learner, data: Any) -> None:
-        super().__init__(topology, job, learner, data)
+    def __init__(self, topology: ClusteredGossip, context: Context) -> None:
+        super().__init__(topology, context)
         self.graph, self.mixing = topology.graph, topology.mixing
+
+    def initial(self, fed: Federation) -> Tree:
+        """The state of every edge, where the edges' graph is in one piece."""
+        names = [f"edge-{e}" for e in range(len(self.groups))]
+        require_connected(self.graph, len(names), self.graph_key(fed, 1), names)
+        return super().initial(fed)
 
     def graph_key(self, fed: Federation, number: int) -> int:
         """From what the graph of a round is drawn."""

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from atoll.core import message as M
-from atoll.core.tree import Tree
+from atoll.core.algebra.tree import Tree
 
-from ..invitation import Inviter
-from ..rounds import server_round
 from ..selection import Candidates, Selection
-from ..server_state import global_model
-from .groups import portion
+from ..server.invitation import Inviter
+from ..server.rounds import server_round
+from ..server.state import global_model
 from .hierarchical import EdgeRounds, Hierarchical, summed
 from .shared import mean_states
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.federation import Federation
+    from atoll.core.federation.federation import Federation
 
-    from ..learner import Learner
-    from ..training import Training
+    from ..context import Context
 
 __all__ = ["Lockstep"]
 
@@ -56,13 +54,11 @@ class Lockstep(EdgeRounds):
 
     Args:
         topology: with ``every`` and ``together``.
-        job: the training.
-        learner: its learner.
-        data: the federated data set.
+        context: the training's.
     """
 
-    def __init__(self, topology: Hierarchical, job: Training, learner: Learner, data: Any) -> None:
-        super().__init__(topology, job, learner, data)
+    def __init__(self, topology: Hierarchical, context: Context) -> None:
+        super().__init__(topology, context)
         self.together = topology.together
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
@@ -71,8 +67,8 @@ class Lockstep(EdgeRounds):
         sent = {name: edges[0][name] for name in ("server", "buffers")}
         if (number - 1) % self.every == 0:
             row["cloud_bytes_down"] = await self._carry(fed, [sent] * len(edges), "down")
-        jobs = self._jobs(fed, edges[0])
-        made = await asyncio.gather(*(self._cycle(fed, e, edge, jobs[e]) for e, edge in enumerate(edges)))
+        contexts = self._contexts(fed, edges[0])
+        made = await asyncio.gather(*(self._cycle(fed, e, edge, contexts[e]) for e, edge in enumerate(edges)))
         edges = [edge for edge, _ in made]
         row.update(summed([found for _, found in made]))
         if number % self.every == 0:
@@ -88,29 +84,30 @@ class Lockstep(EdgeRounds):
         models = [global_model(edge) for edge in state["edges"]]
         return mean_states(models, self.weights), {}
 
-    def _jobs(self, fed: Federation, edge: Tree) -> list[Training | None]:
+    def _contexts(self, fed: Federation, edge: Tree) -> list[Context | None]:
         """What each edge is to do; nothing where nobody of its region was drawn."""
         if not self.together:
-            return [self.job] * len(self.groups)
-        inviter = Inviter(fed, self.job, self.learner, self.data, {**edge, "contacts": edge["contacts"] + 1})
+            return list(self.contexts)
+        inviter = Inviter(fed, self.context, {**edge, "contacts": edge["contacts"] + 1})
         drawn = inviter.invite().positions
         chosen = [tuple(int(p) for p in drawn[np.isin(drawn, members)]) for members in self._positions(fed)]
-        return [self.job.replace(selection=_Drawn(who)) if who else None for who in chosen]
+        pairs = zip(self.contexts, chosen, strict=True)
+        return [replace(known, selection=_Drawn(who)) if who else None for known, who in pairs]
 
     def _positions(self, fed: Federation) -> list[NDArray[np.int64]]:
         return [fed.parties.positions[members] for members in self.groups]
 
-    async def _cycle(self, fed: Federation, e: int, state: Tree, job: Training | None) -> tuple[Tree, dict[str, Any]]:
+    async def _cycle(
+        self, fed: Federation, e: int, state: Tree, context: Context | None
+    ) -> tuple[Tree, dict[str, Any]]:
         """A round of one edge, which is a hub with a scope of its own from the beginning to the end of the training."""
         number = state["rounds"] + 1
         state = {**state, "rounds": number}
-        if job is None and self.job.algorithm.plan(state["server"]):
+        if context is None and self.context.algorithm.plan(state["server"]):
             return {**state, "contacts": state["contacts"] + 1}, {"selected": 0, "replied": 0}
         scope = fed.scope(f"edge-{e}")
         scope.settle_at(fed.parties[self.groups[e]], f"edge-{e}", scope.slot)
-        return await server_round(
-            scope, job or self.job, self.learner, portion(self.data, self.groups[e]), state, number
-        )
+        return await server_round(scope, context or self.contexts[e], state, number)
 
     async def _carry(self, fed: Federation, messages: list[Tree], way: str) -> int:
         """Send each edge a message, or hear one from it, side by side; return all bytes."""

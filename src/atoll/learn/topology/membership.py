@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atoll.core.errors import ConfigError
-from atoll.core.kinds import pairs
+from atoll.core.validation import pairs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.chain import Chain
-from atoll.core.rng import Rng
-from atoll.core.stage import Stage
-from atoll.core.task import Task
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.requests.chain import Chain
+from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Stage
+from atoll.core.requests.task import Task
 
-from ..declared import bits_of
+from ..server.declared import bits_of
 from .graphs import Graph
 from .mixing import mixing_matrix
 from .shared import Share, pulled, shared, with_shared
@@ -32,9 +33,9 @@ from .shared import Share, pulled, shared, with_shared
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from atoll.core.federation import Federation
-    from atoll.core.island import Island
-    from atoll.core.party import Parties
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.island import Island
+    from atoll.core.requests.party import Parties
 
 __all__ = ["Mixer"]
 
@@ -118,7 +119,7 @@ class Mixer:
             return node, values
         off = {path: value - node["copy"][path] for path, value in values.items()}
         known = self._public(message, int(message["step"]))
-        wire = self.compress.encode(off, known, rng.child("compress"))
+        wire = self.compress.encode(off, StageContext.of(rng.child("compress"), known))
         q = self._read(wire, known, off)
         copy = {path: value + q[path] for path, value in node["copy"].items()}
         around = {path: value + own * q[path] for path, value in node["around"].items()}

@@ -10,17 +10,17 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.aggregate import Aggregate
-from atoll.core.rng import Rng
-from atoll.core.task import Work
-from atoll.core.tree import Tree
+from atoll.core.algebra.aggregate import Aggregate
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.requests.task import Work
 
 from ..algorithm import Algorithm, RoundInfo
 from ..checks import require_finite
-from ..server_state import beside
+from ..server.state import beside
 
 if TYPE_CHECKING:
-    from atoll.core.island import Island
+    from atoll.core.requests.island import Island
 
     from ..learner import Learner
 
@@ -105,12 +105,15 @@ class Round:
 
     def phase(self, at: int) -> str | None:
         """The phase that is next, if there is one at this place and the server needs it."""
-        wanted = at < len(self.plan) and self.node.algorithm.needs(self.server, self.plan[at])
+        wanted = at < len(self.plan) and self.node.algorithm.wanted(self.server, self.plan[at])
         return self.plan[at] if wanted else None
 
     def sent(self, phase: str) -> Tree:
         """What the node sends itself."""
-        return {**self.node.algorithm.broadcast(self.server, phase), **beside(self.state)}
+        return {
+            **self.node.algorithm.broadcast(self.server, phase),
+            **beside(self.state, self.node.learner, self.number),
+        }
 
     def take(self, phase: str, reply: dict[str, Aggregate], client: Tree) -> None:
         """Fold the node's own reply, and keep what its client keeps."""
@@ -131,5 +134,5 @@ class Round:
 
 def folded(reply: dict[str, Aggregate]) -> tuple[dict[str, Any], dict[str, Aggregate]]:
     """One reply as sums of one, and its metrics."""
-    metrics = {name: aggregate for name, aggregate in reply.items() if name.startswith("metric/")}
+    metrics = {name: aggregate for name, aggregate in reply.items() if aggregate.role == "metric"}
     return {name: a.total().result() for name, a in reply.items() if name not in metrics}, metrics

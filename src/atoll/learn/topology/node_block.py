@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core.aggregate import Aggregate, Mean, stacked
-from atoll.core.cohort import Cohort
-from atoll.core.form import kinds_of_block
-from atoll.core.rng import Rng
-from atoll.core.states import StateBlock
-from atoll.core.task import Batch
-from atoll.core.tree import Tree
+from atoll.core.algebra.aggregate import Aggregate, Mean, stacked
+from atoll.core.algebra.form import kinds_of_block
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.persistence.states import StateBlock
+from atoll.core.requests.cohort import Cohort
+from atoll.core.requests.task import Batch
 
+from ..offered import SupportsApart
 from .node import Node, Round
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ Begun = Callable[[Tree, Tree], Tree]
 
 def blocks_of(node: Node, begun: Begun) -> NodeBlock | None:
     """Rounds of a node in blocks, where its learner can; ``begun(state, message)`` gives a node's state, or the first one."""
-    made = getattr(node.learner, "apart", lambda: None)()
+    made = node.learner.apart() if isinstance(node.learner, SupportsApart) else None
     return None if made is None else NodeBlock(node, made, begun)
 
 
@@ -41,7 +42,7 @@ class NodeBlock:
 
     Args:
         node: a round at one.
-        apart: the learner's, see `atoll.learn.learner.Learner`.
+        apart: the learner's, see `atoll.learn.offered.SupportsApart`.
         begun: a node's state, or the first one.
     """
 
@@ -126,7 +127,7 @@ class _Made:
     def end(self, place: int, turn: Round, name: str) -> None:
         """A node's round is over."""
         self.states[place] = turn.end(name)
-        self.replies[place] = {**turn.metrics, "metric/updated": Mean(np.float64(1.0), metric=True)}
+        self.replies[place] = {**turn.metrics, "updated": Mean(np.float64(1.0), role="side")}
 
     def batches(self) -> Iterator[Batch]:
         """Stacked replies, a batch for each set of names: nodes that were idle have fewer metrics."""

@@ -6,29 +6,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Mean, Parts
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean, Parts
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import QuorumError
-from atoll.core.rng import Rng
-from atoll.core.task import Task
-from atoll.core.tree import Tree
+from atoll.core.requests.task import Task
 
-from ..declared import declare
-from ..fates import fates
 from ..selection import Candidates, Seen
-from ..server_state import global_model
+from ..server.declared import declare
+from ..server.device_outcomes import fates
+from ..server.state import global_model
 from .decentralised import NodeCourse
 from .mixing import mixing_matrix, require_connected
 from .node import Node
 from .node_block import blocks_of
 
 if TYPE_CHECKING:
-    from atoll.core.federation import Federation
-    from atoll.core.island import Island
-    from atoll.core.party import Parties
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.island import Island
+    from atoll.core.requests.party import Parties
 
-    from ..learner import Learner
-    from ..training import Training
+    from ..context import Context
     from .membership import Membership
     from .mixer import Mixer
 
@@ -44,18 +43,14 @@ class Nodes(NodeCourse):
     """A course of nodes that are servers to themselves.
 
     Args:
-        job: the training.
-        learner: its learner.
-        data: the federated data set.
+        context: the training's.
         mixer: how neighbours mix.
         members: who is there when.
     """
 
-    def __init__(
-        self, job: Training, learner: Learner, data: Any, mixer: Mixer, members: Membership | None = None
-    ) -> None:
-        self.job, self.learner, self.data = job, learner, data
-        self.node = Node(job.algorithm, learner)
+    def __init__(self, context: Context, mixer: Mixer, members: Membership | None = None) -> None:
+        self.context = context
+        self.node = Node(context.algorithm, context.learner)
         self.mixer = mixer
         self.members = members
         self.blocks = blocks_of(self.node, self._begun)
@@ -104,16 +99,16 @@ class Nodes(NodeCourse):
     async def _local(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         node = self.at_node(island, message)
         island.state, metrics = await self.node.round(island, node, int(message["round"]))
-        return {**metrics, "metric/updated": Mean(np.float64(1.0), metric=True)}
+        return {**metrics, "updated": Mean(np.float64(1.0), role="side")}
 
     def _peek(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         node = self.at_node(island, message)
-        return {"params": Mean(global_model(node), metric=True)}
+        return {"params": Mean(global_model(node), role="side")}
 
     def _distance(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         mine = self.at_node(island, message)["server"]["params"]
         off = T.norm({name: np.asarray(leaf, np.float64) - message["mean"][name] for name, leaf in mine.items()})
-        return {"distance": Parts(np.float64(off), metric=True)}
+        return {"distance": Parts(np.float64(off), role="side")}
 
     def _give(self, island: Island, message: Tree) -> Tree:
         for name in message["to"][island.name]:
@@ -135,7 +130,7 @@ class Nodes(NodeCourse):
 
     def check(self, fed: Federation) -> None:
         """Refuse a graph in parts, for every set of members that there will be."""
-        names = [str(name) for name in self.data.names]
+        names = [str(name) for name in self.context.clients.names]
         if self.members is None:
             require_connected(self.mixer.graph, len(names), self.graph_key(fed, 1), names)
             return
@@ -146,7 +141,8 @@ class Nodes(NodeCourse):
 
     def initial(self, fed: Federation) -> Tree:
         """The selection rule's memory, and the key of the first model; the models are the nodes' own."""
-        return {"selection": self.job.selection.init(fed.parties), "init": seed_of(fed.rng, "init")}
+        self.check(fed)
+        return {"selection": self.context.selection.init(fed.parties), "init": seed_of(fed.rng, "init")}
 
     def there(self, fed: Federation, number: int) -> Parties:
         """The members of a round."""
@@ -166,9 +162,9 @@ class Nodes(NodeCourse):
                 self.local,
                 {"init": state["init"], "round": number},
                 at=(number, "local"),
-                **self.job.pacing.terms(size),
+                **self.context.pacing.terms(size),
             )
-            row |= {k.removeprefix("metric/"): float(v) for k, v in done.value.items() if k != "metric/updated"}
+            row |= {name: float(value) for name, value in done.of("metric").items()}
             row |= {"silent": len(done.silent), "rejected": len(done.rejected)}
             spoilt = fates(fed, done)  # mixing may lose others: who crashed in all of the round, the meter tells
             row |= {name: spoilt[name] for name in ("late", "wasted") if name in spoilt}
@@ -178,12 +174,12 @@ class Nodes(NodeCourse):
             row["replied"] = len(mixed)
             declare(row, self._bits(state["init"]), heard)
         except QuorumError as error:
-            if self.job.pacing.on_failure == "stop":
+            if self.context.pacing.on_failure == "stop":
                 raise type(error)(error.what, where=f"round {number}, {error.where}", remedy=error.remedy) from error
             return state, {**row, "replied": 0, "failed": str(error.what)}
         seen = Seen(number, invited, mixed, np.zeros(len(mixed)), row={"round": number, **row})
-        row.update(self.job.evaluation.told(invited, mixed))
-        selection = self.job.selection.accept(seen, state["selection"])
+        row.update(self.context.evaluation.told(invited, mixed))
+        selection = self.context.selection.accept(seen, state["selection"])
         return {**state, "selection": selection}, row
 
     def _bits(self, key: int) -> int | None:
@@ -194,11 +190,11 @@ class Nodes(NodeCourse):
 
     def _invite(self, fed: Federation, there: Parties, state: Tree, number: int) -> tuple[Parties, int]:
         """The nodes that are awake."""
-        selection, sizes = self.job.selection, getattr(self.data, "sizes", None)
+        selection, sizes = self.context.selection, self.context.clients.sizes
         count = selection.cohort_size(len(there))
         known = None if sizes is None else np.asarray(sizes)[there.positions]
         candidates = Candidates(there, number, fed.rng.child("selection", number), lambda: known)
-        invited = there[selection.invite(candidates, self.job.pacing.invited(count), state["selection"])]
+        invited = there[selection.invite(candidates, self.context.pacing.invited(count), state["selection"])]
         return invited, min(count, len(invited))
 
     async def _welcome(self, fed: Federation, state: Tree, number: int) -> int:
@@ -218,7 +214,9 @@ class Nodes(NodeCourse):
             near = there[np.flatnonzero(matrix[int(np.searchsorted(there, position))])]
             known = np.setdiff1d(near, fresh)
             sponsor = int(known[0]) if len(known) else int(np.setdiff1d(there, fresh)[0])
-            to.setdefault(str(self.data.names[sponsor]), []).append(str(self.data.names[position]))
+            to.setdefault(str(self.context.clients.names[sponsor]), []).append(
+                str(self.context.clients.names[position])
+            )
         sponsors = fed.parties[np.array([fed.world.roster.position(name) for name in to], dtype=np.int64)]
         sent = await fed.exchange(sponsors, self.give, {"init": state["init"], "to": to}, at=(number, "give"), quorum=0)
         await fed.exchange(fed.parties[fresh], self.take, None, mail=sent.mail, at=(number, "take"), quorum=0)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import FIXED_COHORT, RELEASED_ONLY, Capability, Need
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.request import Mail
-from atoll.core.rng import Rng
-from atoll.core.task import Task
-from atoll.core.tree import Tree
+from atoll.core.requests.request import Mailboxes
+from atoll.core.requests.task import Task
 
-from ..server_state import global_model
-from .base import refuse, require_alone, require_plain
+from ..capabilities import EVERYONE
+from ..server.state import global_model
 from .decentralised import Decentralised, NodeCourse
 from .graphs import Expander, Graph
 from .mixing import mixing_matrix, require_connected
@@ -23,11 +25,10 @@ from .nodes import seed_of
 from .shared import mean_states
 
 if TYPE_CHECKING:
-    from atoll.core.federation import Federation
-    from atoll.core.island import Island
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.island import Island
 
-    from ..learner import Learner
-    from ..training import Training
+    from ..context import Context
 
 __all__ = ["RandomWalk"]
 
@@ -50,7 +51,6 @@ class RandomWalk(Decentralised):
         hops: visits of each token in a round of the history.
     """
 
-    private: ClassVar[bool] = True  # a token is a server's state, folded from released replies
     graph: Graph = field(default_factory=Expander)
     tokens: int = 1
     hops: int = 1
@@ -60,36 +60,46 @@ class RandomWalk(Decentralised):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}", where="RandomWalk", remedy="use at least 1")
 
-    def check(self, job: Training, learner: Learner, data: Any) -> None:
-        """Refuse what acts between clients and a server, algorithms that need everyone, and selection: the walk selects."""
-        require_plain(self, job, uplink=False)
-        if job.algorithm.card.everyone:
-            why = "needs every client in every round, and a token meets one at a time"
-            refuse(self, f"{type(job.algorithm).__name__} {why}", "algorithm", "use Gossip(), or Walkman()")
-        require_alone(self, job.algorithm, learner)
-        if job.selection.cohort_size(len(data)) < len(data):
-            refuse(self, "the walk says who is visited", "selection", "use selection=Everyone()")
-        if self.tokens > len(data):
-            raise ConfigError(f"tokens={self.tokens} on {len(data)} nodes", where="RandomWalk", remedy="use fewer")
-        mark = _marked(job.algorithm.init(learner.init(Rng(0))), 0)[1]
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """No selection: the walk says who is visited."""
+        return (*super().needs, Need(EVERYONE, "says itself who is visited"))
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """Also that a token is a server's state, folded from released replies; not that a round is everybody's."""
+        return (super().offers - {FIXED_COHORT}) | {RELEASED_ONLY}
+
+    @property
+    def lacks(self) -> Mapping[Capability, str]:
+        """Why it does not offer a capability."""
+        return {**super().lacks, FIXED_COHORT: "has a token that meets one client at a time"}
+
+    def check(self, context: Context) -> None:
+        """Refuse tokens that are not those of these clients, or of the algorithm."""
+        if self.tokens > len(context.clients):
+            raise ConfigError(
+                f"tokens={self.tokens} on {len(context.clients)} nodes", where="RandomWalk", remedy="use fewer"
+            )
+        mark = _marked(context.algorithm.init(context.learner.init(Rng(0))), 0)[1]
         if mark is not None and len(mark) != self.tokens:
             raise CompositionError(
-                f"{type(job.algorithm).__name__} is made for {len(mark)} token(s), and {self.tokens} walk",
+                f"{type(context.algorithm).__name__} is made for {len(mark)} token(s), and {self.tokens} walk",
                 where="Training.topology",
-                remedy=f"use {type(job.algorithm).__name__}(tokens={self.tokens})",
+                remedy=f"use {type(context.algorithm).__name__}(tokens={self.tokens})",
             )
 
-    def course(self, job: Training, learner: Learner, data: Any) -> _Walk:
+    def course(self, context: Context) -> _Walk:
         """Hops."""
-        return _Walk(self, job, learner, data)
+        return _Walk(self, context)
 
 
 class _Walk(NodeCourse):
     """Tokens on their way."""
 
-    def __init__(self, topology: RandomWalk, job: Training, learner: Learner, data: Any) -> None:
-        self.topology, self.graph, self.data, self.job = topology, topology.graph, data, job
-        self.node = Node(job.algorithm, learner, population=len(data))
+    def __init__(self, topology: RandomWalk, context: Context) -> None:
+        self.topology, self.graph, self.context = topology, topology.graph, context
+        self.node = Node(context.algorithm, context.learner, population=len(context.clients))
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -98,7 +108,12 @@ class _Walk(NodeCourse):
 
     def check(self, fed: Federation) -> None:
         """Refuse a graph in parts: a token would never see the others."""
-        require_connected(self.graph, len(self.data), self.graph_key(fed, 1), [str(name) for name in self.data.names])
+        require_connected(
+            self.graph,
+            len(self.context.clients),
+            self.graph_key(fed, 1),
+            [str(name) for name in self.context.clients.names],
+        )
 
     @property
     def visit(self) -> Task:
@@ -133,7 +148,7 @@ class _Walk(NodeCourse):
             node, found = await self.node.round(island, node, int(message["round"]), f"token-{token}")
             client = node["client"]
             tokens[token] = {"server": node["server"], "buffers": node["buffers"]}
-            metrics += [float(a.total().result()) for name, a in found.items() if name == "metric/loss"]
+            metrics += [float(a.total().result()) for name, a in found.items() if name == "loss"]
             moves.setdefault(self._next(island, message, token), {})[token] = tokens[token]
         held = moves.pop(island.name, {})
         for name, payload in moves.items():
@@ -143,9 +158,9 @@ class _Walk(NodeCourse):
         return {"to": to, "loss": metrics}
 
     def _next(self, island: Island, message: Tree, token: str) -> str:
-        row = mixing_matrix(self.graph, np.arange(len(self.data)), message["key"])[island.party.position]
+        row = mixing_matrix(self.graph, np.arange(len(self.context.clients)), message["key"])[island.party.position]
         chosen = island.rng.child("next", int(token)).generator().choice(len(row), p=row / row.sum())
-        return str(self.data.names[int(chosen)])
+        return str(self.context.clients.names[int(chosen)])
 
     def _show(self, island: Island, message: Tree) -> Tree:
         """The tokens asked for."""
@@ -156,9 +171,10 @@ class _Walk(NodeCourse):
 
     def initial(self, fed: Federation) -> Tree:
         """Each token at a node of its own; nothing under way."""
+        self.check(fed)
         draw = fed.rng.child("start").generator()
         places = draw.choice(len(fed.parties), self.topology.tokens, replace=False)
-        at = {str(token): str(self.data.names[int(i)]) for token, i in enumerate(places)}
+        at = {str(token): str(self.context.clients.names[int(i)]) for token, i in enumerate(places)}
         return {"at": at, "was": {}, "mail": {}, "hops": 0, "init": seed_of(fed.rng, "init")}
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
@@ -182,7 +198,7 @@ class _Walk(NodeCourse):
         message = {"init": state["init"], "round": number, "key": self.graph_key(fed, number), "start": start}
         nodes = fed.parties[np.array([fed.world.roster.position(name) for name in names], dtype=np.int64)]
         heard = await fed.exchange(
-            nodes, self.visit, message, mail=Mail(state["mail"]), quorum=0, at=(number, "visit", hop)
+            nodes, self.visit, message, mail=Mailboxes(state["mail"]), quorum=0, at=(number, "visit", hop)
         )
         replies = heard.by_name()
         waiting = {name: box for name, box in state["mail"].items() if name in names and name not in replies}

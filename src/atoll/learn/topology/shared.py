@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
 
 __all__ = ["Share", "mean_states", "pulled", "shared", "with_shared"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from atoll.core.tree import Tree
+from atoll.core.algebra.tree import Tree
 
 __all__ = ["Transform", "apply_all", "init_all"]
 
@@ -16,7 +16,7 @@ class Transform:
     """Turns a direction into another one, with a memory of its own; the base leaves it as it is.
 
     A step is ``y <- y - lr * v``: a direction points uphill. Both functions are pure and run on NumPy and in traced PyTorch, so they use
-    operators and ``atoll.core.tree`` only.
+    operators and ``atoll.core.algebra.tree`` only.
 
     Attributes:
         remembers: whether it has a memory at all.

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..entry import Lab, Trained
-from .methods import METHODS, Method, settings
+from .methods import METHODS, FedAQMethod, settings
 from .paper import BITS, COLUMNS
-from .tasks import Task
+from .tasks import FedAQTask
 
-__all__ = ["Cell", "cell", "first_round", "target_of"]
+__all__ = ["FedAQCell", "cell", "first_round", "target_of"]
 
 _METRIC = "test/accuracy"
 
 
 @dataclass(frozen=True)
-class Cell:
+class FedAQCell:
     """A method on a task.
 
     Attributes:
@@ -29,8 +29,8 @@ class Cell:
         measured: bytes up of one client until then, mean of the seeds that reached it.
     """
 
-    method: Method
-    task: Task
+    method: FedAQMethod
+    task: FedAQTask
     rounds: tuple[int | None, ...]
     best: tuple[float, ...]
     measured: float
@@ -80,12 +80,14 @@ def first_round(run: Trained, target: float) -> int | None:
     return met[0] if met else None
 
 
-def target_of(lab: Lab, task: Task) -> float:
+def target_of(lab: Lab, task: FedAQTask) -> float:
     """The task's target: the paper's, or the best that FedAvg has in all its rounds with the first seed."""
     return lab.train(settings(METHODS["FedAvg"], task, 0)).best() if task.target is None else task.target
 
 
-def cell(lab: Lab, method: Method, task: Task, target: float, seeds: Iterable[int] | None = None) -> Cell:
+def cell(
+    lab: Lab, method: FedAQMethod, task: FedAQTask, target: float, seeds: Iterable[int] | None = None
+) -> FedAQCell:
     """Run a cell, or read it back."""
     rounds, best, sent = [], [], []
     for seed in range(task.seeds) if seeds is None else seeds:
@@ -95,4 +97,4 @@ def cell(lab: Lab, method: Method, task: Task, target: float, seeds: Iterable[in
         rounds.append(met)
         best.append(max(float(row[_METRIC]) for row in until))
         sent.append(sum(int(row["bytes_up"]) for row in until) / task.clients)
-    return Cell(method, task, tuple(rounds), tuple(best), float(np.mean(sent)))
+    return FedAQCell(method, task, tuple(rounds), tuple(best), float(np.mean(sent)))

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .tasks import Task
+from .tasks import FedAQTask
 
-__all__ = ["METHODS", "Method", "settings"]
+__all__ = ["METHODS", "FedAQMethod", "settings"]
 
 Config = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Method:
+class FedAQMethod:
     """A row of the table.
 
     Attributes:
@@ -28,7 +28,7 @@ class Method:
 
     name: str
     bits: int
-    algorithm: Callable[[Task, float], Config]
+    algorithm: Callable[[FedAQTask, float], Config]
     streams: int = 1
     fast: bool = False
     unbiased: bool = False
@@ -44,12 +44,12 @@ class Method:
         return self.bits // self.streams
 
 
-def _plain(name: str) -> Callable[[Task, float], Config]:
+def _plain(name: str) -> Callable[[FedAQTask, float], Config]:
     return lambda task, lr: {"name": name, "lr": lr, "steps": task.steps, "batch_size": task.batch_size}
 
 
-def _pair(name: str, **more: Any) -> Callable[[Task, float], Config]:
-    def make(task: Task, lr: float) -> Config:
+def _pair(name: str, **more: Any) -> Callable[[FedAQTask, float], Config]:
+    def make(task: FedAQTask, lr: float) -> Config:
         return {**_plain(name)(task, lr), "mu": task.mu, "variant": "I", "eval_point": "w", **more}
 
     return make
@@ -58,23 +58,23 @@ def _pair(name: str, **more: Any) -> Callable[[Task, float], Config]:
 METHODS = {
     made.name: made
     for made in (
-        Method("FedAvg", 32, _plain("FedAvg")),
-        Method("FedPAQ 8b", 8, _plain("FedPAQ")),
-        Method("FedCOMGATE 8b", 8, _plain("FedCOMGATE")),
-        Method("FedAC-I", 64, _pair("FedAC"), 2),
-        Method("FedAQ-I 8b", 16, _pair("FedAQ"), 2),
-        Method("FedAQ-II 8b", 16, _pair("FedAQ", variant="II"), 2),
-        Method("FedAQ-I 4b", 8, _pair("FedAQ"), 2),
-        Method("FedAvg, lr = gamma", 32, _plain("FedAvg"), fast=True),
-        Method("FedPAQ 8b, lr = gamma", 8, _plain("FedPAQ"), fast=True),
-        Method("FedAQ-I 8b, QSGD up only", 16, _pair("FedAQ"), 2, unbiased=True),
-        Method("FedAQ-I 8b, model is w_ag", 16, _pair("FedAQ", eval_point="ag"), 2),
+        FedAQMethod("FedAvg", 32, _plain("FedAvg")),
+        FedAQMethod("FedPAQ 8b", 8, _plain("FedPAQ")),
+        FedAQMethod("FedCOMGATE 8b", 8, _plain("FedCOMGATE")),
+        FedAQMethod("FedAC-I", 64, _pair("FedAC"), 2),
+        FedAQMethod("FedAQ-I 8b", 16, _pair("FedAQ"), 2),
+        FedAQMethod("FedAQ-II 8b", 16, _pair("FedAQ", variant="II"), 2),
+        FedAQMethod("FedAQ-I 4b", 8, _pair("FedAQ"), 2),
+        FedAQMethod("FedAvg, lr = gamma", 32, _plain("FedAvg"), fast=True),
+        FedAQMethod("FedPAQ 8b, lr = gamma", 8, _plain("FedPAQ"), fast=True),
+        FedAQMethod("FedAQ-I 8b, QSGD up only", 16, _pair("FedAQ"), 2, unbiased=True),
+        FedAQMethod("FedAQ-I 8b, model is w_ag", 16, _pair("FedAQ", eval_point="ag"), 2),
     )
 }
 """By name: the seven of the paper, the two controls at the same main step, and two variants of FedAQ-I."""
 
 
-def settings(method: Method, task: Task, seed: int, *, whole: bool = False) -> Config:
+def settings(method: FedAQMethod, task: FedAQTask, seed: int, *, whole: bool = False) -> Config:
     """A run's configuration: every client in every round.
 
     Args:

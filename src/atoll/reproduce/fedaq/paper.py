@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from atoll.learn.metrics import HumanTime
 
-__all__ = ["BITS", "COLUMNS", "Column", "Printed"]
+__all__ = ["BITS", "COLUMNS", "PaperColumn", "Printed"]
 
 BITS: Mapping[str, int] = {
     "FedAvg": 32,
@@ -40,7 +40,7 @@ class Printed:
 
 
 @dataclass(frozen=True)
-class Column:
+class PaperColumn:
     """A column of the paper's table.
 
     Attributes:
@@ -97,8 +97,8 @@ class Column:
         return (self.devices if devices is None else devices) * self.parameters * BITS[method] / 8
 
 
-COLUMNS: Mapping[str, Column] = {
-    "convex": Column(
+COLUMNS: Mapping[str, PaperColumn] = {
+    "convex": PaperColumn(
         7_840,
         16,
         16,
@@ -111,7 +111,7 @@ COLUMNS: Mapping[str, Column] = {
             "FedAQ-II 8b": Printed(99, 1.2e7, 1323),
         },
     ),
-    "mlp": Column(
+    "mlp": PaperColumn(
         199_210,
         18,
         18,
@@ -124,7 +124,7 @@ COLUMNS: Mapping[str, Column] = {
             "FedAQ-I 4b": Printed(16, 2.5e7, 805),
         },
     ),
-    "cifar": Column(
+    "cifar": PaperColumn(
         672_212,
         8,
         18,

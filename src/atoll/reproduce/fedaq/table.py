@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 
 from ..entry import Claim, Lab
-from .cells import Cell, cell, target_of
+from .cells import FedAQCell, cell, target_of
 from .methods import METHODS, settings
 from .paper import COLUMNS
-from .tasks import Task
+from .tasks import FedAQTask
 
 __all__ = ["claims_of", "column", "printed", "stability"]
 
@@ -55,14 +55,14 @@ def printed() -> list[Claim]:
     return made
 
 
-def column(lab: Lab, task: Task, names: Sequence[str]) -> tuple[dict[str, Cell], list[Claim]]:
+def column(lab: Lab, task: FedAQTask, names: Sequence[str]) -> tuple[dict[str, FedAQCell], list[Claim]]:
     """Run a column: its cells, and a claim for each."""
     target = target_of(lab, task)
     cells = {name: cell(lab, METHODS[name], task, target) for name in names}
     return cells, [_row(found, target) for found in cells.values()]
 
 
-def _row(found: Cell, target: float) -> Claim:
+def _row(found: FedAQCell, target: float) -> Claim:
     task, name = found.task, found.method.name
     theirs = COLUMNS[task.column].cells.get(name) if task.name == task.column else None
     ours = str(found)
@@ -82,14 +82,14 @@ def _row(found: Cell, target: float) -> Claim:
     return Claim(f"{task.name}: {name}", paper, ours, found.mean <= _SLACK * theirs.rounds, rule)
 
 
-def _times(found: Cell) -> str:
+def _times(found: FedAQCell) -> str:
     paper = COLUMNS[found.task.column]
     each = [f"{found.seconds(n):.0f} s" + (f" ({n} devices)" if paper.fits != paper.devices else "") for n in
             sorted({paper.devices, paper.fits})]  # fmt: skip
     return ", ".join(each)
 
 
-def claims_of(cells: Mapping[str, Cell]) -> list[Claim]:
+def claims_of(cells: Mapping[str, FedAQCell]) -> list[Claim]:
     """The statements about a column."""
     task = next(iter(cells.values())).task
     column = {name: found for name, found in cells.items() if name in _FAMILY + _BASELINES}
@@ -106,7 +106,7 @@ def claims_of(cells: Mapping[str, Cell]) -> list[Claim]:
     return made
 
 
-def _least(task: Task, cells: Mapping[str, Cell], what: str, of: Callable[[Cell], float]) -> Claim:
+def _least(task: FedAQTask, cells: Mapping[str, FedAQCell], what: str, of: Callable[[FedAQCell], float]) -> Claim:
     values = {name: of(found) for name, found in cells.items()}
     own = min((name for name in values if name in _FAMILY), key=lambda name: values[name])
     other = min(_BASELINES, key=lambda name: values[name])
@@ -119,7 +119,7 @@ def _least(task: Task, cells: Mapping[str, Cell], what: str, of: Callable[[Cell]
     )
 
 
-def _paper_best(task: Task, what: str) -> str | None:
+def _paper_best(task: FedAQTask, what: str) -> str | None:
     if task.name != task.column:
         return None
     field = {"rounds": "rounds", "uplink bits": "bits", "human time": "seconds"}[what]
@@ -129,7 +129,7 @@ def _paper_best(task: Task, what: str) -> str | None:
     return f"{own} {values[own]:.3g}, {other} {values[other]:.3g}"
 
 
-def _no_slower(task: Task, quantised: Cell, exact: Cell) -> Claim:
+def _no_slower(task: FedAQTask, quantised: FedAQCell, exact: FedAQCell) -> Claim:
     theirs = COLUMNS[task.column].cells
     a, b = quantised.method.name, exact.method.name
     known = task.name == task.column and a in theirs and b in theirs
@@ -142,7 +142,7 @@ def _no_slower(task: Task, quantised: Cell, exact: Cell) -> Claim:
     )
 
 
-def _control(task: Task, fedaq: Cell, plain: Cell) -> list[Claim]:
+def _control(task: FedAQTask, fedaq: FedAQCell, plain: FedAQCell) -> list[Claim]:
     """The comparison that the paper does not make: its accelerated methods move with gamma, the others with eta."""
     name = plain.method.name
     step = f"gamma = {task.gamma:.4g} is {task.gamma / task.lr:.3g} times eta"
@@ -162,7 +162,7 @@ def _control(task: Task, fedaq: Cell, plain: Cell) -> list[Claim]:
     ]
 
 
-def stability(lab: Lab, task: Task, after: int) -> Claim:
+def stability(lab: Lab, task: FedAQTask, after: int) -> Claim:
     """FedAQ-II is fast but unstable: the largest fall of its accuracy below its best so far, in a whole run.
 
     Args:

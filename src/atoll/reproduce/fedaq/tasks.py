@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from atoll.data import Dataset
 
-__all__ = ["CONVEX", "IMAGES", "MLP", "QUICK", "Task", "mnist_normalised", "small_cifar", "small_cnn"]
+__all__ = ["CONVEX", "IMAGES", "MLP", "QUICK", "FedAQTask", "mnist_normalised", "small_cifar", "small_cnn"]
 
 _HERE = "atoll.reproduce.fedaq.tasks"
 
 
 @dataclass(frozen=True)
-class Task:
+class FedAQTask:
     """A column of the paper's table.
 
     Attributes:
@@ -98,22 +98,22 @@ def small_cnn() -> nn.Module:
     )  # fmt: skip
 
 
-CONVEX = Task(
+CONVEX = FedAQTask(
     "convex", "convex", {"name": f"{_HERE}:mnist_normalised"}, {"name": "linear", "features": 784, "outputs": 10, "l2": 1e-4},
     7_850, 16, 300, 20, 0.002, 0.1, 0.9028, 3, engine="inline",
 )  # fmt: skip
 """Multinomial logistic regression on MNIST."""
-MLP = Task(
+MLP = FedAQTask(
     "mlp", "mlp", {"name": f"{_HERE}:mnist_normalised"}, {"name": "mlp", "features": 784, "outputs": 10, "hidden": [200, 200]},
     199_210, 18, 50, 100, 0.1, 0.01, 0.976, 2,
 )  # fmt: skip
 """Two hidden layers of 200 units on MNIST."""
-IMAGES = Task(
+IMAGES = FedAQTask(
     "cifar", "cifar", {"name": f"{_HERE}:small_cifar"}, {"name": f"{_HERE}:small_cnn"},
     9_810, 8, 15, 100, 0.01, 0.2, None, 1,
 )  # fmt: skip
 """A small CNN on a part of CIFAR-10."""
-QUICK = Task(
+QUICK = FedAQTask(
     "digits", "convex", {"name": "digits"}, {"name": "linear", "features": 64, "outputs": 10, "l2": 1e-4},
     650, 16, 60, 20, 0.002, 0.1, None, 1, engine="inline",
 )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..entry import Lab, Trained
-from .lab import Protocol, settings
+from .lab import FedProfProtocol, settings
 from .setting import IMAGES
 from .tasks import coloured
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLOUR", "SETTING", "lone", "lone_settings", "target_of", "yardstick"]
 
-COLOUR = Protocol("cifar10", rows=10_000, clients=100, seeds=3, shares=(0.1,), lengths={"partial": 12})
+COLOUR = FedProfProtocol("cifar10", rows=10_000, clients=100, seeds=3, shares=(0.1,), lengths={"partial": 12})
 """A hundred clients with 100 images each, ten of them a round."""
 
 SETTING = replace(IMAGES, name="cifar10")
@@ -52,7 +52,7 @@ def lone(draw: int, rows: int) -> Islands:
     return iid(data.take(chosen).with_test(data.test), parties=1, seed=draw)
 
 
-def lone_settings(protocol: Protocol, seed: int) -> dict[str, Any]:
+def lone_settings(protocol: FedProfProtocol, seed: int) -> dict[str, Any]:
     """A client alone, with as many clean images as a round hears, and as many local steps as a client does that is heard in every round.
 
     A round of it is an epoch, after each of which it is tested.
@@ -74,7 +74,7 @@ def lone_settings(protocol: Protocol, seed: int) -> dict[str, Any]:
     }
 
 
-def yardstick(lab: Lab, protocol: Protocol) -> list[Trained]:
+def yardstick(lab: Lab, protocol: FedProfProtocol) -> list[Trained]:
     """Train the lone client, once a seed."""
     return [lab.train(lone_settings(protocol, seed)) for seed in range(protocol.seeds)]
 

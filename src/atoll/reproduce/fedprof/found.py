@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["Found"]
+__all__ = ["FedProfFound"]
 
 
 @dataclass(frozen=True)
-class Found:
+class FedProfFound:
     """What we found of a cell, as medians over seeds; ``None`` where the target was not reached.
 
     Attributes:
@@ -26,10 +26,10 @@ class Found:
     rounds: float | None = None
     seconds: float | None = None
     watt_hours: float | None = None
-    runs: tuple[Found, ...] = field(default=(), compare=False, repr=False)
+    runs: tuple[FedProfFound, ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
-    def median(cls, runs: Sequence[Found]) -> Found:
+    def median(cls, runs: Sequence[FedProfFound]) -> FedProfFound:
         """The median of runs; one that never reached the target is later than all others.
 
         Where the median run did not reach it, the median is ``None``.
@@ -57,7 +57,7 @@ class Found:
         return f"{said} ({_said(min(each), form)} to {_said(max(each), form)})"
 
 
-def _values(runs: Sequence[Found], of: str) -> list[float]:
+def _values(runs: Sequence[FedProfFound], of: str) -> list[float]:
     return [np.inf if (value := getattr(run, of)) is None else float(value) for run in runs]
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.learn.participation import participation
 from atoll.learn.profiles import divergence
+from atoll.rounds.participation import participation
 
 from ..entry import Claim, Trained
 from . import tasks
-from .lab import Protocol
-from .setting import IMAGES, Setting
+from .lab import FedProfProtocol
+from .setting import IMAGES, FedProfSetting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["divergences", "judge_divergences", "judge_participation", "taken_part"]
 
 
-def taken_part(protocol: Protocol, trained: Sequence[Trained]) -> dict[str, float]:
+def taken_part(protocol: FedProfProtocol, trained: Sequence[Trained]) -> dict[str, float]:
     """Mean number of rounds in which a client of each quality was heard, over clients and seeds; ``""`` is good data.
 
     FedProf's survey of everyone before its first round is none of them.
@@ -39,7 +39,7 @@ def taken_part(protocol: Protocol, trained: Sequence[Trained]) -> dict[str, floa
     return {tag: float(np.mean(found)) for tag, found in sorted(means.items())}
 
 
-def judge_participation(setting: Setting, counts: Mapping[str, float], rounds: int) -> list[Claim]:
+def judge_participation(setting: FedProfSetting, counts: Mapping[str, float], rounds: int) -> list[Claim]:
     """Figures 5.11 and 5.12: how often clients of each data quality were selected.
 
     Args:
@@ -80,7 +80,9 @@ def judge_participation(setting: Setting, counts: Mapping[str, float], rounds: i
     ]
 
 
-def divergences(protocol: Protocol, draw: int, params: Mapping[str, NDArray[Any]] | None = None) -> dict[str, float]:
+def divergences(
+    protocol: FedProfProtocol, draw: int, params: Mapping[str, NDArray[Any]] | None = None
+) -> dict[str, float]:
     """Median divergence from the server's profile, by quality of the data; ``""`` is good data.
 
     Args:
@@ -104,7 +106,7 @@ def divergences(protocol: Protocol, draw: int, params: Mapping[str, NDArray[Any]
     return {tag: float(np.median(each)) for tag, each in sorted(found.items())}
 
 
-def judge_divergences(found: Sequence[Mapping[str, float]], model: str, setting: Setting = IMAGES) -> Claim:
+def judge_divergences(found: Sequence[Mapping[str, float]], model: str, setting: FedProfSetting = IMAGES) -> Claim:
     """Whether profiles put clients with salt and pepper between good ones and all others, as Figure 5.12 puts their selections.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 from ..entry import Claim
 from .paper import GROUPS, Key, table_of
 from .reference import Expected, expected_round
-from .setting import Setting
+from .setting import FedProfSetting
 
 __all__ = ["judge_ratios", "judge_rounds", "rounds_of"]
 
@@ -18,7 +18,7 @@ _FEW = 0.15
 _RULES = {"FedProx": "sizes", "CFCFM": "first"}
 
 
-def rounds_of(setting: Setting, seed: int = 0, draws: int = 200) -> dict[tuple[str, float], Expected]:
+def rounds_of(setting: FedProfSetting, seed: int = 0, draws: int = 200) -> dict[tuple[str, float], Expected]:
     """Expected time and energy of a round, ``(method, C) ->``; FedProf's with everybody equally likely."""
     methods = dict.fromkeys(method for group in GROUPS.values() for method in group)
     return {
@@ -35,7 +35,7 @@ def rounds_of(setting: Setting, seed: int = 0, draws: int = 200) -> dict[tuple[s
     }
 
 
-def judge_rounds(setting: Setting, rounds: Mapping[tuple[str, float], Expected]) -> list[Claim]:
+def judge_rounds(setting: FedProfSetting, rounds: Mapping[tuple[str, float], Expected]) -> list[Claim]:
     """Mean time and energy of a round, cell by cell."""
     claims = []
     for (group, method, share), cell in table_of(setting).items():
@@ -58,7 +58,7 @@ def judge_rounds(setting: Setting, rounds: Mapping[tuple[str, float], Expected])
     return claims
 
 
-def judge_ratios(setting: Setting) -> list[Claim]:
+def judge_ratios(setting: FedProfSetting) -> list[Claim]:
     """What the text says of its own tables."""
     table = table_of(setting)
     first = {group: methods[0] for group, methods in GROUPS.items()}

@@ -11,11 +11,11 @@ import numpy as np
 from atoll.core.errors import ConfigError
 
 from ..entry import Lab, Trained
-from .found import Found
+from .found import FedProfFound
 from .paper import GROUPS, Key
 from .tasks import BATCH, METRIC, model, setting_of
 
-__all__ = ["SMALL", "Protocol", "cells", "found_of", "runs", "selection", "settings"]
+__all__ = ["SMALL", "FedProfProtocol", "cells", "found_of", "runs", "selection", "settings"]
 
 _FLEETS = {"gasturbine": "gas-turbine", "images": "digits", "cifar10": "digits"}
 _NO_MODEL = 2048
@@ -24,7 +24,7 @@ with a model, the perceptron's, has 11 kB. At 0, profiles sent alone, as before 
 
 
 @dataclass(frozen=True)
-class Protocol:
+class FedProfProtocol:
     """How much is run; zeros stand for the thesis's numbers.
 
     Attributes:
@@ -61,7 +61,9 @@ class Protocol:
         return max(1, round(share * self.population()))
 
 
-SMALL = Protocol("images", rows=12_000, clients=50, tests=2000, shares=(0.1,), lengths={"full": 76, "partial": 12})
+SMALL = FedProfProtocol(
+    "images", rows=12_000, clients=50, tests=2000, shares=(0.1,), lengths={"full": 76, "partial": 12}
+)
 """What is trained of the L-Task: 50 clients in place of 1,000, with the thesis's 240 digits each, five of them a round. Each group trains for as many rounds as
 FedAvg and FedAvg-RP need to 0.90 in the thesis's Table 5.4 at ``C = 0.1``."""
 
@@ -104,7 +106,7 @@ def _algorithm(task: str, method: str) -> dict[str, Any]:
     return {"name": "FedProx" if method == "FedProx" else "FedAvg", "decay": setting.decay, **local}
 
 
-def settings(protocol: Protocol, group: str, method: str, share: float, seed: int) -> dict[str, Any]:
+def settings(protocol: FedProfProtocol, group: str, method: str, share: float, seed: int) -> dict[str, Any]:
     """A run's configuration."""
     task, setting = protocol.task, setting_of(protocol.task)
     room = "atoll.reproduce.fedprof.tasks"
@@ -129,7 +131,7 @@ def settings(protocol: Protocol, group: str, method: str, share: float, seed: in
     }
 
 
-def found_of(task: str, run: Trained, target: float) -> Found:
+def found_of(task: str, run: Trained, target: float) -> FedProfFound:
     """A run's best accuracy, and rounds, seconds and energy to the first round that reaches the target."""
     metric = METRIC[task]
     spent = 0.0
@@ -137,11 +139,11 @@ def found_of(task: str, run: Trained, target: float) -> Found:
         spent += float(row.get("energy_wh", np.nan))
         if row.get(metric) is not None and float(row[metric]) >= target:
             energy = spent if np.isfinite(spent) else None
-            return Found(run.best(metric), int(row["round"]), float(row["t_end"]), energy)
-    return Found(run.best(metric))
+            return FedProfFound(run.best(metric), int(row["round"]), float(row["t_end"]), energy)
+    return FedProfFound(run.best(metric))
 
 
-def runs(lab: Lab, protocol: Protocol, groups: Mapping[str, Sequence[str]] = GROUPS) -> dict[Key, list[Trained]]:
+def runs(lab: Lab, protocol: FedProfProtocol, groups: Mapping[str, Sequence[str]] = GROUPS) -> dict[Key, list[Trained]]:
     """Train every method of some groups at every share, one training a seed.
 
     Args:
@@ -159,13 +161,13 @@ def runs(lab: Lab, protocol: Protocol, groups: Mapping[str, Sequence[str]] = GRO
     }
 
 
-def cells(task: str, trained: Mapping[Key, Sequence[Trained]], target: float | None = None) -> dict[Key, Found]:
+def cells(task: str, trained: Mapping[Key, Sequence[Trained]], target: float | None = None) -> dict[Key, FedProfFound]:
     """Medians over seeds.
 
     Args:
-        task: as in `Protocol`.
+        task: as in `FedProfProtocol`.
         trained: what `runs` made.
         target: accuracy; the thesis's by default.
     """
     goal = setting_of(task).target if target is None else target
-    return {key: Found.median([found_of(task, run, goal) for run in made]) for key, made in trained.items()}
+    return {key: FedProfFound.median([found_of(task, run, goal) for run in made]) for key, made in trained.items()}

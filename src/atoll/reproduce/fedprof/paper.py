@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .setting import Setting
+from .setting import FedProfSetting
 
-__all__ = ["GROUPS", "TABLE_3", "TABLE_4", "Cell", "Key", "table_of"]
+__all__ = ["GROUPS", "TABLE_3", "TABLE_4", "FedProfCell", "Key", "table_of"]
 
 Key = tuple[str, str, float]
 """Group (``"full"`` or ``"partial"`` aggregation), method and ``C``."""
@@ -20,7 +20,7 @@ GROUPS = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class FedProfCell:
     """What the thesis prints of a run.
 
     Attributes:
@@ -44,9 +44,9 @@ class Cell:
 _Row = tuple[float, int, float, float]
 
 
-def _cells(shares: tuple[float, float], rows: Mapping[tuple[str, str], tuple[_Row, _Row]]) -> dict[Key, Cell]:
+def _cells(shares: tuple[float, float], rows: Mapping[tuple[str, str], tuple[_Row, _Row]]) -> dict[Key, FedProfCell]:
     return {
-        (group, method, share): Cell(*row)
+        (group, method, share): FedProfCell(*row)
         for (group, method), pair in rows.items()
         for share, row in zip(shares, pair, strict=True)
     }
@@ -83,6 +83,6 @@ TABLE_4 = _cells(
 """L-Task, target accuracy 0.9."""
 
 
-def table_of(setting: Setting) -> dict[Key, Cell]:
+def table_of(setting: FedProfSetting) -> dict[Key, FedProfCell]:
     """The thesis's table of a task."""
     return {"gasturbine": TABLE_3, "images": TABLE_4}[setting.name]

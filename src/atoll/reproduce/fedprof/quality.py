@@ -14,7 +14,7 @@ import numpy as np
 from atoll.core.errors import ConfigError
 
 from ..entry import Claim, Lab
-from .found import Found
+from .found import FedProfFound
 
 if TYPE_CHECKING:
     from atoll.data import Dataset, Islands
@@ -106,8 +106,11 @@ def conditions(lab: Lab, rounds: int, rows: int = _ROWS, seeds: int = 1) -> dict
 
 def judge_conditions(found: Mapping[str, Sequence[Sequence[float]]]) -> list[Claim]:
     """Figure 5.1: bias and noise make the model worse and slower, both together most. Best accuracy, and its mean over the rounds."""
-    best = {name: Found.median([Found(max(trace)) for trace in traces]) for name, traces in found.items()}
-    mean = {name: Found.median([Found(float(np.mean(trace))) for trace in traces]) for name, traces in found.items()}
+    best = {name: FedProfFound.median([FedProfFound(max(trace)) for trace in traces]) for name, traces in found.items()}
+    mean = {
+        name: FedProfFound.median([FedProfFound(float(np.mean(trace))) for trace in traces])
+        for name, traces in found.items()
+    }
     rounds, seeds = len(found["original"][0]), len(found["original"])
     return [
         Claim(

@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.errors import ConfigError
 
-from .setting import Setting
+from .setting import FedProfSetting
 
 __all__ = [
     "RULES",
-    "Devices",
     "Expected",
+    "FedProfDevices",
     "draw",
     "energy",
     "expected_round",
@@ -34,45 +34,45 @@ RULES = ("uniform", "sizes", "first")
 _RADIO_WATTS, _BASE_WATTS = 0.5, 0.7
 
 
-def _rate(setting: Setting, bandwidth: ArrayLike) -> Floats:
+def _rate(setting: FedProfSetting, bandwidth: ArrayLike) -> Floats:
     """Bits a second: ``bw log2(1 + SNR)``, bandwidth in MHz."""
     return np.asarray(np.asarray(bandwidth) * 1e6 * np.log2(1 + setting.snr))
 
 
-def transfer_seconds(setting: Setting, bandwidth: ArrayLike) -> Floats:
+def transfer_seconds(setting: FedProfSetting, bandwidth: ArrayLike) -> Floats:
     """(5.28): ``3 msize / (bw log2(1 + SNR))``."""
     return np.asarray(3 * setting.model_bits / _rate(setting, bandwidth))
 
 
-def work_seconds(setting: Setting, samples: ArrayLike, speed: ArrayLike) -> Floats:
+def work_seconds(setting: FedProfSetting, samples: ArrayLike, speed: ArrayLike) -> Floats:
     """(5.29): ``M |D| BPS CPB / s``; speed in GHz."""
     return np.asarray(np.asarray(samples) * setting.epochs * setting.bits * setting.cycles / (np.asarray(speed) * 1e9))
 
 
-def upload_seconds(setting: Setting, bandwidth: ArrayLike) -> Floats:
+def upload_seconds(setting: FedProfSetting, bandwidth: ArrayLike) -> Floats:
     """Second term of (5.30): a profile of ``8 q`` bytes at half the rate."""
     return np.asarray(64 * setting.width / (0.5 * _rate(setting, bandwidth)))
 
 
-def profile_seconds(setting: Setting, samples: ArrayLike, speed: ArrayLike, bandwidth: ArrayLike) -> Floats:
+def profile_seconds(setting: FedProfSetting, samples: ArrayLike, speed: ArrayLike, bandwidth: ArrayLike) -> Floats:
     """(5.30): one epoch's time, and the upload."""
     return work_seconds(setting, samples, speed) / setting.epochs + upload_seconds(setting, bandwidth)
 
 
-def energy(setting: Setting, samples: ArrayLike, speed: ArrayLike, bandwidth: ArrayLike) -> Floats:
+def energy(setting: FedProfSetting, samples: ArrayLike, speed: ArrayLike, bandwidth: ArrayLike) -> Floats:
     """(5.31) and (5.32) in joules: 0.5 W for the radio, ``0.7 s^3`` W for work, s in GHz."""
     work = work_seconds(setting, samples, speed)
     return _RADIO_WATTS * transfer_seconds(setting, bandwidth) + _BASE_WATTS * np.asarray(speed) ** 3 * work
 
 
-def profile_energy(setting: Setting, samples: ArrayLike, speed: ArrayLike, bandwidth: ArrayLike) -> Floats:
+def profile_energy(setting: FedProfSetting, samples: ArrayLike, speed: ArrayLike, bandwidth: ArrayLike) -> Floats:
     """(5.33) in joules."""
     work = work_seconds(setting, samples, speed) / setting.epochs
     return _RADIO_WATTS * upload_seconds(setting, bandwidth) + _BASE_WATTS * np.asarray(speed) ** 3 * work
 
 
 @dataclass(frozen=True)
-class Devices:
+class FedProfDevices:
     """A draw of the clients, arrays ``(N,)``: examples, GHz and MHz."""
 
     samples: Floats
@@ -80,13 +80,13 @@ class Devices:
     bandwidth: Floats
 
 
-def draw(setting: Setting, rng: np.random.Generator) -> Devices:
+def draw(setting: FedProfSetting, rng: np.random.Generator) -> FedProfDevices:
     """Draw the clients of a run; draws are cut at three standard deviations below the mean."""
 
     def normal(law: tuple[float, float]) -> Floats:
         return np.maximum(rng.normal(*law, setting.clients), law[0] - 3 * law[1])
 
-    return Devices(np.rint(normal(setting.samples)), normal(setting.speed), normal(setting.bandwidth))
+    return FedProfDevices(np.rint(normal(setting.samples)), normal(setting.speed), normal(setting.bandwidth))
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Expected:
 
 
 def expected_round(
-    setting: Setting,
+    setting: FedProfSetting,
     share: float,
     rng: np.random.Generator,
     *,

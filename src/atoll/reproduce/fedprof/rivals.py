@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..entry import Claim
-from .found import Found
+from .found import FedProfFound
 from .paper import GROUPS, Key, table_of
-from .setting import Setting
+from .setting import FedProfSetting
 
 __all__ = ["judge_better", "judge_sooner", "judge_trained"]
 
 
-def judge_trained(setting: Setting, found: Mapping[Key, Found]) -> list[Claim]:
+def judge_trained(setting: FedProfSetting, found: Mapping[Key, FedProfFound]) -> list[Claim]:
     """FedProf beside every method of its group, for the cells that were trained; who arrives first is undecided where neither does."""
     claims = []
     for key, own, other in _pairs(setting, found):
@@ -24,7 +24,7 @@ def judge_trained(setting: Setting, found: Mapping[Key, Found]) -> list[Claim]:
     return claims + _groups(setting, found)
 
 
-def judge_sooner(setting: Setting, found: Mapping[Key, Found], target: float) -> list[Claim]:
+def judge_sooner(setting: FedProfSetting, found: Mapping[Key, FedProfFound], target: float) -> list[Claim]:
     """Rounds to a target that the thesis has no numbers for, FedProf's beside those of every method of its group.
 
     Args:
@@ -44,7 +44,7 @@ def judge_sooner(setting: Setting, found: Mapping[Key, Found], target: float) ->
     ]
 
 
-def judge_better(setting: Setting, found: Mapping[Key, Found]) -> list[Claim]:
+def judge_better(setting: FedProfSetting, found: Mapping[Key, FedProfFound]) -> list[Claim]:
     """Best accuracy in a task that the thesis has no numbers for, FedProf's beside that of every method of its group."""
     return [
         Claim(
@@ -58,7 +58,7 @@ def judge_better(setting: Setting, found: Mapping[Key, Found]) -> list[Claim]:
     ]
 
 
-def _pairs(setting: Setting, found: Mapping[Key, Found]) -> list[tuple[Key, Found, Found]]:
+def _pairs(setting: FedProfSetting, found: Mapping[Key, FedProfFound]) -> list[tuple[Key, FedProfFound, FedProfFound]]:
     """Every trained rival's key, FedProf's cell and the rival's."""
     keys = [
         (group, method, share)
@@ -70,17 +70,17 @@ def _pairs(setting: Setting, found: Mapping[Key, Found]) -> list[tuple[Key, Foun
     return [(key, own, other) for key, own, other in pairs if own is not None and other is not None]
 
 
-def _where(setting: Setting, key: Key) -> str:
+def _where(setting: FedProfSetting, key: Key) -> str:
     return f"{setting.name}, {key[0]}, C={key[2]:g}: FedProf against {key[1]}"
 
 
-def _sooner(own: Found, other: Found) -> bool | None:
+def _sooner(own: FedProfFound, other: FedProfFound) -> bool | None:
     if own.rounds is None and other.rounds is None:
         return None
     return own.rounds is not None and (other.rounds is None or own.rounds < other.rounds)
 
 
-def _pair(setting: Setting, key: Key, own: Found, other: Found) -> list[Claim]:
+def _pair(setting: FedProfSetting, key: Key, own: FedProfFound, other: FedProfFound) -> list[Claim]:
     table, where = table_of(setting), _where(setting, key)
     mine, theirs = table[key[0], "FedProf", key[2]], table[key]
     claims = [
@@ -115,7 +115,7 @@ def _pair(setting: Setting, key: Key, own: Found, other: Found) -> list[Claim]:
     return claims
 
 
-def _groups(setting: Setting, found: Mapping[Key, Found]) -> list[Claim]:
+def _groups(setting: FedProfSetting, found: Mapping[Key, FedProfFound]) -> list[Claim]:
     """Partial aggregation needs fewer rounds than full."""
     claims = []
     for share in setting.shares:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["IMAGES", "TURBINE", "Setting"]
+__all__ = ["IMAGES", "TURBINE", "FedProfSetting"]
 
 
 @dataclass(frozen=True)
-class Setting:
+class FedProfSetting:
     """A column of Table 5.2. Normal laws are pairs (mean, standard deviation).
 
     Attributes:
@@ -52,7 +52,7 @@ class Setting:
     alpha: float = 10.0
 
 
-TURBINE = Setting(
+TURBINE = FedProfSetting(
     name="gasturbine",
     clients=50,
     samples=(514.0, 154.0),
@@ -70,7 +70,7 @@ TURBINE = Setting(
 )
 """S-Task: UCI gas turbine, CO and NOx."""
 
-IMAGES = Setting(
+IMAGES = FedProfSetting(
     name="images",
     clients=1000,
     samples=(240.0, 0.0),

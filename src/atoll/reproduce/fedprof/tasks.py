@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .setting import IMAGES, TURBINE, Setting
+from .setting import IMAGES, TURBINE, FedProfSetting
 
 if TYPE_CHECKING:
     from atoll.data import Dataset, Islands
@@ -138,6 +138,6 @@ def model(task: str) -> tuple[str, dict[str, Any]]:
     return f"{room}:lenet", {"channels": 3, "size": 32} if task == "cifar10" else {}
 
 
-def setting_of(task: str) -> Setting:
+def setting_of(task: str) -> FedProfSetting:
     """Table 5.2's column of a task."""
     return TURBINE if task == "gasturbine" else IMAGES

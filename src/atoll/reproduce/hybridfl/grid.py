@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from atoll.learn.pacing.slack import (
+from atoll.learn.pacing.regions.slack import (
     ChanceConstrained,
     Forgetting,
     LateCount,
@@ -18,10 +18,10 @@ from atoll.learn.pacing.slack import (
 )
 
 from ..entry import Claim
-from .judges import Found, judge_estimator
+from .judges import HybridFound, judge_estimator
 from .paper import SLACK, Key, table_of
 from .reference import METHODS, draw, simulate
-from .setting import DROPS, SHARES, Setting
+from .setting import DROPS, SHARES, HybridSetting
 from .toy import trace
 
 __all__ = ["ESTIMATORS", "judge_estimators", "judge_slack", "timing"]
@@ -39,13 +39,13 @@ ESTIMATORS: dict[str, SlackEstimator] = {
 
 
 def timing(
-    setting: Setting,
+    setting: HybridSetting,
     seeds: Sequence[int],
     *,
     estimator: SlackEstimator | None = None,
     methods: Sequence[str] = METHODS,
     rounds: int | None = None,
-) -> dict[Key, Found]:
+) -> dict[Key, HybridFound]:
     """Simulate the grid.
 
     Args:
@@ -68,14 +68,14 @@ def timing(
                     rng = np.random.default_rng([seed, 1])
                     runs.append(simulate(setting, devices, method, share, rng, rounds=rounds, estimator=estimator))
                 key = (method, drop, share)
-                found[key] = Found(
+                found[key] = HybridFound(
                     length=float(np.mean([run.mean_length() for run in runs])),
                     watt_hours=float(np.mean([run.watt_hours(table[key].rounds) for run in runs])),
                 )
     return found
 
 
-def judge_estimators(setting: Setting, seeds: Sequence[int], rounds: int = 200) -> list[Claim]:
+def judge_estimators(setting: HybridSetting, seeds: Sequence[int], rounds: int = 200) -> list[Claim]:
     """HybridFL's round lengths with every estimator, and the baselines' on the same clients.
 
     Args:

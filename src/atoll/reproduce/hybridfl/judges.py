@@ -14,9 +14,17 @@ import numpy as np
 from ..entry import Claim
 from .paper import DOUBTFUL, ENERGY, OFFSET, Key, table_of
 from .reference import backhaul_seconds, limit
-from .setting import Setting
+from .setting import HybridSetting
 
-__all__ = ["Found", "judge_energy", "judge_estimator", "judge_half", "judge_lengths", "judge_limits", "judge_table"]
+__all__ = [
+    "HybridFound",
+    "judge_energy",
+    "judge_estimator",
+    "judge_half",
+    "judge_lengths",
+    "judge_limits",
+    "judge_table",
+]
 
 _BASELINES = ("FedAvg", "HierFAVG")
 _LENGTHS = 0.15
@@ -24,7 +32,7 @@ _LENGTHS = 0.15
 
 
 @dataclass(frozen=True)
-class Found:
+class HybridFound:
     """What we found of a cell; ``None`` where it was not trained, or the target was not reached.
 
     Attributes:
@@ -42,7 +50,7 @@ class Found:
     watt_hours: float | None = None
 
     @classmethod
-    def median(cls, runs: Sequence[Found]) -> Found:
+    def median(cls, runs: Sequence[HybridFound]) -> HybridFound:
         """The median of runs; one that never reached the target is later than all others, and so ``None`` may be the median."""
 
         def middle(values: list[float | None]) -> float | None:
@@ -58,7 +66,7 @@ class Found:
         )
 
 
-def judge_limits(setting: Setting) -> list[Claim]:
+def judge_limits(setting: HybridSetting) -> list[Claim]:
     """The constants that the tables show to two decimals."""
     table, cap, way = table_of(setting), limit(setting), backhaul_seconds(setting)
     shown = {
@@ -78,7 +86,7 @@ def judge_limits(setting: Setting) -> list[Claim]:
     ]
 
 
-def judge_table(setting: Setting) -> list[Claim]:
+def judge_table(setting: HybridSetting) -> list[Claim]:
     """Whether the thesis's table agrees with itself."""
     table = table_of(setting)
     cap = max(cell.length for key, cell in table.items() if key[0] == "FedAvg")
@@ -101,7 +109,7 @@ def judge_table(setting: Setting) -> list[Claim]:
     return claims
 
 
-def judge_lengths(setting: Setting, found: Mapping[Key, Found]) -> list[Claim]:
+def judge_lengths(setting: HybridSetting, found: Mapping[Key, HybridFound]) -> list[Claim]:
     """Mean round lengths: cell by cell for the baselines, as a range of cuts for HybridFL."""
     table = table_of(setting)
     claims = [_length(setting, key, found[key].length) for key in table if key in found]
@@ -138,7 +146,9 @@ def judge_lengths(setting: Setting, found: Mapping[Key, Found]) -> list[Claim]:
     return claims
 
 
-def judge_estimator(setting: Setting, name: str, found: Mapping[Key, Found], baselines: Mapping[Key, Found]) -> Claim:
+def judge_estimator(
+    setting: HybridSetting, name: str, found: Mapping[Key, HybridFound], baselines: Mapping[Key, HybridFound]
+) -> Claim:
     """Mean round lengths of HybridFL with one of the estimators, as the thesis does not say which is behind its table.
 
     Args:
@@ -159,7 +169,7 @@ def judge_estimator(setting: Setting, name: str, found: Mapping[Key, Found], bas
     )
 
 
-def _length(setting: Setting, key: Key, ours: float) -> Claim:
+def _length(setting: HybridSetting, key: Key, ours: float) -> Claim:
     cell = table_of(setting)[key]
     method, drop, share = key
     doubt = DOUBTFUL.get((setting.name, key), "") if "a round" in DOUBTFUL.get((setting.name, key), "") else ""
@@ -176,7 +186,7 @@ def _length(setting: Setting, key: Key, ours: float) -> Claim:
     )
 
 
-def judge_half(found: Mapping[Key, Found]) -> list[Claim]:
+def judge_half(found: Mapping[Key, HybridFound]) -> list[Claim]:
     """Section 4.5.2 on Figure 4.7, whose numbers cannot be read: half of the energy in Task 1 at ``E[dr] = 0.6`` and C = 0.1, for the rounds that the thesis needed."""
     spent = {m: found[m, 0.6, 0.1].watt_hours or np.nan for m in OFFSET}
     cut = 1 - spent["HybridFL"] / max(spent[m] for m in _BASELINES)
@@ -191,7 +201,7 @@ def judge_half(found: Mapping[Key, Found]) -> list[Claim]:
     ]
 
 
-def judge_energy(found: Mapping[Key, Found]) -> list[Claim]:
+def judge_energy(found: Mapping[Key, HybridFound]) -> list[Claim]:
     """Figure 4.9 (MNIST), and who uses least."""
     claims = [
         Claim(

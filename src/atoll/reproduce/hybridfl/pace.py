@@ -9,10 +9,9 @@ import numpy as np
 
 from atoll.devices import Fleet, Normal, Power, Recorded, mec
 from atoll.learn.algorithms import FedAvg
-from atoll.learn.history import History
 from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.pacing import HybridFL
-from atoll.learn.pacing.slack import (
+from atoll.learn.pacing.regions.slack import (
     ChanceConstrained,
     Forgetting,
     LateCount,
@@ -23,12 +22,13 @@ from atoll.learn.pacing.slack import (
 from atoll.learn.selection import Uniform
 from atoll.learn.topology import Hierarchical
 from atoll.learn.training import Training
+from atoll.rounds.history import History
 from atoll.simulation import simulate
 
 from .reference import limit, region_sizes
-from .setting import DIGITS, Setting
+from .setting import DIGITS, HybridSetting
 
-__all__ = ["DRIFT", "PACES", "Pace", "held", "measured", "table"]
+__all__ = ["DRIFT", "PACES", "RecordedPace", "held", "measured", "table"]
 
 DRIFT = "0.1 -> 0.6"
 """Drop-out that changes half-way."""
@@ -52,7 +52,7 @@ PACES: dict[str, HybridFL] = {
 
 
 @dataclass(frozen=True)
-class Pace:
+class RecordedPace:
     """What a pace costs, as means over rounds and seeds.
 
     Attributes:
@@ -71,7 +71,7 @@ class Pace:
 
 
 def held(
-    pace: HybridFL, drop: float | str, share: float, seed: int, *, setting: Setting = DIGITS, rounds: int = 200
+    pace: HybridFL, drop: float | str, share: float, seed: int, *, setting: HybridSetting = DIGITS, rounds: int = 200
 ) -> History:
     """Hold rounds without training.
 
@@ -102,7 +102,7 @@ def held(
     return made
 
 
-def _fleet(setting: Setting, drop: float | str, seed: int, rounds: int) -> Fleet:
+def _fleet(setting: HybridSetting, drop: float | str, seed: int, rounds: int) -> Fleet:
     """The thesis's devices; with `DRIFT`, the drop-outs of two of its fleets, one after the other."""
 
     def fleet(mean: float) -> Fleet:
@@ -135,9 +135,9 @@ def measured(
     share: float,
     seeds: Iterable[int],
     *,
-    setting: Setting = DIGITS,
+    setting: HybridSetting = DIGITS,
     rounds: int = 200,
-) -> Pace:
+) -> RecordedPace:
     """A pace's cost; see `held`."""
     quota = Uniform(share).cohort_size(setting.clients)
     rows = []
@@ -155,7 +155,7 @@ def measured(
                 float(heard.std() / heard.mean()),
             )
         )
-    return Pace(*np.mean(rows, axis=0).tolist())
+    return RecordedPace(*np.mean(rows, axis=0).tolist())
 
 
 def table(
@@ -163,7 +163,7 @@ def table(
     share: float = 0.3,
     seeds: Sequence[int] = range(3),
     *,
-    setting: Setting = DIGITS,
+    setting: HybridSetting = DIGITS,
     rounds: int = 200,
 ) -> str:
     """All paces as a table in Markdown."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .setting import DROPS, SHARES, Setting
+from .setting import DROPS, SHARES, HybridSetting
 
-__all__ = ["DOUBTFUL", "ENERGY", "OFFSET", "SLACK", "TABLE_3", "TABLE_4", "Cell", "Key", "table_of"]
+__all__ = ["DOUBTFUL", "ENERGY", "OFFSET", "SLACK", "TABLE_3", "TABLE_4", "HybridCell", "Key", "table_of"]
 
 Key = tuple[str, float, float]
 """Method, ``E[dr]`` and ``C``."""
 
 
 @dataclass(frozen=True)
-class Cell:
+class HybridCell:
     """What the thesis prints of a run.
 
     Attributes:
@@ -38,9 +38,9 @@ OFFSET = {"FedAvg": 1, "HierFAVG": 10, "HybridFL": 1}
 _Row = tuple[tuple[float, ...], tuple[float, ...], tuple[int, ...], tuple[float, ...]]
 
 
-def _cells(rows: Mapping[tuple[str, float], _Row]) -> dict[Key, Cell]:
+def _cells(rows: Mapping[tuple[str, float], _Row]) -> dict[Key, HybridCell]:
     return {
-        (method, drop, share): Cell(best[i], length[i], rounds[i], rounds[i] + OFFSET[method], seconds[i])
+        (method, drop, share): HybridCell(best[i], length[i], rounds[i], rounds[i] + OFFSET[method], seconds[i])
         for (method, drop), (best, length, rounds, seconds) in rows.items()
         for i, share in enumerate(SHARES)
     }
@@ -99,6 +99,6 @@ SLACK = (0.46, 0.63)
 """Figure 4.4: the regions' factors from about round 40 on; ``|X_r| / N_r`` stays around C = 0.3."""
 
 
-def table_of(setting: Setting) -> dict[Key, Cell]:
+def table_of(setting: HybridSetting) -> dict[Key, HybridCell]:
     """The thesis's table of a task."""
     return {"aerofoil": TABLE_3, "mnist": TABLE_4}[setting.name]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .setting import AEROFOIL, DIGITS, DROPS, SHARES, Setting
+from .setting import AEROFOIL, DIGITS, DROPS, SHARES, HybridSetting
 
-__all__ = ["LENET", "SMALL", "Protocol"]
+__all__ = ["LENET", "SMALL", "HybridProtocol"]
 
 
 @dataclass(frozen=True)
-class Protocol:
+class HybridProtocol:
     """How much is trained; zeros stand for the thesis's numbers.
 
     Attributes:
@@ -49,7 +49,7 @@ class Protocol:
     every: int = 1
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> HybridSetting:
         """Table 4.2's column, with this number of clients and this target."""
         made = {"aerofoil": AEROFOIL, "mnist": DIGITS}[self.task]
         made = replace(made, target=self.goal or made.target)
@@ -67,7 +67,7 @@ class Protocol:
         return f"{network}{self.clients} clients with {self.rows // self.clients} digits each"
 
 
-_GRID = Protocol("mnist", rows=30000, lr=0.1, batch=10, clients=100, tests=2000, hidden=64)
+_GRID = HybridProtocol("mnist", rows=30000, lr=0.1, batch=10, clients=100, tests=2000, hidden=64)
 _ROUNDS = {0.1: 240, 0.3: 80, 0.5: 48}
 
 SMALL = tuple(
@@ -77,7 +77,7 @@ SMALL = tuple(
 )
 """The whole grid of Task 2, a cell each: a fifth of the clients with 300 digits each in place of 140, a perceptron in place of LeNet-5, and ``24 / C`` rounds in place of 400, so that
 all columns train as often. Three seeds with the largest ``E[dr]``, of which the thesis says most, and one with the others."""
-LENET = Protocol(
+LENET = HybridProtocol(
     "mnist", rounds=40, rows=6000, lr=0.1, batch=10, clients=100, tests=2000, drops=(0.6,), shares=(0.3,), seeds=1, goal=0.75
 )  # fmt: skip
 """One cell of Task 2 with LeNet-5 and 60 digits a client. Nobody reaches 0.90 in its 40 rounds; 0.75 was chosen after seeing its traces. Batch and rate, which `SMALL` has as well, were

@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.errors import ConfigError
-from atoll.learn.pacing.slack import LateCount, SlackEstimator
+from atoll.learn.pacing.regions.slack import LateCount, SlackEstimator
 
-from .setting import Setting
+from .setting import HybridSetting
 
 __all__ = [
     "METHODS",
-    "Devices",
-    "Rounds",
+    "HybridDevices",
+    "HybridRounds",
     "backhaul_seconds",
     "draw",
     "energy",
@@ -42,35 +42,35 @@ METHODS = ("FedAvg", "HierFAVG", "HybridFL")
 _RADIO_WATTS, _BASE_WATTS, _HALF = 0.5, 0.7, 0.5
 
 
-def transfer_seconds(setting: Setting, bandwidth: ArrayLike) -> Floats:
+def transfer_seconds(setting: HybridSetting, bandwidth: ArrayLike) -> Floats:
     """(4.40): ``3 msize / (bw log2(1 + SNR))``: down, and up at half the rate; bandwidth in MHz."""
     return np.asarray(3 * setting.model_bits / (np.asarray(bandwidth) * 1e6 * np.log2(1 + setting.snr)))
 
 
-def work_seconds(setting: Setting, samples: ArrayLike, speed: ArrayLike) -> Floats:
+def work_seconds(setting: HybridSetting, samples: ArrayLike, speed: ArrayLike) -> Floats:
     """(4.41): ``|D| tau BPS CPB / s``; speed in GHz."""
     return np.asarray(np.asarray(samples) * setting.epochs * setting.bits * setting.cycles / (np.asarray(speed) * 1e9))
 
 
-def backhaul_seconds(setting: Setting) -> float:
+def backhaul_seconds(setting: HybridSetting) -> float:
     """(4.39): ``3 msize M / BR``."""
     return 3 * setting.model_bits * setting.regions / (setting.backhaul * 1e6)
 
 
-def limit(setting: Setting) -> float:
+def limit(setting: HybridSetting) -> float:
     """``T_lim``: the response of a client at ``mu - 3 sigma`` in speed and bandwidth with a mean partition."""
     speed, bandwidth = (mean - 3 * spread for mean, spread in (setting.speed, setting.bandwidth))
     return float(transfer_seconds(setting, bandwidth) + work_seconds(setting, setting.samples[0], speed))
 
 
-def energy(setting: Setting, samples: ArrayLike, speed: ArrayLike, bandwidth: ArrayLike) -> Floats:
+def energy(setting: HybridSetting, samples: ArrayLike, speed: ArrayLike, bandwidth: ArrayLike) -> Floats:
     """(4.42): ``P_trans T_comm + P_base s^3 T_train`` in joules, s in GHz; 0.5 W and 0.7 W."""
     work = work_seconds(setting, samples, speed)
     return _RADIO_WATTS * transfer_seconds(setting, bandwidth) + _BASE_WATTS * np.asarray(speed) ** 3 * work
 
 
 @dataclass(frozen=True)
-class Devices:
+class HybridDevices:
     """A draw of the clients, all arrays ``(N,)``: region, examples, GHz, MHz and drop-out probability."""
 
     region: NDArray[np.int64]
@@ -79,14 +79,14 @@ class Devices:
     bandwidth: Floats
     drop: Floats
 
-    def seconds(self, setting: Setting) -> Floats:
+    def seconds(self, setting: HybridSetting) -> Floats:
         """Response times without failures."""
         return transfer_seconds(setting, self.bandwidth) + work_seconds(setting, self.samples, self.speed)
 
 
 def draw(
-    setting: Setting, drop: float, rng: np.random.Generator, populations: NDArray[np.int64] | None = None
-) -> Devices:
+    setting: HybridSetting, drop: float, rng: np.random.Generator, populations: NDArray[np.int64] | None = None
+) -> HybridDevices:
     """Draw the clients of a run.
 
     Args:
@@ -102,7 +102,7 @@ def draw(
     def normal(law: tuple[float, float]) -> Floats:
         return np.maximum(rng.normal(*law, n), law[0] - 3 * law[1])
 
-    return Devices(
+    return HybridDevices(
         region=np.repeat(np.arange(len(populations)), populations),
         samples=np.maximum(1.0, np.rint(normal(setting.samples))),
         speed=normal(setting.speed),
@@ -111,7 +111,7 @@ def draw(
     )
 
 
-def region_sizes(setting: Setting, rng: np.random.Generator) -> NDArray[np.int64]:
+def region_sizes(setting: HybridSetting, rng: np.random.Generator) -> NDArray[np.int64]:
     """Clients of each region: drawn, at least one each, and scaled to N by largest remainders."""
     drawn = np.maximum(rng.normal(*setting.population, setting.regions), 1.0)
     free = setting.clients - setting.regions
@@ -122,7 +122,7 @@ def region_sizes(setting: Setting, rng: np.random.Generator) -> NDArray[np.int64
 
 
 @dataclass(frozen=True)
-class Rounds:
+class HybridRounds:
     """What happened, a row a round.
 
     Attributes:
@@ -154,15 +154,15 @@ class Rounds:
 
 
 def simulate(
-    setting: Setting,
-    devices: Devices,
+    setting: HybridSetting,
+    devices: HybridDevices,
     method: str,
     share: float,
     rng: np.random.Generator,
     *,
     rounds: int | None = None,
     estimator: SlackEstimator | None = None,
-) -> Rounds:
+) -> HybridRounds:
     """Run rounds without training.
 
     Args:
@@ -182,7 +182,7 @@ def simulate(
     run = _Run(setting, devices, method, share, rng, estimator or LateCount())
     rows = [run.round(number) for number in range(1, (rounds or setting.rounds) + 1)]
     length, full, selected, survived, submitted, theta = (np.array(column) for column in zip(*rows, strict=True))
-    return Rounds(length, full, selected, survived, submitted, theta, run.joules)
+    return HybridRounds(length, full, selected, survived, submitted, theta, run.joules)
 
 
 class _Run:
@@ -190,8 +190,8 @@ class _Run:
 
     def __init__(
         self,
-        setting: Setting,
-        devices: Devices,
+        setting: HybridSetting,
+        devices: HybridDevices,
         method: str,
         share: float,
         rng: np.random.Generator,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["AEROFOIL", "DIGITS", "DROPS", "SHARES", "Setting"]
+__all__ = ["AEROFOIL", "DIGITS", "DROPS", "SHARES", "HybridSetting"]
 
 DROPS = (0.1, 0.3, 0.6)
 """``E[dr]``, the mean probability that a client drops out of a round."""
@@ -13,7 +13,7 @@ SHARES = (0.1, 0.3, 0.5)
 
 
 @dataclass(frozen=True)
-class Setting:
+class HybridSetting:
     """A column of Table 4.2. Normal laws are pairs (mean, standard deviation).
 
     Attributes:
@@ -57,7 +57,7 @@ class Setting:
     kappa: int = 10
 
 
-AEROFOIL = Setting(
+AEROFOIL = HybridSetting(
     name="aerofoil",
     clients=15,
     regions=3,
@@ -74,7 +74,7 @@ AEROFOIL = Setting(
 )
 """Task 1: UCI airfoil self-noise, 1,503 rows."""
 
-DIGITS = Setting(
+DIGITS = HybridSetting(
     name="mnist",
     clients=500,
     regions=10,

@@ -21,11 +21,11 @@ import numpy as np
 from atoll.core.errors import ConfigError
 
 from ..entry import Lab, Trained
-from .judges import Found
+from .judges import HybridFound
 from .paper import Key
-from .protocol import Protocol
+from .protocol import HybridProtocol
 from .reference import METHODS, limit, region_sizes
-from .setting import AEROFOIL, DIGITS, Setting
+from .setting import AEROFOIL, DIGITS, HybridSetting
 
 if TYPE_CHECKING:
     from atoll.data import Islands
@@ -120,7 +120,7 @@ def perceptron(hidden: int) -> Callable[[], Any]:
     return mlp(784, 10, [hidden])
 
 
-def system(method: str, setting: Setting, draw: int) -> dict[str, Any]:
+def system(method: str, setting: HybridSetting, draw: int) -> dict[str, Any]:
     """Topology, pacing and aggregation of a method: the one place where ``HybridFL(...)`` is plugged in.
 
     Regions are consecutive clients, ``N_r`` as `region_sizes` draws them. HybridFL estimates by late counts.
@@ -144,7 +144,7 @@ def system(method: str, setting: Setting, draw: int) -> dict[str, Any]:
     raise ConfigError(f"method={method!r}", where="system", remedy=f"use one of {', '.join(METHODS)}")
 
 
-def settings(protocol: Protocol, method: str, drop: float, share: float, seed: int = 0) -> dict[str, Any]:
+def settings(protocol: HybridProtocol, method: str, drop: float, share: float, seed: int = 0) -> dict[str, Any]:
     """A run's configuration."""
     task, setting = protocol.task, protocol.setting
     compiled = task == "aerofoil" or protocol.hidden > 0
@@ -173,7 +173,7 @@ def settings(protocol: Protocol, method: str, drop: float, share: float, seed: i
     }
 
 
-def _net(protocol: Protocol) -> Any:
+def _net(protocol: HybridProtocol) -> Any:
     if protocol.task == "aerofoil":
         return f"{_ROOM}:feed_forward"
     if protocol.hidden:
@@ -181,14 +181,14 @@ def _net(protocol: Protocol) -> Any:
     return {"name": "atoll.reproduce.fedprof.tasks:lenet", "dense": 120}
 
 
-def _source(protocol: Protocol, seed: int) -> dict[str, Any]:
+def _source(protocol: HybridProtocol, seed: int) -> dict[str, Any]:
     if protocol.task == "aerofoil":
         return {"name": f"{_ROOM}:islands", "task": "aerofoil", "draw": seed, "rows": protocol.rows}
     size = {"rows": protocol.rows, "clients": protocol.clients, "tests": protocol.tests}
     return {"name": f"{_ROOM}:digits", "draw": seed, **size}
 
 
-def found_of(protocol: Protocol, run: Trained) -> Found:
+def found_of(protocol: HybridProtocol, run: Trained) -> HybridFound:
     """A run's mean round, best accuracy, and rounds, time and energy to the first evaluated round that reaches the target."""
     setting, metric, spent = protocol.setting, METRIC[protocol.task], 0.0
     length = float(np.mean([row["t_end"] - row["t_start"] for row in run.rows]))
@@ -196,14 +196,14 @@ def found_of(protocol: Protocol, run: Trained) -> Found:
         spent += float(row.get("energy_wh", np.nan)) / setting.clients
         if row.get(metric) is not None and float(row[metric]) >= setting.target:
             energy = spent if np.isfinite(spent) else None
-            return Found(length, run.best(metric), int(row["round"]), float(row["t_end"]), energy)
-    return Found(length, run.best(metric))
+            return HybridFound(length, run.best(metric), int(row["round"]), float(row["t_end"]), energy)
+    return HybridFound(length, run.best(metric))
 
 
-def cells(lab: Lab, protocol: Protocol, methods: tuple[str, ...] = METHODS) -> dict[Key, Found]:
+def cells(lab: Lab, protocol: HybridProtocol, methods: tuple[str, ...] = METHODS) -> dict[Key, HybridFound]:
     """Train some methods over the grid, and take medians over seeds."""
     return {
-        (method, drop, share): Found.median(
+        (method, drop, share): HybridFound.median(
             [
                 found_of(protocol, lab.train(settings(protocol, method, drop, share, seed)))
                 for seed in range(protocol.seeds)

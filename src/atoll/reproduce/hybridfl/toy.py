@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.learn.pacing.slack import SlackEstimator
+from atoll.learn.pacing.regions.slack import SlackEstimator
 
-from .reference import Devices, draw, simulate
+from .reference import HybridDevices, draw, simulate
 from .setting import AEROFOIL
 
-__all__ = ["TOY", "Trace", "trace"]
+__all__ = ["TOY", "ToyTrace", "trace"]
 
 TOY = replace(AEROFOIL, name="toy", clients=20, regions=2, rounds=100)
 """Section 4.4.2: speeds ``N(0.5, 0.1^2)``; bandwidth and data, which the text leaves out, as in Task 1."""
@@ -20,7 +20,7 @@ _REGIONS, _RELIABLE, _SPREAD, _SHARE = (11, 9), (0.43, 0.57), 0.15, 0.3
 
 
 @dataclass(frozen=True)
-class Trace:
+class ToyTrace:
     """A run of the toy, region by region.
 
     Attributes:
@@ -40,7 +40,7 @@ class Trace:
     true_quality: NDArray[np.float64]
 
 
-def trace(estimator: SlackEstimator, seed: int, rounds: int = 100) -> Trace:
+def trace(estimator: SlackEstimator, seed: int, rounds: int = 100) -> ToyTrace:
     """Run the toy with an estimator."""
     rng = np.random.default_rng(seed)
     devices = _devices(rng)
@@ -48,12 +48,12 @@ def trace(estimator: SlackEstimator, seed: int, rounds: int = 100) -> Trace:
     sizes = np.array(_REGIONS)
     truth = np.array([1 - devices.drop[devices.region == r].mean() for r in range(2)])
     quality = np.where(run.survived > 0, run.submitted / np.maximum(run.survived, 1), np.nan)
-    return Trace(
+    return ToyTrace(
         run.theta, truth, run.survived / sizes, run.selected / sizes, run.submitted / (_SHARE * sizes), quality
     )
 
 
-def _devices(rng: np.random.Generator) -> Devices:
+def _devices(rng: np.random.Generator) -> HybridDevices:
     """Clients whose reliability is ``N(mu_r, 0.15^2)``."""
     made = draw(TOY, 0.0, rng, np.array(_REGIONS))
     mean = np.array(_RELIABLE)[made.region]

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..entry import Claim
-from .judges import Found
-from .paper import OFFSET, Cell, Key, table_of
-from .setting import AEROFOIL, SHARES, Setting
+from .judges import HybridFound
+from .paper import OFFSET, HybridCell, Key, table_of
+from .setting import AEROFOIL, SHARES, HybridSetting
 
 __all__ = ["judge_trained"]
 
 _BASELINES = ("FedAvg", "HierFAVG")
 
 
-def judge_trained(setting: Setting, found: Mapping[Key, Found]) -> list[Claim]:
+def judge_trained(setting: HybridSetting, found: Mapping[Key, HybridFound]) -> list[Claim]:
     """Accuracy, rounds and time to the target, for the cells that were trained with all three methods."""
     cells = sorted(
         {
@@ -29,7 +29,7 @@ def judge_trained(setting: Setting, found: Mapping[Key, Found]) -> list[Claim]:
     return made + (_said_of_task_1(found) if setting.name == "aerofoil" else _energy(setting, found, cells))
 
 
-def _said_of_task_1(found: Mapping[Key, Found]) -> list[Claim]:
+def _said_of_task_1(found: Mapping[Key, HybridFound]) -> list[Claim]:
     """Section 4.5.2 on Task 1 at ``E[dr] = 0.6``: a third of HierFAVG's rounds; and with C = 0.1, baselines that hardly converge."""
     claims, table = [], table_of(AEROFOIL)
     pairs = [(table["HybridFL", 0.6, c], table["HierFAVG", 0.6, c]) for c in SHARES]
@@ -66,7 +66,7 @@ def _said(value: float | None) -> str:
     return "never" if value is None else f"{value:.4g}"
 
 
-def _cell(setting: Setting, found: Mapping[Key, Found], drop: float, share: float) -> list[Claim]:
+def _cell(setting: HybridSetting, found: Mapping[Key, HybridFound], drop: float, share: float) -> list[Claim]:
     table, where = table_of(setting), f"{setting.name}, E[dr]={drop:g}, C={share:g}"
     ours = {m: found[m, drop, share] for m in OFFSET}
     paper = {m: table[m, drop, share] for m in OFFSET}
@@ -91,7 +91,9 @@ def _cell(setting: Setting, found: Mapping[Key, Found], drop: float, share: floa
     return claims if hybrid.seconds is None else [*claims, _sooner(setting, where, ours, paper)]
 
 
-def _sooner(setting: Setting, where: str, ours: Mapping[str, Found], paper: Mapping[str, Cell]) -> Claim:
+def _sooner(
+    setting: HybridSetting, where: str, ours: Mapping[str, HybridFound], paper: Mapping[str, HybridCell]
+) -> Claim:
     said = f"{where}: HybridFL reaches {setting.target:g} sooner, by this factor against the slower baseline"
     theirs = max(paper[m].seconds for m in _BASELINES) / paper["HybridFL"].seconds
     own = ours["HybridFL"].seconds
@@ -108,7 +110,9 @@ def _sooner(setting: Setting, where: str, ours: Mapping[str, Found], paper: Mapp
     )
 
 
-def _energy(setting: Setting, found: Mapping[Key, Found], cells: Sequence[tuple[float, float]]) -> list[Claim]:
+def _energy(
+    setting: HybridSetting, found: Mapping[Key, HybridFound], cells: Sequence[tuple[float, float]]
+) -> list[Claim]:
     """Section 4.5.2 on Figure 4.9: the energy of a client to the target is lowest with HybridFL, in the cells where all methods reach it."""
     spent = {cell: [found[m, *cell].watt_hours for m in OFFSET] for cell in cells}
     known = {cell: [value for value in values if value is not None] for cell, values in spent.items()}
@@ -131,7 +135,7 @@ def _energy(setting: Setting, found: Mapping[Key, Found], cells: Sequence[tuple[
     ]
 
 
-def _order(setting: Setting, found: Mapping[Key, Found]) -> list[Claim]:
+def _order(setting: HybridSetting, found: Mapping[Key, HybridFound]) -> list[Claim]:
     """At ``E[dr] = 0.6``: fewer rounds with C = 0.5 than with 0.3, but more time."""
     table = table_of(setting)
     pair = [("HybridFL", 0.6, share) for share in (0.3, 0.5)]

@@ -17,7 +17,7 @@ import numpy as np
 from ..entry import Lab
 from .data import drawn
 from .grid import simulate
-from .tasks import LAG, TRANSFER_SECONDS, Task
+from .tasks import LAG, TRANSFER_SECONDS, SafaTask
 
 __all__ = ["METRICS", "Scale", "Score", "alone", "efforts", "pace", "score", "settings"]
 
@@ -46,7 +46,7 @@ class Scale:
         """Nothing is smaller."""
         return self == Scale()
 
-    def told(self, task: Task) -> str:
+    def told(self, task: SafaTask) -> str:
         """In words."""
         rounds = task.rounds if self.rounds is None else self.rounds
         return f"scaled down to {self.rows} training and {self.tests} test rows and {rounds} rounds"
@@ -72,7 +72,7 @@ class Score:
     seconds: float
 
 
-def pace(task: Task, algorithm: str, fraction: float, lag: int = LAG) -> Config:
+def pace(task: SafaTask, algorithm: str, fraction: float, lag: int = LAG) -> Config:
     """Who trains, when a round ends and what becomes of the others: all that tells FedAvg, FedCS and SAFA apart.
 
     Args:
@@ -96,7 +96,7 @@ def pace(task: Task, algorithm: str, fraction: float, lag: int = LAG) -> Config:
     return {"selection": chosen, "pacing": waits, "aggregation": "KeepGlobal"}
 
 
-def _learning(task: Task) -> Config:
+def _learning(task: SafaTask) -> Config:
     """Model, loss and metric."""
     known: dict[str, Config] = {
         "boston": {
@@ -117,7 +117,7 @@ def _learning(task: Task) -> Config:
 
 
 def settings(
-    task: Task,
+    task: SafaTask,
     algorithm: str,
     crash: float,
     fraction: float,
@@ -178,7 +178,7 @@ def score(lab: Lab, config: Config) -> Score:
     return Score(made.best(metric), tuple(least), made.rows, made.seconds)
 
 
-def efforts(task: Task, crash: float, fraction: float, seed: int = 0, rounds: int | None = None) -> np.ndarray:
+def efforts(task: SafaTask, crash: float, fraction: float, seed: int = 0, rounds: int | None = None) -> np.ndarray:
     """Rounds that each client finishes in fully local training, ``(clients,)``: drawn, and not crashed."""
     members, crashes = drawn(task, crash, seed)
     made = simulate(task, "Fully local", fraction, members, crashes, seed)
@@ -188,7 +188,7 @@ def efforts(task: Task, crash: float, fraction: float, seed: int = 0, rounds: in
 
 def alone(
     lab: Lab,
-    task: Task,
+    task: SafaTask,
     crash: float,
     fraction: float,
     seed: int = 0,
@@ -202,14 +202,14 @@ def alone(
     A client that finished m rounds has trained m E epochs. Those with the same m are one training of one round, whose model is their weighted average; the
     averages of all m, and the start for m = 0, make the whole.
     """
-    from atoll.runs import parse_config
+    from atoll.runs import parse_config, to_job
     from atoll.runs.model import read_model
 
     base = settings(task, "FedAvg", crash, fraction, seed, rounds=1, scale=scale, device=device)
     for name in ("devices", "aggregation"):
         del base[name]
     base |= {"selection": "Everyone", "pacing": "Synchronous"}
-    job, islands = parse_config(base).job()
+    job, islands = to_job(parse_config(base))
     done, sizes = (
         efforts(task, crash, fraction, seed, rounds or scale.rounds),
         np.asarray(islands.sizes, dtype=np.float64),
@@ -227,7 +227,7 @@ def alone(
     return Score(found[metric], (found["test/loss"],), [], seconds)
 
 
-def _group(base: Config, task: Task, members: Iterable[int], count: int) -> Config:
+def _group(base: Config, task: SafaTask, members: Iterable[int], count: int) -> Config:
     """The clients that finish ``count`` rounds. Those that finish none keep the start: their step is too small to move a number."""
     source = {**base["data"]["source"], "only": list(members)}
     algorithm = {**base["algorithm"], "epochs": max(1, count * task.epochs)}

@@ -6,22 +6,22 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from atoll.learn.pacing.bias import bias, bias_limit, case_of
+from atoll.learn.pacing.cached.bias import bias, bias_limit, case_of
 
 from ..entry import Claim
-from .grid import SEEDS, Cost, Key, grid, study
+from .grid import SEEDS, GridCost, Key, grid, study
 from .judge import agrees, row_claims
 from .paper import STATEMENTS, STUDY, TABLES
-from .tasks import BOSTON, CRASHES, FRACTIONS, LAG, Task
+from .tasks import BOSTON, CRASHES, FRACTIONS, LAG, SafaTask
 
 __all__ = ["bias_claims", "cost_claims", "study_claims"]
 
-Grid = Mapping[Key, Mapping[str, Cost]]
+Grid = Mapping[Key, Mapping[str, GridCost]]
 _CLOSE = 0.85
 """A printed speed-up holds if ours is at least this share of it: it is the largest of many noisy cells."""
 
 
-def cost_claims(task: Task, seeds: int = SEEDS) -> list[Claim]:
+def cost_claims(task: SafaTask, seeds: int = SEEDS) -> list[Claim]:
     """Everything about the task's rounds: its tables row by row, the statements, and what is left of them under the equations.
 
     Args:
@@ -131,7 +131,7 @@ def _kdd(found: Grid) -> list[Claim]:
     ]
 
 
-def _waste(task: Task, found: Grid) -> list[Claim]:
+def _waste(task: SafaTask, found: Grid) -> list[Claim]:
     cells = [(a, cr, c) for a in ("FedAvg", "FedCS") for cr in CRASHES for c in FRACTIONS]
     off = max(abs(found[key]["wasted"].mean - key[1] / 2) for key in cells)
     return [
@@ -151,7 +151,7 @@ def _waste(task: Task, found: Grid) -> list[Claim]:
     ]
 
 
-def _corrected(task: Task, found: Grid) -> list[Claim]:
+def _corrected(task: SafaTask, found: Grid) -> list[Claim]:
     """What the tables' rules are worth: SAFA where the quota cannot be met, and FedCS that waits as FedAvg does."""
     starved = [(cr, c) for cr in CRASHES for c in FRACTIONS if c > 1 - cr + 0.01]
     between = [(cr, c) for cr in CRASHES for c in FRACTIONS if case_of(c, cr) == 2 and c < 1 - cr - 0.01]
@@ -194,7 +194,7 @@ def _corrected(task: Task, found: Grid) -> list[Claim]:
     ]
 
 
-def _by_definition(task: Task, found: Grid) -> list[Claim]:
+def _by_definition(task: SafaTask, found: Grid) -> list[Claim]:
     """SR of FedAvg counted as Eq. 3.12 has it."""
     ours = [found["FedAvg", 0.1, c]["copies"].mean for c in FRACTIONS]
     return [
@@ -231,7 +231,7 @@ def study_claims(seeds: int = SEEDS) -> list[Claim]:
     return [*made, _tolerance(ours, lags)]
 
 
-def _tolerance(ours: Mapping[tuple[float, float, int], Mapping[str, Cost]], lags: list[int]) -> Claim:
+def _tolerance(ours: Mapping[tuple[float, float, int], Mapping[str, GridCost]], lags: list[int]) -> Claim:
     def row(crash: float, quantity: str) -> list[float]:
         return [ours[0.1, crash, lag][quantity].mean for lag in lags]
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from atoll.core.metric import Summary
+from atoll.core.algebra.metric import Summary
 from atoll.learn.metrics import ScoreMetric
 from atoll.learn.metrics.base import ratio, rows_of
 
 from .reference import Crashes, draw_crashes
-from .tasks import BOSTON, KDD, MNIST, MODEL_BYTES, SERVER_BITS, TASKS, TRANSFER_SECONDS, Fleet, Task, fleet
+from .tasks import BOSTON, KDD, MNIST, MODEL_BYTES, SERVER_BITS, TASKS, TRANSFER_SECONDS, SafaFleet, SafaTask, fleet
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ScaledAccuracy", "cnn", "devices", "drawn", "islands", "svm", "train_sizes", "warm_cnn"]
 
 
-def drawn(task: Task, crash: float, seed: int) -> tuple[Fleet, Crashes]:
+def drawn(task: SafaTask, crash: float, seed: int) -> tuple[SafaFleet, Crashes]:
     """The clients and crashes of a seed, the same as in the grid of costs."""
     rng = np.random.default_rng([seed, 0])
     members = fleet(task, rng)
@@ -92,7 +92,7 @@ def _first(whole: Dataset, rows: int | None, tests: int | None) -> Dataset:
     return whole.take(np.arange(rows or len(whole))).with_test(test.take(np.arange(tests or len(test))))
 
 
-def _split(whole: Dataset, task: Task, *, inputs: int, target: bool) -> Dataset:
+def _split(whole: Dataset, task: SafaTask, *, inputs: int, target: bool) -> Dataset:
     x, y = (_unit(np.asarray(whole.x, np.float64)[:, :inputs]), np.asarray(whole.y))
     scaled = whole.with_columns(
         {"x": x.astype(np.float32), "y": _unit(y.reshape(-1, 1)).astype(np.float32)[:, 0] if target else y}
@@ -127,7 +127,7 @@ def devices(task: str, crash: float = 0.1, seed: int = 0, rows: int | None = Non
         seed: of sizes, speeds and crashes.
         rows: training rows that are there; a device needs as long for its share of them as for its share of all.
     """
-    from atoll.devices import BatchRate, Given, Recorded, Throughput
+    from atoll.devices import BatchRate, GivenTraits, Recorded, Throughput
     from atoll.devices import Fleet as Devices
 
     of = TASKS[task]
@@ -138,7 +138,7 @@ def devices(task: str, crash: float = 0.1, seed: int = 0, rows: int | None = Non
     calm = np.zeros((1, of.clients))
     trace = Recorded(np.vstack([calm.astype(bool), crashes.crashed]), np.vstack([calm, np.where(crashes.crashed, crashes.point, 0.0)]))  # fmt: skip
     return Devices(
-        BatchRate(Given(speed.tolist()), batch=of.batch_size),
+        BatchRate(GivenTraits(speed.tolist()), batch=of.batch_size),
         Throughput(MODEL_BYTES / TRANSFER_SECONDS),
         trace,
         egress=SERVER_BITS / 8,
@@ -147,7 +147,7 @@ def devices(task: str, crash: float = 0.1, seed: int = 0, rows: int | None = Non
     )
 
 
-def _train_rows(task: Task) -> int:
+def _train_rows(task: SafaTask) -> int:
     return 60_000 if task is MNIST else int(task.rows * task.train)
 
 

@@ -11,22 +11,22 @@ from atoll.devices.accounting import (
     COMPAT,
     CORRECTED,
     Accounting,
-    RoundLog,
+    RoundAccount,
     effective_update_ratio,
     futility,
     synchronisation_ratio,
     version_variance,
 )
 
-from .reference import Crashes, Rounds, draw_crashes, fedavg, fedcs, local, safa
-from .tasks import COPY_SECONDS, CRASHES, FRACTIONS, LAG, Fleet, Task, fleet
+from .reference import Crashes, SafaRounds, draw_crashes, fedavg, fedcs, local, safa
+from .tasks import COPY_SECONDS, CRASHES, FRACTIONS, LAG, SafaFleet, SafaTask, fleet
 
 __all__ = [
     "ALGORITHMS",
     "FIXED",
     "SEEDS",
     "STRICT",
-    "Cost",
+    "GridCost",
     "cost",
     "costs",
     "grid",
@@ -48,7 +48,7 @@ Key = tuple[str, float, float]
 
 
 @dataclass(frozen=True)
-class Cost:
+class GridCost:
     """A cell over several draws of fleet and trace: the mean and the standard deviation of one run's value.
 
     Attributes:
@@ -61,16 +61,16 @@ class Cost:
 
 
 def simulate(
-    task: Task,
+    task: SafaTask,
     algorithm: str,
     fraction: float,
-    members: Fleet,
+    members: SafaFleet,
     crashes: Crashes,
     seed: int,
     *,
     compat: bool = True,
     lag: int = LAG,
-) -> Rounds:
+) -> SafaRounds:
     """One run, without training.
 
     Args:
@@ -97,7 +97,7 @@ def simulate(
     return local(crashes, members.training, fraction, rng)
 
 
-def printed_futility(made: Rounds) -> float:
+def printed_futility(made: SafaRounds) -> float:
     """Futility as the tables have it: each client's share of time thrown away, and their plain mean (the author's program).
 
     Under SAFA the time of a round counts as lost if the client was overwritten at its beginning and finished, of all rounds that it finished. Otherwise a
@@ -117,10 +117,12 @@ def printed_ratio(ratio: float, algorithm: str, fraction: float) -> float:
     return ratio * fraction / (fraction + 0.1) if scaled else ratio
 
 
-def _measures(task: Task, algorithm: str, fraction: float, made: Rounds, physical: RoundLog) -> dict[str, float]:
+def _measures(
+    task: SafaTask, algorithm: str, fraction: float, made: SafaRounds, physical: RoundAccount
+) -> dict[str, float]:
     log = made.log()
 
-    def length(rule: Accounting, of: RoundLog = log) -> float:
+    def length(rule: Accounting, of: RoundAccount = log) -> float:
         return float(rule.lengths(of, COPY_SECONDS, task.limit).mean())
 
     printed = COMPAT.get(algorithm, _LOCAL)
@@ -144,8 +146,8 @@ def _measures(task: Task, algorithm: str, fraction: float, made: Rounds, physica
 
 
 def cost(
-    task: Task, algorithm: str, crash: float, fraction: float, seeds: int = SEEDS, lag: int = LAG
-) -> dict[str, Cost]:
+    task: SafaTask, algorithm: str, crash: float, fraction: float, seeds: int = SEEDS, lag: int = LAG
+) -> dict[str, GridCost]:
     """One run's quantities over several draws; see `grid` for what they are."""
     found: dict[str, list[float]] = {}
     for seed in range(seeds):
@@ -158,15 +160,17 @@ def cost(
             other = simulate(task, algorithm, fraction, members, crashes, seed, compat=False, lag=lag)
         for name, value in _measures(task, algorithm, fraction, run, other.log(literal=True)).items():
             found.setdefault(name, []).append(value)
-    return {name: Cost(float(np.mean(v)), float(np.std(v, ddof=1)) if seeds > 1 else 0.0) for name, v in found.items()}
+    return {
+        name: GridCost(float(np.mean(v)), float(np.std(v, ddof=1)) if seeds > 1 else 0.0) for name, v in found.items()
+    }
 
 
-def costs(task: Task, algorithm: str, crash: float, seeds: int = SEEDS) -> dict[float, dict[str, Cost]]:
+def costs(task: SafaTask, algorithm: str, crash: float, seeds: int = SEEDS) -> dict[float, dict[str, GridCost]]:
     """A row of the tables: by fraction, each quantity by name."""
     return {fraction: cost(task, algorithm, crash, fraction, seeds) for fraction in FRACTIONS}
 
 
-def grid(task: Task, seeds: int = SEEDS) -> Mapping[Key, Mapping[str, Cost]]:
+def grid(task: SafaTask, seeds: int = SEEDS) -> Mapping[Key, Mapping[str, GridCost]]:
     """All 80 runs of a task: ``(algorithm, cr, C) -> quantity -> cost``.
 
     Quantities: ``length``, ``distribution`` (seconds), ``synchronised`` and ``futility`` by the tables' own rules; ``corrected`` and ``corrected
@@ -186,6 +190,6 @@ def grid(task: Task, seeds: int = SEEDS) -> Mapping[Key, Mapping[str, Cost]]:
     }
 
 
-def study(task: Task, fraction: float, crash: float, lag: int, seeds: int = SEEDS) -> dict[str, Cost]:
+def study(task: SafaTask, fraction: float, crash: float, lag: int, seeds: int = SEEDS) -> dict[str, GridCost]:
     """SAFA with another tolerance."""
     return cost(task, "SAFA", crash, fraction, seeds, lag)

@@ -12,9 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ..entry import Claim
-from .grid import Cost, Key
-from .paper import TABLES, Table
-from .tasks import CRASHES, FRACTIONS, Task
+from .grid import GridCost, Key
+from .paper import TABLES, PaperTable
+from .tasks import CRASHES, FRACTIONS, SafaTask
 
 __all__ = ["TIGHT", "UNITS", "agrees", "row_claims"]
 
@@ -34,7 +34,7 @@ _WHY = {
 }  # fmt: skip
 
 
-def agrees(printed: float, ours: Cost, digits: int, seeds: int) -> bool:
+def agrees(printed: float, ours: GridCost, digits: int, seeds: int) -> bool:
     """Whether a printed cell is one of our runs: ``|printed - mean| <= 3 s sqrt(1 + 1/seeds) + half a unit of the last digit``.
 
     Args:
@@ -48,7 +48,13 @@ def agrees(printed: float, ours: Cost, digits: int, seeds: int) -> bool:
 
 
 def _row(
-    task: Task, quantity: str, table: Table, algorithm: str, crash: float, found: Sequence[Cost], seeds: int
+    task: SafaTask,
+    quantity: str,
+    table: PaperTable,
+    algorithm: str,
+    crash: float,
+    found: Sequence[GridCost],
+    seeds: int,
 ) -> Claim:
     printed = [table.cells[algorithm, crash, fraction] for fraction in FRACTIONS]
     met = [agrees(p, cost, table.digits, seeds) for p, cost in zip(printed, found, strict=True)]
@@ -70,7 +76,7 @@ def _row(
     )
 
 
-def row_claims(task: Task, grid: Mapping[Key, Mapping[str, Cost]], seeds: int) -> list[Claim]:
+def row_claims(task: SafaTask, grid: Mapping[Key, Mapping[str, GridCost]], seeds: int) -> list[Claim]:
     """A claim for each row of the task's four cost tables.
 
     Args:

@@ -9,11 +9,11 @@ from . import printed_scores as scores
 from . import printed_times as times
 from .tasks import FRACTIONS
 
-__all__ = ["LOSSES", "STATEMENTS", "STUDY", "TABLES", "Statement", "Table"]
+__all__ = ["LOSSES", "STATEMENTS", "STUDY", "TABLES", "PaperTable", "Statement"]
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """A table of the thesis: a value for each algorithm, probability of crash and fraction.
 
     Attributes:
@@ -29,7 +29,7 @@ class Table:
     lines: Mapping[tuple[str, float], int]
 
 
-def _read(label: str, text: str, part: int, digits: int) -> Table:
+def _read(label: str, text: str, part: int, digits: int) -> PaperTable:
     cells, lines = {}, {}
     for row in text.split("\n"):
         if not row.strip():
@@ -39,10 +39,10 @@ def _read(label: str, text: str, part: int, digits: int) -> Table:
         lines[key] = int(line)
         for fraction, value in zip(FRACTIONS, values, strict=True):
             cells[(*key, fraction)] = float(value.split("/")[part])
-    return Table(label, digits, cells, lines)
+    return PaperTable(label, digits, cells, lines)
 
 
-TABLES: Mapping[tuple[str, str], Table] = {
+TABLES: Mapping[tuple[str, str], PaperTable] = {
     ("boston", "length"): _read("Table 3.4", times.BOSTON_LENGTHS, 0, 2),
     ("boston", "distribution"): _read("Table 3.5", times.BOSTON_DISTRIBUTION, 0, 2),
     ("boston", "accuracy"): _read("Table A.1", scores.BOSTON_ACCURACY, 0, 4),

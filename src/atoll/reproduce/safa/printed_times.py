@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 __all__ = [
-    "BOSTON_LENGTHS",
-    "MNIST_LENGTHS",
-    "KDD_LENGTHS",
     "BOSTON_DISTRIBUTION",
-    "MNIST_DISTRIBUTION",
+    "BOSTON_LENGTHS",
     "KDD_DISTRIBUTION",
+    "KDD_LENGTHS",
+    "MNIST_DISTRIBUTION",
+    "MNIST_LENGTHS",
 ]
 
 # A row: algorithm, cr, line of the thesis, then the cells for C = 0.1, 0.3, 0.5, 0.7 and 1.0.

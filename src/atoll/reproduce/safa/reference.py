@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.devices.accounting import RoundLog
+from atoll.devices.accounting import RoundAccount
 
-__all__ = ["Crashes", "Rounds", "cached", "cfcfm", "draw_crashes", "fedavg", "fedcs", "local", "quota_of", "safa"]
+__all__ = ["Crashes", "SafaRounds", "cached", "cfcfm", "draw_crashes", "fedavg", "fedcs", "local", "quota_of", "safa"]
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -31,7 +31,7 @@ class Crashes:
 
 
 @dataclass(frozen=True)
-class Rounds:
+class SafaRounds:
     """What each client did in each round: booleans of shape ``(rounds, clients)``.
 
     Attributes:
@@ -64,7 +64,7 @@ class Rounds:
     filled: Bools | None = None
     pickable: Bools | None = None
 
-    def log(self, literal: bool = False) -> RoundLog:
+    def log(self, literal: bool = False) -> RoundAccount:
         """The columns that times and ratios are made of.
 
         Thrown away is what a client had done when it crashed, if it begins anew afterwards; if it goes on, one round's work for every model of a client's
@@ -85,7 +85,7 @@ class Rounds:
             unmet = ~self.filled & ~came.all(axis=1)
         n = finished.sum(axis=1)
         total, squares = ((finished * self.versions**power).sum(axis=1) for power in (1, 2))
-        return RoundLog(
+        return RoundAccount(
             clients=self.asked.shape[1],
             copies=self.sent.sum(axis=1),
             effective=self.picked.sum(axis=1),
@@ -111,7 +111,7 @@ def quota_of(clients: int, fraction: float) -> int:
 
 def _synchronous(
     crashes: Crashes, seconds: Floats, fraction: float, rng: np.random.Generator, able: Bools, limit: float
-) -> Rounds:
+) -> SafaRounds:
     """Draw ``ceil(C N)``, ask those who are able, take everyone who answers in time."""
     rounds, clients = crashes.crashed.shape
     quota = quota_of(clients, fraction)
@@ -123,12 +123,12 @@ def _synchronous(
     none = np.zeros_like(asked)
     versions = np.repeat(np.arange(rounds)[:, None], clients, axis=1)
     picked = asked & ~crashed & (seconds <= limit)
-    return Rounds(seconds, quota, asked, asked, crashed, picked, none, none, versions, crashes.point)
+    return SafaRounds(seconds, quota, asked, asked, crashed, picked, none, none, versions, crashes.point)
 
 
 def fedavg(
     crashes: Crashes, seconds: Floats, fraction: float, rng: np.random.Generator, limit: float = math.inf
-) -> Rounds:
+) -> SafaRounds:
     """``ceil(C N)`` clients at random get the model; whoever neither crashes nor needs more than ``limit`` seconds is in the round."""
     return _synchronous(crashes, seconds, fraction, rng, np.ones(len(seconds), bool), limit)
 
@@ -140,18 +140,20 @@ def fedcs(
     rng: np.random.Generator,
     forecast: Floats,
     limit: float,
-) -> Rounds:
+) -> SafaRounds:
     """As FedAvg, but of those drawn only they are asked whose ``forecast`` is within ``limit`` seconds, too."""
     return _synchronous(crashes, seconds, fraction, rng, forecast <= limit, limit)
 
 
-def local(crashes: Crashes, seconds: Floats, fraction: float, rng: np.random.Generator) -> Rounds:
+def local(crashes: Crashes, seconds: Floats, fraction: float, rng: np.random.Generator) -> SafaRounds:
     """``ceil(C N)`` clients at random train on by themselves, and all models are averaged once, at the very end."""
     made = fedavg(crashes, seconds, fraction, rng)
     picked, none = np.zeros_like(made.asked), np.zeros_like(made.asked)
     picked[-1] = True
     begun = np.zeros_like(made.versions)
-    return Rounds(seconds, made.quota, made.asked, none, made.crashed, picked, none, none, begun, crashes.point, True)
+    return SafaRounds(
+        seconds, made.quota, made.asked, none, made.crashed, picked, none, none, begun, crashes.point, True
+    )
 
 
 def cfcfm(arrivals: list[int], before: set[int], quota: int) -> list[int]:
@@ -176,7 +178,7 @@ def safa(
     beyond: bool = True,
     order: Floats | None = None,
     pickable: Bools | None = None,
-) -> Rounds:
+) -> SafaRounds:
     """Everyone trains; a model of lag ``(t - 1) - v`` is overwritten if it is current (lag 0) or too old (Algorithm 2, Eq. 3.7).
 
     Args:
@@ -209,7 +211,7 @@ def safa(
         version[done] = t
         before = set(chosen)
     asked = np.ones((rounds, clients), bool)
-    return Rounds(
+    return SafaRounds(
         seconds,
         quota,
         asked,
@@ -226,7 +228,7 @@ def safa(
     )
 
 
-def cached(made: Rounds) -> tuple[Ints, Bools]:
+def cached(made: SafaRounds) -> tuple[Ints, Bools]:
     """Whose work stands for each client in each round's model under SAFA (Eqs. 3.9 to 3.11), ``(rounds, clients)`` each.
 
     Returns:

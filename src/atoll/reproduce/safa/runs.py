@@ -7,7 +7,7 @@ import functools
 from ..entry import Claim, Entry, Lab
 from .costs import bias_claims, cost_claims, study_claims
 from .scores import PLANS, accuracy_claims, train
-from .tasks import BOSTON, Task
+from .tasks import BOSTON, SafaTask
 from .tolerance import judge_losses, loss_claims
 
 __all__ = ["SOURCE", "claims", "entry"]
@@ -15,7 +15,7 @@ __all__ = ["SOURCE", "claims", "entry"]
 SOURCE = "Wu, Towards Efficient Horizontal Federated Learning, PhD thesis, Warwick 2021, chapter 3 and appendix A"
 
 
-def claims(task: Task, lab: Lab, quick: bool) -> list[Claim]:
+def claims(task: SafaTask, lab: Lab, quick: bool) -> list[Claim]:
     """Everything about a task.
 
     Args:
@@ -29,7 +29,7 @@ def claims(task: Task, lab: Lab, quick: bool) -> list[Claim]:
     return made + accuracy_claims(task, {} if quick else train(lab, task, PLANS[task.name]))
 
 
-def entry(task: Task, data: str) -> Entry:
+def entry(task: SafaTask, data: str) -> Entry:
     """The reproduction of a task.
 
     Args:

@@ -11,9 +11,9 @@ from ..entry import Claim, Lab
 from .cells import Scale, Score, alone, score, settings
 from .grid import ALGORITHMS, Key
 from .paper import LOSSES, STATEMENTS, TABLES
-from .tasks import CRASHES, FRACTIONS, Task
+from .tasks import CRASHES, FRACTIONS, SafaTask
 
-__all__ = ["PLANS", "TOLERANCE", "Learnt", "Plan", "accuracy_claims", "train"]
+__all__ = ["PLANS", "TOLERANCE", "Learnt", "ScorePlan", "accuracy_claims", "train"]
 
 TOLERANCE = {"boston": 0.02, "mnist": 0.02, "kdd": 0.005}
 """By how much an accuracy may differ besides three standard deviations between our seeds: printed cells are single runs of other draws, so this is loose."""
@@ -21,7 +21,7 @@ _NOT = "–"
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScorePlan:
     """Which cells are trained.
 
     Attributes:
@@ -40,9 +40,9 @@ class Plan:
 
 
 PLANS = {
-    "boston": Plan(seeds=3),
-    "mnist": Plan(crashes=(0.3, 0.7), fractions=(0.1, 0.3), scale=Scale(rows=6_000, tests=2_000, rounds=20)),
-    "kdd": Plan(),
+    "boston": ScorePlan(seeds=3),
+    "mnist": ScorePlan(crashes=(0.3, 0.7), fractions=(0.1, 0.3), scale=Scale(rows=6_000, tests=2_000, rounds=20)),
+    "kdd": ScorePlan(),
 }
 """All 80 cells of tasks 1 and 3. Of task 2, whose network takes half a processor hour to two a cell at C = 1, four columns of 16, on a tenth of the images and in
 20 of 50 rounds: a client takes 10 steps a round, not 75, so that accuracies are lower and only their order says something."""
@@ -77,7 +77,7 @@ class Learnt:
         return abs(self.mean - printed) <= max(tolerance, 3 * self.spread) + 1e-9
 
 
-def train(lab: Lab, task: Task, plan: Plan, *, device: str = "cpu") -> dict[Key, Learnt]:
+def train(lab: Lab, task: SafaTask, plan: ScorePlan, *, device: str = "cpu") -> dict[Key, Learnt]:
     """Train the planned cells, or read them back."""
     found = {}
     for algorithm in plan.algorithms:
@@ -91,14 +91,14 @@ def train(lab: Lab, task: Task, plan: Plan, *, device: str = "cpu") -> dict[Key,
     return found
 
 
-def _one(lab: Lab, task: Task, plan: Plan, key: Key, seed: int, device: str) -> Score:
+def _one(lab: Lab, task: SafaTask, plan: ScorePlan, key: Key, seed: int, device: str) -> Score:
     algorithm, crash, fraction = key
     if algorithm == "Fully local":
         return alone(lab, task, crash, fraction, seed, scale=plan.scale, device=device)
     return score(lab, settings(task, algorithm, crash, fraction, seed, scale=plan.scale, device=device))
 
 
-def accuracy_claims(task: Task, found: Mapping[Key, Learnt]) -> list[Claim]:
+def accuracy_claims(task: SafaTask, found: Mapping[Key, Learnt]) -> list[Claim]:
     """A claim for each row of the task's accuracy table, and the statements about it that the trained cells decide.
 
     Args:
@@ -110,7 +110,7 @@ def accuracy_claims(task: Task, found: Mapping[Key, Learnt]) -> list[Claim]:
     return [replace(claim, holds=None) if claim.ours is None else claim for claim in made]
 
 
-def _row(task: Task, algorithm: str, crash: float, found: Mapping[Key, Learnt]) -> Claim:
+def _row(task: SafaTask, algorithm: str, crash: float, found: Mapping[Key, Learnt]) -> Claim:
     table = TABLES[task.name, "accuracy"]
     cells = [found.get((algorithm, crash, fraction)) for fraction in FRACTIONS]
     printed = [table.cells[algorithm, crash, fraction] for fraction in FRACTIONS]
@@ -139,7 +139,7 @@ def _said(key: str, ours: str | None, holds: bool, note: str) -> Claim:
     return Claim(statement.text, statement.number, ours, holds and ours is not None, f"line {statement.line}; {note}")
 
 
-def _statements(task: Task, found: Mapping[Key, Learnt]) -> list[Claim]:
+def _statements(task: SafaTask, found: Mapping[Key, Learnt]) -> list[Claim]:
     federated = [made.mean for key, made in found.items() if key[0] != "Fully local"]
     local = [made.mean for key, made in found.items() if key[0] == "Fully local"]
     if task.name == "boston":
@@ -166,7 +166,7 @@ def _statements(task: Task, found: Mapping[Key, Learnt]) -> list[Claim]:
     ]
 
 
-def _alone(task: Task, found: Mapping[Key, Learnt], where: Sequence[tuple[float, float]], least: float) -> Claim:
+def _alone(task: SafaTask, found: Mapping[Key, Learnt], where: Sequence[tuple[float, float]], least: float) -> Claim:
     values = [found["Fully local", cr, c].mean for cr, c in where if ("Fully local", cr, c) in found]
     text = ", ".join(f"{value:.4f}" for value in values) if len(values) == len(where) else None
     note = f"task {task.number}; holds if their mean is {least:g} or more" + ("" if text else "; not trained")
@@ -189,12 +189,12 @@ def _synchronous(found: Mapping[Key, Learnt]) -> Claim:
     return _said("synchronous", f"{plain:.4f} : {safa:.4f}", 0 < plain - safa < 0.01, "cr = 0.1; holds within 0.01")
 
 
-def _scaled(task: Task) -> str:
+def _scaled(task: SafaTask) -> str:
     scale = PLANS[task.name].scale
     return "" if scale.whole else f"; {scale.told(task)}"
 
 
-def _traces(task: Task, found: Mapping[Key, Learnt]) -> list[Claim]:
+def _traces(task: SafaTask, found: Mapping[Key, Learnt]) -> list[Claim]:
     """Figs. 3.7 to 3.9 at C = 0.3, with the author's sheet beside them."""
     made = []
     for crash in CRASHES:

@@ -24,9 +24,9 @@ __all__ = [
     "CAP",
     "PLANS",
     "QUICK",
-    "Cell",
     "Found",
-    "Plan",
+    "SafaCell",
+    "StudyPlan",
     "Verdict",
     "compared",
     "number",
@@ -41,7 +41,7 @@ _BETTER = 0.95
 """All seeds on one side of 1, and their mean ratio beyond this: better; beyond its inverse: worse."""
 
 
-class Cell(NamedTuple):
+class SafaCell(NamedTuple):
     """A task, a probability of crash ``cr`` and a fraction ``C``, and by what the learning rate of Table 3.2 is multiplied."""
 
     task: str
@@ -56,7 +56,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """What is run of a task.
 
     Attributes:
@@ -76,22 +76,24 @@ class Plan:
     rate: float = 1.0
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[SafaCell]:
         """All of them."""
-        return [Cell(self.task, crash, fraction, self.rate) for crash in self.crashes for fraction in self.fractions]
+        return [
+            SafaCell(self.task, crash, fraction, self.rate) for crash in self.crashes for fraction in self.fractions
+        ]
 
 
 PLANS = (
-    Plan("boston", 50),
-    Plan("kdd-fifth", 30),
-    Plan("boston", 50, (0.3,), rate=10.0),
-    Plan("kdd-fifth", 30, (0.3,), rate=10.0),
+    StudyPlan("boston", 50),
+    StudyPlan("kdd-fifth", 30),
+    StudyPlan("boston", 50, (0.3,), rate=10.0),
+    StudyPlan("kdd-fifth", 30, (0.3,), rate=10.0),
 )
 """With the rates of Table 3.2, which are small, every further step is a gain, however stale its base; so a part again with ten times the rate."""
-QUICK = (Plan("digits", 10, (0.3,), (0.3,), 1),)
+QUICK = (StudyPlan("digits", 10, (0.3,), (0.3,), 1),)
 """For ``--quick``: bundled digits."""
 
-Found = Mapping[tuple[Cell, str], Sequence[tuple[Run, float]]]
+Found = Mapping[tuple[SafaCell, str], Sequence[tuple[Run, float]]]
 """By cell and method: each seed's run, and its target."""
 
 
@@ -100,9 +102,9 @@ def target_of(run: Run, rounds: int) -> float:
     return math.ceil(float(settled(run.losses)[:rounds].min()) * 1e6) / 1e6
 
 
-def study(lab: Lab, plans: Iterable[Plan]) -> Found:
+def study(lab: Lab, plans: Iterable[StudyPlan]) -> Found:
     """Run everything that was not yet, and read back what was."""
-    found: dict[tuple[Cell, str], list[tuple[Run, float]]] = {}
+    found: dict[tuple[SafaCell, str], list[tuple[Run, float]]] = {}
     for plan in plans:
         for cell in plan.cells:
             for seed in range(plan.seeds):
@@ -115,11 +117,11 @@ def study(lab: Lab, plans: Iterable[Plan]) -> Found:
     return found
 
 
-def _first(cell: Cell) -> tuple[str, str, float, float]:
+def _first(cell: SafaCell) -> tuple[str, str, float, float]:
     return cell.task, "FedAvg", cell.crash, cell.fraction
 
 
-def ratios(found: Found, cell: Cell, method: str, base: str, quantity: str) -> list[float]:
+def ratios(found: Found, cell: SafaCell, method: str, base: str, quantity: str) -> list[float]:
     """What a method needed until the target, over what the base needed, of each seed; infinite if it alone never came, NaN if neither did."""
     pairs = zip(found[cell, method], found[cell, base], strict=True)
     with np.errstate(invalid="ignore"):
@@ -137,10 +139,10 @@ class Verdict:
         ratios: of each cell, geometric mean over seeds; infinite if one never came, NaN if neither did.
     """
 
-    better: tuple[Cell, ...]
-    worse: tuple[Cell, ...]
-    open: tuple[Cell, ...]
-    ratios: Mapping[Cell, float]
+    better: tuple[SafaCell, ...]
+    worse: tuple[SafaCell, ...]
+    open: tuple[SafaCell, ...]
+    ratios: Mapping[SafaCell, float]
 
     @property
     def holds(self) -> bool:
@@ -158,7 +160,7 @@ class Verdict:
 
 def compared(found: Found, method: str, base: str, quantity: str = "seconds") -> Verdict:
     """Cell by cell, over the seeds."""
-    sides: dict[str, list[Cell]] = {"better": [], "worse": [], "open": []}
+    sides: dict[str, list[SafaCell]] = {"better": [], "worse": [], "open": []}
     means = {}
     for cell in dict.fromkeys(key[0] for key in found):
         each = np.array(ratios(found, cell, method, base, quantity))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..entry import Claim, Lab
-from .study import CAP, PLANS, QUICK, Cell, Found, compared, number, study
+from .study import CAP, PLANS, QUICK, Found, SafaCell, compared, number, study
 from .study_methods import COMPAT_TIME, METHODS, PUBLISHED
 
 __all__ = ["claims"]
@@ -26,7 +26,7 @@ def claims(lab: Lab, quick: bool) -> list[Claim]:
     return made
 
 
-def _cell(found: Found, cell: Cell, method: str, rounds: int) -> Claim:
+def _cell(found: Found, cell: SafaCell, method: str, rounds: int) -> Claim:
     runs = found[cell, method]
     costs = {name: np.mean([run.costs()[name] for run, _ in runs]) for name in runs[0][0].costs()}
     ends = [run.until(target) for run, target in runs]

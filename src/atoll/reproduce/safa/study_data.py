@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .data import _rows, train_sizes
-from .tasks import BOSTON, KDD, MODEL_BYTES, SERVER_BITS, TRANSFER_SECONDS, Fleet, Task, fleet
+from .tasks import BOSTON, KDD, MODEL_BYTES, SERVER_BITS, TRANSFER_SECONDS, SafaFleet, SafaTask, fleet
 
 if TYPE_CHECKING:
     from atoll.data import Dataset, Islands
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["DIGITS", "FIFTH", "STUDIED", "devices", "islands", "members"]
 
-FIFTH = Task("kdd-fifth", 3, 37_296, 100, 50, KDD.limit, 5, 100, 1e-2, 0.7, KDD.slowest)
+FIFTH = SafaTask("kdd-fifth", 3, 37_296, 100, 50, KDD.limit, 5, 100, 1e-2, 0.7, KDD.slowest)
 """Every fifth row of task 3 over a fifth of its clients: as much work for each, half of the rounds."""
-DIGITS = Task("digits", 0, 1_797, 20, 20, KDD.limit, 5, 24, 5e-2, 0.7, KDD.slowest)
+DIGITS = SafaTask("digits", 0, 1_797, 20, 20, KDD.limit, 5, 24, 5e-2, 0.7, KDD.slowest)
 """Softmax on small digits, which need no download: for ``--quick``. Batches are such that clients work as long as those of task 3."""
 STUDIED = {task.name: task for task in (BOSTON, FIFTH, DIGITS)}
 
 
-def members(task: str, seed: int) -> Fleet:
+def members(task: str, seed: int) -> SafaFleet:
     """The clients of a seed: sizes and speeds."""
     return fleet(STUDIED[task], np.random.default_rng([seed, 0]))
 
@@ -68,15 +68,15 @@ def devices(task: str, crash: float = 0.3, seed: int = 0, model_over: int = 0) -
         seed: of sizes, speeds and crashes.
         model_over: messages of at most this many bytes hold no model.
     """
-    from atoll.devices import BatchRate, Generated, Given, Throughput
+    from atoll.devices import BatchRate, GeneratedTrace, GivenTraits, Throughput
     from atoll.devices import Fleet as Devices
 
     of, drawn = STUDIED[task], members(task, seed)
     rows = train_sizes(drawn.sizes, int(of.rows * of.train))
     return Devices(
-        BatchRate(Given((rows * of.epochs / of.batch_size / drawn.training).tolist()), batch=of.batch_size),
+        BatchRate(GivenTraits((rows * of.epochs / of.batch_size / drawn.training).tolist()), batch=of.batch_size),
         Throughput(MODEL_BYTES / TRANSFER_SECONDS),
-        Generated(crash, point="uniform", seed=seed),
+        GeneratedTrace(crash, point="uniform", seed=seed),
         egress=SERVER_BITS / 8,
         model_bytes=float(MODEL_BYTES),
         model_over=model_over,

@@ -7,7 +7,7 @@ from typing import Any
 
 from .reference import quota_of
 from .study_data import STUDIED
-from .tasks import LAG, Task
+from .tasks import LAG, SafaTask
 
 __all__ = ["COMPAT_TIME", "METHODS", "PUBLISHED", "SAME", "pace", "settings"]
 
@@ -48,7 +48,7 @@ _NOTE = 256
 """Bytes of a message without a model: a note to go on takes about 65, the smallest model of these tasks 384."""
 
 
-def pace(task: Task, method: str, fraction: float) -> Config:
+def pace(task: SafaTask, method: str, fraction: float) -> Config:
     """Who trains, and when a round ends.
 
     Args:

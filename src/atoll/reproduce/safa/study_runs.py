@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from atoll.devices.accounting import COMPAT, RoundLog
-from atoll.learn.history import History
-from atoll.learn.stop import StopRule
+from atoll.devices.accounting import COMPAT, RoundAccount
+from atoll.rounds.history import History
+from atoll.rounds.stop import StopRule
 
 from ..entry import Lab
 from .reference import quota_of
@@ -151,6 +151,6 @@ def trained(
     run = measured(made.rows, of.clients, made.seconds)
     if method not in SAME:
         return run
-    log = RoundLog.of_rows(made.rows, of.clients, quota_of(of.clients, fraction))
+    log = RoundAccount.of_rows(made.rows, of.clients, quota_of(of.clients, fraction))
     seconds = np.cumsum(COMPAT["SAFA"].lengths(log, COPY_SECONDS, of.limit))
     return Run(**{**vars(run), "seconds": seconds, "computing": 0.0})

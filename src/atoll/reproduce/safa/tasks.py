@@ -14,13 +14,13 @@ __all__ = [
     "FRACTIONS",
     "KDD",
     "LAG",
+    "MNIST",
     "MODEL_BYTES",
     "SERVER_BITS",
-    "MNIST",
     "TASKS",
     "TRANSFER_SECONDS",
-    "Fleet",
-    "Task",
+    "SafaFleet",
+    "SafaTask",
     "fleet",
 ]
 
@@ -41,7 +41,7 @@ LAG = 5
 
 
 @dataclass(frozen=True)
-class Task:
+class SafaTask:
     """A column block of Table 3.2.
 
     Attributes:
@@ -73,16 +73,16 @@ class Task:
     speeds: tuple[float, ...] = ()
 
 
-BOSTON = Task(
+BOSTON = SafaTask(
     "boston", 1, 506, 5, 100, 830.0, 3, 5, 1e-4, 0.7, 0.05, (2.0262, 0.0814, 0.2065, 0.3566, 2.5460)
 )  # fmt: skip
-MNIST = Task("mnist", 2, 70_000, 100, 50, 5600.0, 5, 40, 1e-3, 6 / 7, 0.016)
-KDD = Task("kdd", 3, 186_479, 500, 100, 1620.0, 5, 100, 1e-2, 0.7, 0.012)
+MNIST = SafaTask("mnist", 2, 70_000, 100, 50, 5600.0, 5, 40, 1e-3, 6 / 7, 0.016)
+KDD = SafaTask("kdd", 3, 186_479, 500, 100, 1620.0, 5, 100, 1e-2, 0.7, 0.012)
 TASKS = {task.name: task for task in (BOSTON, MNIST, KDD)}
 
 
 @dataclass(frozen=True)
-class Fleet:
+class SafaFleet:
     """A task's clients.
 
     Attributes:
@@ -106,7 +106,7 @@ class Fleet:
         return TRANSFER_SECONDS + self.training
 
 
-def fleet(task: Task, rng: np.random.Generator, speeds: Floats | None = None) -> Fleet:
+def fleet(task: SafaTask, rng: np.random.Generator, speeds: Floats | None = None) -> SafaFleet:
     """Draw sizes from ``N(mu, (0.3 mu)^2)`` and speeds from ``Exp(1)``, again until none is too small (the author's program).
 
     Args:
@@ -118,10 +118,10 @@ def fleet(task: Task, rng: np.random.Generator, speeds: Floats | None = None) ->
     given = np.asarray(task.speeds if speeds is None else speeds, dtype=np.float64)
     while not len(given) or given.min() < task.slowest:
         given = rng.exponential(1.0, task.clients)
-    return Fleet(sizes, given, sizes * task.epochs / (task.batch_size * given))
+    return SafaFleet(sizes, given, sizes * task.epochs / (task.batch_size * given))
 
 
-def _sizes(task: Task, rng: np.random.Generator) -> NDArray[np.int64]:
+def _sizes(task: SafaTask, rng: np.random.Generator) -> NDArray[np.int64]:
     mean = task.rows / task.clients
     while True:
         drawn = rng.normal(mean, 0.3 * mean, task.clients)

@@ -91,9 +91,9 @@ def timeline(pace: str, rounds: int = 60, seed: int = 5) -> Timeline:
     from atoll.learn.selection import CFCFM
 
     speeds = [1.0, 0.8, 0.55, 0.4, 0.2, 0.1]
-    trace = devices.Generated(0.2, point="uniform", seed=seed)
+    trace = devices.GeneratedTrace(0.2, point="uniform", seed=seed)
     fleet = devices.Fleet(
-        devices.BatchRate(devices.Given(speeds), batch=24), devices.Throughput(500_000.0), trace,
+        devices.BatchRate(devices.GivenTraits(speeds), batch=24), devices.Throughput(500_000.0), trace,
         model_bytes=10e6, model_over=256, seed=seed,  # a note to go on is no model
     )  # fmt: skip
     witness = _Witness(fleet)

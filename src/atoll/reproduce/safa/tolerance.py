@@ -8,12 +8,12 @@ import numpy as np
 
 from ..entry import Claim, Lab
 from .cells import score, settings
-from .grid import Cost
+from .grid import GridCost
 from .judge import agrees
 from .paper import STATEMENTS, STUDY
 from .tasks import BOSTON
 
-__all__ = ["CELLS", "LAGS", "Losses", "SEEDS", "judge_losses", "loss_claims"]
+__all__ = ["CELLS", "LAGS", "SEEDS", "Losses", "judge_losses", "loss_claims"]
 
 CELLS = ((0.1, 0.3), (0.1, 0.7))
 """``(C, cr)``: where the author's sheet has the least and the largest effect."""
@@ -48,7 +48,7 @@ def _row(found: Losses, c: float, cr: float) -> Claim:
     if not found:
         return Claim(name, told, None, None, note)
     runs = [found[c, cr, lag] for lag in LAGS]
-    costs = [Cost(float(np.mean(each)), float(np.std(each, ddof=1))) for each in runs]
+    costs = [GridCost(float(np.mean(each)), float(np.std(each, ddof=1))) for each in runs]
     met = [agrees(p, cost, 4, len(each)) for p, cost, each in zip(printed, costs, runs, strict=True)]
     ours = " ".join(f"{cost.mean:.4f}±{cost.spread:.4f}" for cost in costs)
     note += f"; {sum(met)} of {len(met)} within 3 standard deviations of a run, {len(runs[0])} seeds"

@@ -1,6 +1,6 @@
 """The survey's methods on quadratics whose optimum is known: one module of ``ROWS`` a family."""
 
-from .row import Row
+from .row import SurveyRow
 from .table import rows
 
-__all__ = ["Row", "rows"]
+__all__ = ["SurveyRow", "rows"]

@@ -10,7 +10,7 @@ import numpy as np
 from atoll.learn.algorithms import CEADMM, AndersonADMM, FastADMM, FedADMM, LFedADMM
 from atoll.learn.matrix import MatrixRegression, low_rank_optimum, low_rank_value, matrix_observations
 
-from .row import Row
+from .row import SurveyRow
 
 __all__ = ["ROWS", "wide_quadratics"]
 
@@ -60,11 +60,11 @@ _WIDE: dict[str, Any] = {
 _EXACT: dict[str, Any] = {"newton": 1, "iterations": 16}
 
 ROWS = (
-    Row(name="L-FedADMM rho=0.1 T=1 as printed", reference=3e-3, factor=2.0, quick=False, **_low_rank(0.1, 1, "step")),
-    Row(name="L-FedADMM rho=0.1 T=5 as printed", diverges=True, **_low_rank(0.1, 5, "step")),
-    Row(name="L-FedADMM rho=0.1 T=5", reference=1e-10, factor=2.0, **_low_rank(0.1, 5)),
-    Row(name="FedADMM T=5", algorithm=FedADMM(lr=0.05, steps=5), below=1e-13, rounds=250, origin="theory: the fixed point is the optimum"),
-    Row(
+    SurveyRow(name="L-FedADMM rho=0.1 T=1 as printed", reference=3e-3, factor=2.0, quick=False, **_low_rank(0.1, 1, "step")),
+    SurveyRow(name="L-FedADMM rho=0.1 T=5 as printed", diverges=True, **_low_rank(0.1, 5, "step")),
+    SurveyRow(name="L-FedADMM rho=0.1 T=5", reference=1e-10, factor=2.0, **_low_rank(0.1, 5)),
+    SurveyRow(name="FedADMM T=5", algorithm=FedADMM(lr=0.05, steps=5), below=1e-13, rounds=250, origin="theory: the fixed point is the optimum"),
+    SurveyRow(
         name="FedADMM T=5, 3 of 10",
         algorithm=FedADMM(lr=0.05, steps=5),
         cohort=3,
@@ -72,7 +72,7 @@ ROWS = (
         origin="theory: the fixed point is the optimum",
         quick=False,
     ),
-    Row(
+    SurveyRow(
         name="CEADMM inexact T=1",
         algorithm=CEADMM(bound=10.0),
         below=1e-13,
@@ -80,7 +80,7 @@ ROWS = (
         origin="theory: the fixed point is the optimum",
         quick=False,
     ),
-    Row(
+    SurveyRow(
         name="CEADMM exact T=1, 3 of 10",
         algorithm=CEADMM(solver="exact", newton=1, iterations=25),
         cohort=3,
@@ -88,7 +88,7 @@ ROWS = (
         origin="theory: the fixed point is the optimum",
         quick=False,
     ),
-    Row(
+    SurveyRow(
         name="consensus ADMM rho=0.1",
         algorithm=FastADMM(rho=0.1, accelerate=False, **_EXACT),
         reference=4e-4,
@@ -96,13 +96,13 @@ ROWS = (
         quick=False,
         **_WIDE,
     ),
-    Row(name="fast ADMM rho=0.1", algorithm=FastADMM(rho=0.1, **_EXACT), below=2e-13, quick=False, **{**_WIDE, "rounds": 200}),
-    Row(
+    SurveyRow(name="fast ADMM rho=0.1", algorithm=FastADMM(rho=0.1, **_EXACT), below=2e-13, quick=False, **{**_WIDE, "rounds": 200}),
+    SurveyRow(
         name="fast ADMM rho=1, no restart",
         algorithm=FastADMM(restart=False, **_EXACT),
         diverges=True,
         quick=False,
         **{**_WIDE, "rounds": 200},
     ),
-    Row(name="Anderson ADMM rho=0.1", algorithm=AndersonADMM(rho=0.1, **_EXACT), below=2e-13, quick=False, **{**_WIDE, "rounds": 180}),
+    SurveyRow(name="Anderson ADMM rho=0.1", algorithm=AndersonADMM(rho=0.1, **_EXACT), below=2e-13, quick=False, **{**_WIDE, "rounds": 180}),
 )  # fmt: skip

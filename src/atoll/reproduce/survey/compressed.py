@@ -20,7 +20,7 @@ from atoll.learn.algorithms import (
 )
 from atoll.stages import QSGD, STC, RandomK, TopK
 
-from .row import Row
+from .row import SurveyRow
 
 __all__ = ["ROWS"]
 
@@ -36,8 +36,8 @@ _OURS = "a bound of ours, set after the method was seen to run"
 _AS_FEDAVG = "FedAvg T=5 leaves 7.67e-2; the error of 8 bits vanishes beside it"
 
 
-def _row(name: str, algorithm: Any, **more: Any) -> Row:
-    return Row(name=name, algorithm=algorithm, **more)
+def _row(name: str, algorithm: Any, **more: Any) -> SurveyRow:
+    return SurveyRow(name=name, algorithm=algorithm, **more)
 
 
 ROWS = (

@@ -16,7 +16,7 @@ from atoll.learn.algorithms import (
     Scaffold,
 )
 
-from .row import Row
+from .row import SurveyRow
 
 __all__ = ["ROWS"]
 
@@ -35,42 +35,44 @@ def _sampled(one: float) -> dict[str, Any]:
 
 
 ROWS = (
-    Row(name="SCAFFOLD T=1", algorithm=Scaffold(lr=0.01, steps=1, batch_size=None), reference=2.69e-4, quick=False),
-    Row(name="SCAFFOLD T=5", algorithm=Scaffold(**_T5), below=2e-14, rounds=310, quick=False),
-    Row(name="SCAFFOLD T=20", algorithm=Scaffold(**_T20), below=2e-14, rounds=130, quick=False),
-    Row(name="SCAFFOLD T=5, 3 of 10", algorithm=Scaffold(**_T5), cohort=3, below=2e-14, quick=False),
-    Row(name="SCAFFOLD option 1 T=5", algorithm=Scaffold(option=1, **_T5), below=2e-14, rounds=310, quick=False),
-    Row(name="VRL-SGD T=5", algorithm=VRLSGD(**_T5), below=2e-14, rounds=310),
-    Row(name="MimeSVRG T=5", algorithm=MimeSVRG(**_T5), below=2e-14, rounds=310),
-    Row(name="MimeSVRG T=5, 3 of 10", algorithm=MimeSVRG(**_T5), reference=4.02, quick=False, **_sampled(2.93)),
-    Row(name="Mime SGDm T=5", algorithm=Mime(**_T5), below=2e-14, quick=False),
-    Row(name="Mime SGDm T=5, 3 of 10", algorithm=Mime(**_T5), reference=3.95, quick=False, **_sampled(3.37)),
-    Row(
+    SurveyRow(
+        name="SCAFFOLD T=1", algorithm=Scaffold(lr=0.01, steps=1, batch_size=None), reference=2.69e-4, quick=False
+    ),
+    SurveyRow(name="SCAFFOLD T=5", algorithm=Scaffold(**_T5), below=2e-14, rounds=310, quick=False),
+    SurveyRow(name="SCAFFOLD T=20", algorithm=Scaffold(**_T20), below=2e-14, rounds=130, quick=False),
+    SurveyRow(name="SCAFFOLD T=5, 3 of 10", algorithm=Scaffold(**_T5), cohort=3, below=2e-14, quick=False),
+    SurveyRow(name="SCAFFOLD option 1 T=5", algorithm=Scaffold(option=1, **_T5), below=2e-14, rounds=310, quick=False),
+    SurveyRow(name="VRL-SGD T=5", algorithm=VRLSGD(**_T5), below=2e-14, rounds=310),
+    SurveyRow(name="MimeSVRG T=5", algorithm=MimeSVRG(**_T5), below=2e-14, rounds=310),
+    SurveyRow(name="MimeSVRG T=5, 3 of 10", algorithm=MimeSVRG(**_T5), reference=4.02, quick=False, **_sampled(2.93)),
+    SurveyRow(name="Mime SGDm T=5", algorithm=Mime(**_T5), below=2e-14, quick=False),
+    SurveyRow(name="Mime SGDm T=5, 3 of 10", algorithm=Mime(**_T5), reference=3.95, quick=False, **_sampled(3.37)),
+    SurveyRow(
         name="Mime Adam T=5, v from 0",
         algorithm=Mime(optimiser="adam", warm=False, eps=1e-3, **_T5),
         diverges=True,
         rounds=50,
         descends=False,
     ),
-    Row(
+    SurveyRow(
         name="Mime Adam T=5",
         algorithm=Mime(optimiser="adam", **_T5),
         below=2e-14,
         origin="theory: the fixed point is the optimum",
         quick=False,
     ),
-    Row(name="MimeLite SGDm T=5", algorithm=MimeLite(**_T5), reference=7.8e-6),
-    Row(name="compact estimate T=5", algorithm=CompactEstimate(**_T5), below=2e-14, rounds=310, quick=False),
-    Row(name="compact estimate T=20", algorithm=CompactEstimate(**_T20), below=2e-14, rounds=130, quick=False),
-    Row(name="compact estimate T=5, 3 of 10", algorithm=CompactEstimate(**_T5), cohort=3, below=2e-14),
-    Row(
+    SurveyRow(name="MimeLite SGDm T=5", algorithm=MimeLite(**_T5), reference=7.8e-6),
+    SurveyRow(name="compact estimate T=5", algorithm=CompactEstimate(**_T5), below=2e-14, rounds=310, quick=False),
+    SurveyRow(name="compact estimate T=20", algorithm=CompactEstimate(**_T20), below=2e-14, rounds=130, quick=False),
+    SurveyRow(name="compact estimate T=5, 3 of 10", algorithm=CompactEstimate(**_T5), cohort=3, below=2e-14),
+    SurveyRow(
         name="FedDyn alpha=10 T=5",
         algorithm=FedDyn(alpha=10.0, **_T5),
         below=2e-14,
         rounds=300,
         origin="theory: the fixed point is the optimum",
     ),
-    Row(
+    SurveyRow(
         name="FedDyn alpha=10 T=5, 3 of 10",
         algorithm=FedDyn(alpha=10.0, **_T5),
         cohort=3,
@@ -79,8 +81,10 @@ ROWS = (
         origin="theory: the fixed point is the optimum",
         quick=False,
     ),
-    Row(name="FedNova T=5", algorithm=FedNova(**_T5), reference=7.67e-2, origin="equal steps: FedAvg's", quick=False),
-    Row(
+    SurveyRow(
+        name="FedNova T=5", algorithm=FedNova(**_T5), reference=7.67e-2, origin="equal steps: FedAvg's", quick=False
+    ),
+    SurveyRow(
         name="local SVRG T=5",
         algorithm=LocalSVRG(**_T5),
         reference=7.67e-2,

@@ -18,7 +18,7 @@ from atoll.learn.algorithms import (
 )
 
 from .lasso import LASSO_L1, LASSO_LR, lasso, non_zeros
-from .row import Row
+from .row import SurveyRow
 
 __all__ = ["ROWS"]
 
@@ -29,10 +29,10 @@ _DRAWS = (
 )
 
 ROWS = (
-    Row(name="FedAvg T=1", algorithm=FedAvg(steps=1, **_FULL), reference=2.69e-4),
-    Row(name="FedAvg T=5", algorithm=FedAvg(steps=5, **_FULL), reference=7.67e-2),
-    Row(name="FedAvg T=20", algorithm=FedAvg(steps=20, **_FULL), reference=1.19, quick=False),
-    Row(
+    SurveyRow(name="FedAvg T=1", algorithm=FedAvg(steps=1, **_FULL), reference=2.69e-4),
+    SurveyRow(name="FedAvg T=5", algorithm=FedAvg(steps=5, **_FULL), reference=7.67e-2),
+    SurveyRow(name="FedAvg T=20", algorithm=FedAvg(steps=20, **_FULL), reference=1.19, quick=False),
+    SurveyRow(
         name="FedAvg T=5, 3 of 10",
         algorithm=FedAvg(steps=5, **_FULL),
         reference=2.31,
@@ -42,20 +42,20 @@ ROWS = (
         quick=False,
         origin="one draw of cohorts in an independent NumPy loop; seeds 0 to 7 of ours leave 2.5 to 8.7",
     ),
-    Row(name="FedProx mu=1 T=5", algorithm=FedProx(steps=5, mu=1.0, **_FULL), reference=7.66e-2),
-    Row(name="MFL gamma=0.5 T=5", algorithm=MFL(steps=5, gamma=0.5, **_FULL), reference=1.51e-1),
-    Row(name="local momentum reset T=5", algorithm=LocalMomentum(steps=5, gamma=0.5, **_FULL), reference=1.09e-1),
-    Row(name="FedAdam T=5", algorithm=FedAdam(steps=5, **_FULL), reference=7.67e-2),
-    Row(name="FedYogi T=5", algorithm=FedYogi(steps=5, **_FULL), reference=7.67e-2, quick=False),
-    Row(name="FedAdagrad T=5", algorithm=FedAdagrad(steps=5, beta1=0.9, **_FULL), reference=2.51e-1),
-    Row(
+    SurveyRow(name="FedProx mu=1 T=5", algorithm=FedProx(steps=5, mu=1.0, **_FULL), reference=7.66e-2),
+    SurveyRow(name="MFL gamma=0.5 T=5", algorithm=MFL(steps=5, gamma=0.5, **_FULL), reference=1.51e-1),
+    SurveyRow(name="local momentum reset T=5", algorithm=LocalMomentum(steps=5, gamma=0.5, **_FULL), reference=1.09e-1),
+    SurveyRow(name="FedAdam T=5", algorithm=FedAdam(steps=5, **_FULL), reference=7.67e-2),
+    SurveyRow(name="FedYogi T=5", algorithm=FedYogi(steps=5, **_FULL), reference=7.67e-2, quick=False),
+    SurveyRow(name="FedAdagrad T=5", algorithm=FedAdagrad(steps=5, beta1=0.9, **_FULL), reference=2.51e-1),
+    SurveyRow(
         name="local Adam lr=0.02 T=5",
         algorithm=LocalAdam(steps=5, lr=0.02, batch_size=None, beta2=0.99, eps=1e-3),
         reference=13.9,
         quick=False,
         origin="an independent NumPy loop, which names no betas: those of the server's Adam are taken (0.9, 0.99, eps 1e-3)",
     ),
-    Row(
+    SurveyRow(
         name="FedMirror LASSO T=5: non-zeros",
         algorithm=FedMirror(steps=5, **_SPARSE),
         reference=77,
@@ -66,7 +66,7 @@ ROWS = (
         measure=non_zeros,
         origin=_DRAWS,
     ),
-    Row(
+    SurveyRow(
         name="FedDualAvg LASSO T=5: non-zeros",
         algorithm=FedDualAvg(steps=5, **_SPARSE),
         reference=8,

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
-from atoll.core.tree import Tree
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.quadratic import QuadraticLearner
 

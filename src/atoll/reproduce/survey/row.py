@@ -13,11 +13,11 @@ from atoll.learn.quadratic import Quadratic, minimiser, quadratics
 if TYPE_CHECKING:
     from atoll.learn.algorithm import Algorithm
 
-__all__ = ["Row", "gap_to_optimum"]
+__all__ = ["SurveyRow", "gap_to_optimum"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class SurveyRow:
     """A method on a problem with a known optimum, beside a reference value.
 
     The problem, unless ``problem`` says otherwise, is ``atoll.learn.quadratic.quadratics()``: ten clients, 20 dimensions, full local

@@ -12,7 +12,7 @@ from typing import Any
 from atoll.learn.algorithms import DANE, DINGO, FLECS, FLECSPP, GIANT, FedNL, FedSSO
 
 from .logistic import L2, Logistic, logistic_clients, logistic_gap
-from .row import Row
+from .row import SurveyRow
 
 __all__ = ["ROWS"]
 
@@ -25,12 +25,12 @@ _SSO: dict[str, Any] = {"lr": 0.5, "steps": 1, "batch_size": None}
 _THEORY = "theory: the fixed point is the optimum"
 
 
-def _row(name: str, algorithm: Any, rounds: int, other: str = "", **more: Any) -> Row:
+def _row(name: str, algorithm: Any, rounds: int, other: str = "", **more: Any) -> SurveyRow:
     origin = "an independent NumPy loop with exact solves" + (
         f"; on another draw of such data {other}" if other else ""
     )
     settings = {"origin": origin, **more}
-    return Row(
+    return SurveyRow(
         name=f"logistic: {name}, {rounds} rounds",
         algorithm=algorithm,
         rounds=rounds,
@@ -59,8 +59,8 @@ ROWS = (
     _row("FedNL rank 1, option 2", FedNL(option=2), 10, "6e-4", reference=3.446e-6, quick=False),
     _row("FedNL rank 1, option 2", FedNL(option=2), 20, "9e-10", below=1e-15, quick=False),
     _row("FedNL top 8", FedNL(compressor="top", count=8, **_RANK), 15, below=1e-15, origin=_THEORY),
-    Row(name="FedNL rank 1, 5 of 10", algorithm=FedNL(**_SOME), rounds=25, cohort=5, below=1e-20, origin=_THEORY),
-    Row(
+    SurveyRow(name="FedNL rank 1, 5 of 10", algorithm=FedNL(**_SOME), rounds=25, cohort=5, below=1e-20, origin=_THEORY),
+    SurveyRow(
         name="FedNL rank 1 from zero, option 2, 3 of 10",
         algorithm=FedNL(begin="zero", option=2),
         rounds=100,
@@ -70,7 +70,7 @@ ROWS = (
     ),
     _row("FLECS-CGD, no quantisation", FLECS(mu=L2, levels=0, curvature=2.0), 15, below=1e-12, origin=_THEORY),
     _row("FLECS-CGD, 127 levels", FLECS(mu=L2, curvature=2.0), 15, below=1e-12, origin=_THEORY, quick=False),
-    Row(
+    SurveyRow(
         name="FLECS-CGD, estimates of each client, 5 of 10",
         algorithm=FLECSPP(curvature=10.0, **_SOME),
         rounds=60,

@@ -6,14 +6,14 @@ import importlib
 import pkgutil
 
 from .rate import Rate
-from .row import Row
+from .row import SurveyRow
 
 __all__ = ["families", "rates", "rows", "unclaimed"]
 
 _OTHERS = {"row", "table"}
 
 
-def families() -> dict[str, tuple[Row, ...]]:
+def families() -> dict[str, tuple[SurveyRow, ...]]:
     """The rows of each module of this package that defines ``ROWS``, by the module's name."""
     package = importlib.import_module("atoll.reproduce.survey")
     names = sorted(m.name for m in pkgutil.iter_modules(package.__path__) if m.name not in _OTHERS)
@@ -21,7 +21,7 @@ def families() -> dict[str, tuple[Row, ...]]:
     return {name: tuple(module.ROWS) for name, module in modules.items() if hasattr(module, "ROWS")}
 
 
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[SurveyRow, ...]:
     """All rows."""
     return tuple(row for some in families().values() for row in some)
 

@@ -7,7 +7,7 @@ from typing import Any
 from atoll.learn.algorithms import FedAvg, Scaffold, Walkman
 from atoll.learn.topology import ClusteredGossip, Complete, Gossip, Hierarchical, RandomWalk, Ring
 
-from .row import Row
+from .row import SurveyRow
 
 __all__ = ["ROWS"]
 
@@ -22,7 +22,7 @@ def _on(topology: Any) -> dict[str, Any]:
 
 
 ROWS = (
-    Row(
+    SurveyRow(
         name="gossip on the complete graph, FedAvg T=5",
         algorithm=FedAvg(**_T5),
         more=_on(Gossip(graph=Complete())),
@@ -31,14 +31,14 @@ ROWS = (
         quick=False,
         origin="equals FedAvg with a server, T=5",
     ),
-    Row(
+    SurveyRow(
         name="gossip on a ring, FedAvg T=1",
         algorithm=FedAvg(**_T1),
         more=_on(Gossip(graph=Ring())),
         reference=2.32e-01,
         rounds=200,
     ),
-    Row(
+    SurveyRow(
         name="gossip on a ring, FedAvg T=5",
         algorithm=FedAvg(**_T5),
         more=_on(Gossip(graph=Ring())),
@@ -46,7 +46,7 @@ ROWS = (
         rounds=200,
         quick=False,
     ),
-    Row(
+    SurveyRow(
         name="gossip on a ring, SCAFFOLD T=5 (gradient tracking)",
         algorithm=Scaffold(**_T5),
         more=_on(Gossip(graph=Ring())),
@@ -54,7 +54,7 @@ ROWS = (
         rounds=200,
         origin="gradient tracking has the optimum as its fixed point",
     ),
-    Row(
+    SurveyRow(
         name="client-edge-cloud, kappa_2=1, FedAvg T=5",
         algorithm=FedAvg(**_T5),
         more=_on(Hierarchical(groups=2)),
@@ -63,14 +63,14 @@ ROWS = (
         quick=False,
         origin="equals FedAvg with one server, T=5",
     ),
-    Row(
+    SurveyRow(
         name="client-edge-cloud, 5 edges, kappa_2=4, FedAvg T=5",
         algorithm=FedAvg(**_T5),
         more=_on(Hierarchical(groups=5, every=4)),
         rounds=100,
         reference=5.51e-01,
     ),
-    Row(
+    SurveyRow(
         name="5 edges gossip on a ring, FedAvg T=5",
         algorithm=FedAvg(**_T5),
         more=_on(ClusteredGossip(groups=5, graph=Ring())),
@@ -78,7 +78,7 @@ ROWS = (
         rounds=200,
         quick=False,
     ),
-    Row(
+    SurveyRow(
         name="random walk, Walkman rho=3 T=5",
         algorithm=Walkman(rho=3.0, lr=0.02, steps=5, batch_size=None),
         more=_on(RandomWalk(hops=10)),

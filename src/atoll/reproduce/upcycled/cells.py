@@ -9,9 +9,9 @@ import numpy as np
 
 from ..entry import Lab, NotKept
 from .columns import COLUMNS
-from .methods import Method, algorithm, tries
+from .methods import UpcycledMethod, algorithm, tries
 
-__all__ = ["Cell", "Protocol", "cell", "settings", "tuned"]
+__all__ = ["UpcycledCell", "UpcycledProtocol", "cell", "settings", "tuned"]
 
 _ROOM = "atoll.reproduce.upcycled"
 _MANY = {"qmnist": 10}
@@ -22,7 +22,7 @@ _TUNING_SEEDS = 100
 
 
 @dataclass(frozen=True)
-class Protocol:
+class UpcycledProtocol:
     """How much is run.
 
     Attributes:
@@ -49,7 +49,7 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class Cell:
+class UpcycledCell:
     """A method on a population.
 
     Attributes:
@@ -58,7 +58,7 @@ class Cell:
         seconds: of all its runs.
     """
 
-    method: Method
+    method: UpcycledMethod
     values: np.ndarray
     seconds: float
 
@@ -73,7 +73,9 @@ def _places(kind: str) -> tuple[str, str, str, int]:
     return f"{_ROOM}.data:islands", f"{_ROOM}.model:logistic", f"syn-{kind}", 9
 
 
-def settings(method: Method, kind: str, protocol: Protocol, *, tuning: bool, seed: int) -> dict[str, Any]:
+def settings(
+    method: UpcycledMethod, kind: str, protocol: UpcycledProtocol, *, tuning: bool, seed: int
+) -> dict[str, Any]:
     """A run's configuration."""
     late = protocol.tuning_late if tuning else protocol.late
     rounds = protocol.tuning_rounds if tuning and protocol.tuning_rounds else protocol.rounds
@@ -104,7 +106,9 @@ def _speed(kind: str, rounds: int) -> dict[str, str]:
     return {"engine": "batched", "compile": "always" if rounds >= _MANY.get(kind, _MANY_OF_SMALL) else "auto"}
 
 
-def _accuracy(lab: Lab, method: Method, kind: str, protocol: Protocol, **which: Any) -> tuple[float, float]:
+def _accuracy(
+    lab: Lab, method: UpcycledMethod, kind: str, protocol: UpcycledProtocol, **which: Any
+) -> tuple[float, float]:
     """Accuracy of the last round, and seconds; 0 where the model left the finite numbers."""
     from atoll.core.errors import AtollError
 
@@ -117,7 +121,7 @@ def _accuracy(lab: Lab, method: Method, kind: str, protocol: Protocol, **which: 
     return run.last("personal/accuracy" if method.base == "pFedMe" else "test/accuracy"), run.seconds
 
 
-def tuned(lab: Lab, base: str, way: str, kind: str, protocol: Protocol) -> Method:
+def tuned(lab: Lab, base: str, way: str, kind: str, protocol: UpcycledProtocol) -> UpcycledMethod:
     """The rule of selection, the same for every method: the best mean accuracy on the validation rows at the table's own ``T``; of equals the smaller rate."""
     seeds = range(_TUNING_SEEDS, _TUNING_SEEDS + protocol.tuning_seeds)
     found = [
@@ -127,7 +131,7 @@ def tuned(lab: Lab, base: str, way: str, kind: str, protocol: Protocol) -> Metho
     return max(found, key=lambda pair: pair[1])[0]
 
 
-def cell(lab: Lab, method: Method, kind: str, protocol: Protocol) -> Cell:
+def cell(lab: Lab, method: UpcycledMethod, kind: str, protocol: UpcycledProtocol) -> UpcycledCell:
     """A method's runs on the test rows: all seeds, or, where nothing may be trained, the first that were kept.
 
     Raises:
@@ -141,4 +145,4 @@ def cell(lab: Lab, method: Method, kind: str, protocol: Protocol) -> Cell:
             if not runs:
                 raise
             break
-    return Cell(method, np.array([value for value, _ in runs]), sum(seconds for _, seconds in runs))
+    return UpcycledCell(method, np.array([value for value, _ in runs]), sum(seconds for _, seconds in runs))

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from ..entry import Claim, Lab, NotKept
-from .cells import Cell, Protocol, cell, settings
+from .cells import UpcycledCell, UpcycledProtocol, cell, settings
 from .methods import COEFFICIENTS
-from .pairs import Key, Pair, at_base_rate, decided, over_populations
+from .pairs import Key, PairedCells, at_base_rate, decided, over_populations
 
 __all__ = ["contacts", "folds", "larger", "scaffold"]
 
@@ -18,7 +18,7 @@ _FOLDS = ("FedAvg", "FedAvgM", "FedProx", "pFedMe", "FedYogi")
 """Bases whose server adds a multiple of a direction that the model itself does not enter: a pair of rounds is one with rate ``1 + u``."""
 
 
-def _server(lab: Lab, protocol: Protocol, kind: str, pair: Pair) -> Cell | None:
+def _server(lab: Lab, protocol: UpcycledProtocol, kind: str, pair: PairedCells) -> UpcycledCell | None:
     """``T`` rounds of the base with server learning rate ``1 + u``, at the settings of its Upcycled version."""
     try:
         return cell(lab, replace(pair.upcycled.method, way="server"), kind, protocol)
@@ -26,7 +26,7 @@ def _server(lab: Lab, protocol: Protocol, kind: str, pair: Pair) -> Cell | None:
         return None
 
 
-def folds(lab: Lab, protocol: Protocol, pairs: Mapping[Key, Pair]) -> Claim:
+def folds(lab: Lab, protocol: UpcycledProtocol, pairs: Mapping[Key, PairedCells]) -> Claim:
     """The identity with the server learning rate, on the first seed."""
     one = replace(protocol, seeds=1)
     found = {
@@ -45,7 +45,7 @@ def folds(lab: Lab, protocol: Protocol, pairs: Mapping[Key, Pair]) -> Claim:
     )
 
 
-def scaffold(lab: Lab, protocol: Protocol, pairs: Mapping[str, Pair]) -> Claim:
+def scaffold(lab: Lab, protocol: UpcycledProtocol, pairs: Mapping[str, PairedCells]) -> Claim:
     """Scaffold moves its control variate along, which a server learning rate does not.
 
     Judged as a cell is: a seed's value is its mean over the populations, of which each counts alike.
@@ -56,7 +56,9 @@ def scaffold(lab: Lab, protocol: Protocol, pairs: Mapping[str, Pair]) -> Claim:
         pairs: Scaffold's, by population.
     """
     servers = {kind: _server(lab, protocol, kind, pair) for kind, pair in pairs.items()}
-    found = {kind: Pair.of(server, pairs[kind].upcycled) for kind, server in servers.items() if server is not None}
+    found = {
+        kind: PairedCells.of(server, pairs[kind].upcycled) for kind, server in servers.items() if server is not None
+    }
     claim = "Upcycled-Scaffold, which moves the control variate along, is better than Scaffold with server learning rate 1 + u"
     if not found:
         return Claim(claim, None, None, None)
@@ -71,7 +73,7 @@ def scaffold(lab: Lab, protocol: Protocol, pairs: Mapping[str, Pair]) -> Claim:
     )
 
 
-def contacts(lab: Lab, protocol: Protocol, pairs: Mapping[Key, Pair]) -> Claim:
+def contacts(lab: Lab, protocol: UpcycledProtocol, pairs: Mapping[Key, PairedCells]) -> Claim:
     """Contacts and bytes at equal iterations, in the first cell and seed."""
     (_, kind), pair = next(iter(pairs.items()))
     sums = []
@@ -88,7 +90,7 @@ def contacts(lab: Lab, protocol: Protocol, pairs: Mapping[Key, Pair]) -> Claim:
     )
 
 
-def larger(lab: Lab, protocol: Protocol, kind: str, where: str, pair: Pair) -> Claim:
+def larger(lab: Lab, protocol: UpcycledProtocol, kind: str, where: str, pair: PairedCells) -> Claim:
     """A base with every coefficient, at its own learning rate; ``where`` is the population in words."""
     tried = {u: at_base_rate(lab, protocol, kind, pair, u) for u in COEFFICIENTS}
     found = {u: made for u, made in tried.items() if made is not None}

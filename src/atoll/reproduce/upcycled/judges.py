@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from ..entry import Claim
-from .pairs import SEEDS, Key, Pair, decided
+from .pairs import SEEDS, Key, PairedCells, decided
 
 __all__ = ["Gains", "Paper", "gains_of", "judge_bases", "judge_gains", "judge_level"]
 
@@ -19,7 +19,7 @@ _NEAR = 2.0
 """Points within which an accuracy counts as the paper's; set after seeing them."""
 
 
-def gains_of(pairs: Mapping[Key, Pair]) -> Gains:
+def gains_of(pairs: Mapping[Key, PairedCells]) -> Gains:
     """What each cell gains."""
     return {key: (pair.gains, pair.error) for key, pair in pairs.items()}
 
@@ -89,7 +89,7 @@ def judge_bases(gains: Gains, absent: int = 0) -> Claim:
     )
 
 
-def judge_level(pairs: Mapping[Key, Pair], paper: Paper) -> Claim:
+def judge_level(pairs: Mapping[Key, PairedCells], paper: Paper) -> Claim:
     """Whether the bases alone are as accurate as the paper's."""
     off = {key: 100 * float(pair.base.values.mean()) - paper[key][0] for key, pair in pairs.items() if key in paper}
     near = sum(abs(distance) <= _NEAR for distance in off.values())

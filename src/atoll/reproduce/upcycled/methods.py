@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BASES", "COEFFICIENT", "COEFFICIENTS", "Method", "algorithm", "tries"]
+__all__ = ["BASES", "COEFFICIENT", "COEFFICIENTS", "UpcycledMethod", "algorithm", "tries"]
 
 Config = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Method:
+class UpcycledMethod:
     """A method with its settings.
 
     Attributes:
@@ -86,7 +86,7 @@ COEFFICIENTS = (0.3, 0.9)
 """``u`` where Upcycled runs at the learning rate of its base."""
 
 
-def algorithm(method: Method, late: float, epochs: int = 10) -> Config:
+def algorithm(method: UpcycledMethod, late: float, epochs: int = 10) -> Config:
     """The algorithm of a method with a share of stragglers."""
     local: Config = {"lr": method.lr, "epochs": epochs, "batch_size": 32}
     if late:
@@ -95,7 +95,7 @@ def algorithm(method: Method, late: float, epochs: int = 10) -> Config:
     return {"name": "Upcycled", "base": made, "coefficient": method.u} if method.way == "upcycled" else made
 
 
-def tries(base: str, way: str, kind: str = "") -> list[Method]:
+def tries(base: str, way: str, kind: str = "") -> list[UpcycledMethod]:
     """The grid: the same learning rates, as many, for a base and its Upcycled version.
 
     Args:
@@ -104,4 +104,4 @@ def tries(base: str, way: str, kind: str = "") -> list[Method]:
         kind: the population. Real data have three large rates, for their trainings are few and short.
     """
     rates = _SMALL_RATES if base == "pFedMe" else _RATES
-    return [Method(base, way, lr, 0.0 if way == "base" else COEFFICIENT) for lr in rates.get(kind, rates[""])]
+    return [UpcycledMethod(base, way, lr, 0.0 if way == "base" else COEFFICIENT) for lr in rates.get(kind, rates[""])]

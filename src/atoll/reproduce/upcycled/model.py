@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from atoll.core.island import Island
+    from atoll.core.requests.island import Island
     from atoll.data import Islands
     from atoll.learn.learner import LearnerSettings
 
@@ -31,8 +31,8 @@ class Tested:
         """Ready for a data set."""
         from dataclasses import replace
 
-        from atoll.core.task import Task
-        from atoll.learn.personal import measured
+        from atoll.core.requests.task import Task
+        from atoll.learn.server.personal import measured
         from atoll.torch.learner import adapt
 
         made = adapt(self.make(), replace(settings, factory=self.make), data)

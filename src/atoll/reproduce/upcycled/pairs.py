@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..entry import Lab, NotKept
-from .cells import Cell, Protocol, cell, tuned
-from .methods import COEFFICIENT, Method
+from .cells import UpcycledCell, UpcycledProtocol, cell, tuned
+from .methods import COEFFICIENT, UpcycledMethod
 
-__all__ = ["SEEDS", "Key", "Pair", "Pairs", "at_base_rate", "decided", "over_populations", "pairs_of"]
+__all__ = ["SEEDS", "Key", "PairedCells", "Pairs", "at_base_rate", "decided", "over_populations", "pairs_of"]
 
 SEEDS = 4
 """Seeds from which a standard error says something."""
@@ -20,7 +20,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairedCells:
     """A base and its Upcycled version on a population, with the seeds that both ran.
 
     Attributes:
@@ -28,11 +28,11 @@ class Pair:
         upcycled: its cell.
     """
 
-    base: Cell
-    upcycled: Cell
+    base: UpcycledCell
+    upcycled: UpcycledCell
 
     @classmethod
-    def of(cls, base: Cell, upcycled: Cell) -> Pair:
+    def of(cls, base: UpcycledCell, upcycled: UpcycledCell) -> PairedCells:
         """Two cells beside each other, one of which may have been stopped early."""
         n = min(len(base.values), len(upcycled.values))
         return cls(*(replace(found, values=found.values[:n]) for found in (base, upcycled)))
@@ -75,17 +75,17 @@ def _error(gains: np.ndarray) -> float:
     return float(gains.std(ddof=1) / len(gains) ** 0.5) if len(gains) > 1 else 0.0
 
 
-Pairs = Mapping[Key, Pair | None]
+Pairs = Mapping[Key, PairedCells | None]
 """The cells of a table; ``None`` where nothing could be trained and it was not kept."""
 
 
 def pairs_of(
     lab: Lab,
-    protocol: Protocol,
+    protocol: UpcycledProtocol,
     kinds: Sequence[str],
     bases: Sequence[str],
     chosen: Mapping[str, tuple[float, float]] | None = None,
-) -> dict[Key, Pair | None]:
+) -> dict[Key, PairedCells | None]:
     """Tune and run every cell.
 
     Args:
@@ -99,22 +99,24 @@ def pairs_of(
 
 
 def _pair(
-    lab: Lab, protocol: Protocol, base: str, kind: str, chosen: Mapping[str, tuple[float, float]] | None
-) -> Pair | None:
+    lab: Lab, protocol: UpcycledProtocol, base: str, kind: str, chosen: Mapping[str, tuple[float, float]] | None
+) -> PairedCells | None:
     try:
         if chosen is None:
             own, up = (tuned(lab, base, way, kind, protocol) for way in ("base", "upcycled"))
         else:
             lr, u = chosen[base]
-            own, up = Method(base, "base", lr), Method(base, "upcycled", lr, u)
-        return Pair.of(cell(lab, own, kind, protocol), cell(lab, up, kind, protocol))
+            own, up = UpcycledMethod(base, "base", lr), UpcycledMethod(base, "upcycled", lr, u)
+        return PairedCells.of(cell(lab, own, kind, protocol), cell(lab, up, kind, protocol))
     except NotKept:
         return None
 
 
-def at_base_rate(lab: Lab, protocol: Protocol, kind: str, pair: Pair, u: float = COEFFICIENT) -> Pair | None:
+def at_base_rate(
+    lab: Lab, protocol: UpcycledProtocol, kind: str, pair: PairedCells, u: float = COEFFICIENT
+) -> PairedCells | None:
     """Upcycled at the learning rate that was picked for its base, so that the pick of another rate cannot be to blame."""
     try:
-        return Pair.of(pair.base, cell(lab, replace(pair.base.method, way="upcycled", u=u), kind, protocol))
+        return PairedCells.of(pair.base, cell(lab, replace(pair.base.method, way="upcycled", u=u), kind, protocol))
     except NotKept:
         return None

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..entry import Claim, Entry, Lab
-from .cells import Protocol
+from .cells import UpcycledProtocol
 from .columns import COLUMNS
 from .controls import contacts, folds, larger, scaffold
 from .data import KINDS
 from .judges import Paper, gains_of, judge_bases, judge_gains, judge_level
 from .methods import BASES
-from .pairs import Key, Pair, at_base_rate, decided, pairs_of
+from .pairs import Key, PairedCells, at_base_rate, decided, pairs_of
 
-__all__ = ["Paper", "SOURCE", "synthetic", "table"]
+__all__ = ["SOURCE", "Paper", "synthetic", "table"]
 
 SOURCE = "Yin et al., Federated Learning with Reduced Information Leakage and Computation"
 """The paper."""
@@ -26,7 +26,7 @@ _LARGER = "FedAvg with other coefficients"
 
 def table(
     lab: Lab,
-    protocol: Protocol,
+    protocol: UpcycledProtocol,
     paper: Paper,
     kinds: Sequence[str],
     bases: Sequence[str] = tuple(BASES),
@@ -61,7 +61,12 @@ def table(
 
 
 def _together(
-    lab: Lab, protocol: Protocol, pairs: Mapping[Key, Pair], level: Mapping[Key, Pair], paper: Paper, cells: int
+    lab: Lab,
+    protocol: UpcycledProtocol,
+    pairs: Mapping[Key, PairedCells],
+    level: Mapping[Key, PairedCells],
+    paper: Paper,
+    cells: int,
 ) -> list[Claim]:
     claims = judge_gains(gains_of(pairs), paper, cells - len(pairs))
     if level:
@@ -88,8 +93,8 @@ def synthetic(number: int, late: float, paper: Paper) -> Entry:
 
     def run(lab: Lab, quick: bool) -> list[Claim]:
         if not quick:
-            return table(lab, Protocol(late=late), paper, tuple(KINDS))
-        small = Protocol(late=late, rounds=8, seeds=2, epochs=3, rows=100)
+            return table(lab, UpcycledProtocol(late=late), paper, tuple(KINDS))
+        small = UpcycledProtocol(late=late, rounds=8, seeds=2, epochs=3, rows=100)
         chosen = dict.fromkeys(("FedAvg", "FedProx", "Scaffold", "FedYogi"), (0.03, 0.5))
         return table(lab, small, paper, ("iid", "0.5,0.5"), tuple(chosen), chosen)
 
@@ -107,7 +112,7 @@ def title(kind: str) -> str:
     return f"our {COLUMNS[kind][0]}, {kind}" if kind in COLUMNS else f"Syn({kind})"
 
 
-def _one(key: Key, pair: Pair | None, paper: tuple[float, float] | None) -> Claim:
+def _one(key: Key, pair: PairedCells | None, paper: tuple[float, float] | None) -> Claim:
     base, kind = key
     claim = f"Upcycled-{base} is better than {base} on {title(kind)}"
     theirs = None if paper is None else f"{paper[0]:.2f} -> {paper[1]:.2f}"
@@ -119,11 +124,11 @@ def _one(key: Key, pair: Pair | None, paper: tuple[float, float] | None) -> Clai
     return Claim(claim, theirs, str(pair), decided(pair.gains, pair.error), note, _CELLS)
 
 
-def _differs(pair: Pair, level: Pair) -> bool:
+def _differs(pair: PairedCells, level: PairedCells) -> bool:
     return pair.upcycled.method != level.upcycled.method
 
 
-def _level(key: Key, found: Pair, pair: Pair | None) -> Claim:
+def _level(key: Key, found: PairedCells, pair: PairedCells | None) -> Claim:
     base, kind = key
     claim = f"{_LEVEL}: Upcycled-{base} is better than {base} on {title(kind)}"
     note = f"both at lr={found.base.method.lr:g}, which was picked for the base"

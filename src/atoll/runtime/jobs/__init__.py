@@ -1,1 +1,1 @@
-"""Jobs: what is handed in, who may have signed it, what became of it, and who runs it when."""
+"""Jobs: their settings, their terms, and a live job as the settings that make it again."""

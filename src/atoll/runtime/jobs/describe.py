@@ -1,4 +1,4 @@
-"""A live training as the plain settings that make it again."""
+"""A live job as the plain settings that make it again."""
 
 from __future__ import annotations
 
@@ -9,63 +9,81 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import ConfigError
-from atoll.runs.parts import part_type
+from atoll.core.rooms import Own, job_kinds, part_kinds
+from atoll.runs.config import job_class
+from atoll.runs.parts import Part, part_type
 from atoll.runs.registries import registry
 from atoll.runs.schema import is_value, schema_of
 
-from .modules import reference_of
+from ..bundles.modules import reference_of
 
 if TYPE_CHECKING:
-    from atoll.learn import Training
+    from atoll.core.job import Job
 
 __all__ = ["described", "require_equal"]
 
-_SINGLE = ("algorithm", "topology", "selection", "aggregation", "pacing", "reducer")
-_KINDS = {"uplink": "uplink stage", "downlink": "uplink stage", "stop": "stop rule"}
-_SAME = ("rounds", "keep_best", "device", "compile", "buffers", "checkpoint_every")
 _LIVE = "make it in a function of the job's source folder and name that as module:name"
 
 
-def described(training: Training, model: Any = None) -> dict[str, Any]:
-    """The settings of a training. ``require_equal`` tells whether they make an equal one.
+def described(job: Job, model: Any = None) -> dict[str, Any]:
+    """The settings of a job. ``require_equal`` tells whether they make an equal one.
 
     Args:
-        training: the training.
+        job: the job.
         model: how the model is said; by default what the model says of itself.
 
     Raises:
         ConfigError: a part is no plain data, or cannot be imported under its name.
     """
-    if training.callbacks:
-        raise ConfigError(
-            f"{len(training.callbacks)} callbacks cannot travel",
-            where="Training.callbacks",
-            remedy="use a stop rule or a tracker, or write a program: module:name",
-        )
-    said: dict[str, Any] = {name: getattr(training, name) for name in _SAME}
-    said |= {name: _part(name, getattr(training, name), name) for name in _SINGLE}
-    for name in ("uplink", "stop"):
-        said[name] = [_part(_KINDS[name], p, f"{name}[{i}]") for i, p in enumerate(getattr(training, name))]
-    said["downlink"] = None if training.downlink is None else _part(_KINDS["downlink"], training.downlink, "downlink")
-    said["evaluation"] = _settings(training.evaluation, "evaluation")
-    said["budget"] = None if training.budget is None else _settings(training.budget, "budget")
-    said["loss"] = training.loss if isinstance(training.loss, str) else reference_of(training.loss, "loss")
-    said["model"] = _model(training.model) if model is None else model
+    kind: Any = type(job)
+    fields = schema_of(kind).model.model_fields
+    said: dict[str, Any] = {"job": _kind(kind)}
+    for field in dataclasses.fields(kind):
+        value = getattr(job, field.name)
+        if field.name in fields:
+            given = field.name == "model" and model is not None
+            said[field.name] = model if given else _field(fields[field.name], value, field.name)
+        elif not _is_default(field, value):
+            raise ConfigError(
+                f"{len(value)} {field.name} cannot travel"
+                if isinstance(value, list | tuple)
+                else f"{field.name} cannot travel",
+                where=f"{kind.__name__}.{field.name}",
+                remedy="use a stop rule or a tracker, or write a program: module:name",
+            )
     return said
 
 
-def require_equal(training: Training, made: Training) -> None:
-    """Refuse a description that makes another training.
+def _kind(kind: type[Job]) -> str:
+    """What ``job:`` says for a class of jobs."""
+    known = next((name for name in job_kinds() if job_class(name) is kind), None)
+    return reference_of(kind, "job") if known is None else known
+
+
+def _field(info: Any, value: Any, where: str) -> Any:
+    """The value of a field as a configuration gives it."""
+    marks = [type(mark) for mark in info.metadata]
+    part = info.annotation
+    if Own in marks:
+        return value if isinstance(value, str) else reference_of(value, where)
+    if inspect.isclass(part) and issubclass(part, Part) and part_kinds()[part.kind].costly:
+        return _model(value)
+    return _setting(value, where)
+
+
+def require_equal(job: Job, made: Job) -> None:
+    """Refuse a description that makes another job.
 
     Raises:
         ConfigError: it names the parts that differ.
     """
-    for field in dataclasses.fields(made):
-        old, new = getattr(training, field.name), getattr(made, field.name)
+    kind: Any = type(job)
+    for field in dataclasses.fields(kind):
+        old, new = getattr(job, field.name), getattr(made, field.name)
         if field.name != "model" and not _equal(old, new):
             raise ConfigError(
                 f"{old!r} would become {new!r}: not all of it is a setting",
-                where=f"Training.{field.name}",
+                where=f"{kind.__name__}.{field.name}",
                 remedy=f"leave what is no setting at its default, or {_LIVE}",
             )
 

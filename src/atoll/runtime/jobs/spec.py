@@ -6,25 +6,27 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
-from atoll.core.errors import AtollError, ConfigError
+from atoll.core.errors import ConfigError
 from atoll.runs import RunConfig, yaml
-from atoll.runs.parts import ModelPart, SourcePart
-from atoll.runs.problems import collect, refused
-from atoll.runs.schema import Section, names_at
+from atoll.runs.config import require_soundness, validated
+from atoll.runs.parts import part_class
+from atoll.runs.schema import Section
 
-from .modules import importing
+from ..bundles.modules import importing
 from .terms import JobTerms, problem
 
 if TYPE_CHECKING:
+    from atoll.core.job import Job
     from atoll.data import Dataset, Islands
-    from atoll.learn import Training
 
 __all__ = ["JobConfig", "JobData", "load_job", "parse_job"]
 
-_ALWAYS = frozenset({*JobTerms.model_fields, "data", "seed", "device"})
-"""Settings that a job with a program of its own has too."""
+if TYPE_CHECKING:
+    from atoll.runs.parts import Part as SourcePart
+else:
+    SourcePart = part_class("data source")
 
 
 class JobData(Section):
@@ -38,28 +40,25 @@ class JobData(Section):
 
 
 class JobConfig(JobTerms, RunConfig):
-    """A whole job: the terms, and a training as a run has it or a program.
+    """A whole job: the terms, and the settings of a kind of job as a run has them.
 
     Attributes:
         data: what the server itself holds.
-        model: the model, by name or as ``module:factory``; none with a program.
     """
 
     name: str = "job"
     data: JobData | None = None  # type: ignore[assignment]
-    model: ModelPart | None = None  # type: ignore[assignment]
 
     @model_validator(mode="after")
     def _whole(self) -> JobConfig:
-        if self.program is None and self.model is None:
-            raise problem("model", "is missing", "name a model, or a program as module:name")
-        if self.program is not None:
-            if not all(self.program.partition(":")):
-                raise problem("program", f"={self.program!r} is no module:name", "name your program as module:name")
-            for given in sorted(self.model_fields_set - _ALWAYS):
-                raise problem(given, "is a setting of a training, and there is a program", "remove one of them")
         if self.devices is not None:
             raise problem("devices", "are those of a simulation", "remove them: real sites are as fast as they are")
+        if self.policy is not None or self.policies:
+            raise problem(
+                "policy" if self.policies == {} else "policies",
+                "is each site's own",
+                "remove it: a site's policy stands in the file that it gives as --data",
+            )
         for name in ("engine", "workers"):
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise problem(name, f"={getattr(self, name)!r} is of a simulation", "remove it: tasks run at the sites")
@@ -68,13 +67,13 @@ class JobConfig(JobTerms, RunConfig):
         return self
 
     @classmethod
-    def of(cls, training: Training, *, model: Any = None, **terms: Any) -> JobConfig:
-        """The job that runs a training, written down.
+    def of(cls, job: Job, *, model: Any = None, **terms: Any) -> JobConfig:
+        """A live job, written down.
 
         Args:
-            training: all of its parts are plain data: their classes are known to Atoll or lie in a module of their own.
+            job: a training, or a job of another kind; all of its parts are plain data: their classes are known to Atoll or lie in a module of their own.
             model: how the model is said in a job, such as ``{"name": "mlp", "features": 64, "outputs": 10}``; by default what
-                ``training.model`` says of itself.
+                ``job.model`` says of itself.
             terms: settings of ``JobTerms``, and ``seed``.
 
         Raises:
@@ -82,10 +81,10 @@ class JobConfig(JobTerms, RunConfig):
         """
         from .describe import described, require_equal
 
-        job = parse_job({**described(training, model), **terms}, "JobConfig.of", source=terms.get("source"))
-        with importing(job.source_folder):
-            require_equal(training, job.training(model=None))
-        return job
+        made = parse_job({**described(job, model), **terms}, "JobConfig.of", source=terms.get("source"))
+        with importing(made.source_folder):
+            require_equal(job, made.made(checking=True))
+        return made
 
     @property
     def source_folder(self) -> Path | None:
@@ -112,18 +111,13 @@ class JobConfig(JobTerms, RunConfig):
             f"{self.data.test.name} gives clients and no test rows", where="data.test", remedy="name one data set"
         )
 
-    def job(self) -> tuple[Training, Islands]:
+    def islands(self) -> Any:
         """A job has no islands here.
 
         Raises:
             ConfigError: always.
         """
         raise ConfigError("the data of a job lie at its sites", where=self.name, remedy="submit it: atoll submit JOB")
-
-    def plain(self) -> dict[str, Any]:
-        """All settings as YAML and JSON have them."""
-        said = self.model_dump()
-        return said if self.program is None else {k: v for k, v in said.items() if k in _ALWAYS}
 
 
 def parse_job(tree: Any, where: str = "job", source: str | Path | None = None) -> JobConfig:
@@ -143,16 +137,8 @@ def parse_job(tree: Any, where: str = "job", source: str | Path | None = None) -
             f"a job is a mapping, not {type(tree).__name__}", where=where, remedy="begin with name:, sites: and model:"
         )
     with importing(None if source is None else Path(source)):
-        try:
-            job = JobConfig.model_validate(tree)
-        except ValidationError as error:
-            raise refused(collect(error, tree, lambda loc: names_at(JobConfig, loc)), where) from error
-        try:
-            if job.program is None:
-                job.training(model=None)
-        except AtollError as error:
-            place = where if error.where is None else f"{where}: {error.where}"
-            raise type(error)(error.what, where=place, remedy=error.remedy) from error
+        job = validated(JobConfig, tree, where)
+        require_soundness(job, where)
     return job
 
 

@@ -13,8 +13,8 @@ from atoll.runs import yaml
 from atoll.runs.problems import Problem, collect, refused
 from atoll.runs.schema import Section, names_at
 
-from .amounts import Resources, bytes_of
-from .wants import Want
+from ..scheduling.amounts import Resources, bytes_of
+from ..scheduling.wants import Want
 
 __all__ = ["JobTerms", "ResourcesConfig", "problem", "read_terms"]
 
@@ -65,8 +65,6 @@ class JobTerms(Section):
         resources: what it asks of every site.
         direct: let the roles of conversations speak from site to site, where sites listen for each other; else the server passes everything on.
         source: a folder of modules that travels with the job, relative to the job's file.
-        program: ``module:name`` of a program ``async def name(fed, **arguments)``, in place of a training.
-        arguments: plain arguments of the program.
     """
 
     name: str = "job"
@@ -78,8 +76,6 @@ class JobTerms(Section):
     direct: bool = False
     resources: ResourcesConfig = Field(default_factory=ResourcesConfig)
     source: str | None = None
-    program: str | None = None
-    arguments: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _possible(self) -> JobTerms:
@@ -93,8 +89,6 @@ class JobTerms(Section):
             raise problem("patience", f"={self.patience}", "give the seconds without progress that are allowed")
         if self.attempts < 1:
             raise problem("attempts", f"={self.attempts}", "use at least 1")
-        if self.arguments and self.program is None:
-            raise problem("arguments", "are given without a program", "add program: module:name, or remove them")
         return self
 
     def floor(self, sites: int) -> int:

@@ -5,20 +5,20 @@
 
 from .accepting import Switchboard
 from .backoff import Backoff
-from .channel import Block, Channel
+from .channel import Channel, ChannelBlock
 from .dialing import dial_line, local_line
 from .line import Line
-from .outgoing import Packed
+from .outgoing import PackedMessage
 from .settings import LineLost, LineRefused, Settings, Stats
 
 __all__ = [
     "Backoff",
-    "Block",
     "Channel",
+    "ChannelBlock",
     "Line",
     "LineLost",
     "LineRefused",
-    "Packed",
+    "PackedMessage",
     "Settings",
     "Stats",
     "Switchboard",

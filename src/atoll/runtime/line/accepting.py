@@ -16,7 +16,7 @@ from atoll.runtime.transport.base import Pipe, PipeClosed
 
 from .channel import plain
 from .frames import Violation
-from .hello import Hello, read_hello, write_hello
+from .hello import LineHello, read_hello, write_hello
 from .line import Line
 from .settings import TAKEN, LineLost, Settings
 
@@ -79,23 +79,23 @@ class Switchboard:
                     await self._join(pipe, theirs)
                     return
                 _LOG.info("%s wants no line: %s", peer, plain(theirs.refused))
-            await self._answer(pipe, Hello(secrets.token_bytes(16), refused="a visit", about=_about()))
+            await self._answer(pipe, LineHello(secrets.token_bytes(16), refused="a visit", about=_about()))
         except (Violation, PipeClosed) as error:
             _LOG.warning("%s: the connection is refused: %s", peer, error)
             if isinstance(error, Violation):
-                await self._answer(pipe, Hello(secrets.token_bytes(16), refused=str(error)))
+                await self._answer(pipe, LineHello(secrets.token_bytes(16), refused=str(error)))
         except TimeoutError:
             _LOG.warning("%s: the connection is refused: no HELLO within %g s", peer, self._settings.greeting)
         await pipe.close()
 
-    async def _answer(self, pipe: Pipe, hello: Hello) -> None:
+    async def _answer(self, pipe: Pipe, hello: LineHello) -> None:
         try:
             async with asyncio.timeout(self._settings.greeting):
                 await write_hello(pipe, hello)
         except (PipeClosed, TimeoutError):
             _LOG.info("%s did not wait for the answer", pipe.peer)
 
-    async def _join(self, pipe: Pipe, theirs: Hello) -> None:
+    async def _join(self, pipe: Pipe, theirs: LineHello) -> None:
         peer = pipe.peer
         key = (peer.role, peer.name, theirs.line)
         if theirs.line in self._displaced.get(key[:2], ()):

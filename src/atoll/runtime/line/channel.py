@@ -14,7 +14,7 @@ from atoll.runtime.transport.base import BLOCK, Buffer
 
 from .frames import DROP, END, Frame, Kind
 from .inbox import Inbox
-from .incoming import Incoming
+from .incoming import IncomingBlocks
 from .outbox import Outbox
 from .outgoing import Outgoing
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from .line import Line
 
-__all__ = ["Block", "Channel", "plain"]
+__all__ = ["Channel", "ChannelBlock", "plain"]
 
 _LOG = logging.getLogger("atoll.runtime")
 _LONGEST_REASON = 400
 
 
-class Block(NamedTuple):
+class ChannelBlock(NamedTuple):
     """A part of a message, for those who pass it on without reading it.
 
     Attributes:
@@ -65,7 +65,7 @@ class Channel:
         self._sending = asyncio.Lock()
         self._receiving = False  # whether somebody waits for a message
         self._outgoing: Outgoing | None = None  # what somebody sends
-        self._incoming = Incoming()
+        self._incoming = IncomingBlocks()
         self._moved = asyncio.Event()  # something came, or the end
         self._freed = asyncio.Event()  # there is room in the window, or the end
         self._lost: Exception | None = None
@@ -132,7 +132,7 @@ class Channel:
             self.close(f"a message was refused: {error}")
             raise
 
-    async def send_block(self, block: Block) -> None:
+    async def send_block(self, block: ChannelBlock) -> None:
         """Pass on one block, whose content does not change any more; a channel is used by messages or by blocks, not by both.
 
         Raises:
@@ -146,7 +146,7 @@ class Channel:
             else:
                 await self._put(block)
 
-    async def recv_block(self) -> Block:
+    async def recv_block(self) -> ChannelBlock:
         """Wait for the next block.
 
         Until the next one is asked for it counts as on its way: whoever passes blocks on asks once there was room for the last. Only the
@@ -161,7 +161,7 @@ class Channel:
             await self._more()
         frame = self.inbox.lend()
         self._tell()
-        return Block(frame.content, frame.flags)
+        return ChannelBlock(frame.content, frame.flags)
 
     def close(self, reason: str = "") -> None:
         """Send nothing more and read nothing more; what was sent still arrives. Twice is once."""
@@ -264,7 +264,7 @@ class Channel:
         await self._freed.wait()
         self._check()
 
-    async def _put(self, block: Block) -> None:
+    async def _put(self, block: ChannelBlock) -> None:
         size = len(block.content)
         if size > BLOCK:
             raise MessageError(f"a block of {size} bytes", where="channel", remedy=f"at most {BLOCK} bytes")

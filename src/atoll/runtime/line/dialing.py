@@ -14,9 +14,9 @@ from atoll.runtime.transport.refusals import OWN
 
 from .backoff import Backoff
 from .channel import Channel
-from .flight import Flight
+from .flight import LineFlight
 from .frames import Violation
-from .hello import Hello, read_hello, write_hello
+from .hello import LineHello, read_hello, write_hello
 from .line import Line
 from .settings import TAKEN, LineLost, LineRefused, Settings
 
@@ -145,7 +145,7 @@ def _taken(pipe: Pipe) -> IdentityError:
     return IdentityError(TAKEN, where=f"line to {pipe.peer}", remedy=remedy)
 
 
-async def _exchange(line: Line, pipe: Pipe) -> Hello:
+async def _exchange(line: Line, pipe: Pipe) -> LineHello:
     try:
         async with asyncio.timeout(line.settings.greeting):
             await write_hello(pipe, line.greeting())
@@ -172,7 +172,7 @@ async def local_line(
     Raises:
         LineLost: the other end ended, or is of another version.
     """
-    within = Flight(_WITHIN)
+    within = LineFlight(_WITHIN)
     settings = replace(settings or Settings(), heartbeat=None, patience=None, resumes=False, flight=within)
     line = Line(pipe.peer, dialled=dialled, settings=settings)
     line.on_open = on_open

@@ -8,7 +8,7 @@ from weakref import ref
 from atoll.core.errors import ConfigError
 from atoll.runtime.transport.base import BLOCK
 
-__all__ = ["DRAINED", "LATEST", "LEAST", "Flight"]
+__all__ = ["DRAINED", "LATEST", "LEAST", "LineFlight"]
 
 DRAINED = 256 << 10
 """Bytes after which a taker that has consumed whole messages says so."""
@@ -18,7 +18,7 @@ LEAST = BLOCK + 2 * DRAINED
 """Bytes that every channel may have on their way: a block, and what may still wait for its word."""
 
 
-class Flight:
+class LineFlight:
     """Bytes on their way on many channels, shared equally by those that have any: slow takers do not add up, nor do many givers.
 
     A channel alone has its whole window; of ``n`` channels each has ``total / n``, and 1.5 MiB at least, once what it had before is consumed. So

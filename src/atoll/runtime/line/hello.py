@@ -13,7 +13,7 @@ from atoll.runtime.transport.base import Buffer, Pipe
 
 from .frames import HEADER, Frame, Kind, Violation, parse
 
-__all__ = ["VERSION", "Hello", "parts_of", "read_hello", "write_hello"]
+__all__ = ["VERSION", "LineHello", "parts_of", "read_hello", "write_hello"]
 
 VERSION = 2
 """The version of the line's rules; both ends must be of the same."""
@@ -23,7 +23,7 @@ _ID = 16
 
 
 @dataclass(frozen=True)
-class Hello:
+class LineHello:
     """What one end says first on every connection.
 
     Attributes:
@@ -45,7 +45,7 @@ class Hello:
     about: dict[str, Any] = field(default_factory=dict)
 
 
-def parts_of(hello: Hello) -> tuple[bytes, bytes]:
+def parts_of(hello: LineHello) -> tuple[bytes, bytes]:
     """The frame as a pipe sends it."""
     table = np.array([[k, *v] for k, v in hello.channels.items()], np.uint64).reshape(-1, 3)
     tree = {
@@ -60,12 +60,12 @@ def parts_of(hello: Hello) -> tuple[bytes, bytes]:
     return Frame(Kind.HELLO, 0, 0, 0, b"").header(), M.encode(tree)
 
 
-async def write_hello(pipe: Pipe, hello: Hello) -> None:
+async def write_hello(pipe: Pipe, hello: LineHello) -> None:
     """Send it."""
     await pipe.send(*parts_of(hello))
 
 
-async def read_hello(pipe: Pipe) -> Hello:
+async def read_hello(pipe: Pipe) -> LineHello:
     """Wait for it.
 
     Raises:
@@ -75,7 +75,7 @@ async def read_hello(pipe: Pipe) -> Hello:
     return _understood(await pipe.recv())
 
 
-def _understood(block: Buffer) -> Hello:
+def _understood(block: Buffer) -> LineHello:
     frame = parse(block)
     if frame.kind is not Kind.HELLO:
         raise Violation(f"the first frame is {frame.kind.name}, not HELLO")
@@ -92,7 +92,7 @@ def _understood(block: Buffer) -> Hello:
         raise Violation("HELLO lacks something or holds something else") from None
 
 
-def _checked(tree: dict[str, Any]) -> Hello:
+def _checked(tree: dict[str, Any]) -> LineHello:
     line, other, seen, table, refused = (tree[k] for k in ("line", "other", "seen", "channels", "refused"))
     about = tree.get("about", {})
     right = (
@@ -108,4 +108,4 @@ def _checked(tree: dict[str, Any]) -> Hello:
     channels = {int(k): (int(received), int(consumed)) for k, received, consumed in table}
     if any(consumed > received for received, consumed in channels.values()):
         raise ValueError
-    return Hello(line, other, seen, channels, refused, about=about)
+    return LineHello(line, other, seen, channels, refused, about=about)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from .flight import DRAINED, LATEST, Flight
+from .flight import DRAINED, LATEST, LineFlight
 from .frames import END, TELL, Frame, Kind, Violation
 
 __all__ = ["Inbox"]
@@ -24,7 +24,7 @@ class Inbox:
         held: what counts against the window at the other end, in bytes.
     """
 
-    def __init__(self, channel: int, window: int, intake: Flight) -> None:
+    def __init__(self, channel: int, window: int, intake: LineFlight) -> None:
         self.received = 0
         self.consumed = 0
         self.told = 0

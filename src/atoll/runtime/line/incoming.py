@@ -22,10 +22,10 @@ from .spool import unnamed, write
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Assembly", "Incoming"]
+__all__ = ["Assembly", "IncomingBlocks"]
 
 
-class Incoming:
+class IncomingBlocks:
     """Takes frames until a message is whole. What is wrong with one is kept for whoever asks for the message.
 
     Attributes:

@@ -11,10 +11,10 @@ from atoll.runtime.identity import Peer
 from atoll.runtime.transport.base import Pipe
 
 from .channel import Channel, plain
-from .hello import Hello
-from .pump import Pump
+from .connection_loop import ConnectionLoop
+from .hello import LineHello
 from .settings import LineLost, Settings, Stats
-from .table import Table
+from .table import ChannelTable
 
 __all__ = ["Line"]
 
@@ -51,8 +51,8 @@ class Line:
         self.error: Exception | None = None
         self.lost = asyncio.Event()
         self.on_lost: list[Callable[[Exception], None]] = []
-        self.table = Table(self, dialled)
-        self.pump: Pump | None = None
+        self.table = ChannelTable(self, dialled)
+        self.pump: ConnectionLoop | None = None
         self.statistics = Stats()
         self._leaving: str | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -120,12 +120,12 @@ class Line:
 
     # For those who connect lines
 
-    def greeting(self) -> Hello:
+    def greeting(self) -> LineHello:
         """What this end says on a new connection; the last one must have ended."""
         seen, positions = self.table.positions()
-        return Hello(self.id, self.other, seen, positions)
+        return LineHello(self.id, self.other, seen, positions)
 
-    def attach(self, pipe: Pipe, theirs: Hello) -> asyncio.Task[str]:
+    def attach(self, pipe: Pipe, theirs: LineHello) -> asyncio.Task[str]:
         """Go on over a new connection, from where the other end says it is.
 
         Returns:
@@ -140,7 +140,7 @@ class Line:
         self.other = theirs.line
         if self._deadline is not None:
             self._deadline.cancel()
-        self.pump = Pump(self, pipe)
+        self.pump = ConnectionLoop(self, pipe)
         for channel in self.table:
             self.ready(channel)
         if self._leaving is not None:
@@ -152,7 +152,7 @@ class Line:
         if self.pump is not None:
             await self.pump.stop()
 
-    def cut(self, pump: Pump, farewell: str | None) -> None:
+    def cut(self, pump: ConnectionLoop, farewell: str | None) -> None:
         """A connection ended, perhaps with a farewell; without another one in time, the line is lost."""
         if self.pump is not pump:
             return

@@ -6,7 +6,7 @@ from collections import deque
 
 from atoll.runtime.transport.base import BLOCK, Buffer
 
-from .flight import DRAINED, LATEST, LEAST, Flight
+from .flight import DRAINED, LATEST, LEAST, LineFlight
 from .frames import END, HEADER, OVERHEAD, TELL, Frame, Kind, SharedContent, Violation
 from .pace import SHORTEST
 
@@ -37,7 +37,7 @@ class Outbox:
         held: what the frames count against the window, in bytes.
     """
 
-    def __init__(self, channel: int, window: int, flight: Flight, *, again: bool = True) -> None:
+    def __init__(self, channel: int, window: int, flight: LineFlight, *, again: bool = True) -> None:
         self.first = 0
         self.cursor = 0
         self.next = 0

@@ -14,10 +14,10 @@ from .frames import SharedContent
 from .settings import Settings
 from .spool import unnamed, write
 
-__all__ = ["Outgoing", "Packed"]
+__all__ = ["Outgoing", "PackedMessage"]
 
 
-class Packed:
+class PackedMessage:
     """A message that is serialised once and sent to many.
 
     Its bytes are kept, in memory or in a file without a name; later changes of the tree do not reach it.
@@ -71,7 +71,7 @@ class Outgoing:
     """A message as its blocks go: the next one is at hand. What is wrong with a later one is kept for whoever sends the message.
 
     Args:
-        tree: a message, or a ``Packed``.
+        tree: a message, or a ``PackedMessage``.
         size: bytes of a block.
         limits: bounds on the message.
 
@@ -88,7 +88,7 @@ class Outgoing:
     """
 
     def __init__(self, tree: Any, size: int, limits: M.Limits) -> None:
-        self.settled = isinstance(tree, Packed)
+        self.settled = isinstance(tree, PackedMessage)
         self.begun = False
         self.fault: Exception | None = None
         self._left = tree.nbytes if self.settled else M.nbytes(tree, limits=limits)
@@ -122,6 +122,6 @@ class Outgoing:
 
 
 def _blocks(tree: Any, size: int, limits: M.Limits) -> Iterator[tuple[tuple[Buffer, ...], SharedContent | None]]:
-    if isinstance(tree, Packed):
+    if isinstance(tree, PackedMessage):
         return (((content,), shared) for content, shared in tree.blocks(size))
     return ((pieces, None) for pieces in M.encode_blocks(tree, size, limits=limits))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atoll.runtime.transport.base import BLOCK
 
-__all__ = ["SHORTEST", "Pace"]
+__all__ = ["SHORTEST", "FramePace"]
 
 SHORTEST = 1 << 14
 """Bytes of content below which no frame is cut."""
@@ -12,7 +12,7 @@ _FIRST = 1 << 16  # bytes, on a connection of which nothing is known yet
 _QUICK, _SLOW = 1 / 60, 1 / 15  # of the time in which something must be heard
 
 
-class Pace:
+class FramePace:
     """Doubles the length of frames while the connection takes them at once, and halves it where it takes them slowly.
 
     What a connection takes at once may only have filled buffers on the way: nothing is doubled before the other end has said that frames

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from atoll.core import message as M
 from atoll.core.errors import AtollError, ConfigError
-from atoll.core.records import Allowance
+from atoll.core.persistence.records import Allowance
 from atoll.engines.link import LinkClosed
 from atoll.runtime.transport.base import BLOCK
 
-from .flight import Flight
+from .flight import LineFlight
 
 __all__ = ["TAKEN", "LineLost", "LineRefused", "Settings", "Stats"]
 
@@ -66,8 +66,8 @@ class Settings:
     """
 
     window: int = 5 << 20
-    flight: Flight = field(default_factory=Flight, compare=False)
-    intake: Flight = field(default_factory=lambda: Flight(24 << 20), compare=False)
+    flight: LineFlight = field(default_factory=LineFlight, compare=False)
+    intake: LineFlight = field(default_factory=lambda: LineFlight(24 << 20), compare=False)
     block: int = BLOCK
     heartbeat: float | None = 15.0
     silence: float = 60.0

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from .channel import Channel, plain
 from .frames import Frame, Kind, Violation, room_in, text_of
-from .hello import Hello
+from .hello import LineHello
 from .settings import LineLost
 
 if TYPE_CHECKING:
     from .line import Line
 
-__all__ = ["Table"]
+__all__ = ["ChannelTable"]
 
 
-class Table:
+class ChannelTable:
     """Every channel of a line that at least one end still needs.
 
     Args:
@@ -116,7 +116,7 @@ class Table:
             self._theirs -= 1
 
     def positions(self) -> tuple[int, dict[int, tuple[int, int]]]:
-        """What ``Hello`` says of them: the highest number seen, and what was received and consumed of each."""
+        """What ``LineHello`` says of them: the highest number seen, and what was received and consumed of each."""
         table = {}
         for channel in self:
             consumed = channel.inbox.tell()
@@ -124,7 +124,7 @@ class Table:
             self.tidy(channel)
         return max(self._due - 2, 0), table
 
-    def resume(self, theirs: Hello) -> None:
+    def resume(self, theirs: LineHello) -> None:
         """Go on where the other end says that it is.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .frames import Frame, Kind, room_of
-from .pace import Pace
+from .pace import FramePace
 from .pulse import Pulse
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Turns:
     def __init__(self, line: Line) -> None:
         settings = line.settings
         self.pulse = Pulse(line.statistics)
-        self.pace = Pace(None if settings.heartbeat is None else settings.silence)
+        self.pace = FramePace(None if settings.heartbeat is None else settings.silence)
         self.leaving: str | None = None
         self.left = False
         self._line = line

@@ -1,13 +1,13 @@
 """The engine between real organisations: tasks run where the data are, and what they leave behind stays there.
 
-``Network`` is the server's half, ``Resident`` a site's. Messages of `atoll.core` pass between them over any link, in both directions.
+``Network`` is the server's half, ``SiteEngine`` a site's. Messages of `atoll.core` pass between them over any link, in both directions.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .engine import Network
-    from .resident import Resident
+    from .site_engine import SiteEngine
 else:
     from atoll.core.lazy import lazy
 
@@ -15,8 +15,8 @@ else:
         __name__,
         {
             "engine": ("Network",),
-            "resident": ("Resident",),
+            "site_engine": ("SiteEngine",),
         },
     )
 
-__all__ = ["Network", "Resident"]
+__all__ = ["Network", "SiteEngine"]

@@ -7,15 +7,19 @@ other reason; whoever runs another program there must not be able to change a su
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from atoll.core.request import Folded, Ran
-from atoll.core.wire import unpack_error, unpack_folded, unpack_ran
+from atoll.core.errors import MessageError
+from atoll.core.requests.request import PartialSum, TaskResult
+from atoll.core.requests.wire import unpack_error, unpack_folded, unpack_ran
 
 from .frames import read, shown, text_in, wrong
 from .totals import require_total
 
-__all__ = ["ran_of", "require_events", "require_reply"]
+if TYPE_CHECKING:
+    from atoll.core.requests.request import Request
+
+__all__ = ["ran_of", "require_declared", "require_events", "require_reply"]
 
 _MOST_EVENTS = 10_000  # of one reply
 
@@ -36,13 +40,16 @@ def require_events(events: Any, party: str) -> None:
             raise wrong("an event without its fields")
 
 
-def require_reply(frame: Any, position: int, wanted: str) -> None:
-    """Refuse a reply that is not one, or not of this party alone.
+def require_reply(frame: Any, position: int, wanted: str) -> TaskResult | PartialSum | None:
+    """Read a reply, or refuse it if it is none, or not of this party alone.
 
     Args:
         frame: as it came.
         position: the party for which it is sent.
         wanted: what was asked for: ``folded``, ``ran`` or ``done``. An error may come in place of each.
+
+    Returns:
+        What the party gave; ``None`` for an error, or where nothing was wanted but a word.
 
     Raises:
         MessageError: it says what is wrong.
@@ -54,33 +61,62 @@ def require_reply(frame: Any, position: int, wanted: str) -> None:
         if read(lambda: unpack_error(frame["error"])) is None:
             raise wrong("a failure without an error")
     elif said == "ran":
-        ran_of(frame, position)
+        return ran_of(frame, position)
     elif said == "folded":
-        _require_folded(read(lambda: unpack_folded(frame["folded"])), position)
+        folded: PartialSum = read(lambda: unpack_folded(frame["folded"]))
+        _require_folded(folded, position)
+        return folded
+    return None
 
 
-def ran_of(frame: Any, position: int) -> Ran:
+def require_declared(said: TaskResult | PartialSum | None, request: Request) -> None:
+    """Refuse a reply that is not what the task declares: the request sets its form, not the first reply that comes.
+
+    Args:
+        said: the reply, as `require_reply` read it.
+        request: what was asked.
+
+    Raises:
+        MessageError: it names the place.
+    """
+    schema = request.task.schema
+    if schema is None:
+        return
+    try:
+        if isinstance(said, TaskResult) and said.reply.usable:
+            schema.require_reply(said.reply.value)
+        elif isinstance(said, PartialSum) and said.totals:
+            schema.require_totals(said.totals, request.sent_forms)
+    except MessageError as error:
+        raise wrong(f"{error.what}, in {error.where}") from error
+
+
+def ran_of(frame: Any, position: int) -> TaskResult:
     """What a party's task gave.
 
     Raises:
         MessageError: it is of another form, or of another party.
     """
-    ran: Ran = read(lambda: unpack_ran(frame["ran"]))
+    ran: TaskResult = read(lambda: unpack_ran(frame["ran"]))
     reply = ran.reply
     if type(reply.party) is not int or reply.party != position:
         raise wrong(f"the reply of party number {position} is said to be that of {shown(reply.party)}")
-    if type(reply.nbytes) is not int or reply.nbytes < 0 or type(ran.said) is not int or ran.said < 0:
-        raise wrong(f"sizes of {shown(reply.nbytes)} and {shown(ran.said)} bytes")
+    if type(reply.nbytes) is not int or reply.nbytes < 0:
+        raise wrong(f"a size of {shown(reply.nbytes)} bytes")
+    for role, said in ran.said.items():
+        counts = all(type(n) is int and n >= 0 for n in (said.messages, said.nbytes))
+        if not isinstance(role, str) or not counts or type(said.direct) is not bool:
+            raise wrong(f"what was said to {shown(role)} is {shown(list(said))}")
     if type(ran.time) not in (int, float) or not math.isfinite(ran.time):
         raise wrong(f"a time of {shown(ran.time)}")
-    if not isinstance(reply.notes, list) or not isinstance(reply.mail, dict):
-        raise wrong("notes or envelopes of another form")
-    if ran.state is not None or ran.memory is not None or ran.changed is not False or type(ran.sealed) is not bool:
+    if not isinstance(reply.notes, list):
+        raise wrong("notes of another form")
+    if ran.left or type(ran.sealed) is not bool or not isinstance(reply.rejected, str):
         raise wrong("a private state, which never leaves its site")
     return ran
 
 
-def _require_folded(folded: Folded, position: int) -> None:
+def _require_folded(folded: PartialSum, position: int) -> None:
     senders = folded.senders
     if senders.dtype.kind not in "iu" or senders.ndim != 1 or senders.tolist() not in ([], [position]):
         raise wrong(f"the reply of party number {position} is said to be that of {senders.tolist()[:5]}")
@@ -90,7 +126,7 @@ def _require_folded(folded: Folded, position: int) -> None:
     others = [key for key in (*folded.rejected, *folded.errors) if type(key) is not int or key != position]
     if others or not all(isinstance(why, str) for why in folded.rejected.values()):
         raise wrong(f"it says of party {shown(others)} that its reply was kept out")
-    kept = folded.kept or len(folded.states.positions()) or len(folded.memories.positions())
+    kept = folded.kept or folded.left
     if kept or (len(folded.totals) > 0) != (len(senders) > 0):
         raise wrong("totals without a sender, a sender without totals, or private states")
     for name, total in folded.totals.items():

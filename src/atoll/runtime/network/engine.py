@@ -15,24 +15,24 @@ import numpy as np
 
 from atoll.core.errors import AtollError, ConfigError, MessageError, TaskError
 from atoll.core.event import unpack_event
-from atoll.core.launch import News
-from atoll.core.request import Folded, Reply, Request
-from atoll.core.wire import unpack_ran
+from atoll.core.execution.launch import News
+from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult
+from atoll.core.requests.wire import unpack_ran
 
 from .checks import require_events
-from .conversations import Conversations
 from .frames import text_in, whole_in
 from .generations import Generations
 from .replies import Replies, Started
 from .running import Running
-from .shared import Shared, bare
+from .shared import Shared, bare, words
+from .site_link import SiteLink
 from .sites import Sites
-from .station import Station
+from .talks.conversations import Conversations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.session import Switch
+    from atoll.core.federation.session import Switch
     from atoll.core.world import World
 
 __all__ = ["Network"]
@@ -46,7 +46,7 @@ class Network:
         placement: the site of each party, in the order of the roster.
         patience: seconds without progress after which a site that owes a reply is given up.
         on_lost: what then happens: the program fails, or goes on without the site's parties.
-        direct: let the roles of a session speak over links between their sites, where there are any; see `atoll.runtime.network.direct`.
+        direct: let the roles of a session speak over links between their sites, where there are any; see `atoll.runtime.network.talks.direct`.
     """
 
     name: ClassVar[str] = "network"
@@ -102,7 +102,7 @@ class Network:
 
     # ------------------------------------------------------------------ what sites say
 
-    def _heard(self, station: Station, frame: Any) -> None:
+    def _heard(self, station: SiteLink, frame: Any) -> None:
         if frame["op"] in ("pass", "waits", "words"):
             self._talks.heard(station, frame)
             return
@@ -111,7 +111,7 @@ class Network:
         self.note_events(frame.get("events"), position)
         self._replies.arrived(request, position, frame, self.world.clock.now())
 
-    def require_home(self, station: Station, position: int) -> None:
+    def require_home(self, station: SiteLink, position: int) -> None:
         """Refuse a site that speaks for a party that does not live there; see `Sites.require_home`."""
         self.sites.require_home(station, position, self.world.roster.name)
 
@@ -129,14 +129,14 @@ class Network:
         """A party's reply cannot be added to the others': its site is given up."""
         return self.sites.of(position).refuse(error)
 
-    def _ended(self, station: Station, error: BaseException) -> None:
+    def _ended(self, station: SiteLink, error: BaseException) -> None:
         if self.on_lost == "fail" or not isinstance(error, TaskError):
             self.news.fail(error)
         else:
             self._give_up(station)
             station.part()
 
-    def _give_up(self, station: Station) -> None:
+    def _give_up(self, station: SiteLink) -> None:
         self._replies.lost(self.sites.at(station), self.world.clock.now())
 
     async def _watching(self) -> None:
@@ -156,7 +156,7 @@ class Network:
             elif station.silence() > self.patience and station.alive:
                 self._silent(station)
 
-    def _silent(self, station: Station) -> None:
+    def _silent(self, station: SiteLink) -> None:
         if station.owes:  # what its parties keep is not what the others' is any more: it cannot come back
             station.refuse(station.late())
         elif self.on_lost == "drop":
@@ -168,9 +168,9 @@ class Network:
     # ------------------------------------------------------------------ work
 
     def launch(self, request: Request, positions: NDArray[np.int64], push: str) -> Started:
-        """Start the task at each party, once however often it is named; see `atoll.core.launch.LiveEngine`."""
+        """Start the task at each party, once however often it is named; see `atoll.core.execution.launch.LiveEngine`."""
         started = self._replies.begin(request, positions, self._drop, push)
-        body = Shared({"message": request.message})
+        body = Shared(words(request))
         wanted = "fold" if push == "sum" else push
         for station, here in self.sites.grouped(dict.fromkeys(positions.tolist())).items():
             if station.mute or not station.alive:
@@ -204,7 +204,7 @@ class Network:
         frame = {"op": "collect", "as": kind, "id": request.id, "positions": []}
         frame |= {name: words[name] for name in ("uplink", "place", "public", "apart")}
         for station, here in self.sites.grouped(parked).items():
-            self._replies.reopen(request.id, here, kind)
+            self._replies.reopen(request, here, kind)
             station.post({**frame, "positions": here})
         await self._replies.wait(request.id, parked)
 
@@ -215,15 +215,22 @@ class Network:
         self._drop(request.id, positions.tolist(), undo=False)
         return [_reply(frame, p) for frame, p in zip(frames, positions.tolist(), strict=True)]
 
-    async def fold(self, request: Request, positions: NDArray[np.int64]) -> Folded:
+    async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
         """The sum of the parties' summands, in cohort order; what a failed sum left behind is undone."""
         await self._ready(request, positions, "fold")
         running = self._replies.sum_of(request.id, positions.tolist())
         if running is None:
             running = self._summed(request, positions)
         folded = running.folded()
-        self._drop(request.id, positions.tolist(), undo=len(folded.senders) < request.least)
+        if not request.sum:
+            self._drop(request.id, positions.tolist(), undo=False)
         return folded
+
+    async def conclude(self, path: str, asked: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
+        """Tell the sites of those who were asked; every site hears of it before its next order."""
+        there = set(kept.tolist())
+        for station, here in self.sites.grouped(dict.fromkeys(asked.tolist())).items():
+            station.post({"op": "conclude", "id": path, "positions": [p for p in here if p in there]})
 
     def _taken(self, request: str, position: int) -> Any:
         """What a party said, once; its site's own error names the site."""
@@ -250,7 +257,7 @@ class Network:
 
     async def converse(
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
-    ) -> dict[str, tuple[Any, float]]:
+    ) -> dict[str, TaskResult]:
         """Run each role at its party's site; what they say passes through here."""
         with self.world.clock.busy():
             return await self._talks.hold(roles, switch, start)
@@ -271,6 +278,11 @@ class Network:
         """Let every site take the private state of a slot back to a generation."""
         with self.world.clock.busy():
             await self._generations.load(slot, segments)
+
+    async def publish(self) -> None:
+        """Let every site keep the named results of its parties; nothing of them comes here."""
+        with self.world.clock.busy():
+            await self._generations.publish()
 
     async def drop(self, slot: str) -> None:
         """Let every site forget the slot of a program that has ended."""

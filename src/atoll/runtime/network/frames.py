@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from atoll.core.errors import MessageError
+from atoll.core.errors import LetterError, MessageError
 
 __all__ = ["LONGEST", "names_in", "read", "shown", "text_in", "whole_in", "wrong"]
 
@@ -61,7 +61,7 @@ def read(reader: Callable[[], T]) -> T:
     """
     try:
         return reader()
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, LetterError) as error:
         raise wrong(f"{type(error).__name__}: {error!s:.300}") from error
 
 

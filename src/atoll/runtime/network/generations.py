@@ -9,7 +9,7 @@ from typing import Any
 from atoll.core.errors import TaskError
 
 from .frames import names_in
-from .station import Station
+from .site_link import SiteLink
 
 __all__ = ["Generations"]
 
@@ -22,7 +22,7 @@ class Generations:
         keep_on: whether the program goes on without a site that is lost, and so without its answer.
     """
 
-    def __init__(self, stations: Mapping[str, Station], *, keep_on: bool) -> None:
+    def __init__(self, stations: Mapping[str, SiteLink], *, keep_on: bool) -> None:
         self._stations = stations
         self._keep_on = keep_on
 
@@ -39,6 +39,10 @@ class Generations:
     async def load(self, slot: str, names: Iterable[str]) -> None:
         """Let every site take the private state of a slot back to these segments."""
         await self._named("load", slot, names)
+
+    async def publish(self) -> None:
+        """Let every site write down the named results of its parties."""
+        await self._everywhere({site: {"op": "publish"} for site in self._stations})
 
     def drop(self, slot: str) -> None:
         """Let every site forget a slot."""
@@ -59,7 +63,7 @@ class Generations:
     ) -> dict[str, Any]:
         """Give every site an order and wait for all answers; where the program goes on without a lost site, without its answer too."""
 
-        async def told(station: Station) -> Any:
+        async def told(station: SiteLink) -> Any:
             try:
                 if station.mute:  # it was waited for already
                     raise station.refuse(station.late())

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.request import Ran
-from atoll.core.wire import pack_error, pack_ran, unpack_request
+from atoll.core.requests.request import TaskResult
+from atoll.core.requests.wire import pack_error, pack_ran, unpack_request
+from atoll.core.time.meter import Said
 
 from .parked import Parking
 from .segments import Segments
 
 if TYPE_CHECKING:
-    from atoll.core.host import Host
+    from atoll.core.execution.host import Host
 
 __all__ = ["Keeper", "without_state"]
 
@@ -40,6 +41,8 @@ class Keeper:
             self._parking.keep(frame["id"], positions)
         elif op == "discard":
             self._parking.discard(frame["id"], positions)
+        elif op == "conclude":
+            self._parking.conclude(frame["id"], positions)
         elif op == "drop":
             self._host.store.drop(frame["slot"])
         if "number" not in frame:
@@ -73,18 +76,22 @@ class Keeper:
             host.store.load(frame["slot"], list(frame["names"]))
         elif op == "kept":
             self._role(frame)
+        elif op == "publish":
+            host.publish()
         return []
 
     def _role(self, frame: Any) -> None:
         """The session is over and counts: what its role left behind becomes the party's state."""
         host, position = self._host, int(frame["position"])
         parked = self._parking.get(frame["id"], position)
-        parked.ran = replace(parked.ran, said=int(frame["said"]), time=float(frame["time"]))
+        parked.ran = replace(
+            parked.ran, said={role: Said(*words) for role, words in frame["said"].items()}, time=float(frame["time"])
+        )
         if frame["sealed"] and host.replay(parked.request, parked.ran.reply.party) is None:
             host.journal.put([(parked.request, parked.ran)])
         self._parking.keep(frame["id"], [position])
 
 
-def without_state(ran: Ran) -> Ran:
+def without_state(ran: TaskResult) -> TaskResult:
     """What may leave the site: the reply, never the private state behind it."""
-    return replace(ran, state=None, changed=False, memory=None)
+    return replace(ran, left={})

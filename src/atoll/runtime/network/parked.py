@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from atoll.core.errors import TaskError
-from atoll.core.request import Folded, Ran, Request
+from atoll.core.requests.request import PartialSum, Request, TaskResult
 
 if TYPE_CHECKING:
-    from atoll.core.host import Host
+    from atoll.core.execution.host import Host
 
 __all__ = ["Parked", "Parking"]
 
@@ -26,8 +28,8 @@ class Parked:
     """
 
     request: Request
-    ran: Ran
-    folded: Folded | None = None
+    ran: TaskResult
+    folded: PartialSum | None = None
 
 
 class Parking:
@@ -46,13 +48,13 @@ class Parking:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def put(self, request: Request, ran: Ran) -> Parked:
+    def put(self, request: Request, ran: TaskResult) -> Parked:
         """Park an execution; one that must not be repeated is in the journal before anything of it can leave."""
         if ran.sealed and ran.reply.error is None and self.host.replay(request, ran.reply.party) is None:
             self.host.journal.put([(request, ran)])
         return self.park(request, ran)
 
-    def park(self, request: Request, ran: Ran) -> Parked:
+    def park(self, request: Request, ran: TaskResult) -> Parked:
         """Park what a role of a conversation gave: whether it is to be journaled is known when all roles have ended."""
         parked = self._kept[request.id, ran.reply.party] = Parked(request, ran)
         return parked
@@ -80,16 +82,21 @@ class Parking:
                 self._settle(parked)
 
     def _settle(self, parked: Parked) -> None:
-        request, ran, folded, store = parked.request, parked.ran, parked.folded, self.host.store
+        request, ran, folded = parked.request, parked.ran, parked.folded
+        self.host.receive(request, ran)
         if folded is not None:
-            store.shelf(request.slot).put_all(folded.states)
-            if request.uplink.remembers:
-                store.shelf(request.memory).put_all(folded.memories)
-            return
-        if ran.changed:
-            store.put(request.slot, ran.reply.party, ran.state)
-        if ran.memory is not None:
-            store.put(request.memory, ran.reply.party, ran.memory)
+            self.host.drafts.leave(request, folded.left)
+        else:
+            self.host.leave(request, ran.reply.party, ran.left)
+
+    def conclude(self, path: str, kept: Iterable[int]) -> None:
+        """A sum has ended: what its requests left, parked or drafted, becomes the state of those that are kept, and is dropped for all others."""
+        there = set(kept)
+        for key in [key for key, parked in self._kept.items() if parked.request.sum == path]:
+            parked = self._kept.pop(key)
+            if key[1] in there:
+                self._settle(parked)
+        self.host.drafts.conclude(path, np.array(sorted(there), dtype=np.int64))
 
     def discard(self, request: str, positions: Iterable[int]) -> None:
         """Nobody uses the replies: it is as if the tasks had not run."""

@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.event import Ledger
-from atoll.core.host import Host
-from atoll.core.journal import Journal
-from atoll.core.store import StateStore
+from atoll.core.execution.host import Host
+from atoll.core.persistence.journal import Journal
+from atoll.core.persistence.store import StateStore
+from atoll.core.sealing import Receipts
 from atoll.engines.forking import Workers, check_workers
 from atoll.engines.link import Link
 
 from .engine import Network
-from .resident import Resident
+from .site_engine import SiteEngine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from atoll.core.executor import Executor
+    from atoll.core.execution.executor import Executor
     from atoll.core.world import World
 
 __all__ = ["Rehearsal", "site_of"]
@@ -57,7 +58,7 @@ class Rehearsal(Network):
                 self.sites.links[name] = await self.link(name, make)
         await super().open(world)
 
-    async def link(self, name: str, make: Callable[[Any], Resident]) -> Any:
+    async def link(self, name: str, make: Callable[[Any], SiteEngine]) -> Any:
         """Start one site's process, and the link to it.
 
         Args:
@@ -89,17 +90,18 @@ def site_of(
     pulse: float,
     link: Any,
     neighbours: Mapping[str, Any] | None = None,
-) -> Resident:
+) -> SiteEngine:
     """A site's half of the engine, on this machine."""
     ledger = Ledger(None if folder is None else folder / "ledger.jsonl")
     if not resume:
         ledger.begin_run()
     journal = Journal(None if folder is None else folder / "journal.log")
-    host = Host(executor, StateStore(folder, executor.roster), ledger, journal)
-    return Resident(link, host, registry, pulse=pulse, neighbours=neighbours)
+    receipts = Receipts(None if folder is None else folder / "letters.log")
+    host = Host(executor, StateStore(folder, executor.roster), ledger, journal, receipts)
+    return SiteEngine(link, host, registry, pulse=pulse, neighbours=neighbours)
 
 
-def _serve(sock: socket.socket, make: Callable[[Any], Resident]) -> None:
+def _serve(sock: socket.socket, make: Callable[[Any], SiteEngine]) -> None:
     """The body of a site's process."""
 
     async def main() -> None:

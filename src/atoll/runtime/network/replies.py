@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.errors import MessageError
-from atoll.core.launch import News
-from atoll.core.request import Request
-from atoll.core.wire import unpack_error
+from atoll.core.execution.launch import News
+from atoll.core.requests.request import Request
+from atoll.core.requests.wire import unpack_error
 
-from .checks import require_reply
+from .checks import require_declared, require_reply
 from .running import Running
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class _Entry:
 
     started: Started
     wanted: str
+    request: Request
     indices: list[int] = field(default_factory=list)
     frame: Any = None
     left: int = 0  # indices whose reply was neither used nor dropped
@@ -108,7 +109,7 @@ class Replies:
         arrives, lost = np.full(len(positions), np.inf), np.full(len(positions), np.inf)
         started = Started(request.id, positions, arrives, lost, tell, self.release)
         for position in set(positions.tolist()):
-            self._entries[request.id, position] = _Entry(started, _SAID[push])
+            self._entries[request.id, position] = _Entry(started, _SAID[push], request)
         for index, position in enumerate(positions.tolist()):
             entry = self._entries[request.id, position]
             entry.indices.append(index)
@@ -132,7 +133,7 @@ class Replies:
         entry = self._entries.get((request, position))
         if entry is None or entry.frame is not None:
             return
-        require_reply(frame, position, entry.wanted)
+        require_declared(require_reply(frame, position, entry.wanted), entry.request)
         entry.frame = frame
         entry.arrived(now)
         self._advance(request)
@@ -189,11 +190,11 @@ class Replies:
         said = self._entries[request, position].frame["op"]
         return bool(said == "done" or (said == "ran" and kind == "fold") or (said == "folded" and kind == "run"))
 
-    def reopen(self, request: str, positions: Iterable[int], kind: str) -> None:
+    def reopen(self, request: Request, positions: Iterable[int], kind: str) -> None:
         """Expect these replies once more, in the form in which they are wanted."""
         for position in positions:
-            entry = self._entries[request, position]
-            entry.frame, entry.wanted = None, _SAID[kind]
+            entry = self._entries[request.id, position]
+            entry.frame, entry.wanted, entry.request = None, _SAID[kind], request
 
     async def wait(self, request: str, positions: list[int]) -> None:
         """Wait until each of these parties has answered or is lost."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Total, Totals
-from atoll.core.request import Folded
-from atoll.core.wire import unpack_folded
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Total, Totals
+from atoll.core.requests.request import PartialSum
+from atoll.core.requests.wire import unpack_folded
 
 from .pieces import pieces
 from .totals import require_fit
@@ -33,7 +33,7 @@ class Running:
     """
 
     def __init__(self, positions: NDArray[np.int64]) -> None:
-        self._whole = Folded({}, positions[:0], positions[:0])
+        self._whole = PartialSum({}, positions[:0], positions[:0])
         self._senders = [positions[:0]]
         self._sizes = [positions[:0]]
 
@@ -59,7 +59,7 @@ class Running:
         """Say that a party's reply is not in the sum."""
         self._whole.rejected[position] = why
 
-    def folded(self) -> Folded:
+    def folded(self) -> PartialSum:
         """The sum and who is in it."""
         self._whole.senders, self._whole.nbytes = np.concatenate(self._senders), np.concatenate(self._sizes)
         return self._whole

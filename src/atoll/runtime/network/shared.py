@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from atoll.core import message as M
-from atoll.core.request import Request
-from atoll.core.wire import pack_request
-from atoll.runtime.line import Channel, Packed
+from atoll.core.requests.request import Request
+from atoll.core.requests.wire import pack_request
+from atoll.runtime.line import Channel, PackedMessage
 
-__all__ = ["Shared", "bare"]
+__all__ = ["Shared", "bare", "worded", "words"]
 
 _COPIED = 1 << 26  # bytes of a message up to which its serialised form is kept as a whole while it is sent
 
@@ -26,7 +26,7 @@ class Shared:
 
     def __init__(self, tree: Any) -> None:
         self._tree = tree
-        self._packed: Packed | None = None
+        self._packed: PackedMessage | None = None
         self._copied = M.nbytes(tree) <= _COPIED
 
     def form(self, link: Any) -> Any:
@@ -34,11 +34,28 @@ class Shared:
         if not self._copied or not isinstance(link, Channel):
             return self._tree
         if self._packed is None:
-            self._packed = Packed(self._tree)
+            self._packed = PackedMessage(self._tree)
         return self._packed
 
 
+def words(request: Request) -> dict[str, Any]:
+    """The message of a request, and that of the request that it wraps."""
+    said = {"message": request.message}
+    return said if request.wraps is None else {**said, "wraps": words(request.wraps)}
+
+
 def bare(request: Request, names: Sequence[str] = ()) -> dict[str, Any]:
-    """A request without its message, with the mail of these parties."""
-    packed: Any = pack_request(request, list(names))
-    return {name: value for name, value in packed.items() if name != "message"}
+    """A request without its messages, with the mail of these parties."""
+    return _without_words(pack_request(request, list(names)))
+
+
+def worded(packed: Any, said: Any) -> dict[str, Any]:
+    """A request with its messages again: the inverse of `bare` and `words`."""
+    inner = packed["wraps"]
+    return {**packed, "message": said["message"], "wraps": None if inner is None else worded(inner, said["wraps"])}
+
+
+def _without_words(packed: Any) -> dict[str, Any]:
+    inner = packed["wraps"]
+    left = {name: value for name, value in packed.items() if name != "message"}
+    return {**left, "wraps": None if inner is None else _without_words(inner)}

@@ -7,7 +7,7 @@ from typing import Any
 
 from atoll.core.errors import ConfigError, MessageError, TaskError
 
-from .station import Station
+from .site_link import SiteLink
 
 __all__ = ["Sites"]
 
@@ -34,34 +34,36 @@ class Sites:
             raise ConfigError(f"no link to site {homeless[0]!r}", where="placement", remedy="connect every site")
         self.links = dict(links)
         self.placement = list(placement)
-        self.stations: dict[str, Station] = {}
+        self.stations: dict[str, SiteLink] = {}
 
-    def open(self, on_frame: Callable[[Station, Any], None], on_end: Callable[[Station, BaseException], None]) -> None:
-        """Begin to listen; see `Station` for what is called."""
+    def open(
+        self, on_frame: Callable[[SiteLink, Any], None], on_end: Callable[[SiteLink, BaseException], None]
+    ) -> None:
+        """Begin to listen; see `SiteLink` for what is called."""
         for name, link in self.links.items():
-            self.stations[name] = Station(name, link, on_frame, on_end)
+            self.stations[name] = SiteLink(name, link, on_frame, on_end)
 
     async def close(self) -> None:
         """Let all links go."""
         for station in self.stations.values():
             await station.close()
 
-    def of(self, position: int) -> Station:
+    def of(self, position: int) -> SiteLink:
         """The site of a party."""
         return self.stations[self.placement[position]]
 
-    def at(self, station: Station) -> set[int]:
+    def at(self, station: SiteLink) -> set[int]:
         """The parties of a site."""
         return {position for position, site in enumerate(self.placement) if site == station.name}
 
-    def grouped(self, positions: Iterable[int]) -> dict[Station, list[int]]:
+    def grouped(self, positions: Iterable[int]) -> dict[SiteLink, list[int]]:
         """Parties by site."""
-        found: dict[Station, list[int]] = {}
+        found: dict[SiteLink, list[int]] = {}
         for position in positions:
             found.setdefault(self.of(int(position)), []).append(int(position))
         return found
 
-    def require_home(self, station: Station, position: int, name: Callable[[int], str]) -> None:
+    def require_home(self, station: SiteLink, position: int, name: Callable[[int], str]) -> None:
         """Refuse a site that speaks for a party that does not live there.
 
         Args:

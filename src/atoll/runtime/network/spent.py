@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.event import unpack_event
 
 if TYPE_CHECKING:
-    from atoll.core.host import Host
+    from atoll.core.execution.host import Host
 
 __all__ = ["Spent"]
 
@@ -26,10 +26,11 @@ class Spent:
         for entry in host.ledger:
             self._note(entry)
 
-    def spend(self, event: Any, party: str, request: str) -> None:
+    def spend(self, event: Any, party: str | Sequence[str], request: str) -> None:
         """Write an event into the site's own ledger; the server is told with the reply."""
         self._host.spend(event, party, request)
-        self._note({"party": party, "request": request, **event.packed()})
+        for name in [party] if isinstance(party, str) else party:
+            self._note({"party": name, "request": request, **event.packed()})
 
     def _note(self, entry: Mapping[str, Any]) -> None:
         fields = {k: v for k, v in entry.items() if k not in ("party", "request")}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core import tree as T
-from atoll.core.aggregate import Total, Totals
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import ROLES, Total, Totals
 from atoll.core.errors import MessageError
 
 from .frames import LONGEST, shown, wrong
@@ -28,7 +28,7 @@ def require_total(name: str, total: Total, position: int) -> None:
     """
     if not isinstance(name, str) or len(name) > LONGEST:
         raise wrong(f"a total called {shown(name)}")
-    if total.kind not in _KINDS or type(total.metric) is not bool or type(total.n) is not int or total.n != 1:
+    if total.kind not in _KINDS or total.role not in ROLES or type(total.n) is not int or total.n != 1:
         raise wrong(f"{name!r} is a total of kind {shown(total.kind)} of {shown(total.n)} replies")
     if not _real(total.weight):
         raise wrong(f"{name!r} has the weight {shown(total.weight)}")
@@ -76,8 +76,8 @@ def require_fit(sums: Totals, part: Mapping[str, Total]) -> None:
         known = sums.get(name)
         if known is None:
             continue
-        if (known.kind, known.metric) != (total.kind, total.metric):
-            raise _differs(name, f"a {total.kind}", f"a {known.kind}")
+        if (known.kind, known.role) != (total.kind, total.role):
+            raise _differs(name, f"a {total.kind} ({total.role})", f"a {known.kind} ({known.role})")
         if total.kind != "parts":
             _require_alike(name, known.value, total.value)
 

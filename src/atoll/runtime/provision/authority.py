@@ -12,7 +12,7 @@ from atoll.core.errors import ConfigError
 from .certificates import Subject, certificates_in, make_authority, make_certificate, pem_of
 from .files import make_folder, write
 from .keys import fits, load_key, make_key, sealed
-from .ledger import Entry, Ledger, moment
+from .ledger import IssueLedger, LedgerEntry, moment
 from .passphrase import CA_VARIABLE
 from .revocations import make_list, read_list
 
@@ -44,7 +44,7 @@ class Authority:
         self.project = project
         self._passphrase = passphrase
         self._key: EllipticCurvePrivateKey | None = None
-        self.ledger = Ledger(folder / "issued.jsonl")
+        self.ledger = IssueLedger(folder / "issued.jsonl")
         self.bundle = self._bytes("ca.pem")
         self.certificates = list(certificates_in(self.bundle, str(folder / "ca.pem")))
         named = self.certificates[0].subject.rfc4514_string().partition("CN=")[2].partition(",")[0]
@@ -91,10 +91,10 @@ class Authority:
         write(self.folder / "certificates" / f"{made.serial_number:x}.pem", text)
         event = "issued" if self.ledger.latest(subject.name) is None else "renewed"
         dates = moment(made.not_valid_before_utc), moment(made.not_valid_after_utc), moment(now)
-        self.ledger.add(Entry(event, subject.name, subject.role, subject.org, f"{made.serial_number:x}", *dates))  # type: ignore[arg-type]
+        self.ledger.add(LedgerEntry(event, subject.name, subject.role, subject.org, f"{made.serial_number:x}", *dates))  # type: ignore[arg-type]
         return text
 
-    def issued(self, entry: Entry) -> bytes:
+    def issued(self, entry: LedgerEntry) -> bytes:
         """The copy of a certificate that was issued, PEM."""
         return self._bytes(f"certificates/{entry.serial}.pem")
 
@@ -107,7 +107,7 @@ class Authority:
         entries = self.ledger.valid(name)
         for entry in entries:
             values = {**vars(entry), "event": "revoked", "at": moment(now)}
-            self.ledger.add(Entry(**values))
+            self.ledger.add(LedgerEntry(**values))
         # Signed even if nothing is new: the last attempt may have ended between the ledger and the list.
         self.sign_list(now)
         return [entry.serial for entry in entries]

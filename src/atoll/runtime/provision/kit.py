@@ -6,7 +6,7 @@ NAME/
 ├── ca.pem            the authorities it trusts
 ├── certificate.pem   its own certificate
 ├── key.pem           its private key, readable by its owner only
-├── revoked.crl       servers only: certificates that are refused, signed by the authority
+├── revoked.crl       servers and sites: certificates that are refused, signed by the authority
 ├── project-sites.txt servers only: the sites of the project
 └── README.txt        the one command that starts it
 ```
@@ -70,7 +70,7 @@ class KitConfig(Section):
     name: Name
     role: Literal["server", "site", "admin", "auditor"]
     org: Org
-    transport: Literal["grpc", "tcp"]
+    transport: Literal["tcp", "grpc"]
     servers: Annotated[list[ServerConfig], Field(min_length=1)]
     direct: list[str] = Field(default_factory=list)
 
@@ -159,7 +159,7 @@ class Kit:
 
     @property
     def revoked_file(self) -> Path:
-        """The revocation list (servers)."""
+        """The revocation list (servers; sites, as it was when the kit was made)."""
         return self.folder / "revoked.crl"
 
     @property

@@ -99,7 +99,7 @@ def _public_files(project: ProjectConfig, name: str, authority: Authority, certi
         "certificate.pem": certificate,
         "README.txt": readme(_config(project, name), until),
     }
-    if project.parties()[name][0] == "server":
+    if project.parties()[name][0] in ("server", "site"):  # a site verifies the keys of other sites by itself
         files["revoked.crl"] = authority.revocation_list
     return files
 

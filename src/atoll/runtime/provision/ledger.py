@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Literal
 
 from atoll.core.errors import ConfigError
-from atoll.core.files import append_bytes
+from atoll.core.persistence.files import append_bytes
 
-__all__ = ["Entry", "Ledger", "moment"]
+__all__ = ["IssueLedger", "LedgerEntry", "moment"]
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One line.
 
     Attributes:
@@ -41,7 +41,7 @@ class Entry:
     at: str
 
 
-class Ledger:
+class IssueLedger:
     """``issued.jsonl``.
 
     Args:
@@ -52,7 +52,7 @@ class Ledger:
         self.path = path
         self._entries = list(_read(path))
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LedgerEntry) -> None:
         """Write a line.
 
         Raises:
@@ -62,7 +62,7 @@ class Ledger:
         self._entries.append(entry)
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LedgerEntry]:
         """All lines."""
         return list(self._entries)
 
@@ -71,16 +71,16 @@ class Ledger:
         """Everybody who was ever issued a certificate."""
         return list(dict.fromkeys(entry.name for entry in self._entries))
 
-    def latest(self, name: str) -> Entry | None:
+    def latest(self, name: str) -> LedgerEntry | None:
         """The newest certificate of a party."""
         found = [entry for entry in self._entries if entry.name == name and entry.event != "revoked"]
         return found[-1] if found else None
 
-    def revoked(self) -> dict[str, Entry]:
+    def revoked(self) -> dict[str, LedgerEntry]:
         """Serial -> line of every revocation."""
         return {entry.serial: entry for entry in self._entries if entry.event == "revoked"}
 
-    def valid(self, name: str) -> list[Entry]:
+    def valid(self, name: str) -> list[LedgerEntry]:
         """The certificates of a party that were not revoked, the oldest first."""
         gone = self.revoked()
         own = (entry for entry in self._entries if entry.name == name and entry.event != "revoked")
@@ -92,12 +92,12 @@ def moment(time: datetime) -> str:
     return time.isoformat(timespec="seconds")
 
 
-def _read(path: Path) -> Iterator[Entry]:
+def _read(path: Path) -> Iterator[LedgerEntry]:
     if not path.exists():
         return
     for number, line in enumerate(_lines(path), 1):
         try:
-            yield Entry(**json.loads(line))
+            yield LedgerEntry(**json.loads(line))
         except (ValueError, TypeError) as error:
             raise ConfigError(
                 f"the ledger of certificates is damaged: {error}",

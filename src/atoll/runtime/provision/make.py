@@ -134,13 +134,13 @@ class _Work:
         )
 
     def revoke(self, names: list[str]) -> None:
-        """Put the certificates on the list, and the list into the servers' kits."""
+        """Put the certificates on the list, and the list into the kits of servers and sites."""
         for name in names:
             self.done.revoked[name] = self.authority.revoke(name, self.now)
         if names:
             servers = ", ".join(server.name for server in self.project.servers)
             self.done.notes.append(
-                f"copy revoked.crl from the kit of {servers} to the running server: it is read at once"
+                f"copy revoked.crl from the kit of {servers} to the running server: it is read at once, and sites get it from there"
             )
         if names or self._list_is_behind():
             self._put_list()
@@ -213,9 +213,9 @@ class _Work:
         return any(path.exists() and path.read_bytes() != current for path in kits)
 
     def _put_list(self) -> None:
-        for server in self.project.servers:
-            if (self.folder / server.name).is_dir():
-                write(self.folder / server.name / "revoked.crl", self.authority.revocation_list)
+        for name, (role, _) in self.project.parties().items():
+            if role in ("server", "site") and (self.folder / name).is_dir():
+                write(self.folder / name / "revoked.crl", self.authority.revocation_list)
 
 
 def _bytes_in(path: Path) -> bytes | None:

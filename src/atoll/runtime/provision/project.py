@@ -132,7 +132,7 @@ class ProjectConfig(Section):
     servers: Annotated[list[ServerConfig], Field(min_length=1)]
     sites: list[PartyConfig] = Field(default_factory=list)
     admins: list[AdminConfig] = Field(default_factory=list)
-    transport: Literal["grpc", "tcp"] = "grpc"
+    transport: Literal["tcp", "grpc"] = "tcp"
     validity: ValidityConfig = Field(default_factory=ValidityConfig)
 
     @model_validator(mode="after")

@@ -31,7 +31,7 @@ def readme(config: KitConfig, until: str) -> bytes:
     lines = [
         f"Startup kit of {config.role} {config.name} ({config.org}) for project {config.project}",
         "",
-        'Install:   pip install "atoll[net]"',
+        f'Install:   pip install "atoll[{"net" if config.transport == "tcp" else "net,grpc"}]"',
         f"Check:     atoll doctor {config.name}",
         f"Start:     {_COMMAND[config.role].format(folder=config.name)}",
         "",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.x509 import Certificate, CertificateRevocationList
 
-__all__ = ["Revocations", "RevocationList", "make_list", "read_list"]
+__all__ = ["RevocationList", "Revocations", "make_list", "read_list"]
 
 _LOG = logging.getLogger("atoll.runtime.revocations")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .ledger import Ledger
+    from .ledger import IssueLedger
     from .project import ProjectConfig
 
 __all__ = ["SiteList", "site_list"]
@@ -26,7 +26,7 @@ _LOG = logging.getLogger("atoll.runtime")
 _LINE = re.compile(r"(\S+)( gone)?")
 
 
-def site_list(project: ProjectConfig, ledger: Ledger) -> bytes:
+def site_list(project: ProjectConfig, ledger: IssueLedger) -> bytes:
     """The list of all that were ever issued a site's kit.
 
     Args:

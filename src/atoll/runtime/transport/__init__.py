@@ -37,11 +37,11 @@ def _tcp() -> Transport:
     return TcpTransport()
 
 
-TRANSPORTS: dict[str, Callable[[], Transport]] = {"grpc": _grpc, "tcp": _tcp, "memory": MemoryTransport}
-"""What makes each transport, by its name in kits and settings; gRPC is loaded when it is asked for."""
+TRANSPORTS: dict[str, Callable[[], Transport]] = {"tcp": _tcp, "grpc": _grpc, "memory": MemoryTransport}
+"""What makes each transport, by its name in kits and settings. The default is TLS over TCP; gRPC is for networks that want HTTP/2, and is loaded when you ask for it."""
 
 
-def transport(name: str = "grpc") -> Transport:
+def transport(name: str = "tcp") -> Transport:
     """A transport by its name.
 
     Raises:

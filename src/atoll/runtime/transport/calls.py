@@ -22,8 +22,8 @@ os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
 # for ever. Processes that engines fork use no gRPC, so nothing needs to pause.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-grpc: Any = need("grpc", "net", "a connection over gRPC")
-aio: Any = need("grpc.aio", "net", "a connection over gRPC")
+grpc: Any = need("grpc", "grpc", "a connection over gRPC")
+aio: Any = need("grpc.aio", "grpc", "a connection over gRPC")
 
 _LOG = logging.getLogger("atoll.runtime")
 _PARTING = 0.5  # seconds

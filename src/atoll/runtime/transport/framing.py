@@ -8,13 +8,13 @@ import numpy as np
 
 from .base import Buffer, PipeClosed
 
-__all__ = ["Incoming", "after", "framed"]
+__all__ = ["IncomingFrames", "after", "framed"]
 
 _LENGTH = struct.Struct("<I")
 _SMALL = 1 << 14  # blocks shorter than this are joined before they are written
 
 
-class Incoming:
+class IncomingFrames:
     """Where the bytes that come belong.
 
     Args:

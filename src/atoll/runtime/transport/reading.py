@@ -9,7 +9,7 @@ from typing import Any
 
 from .base import PipeClosed
 from .ends import NOT_NOW, End
-from .framing import Incoming
+from .framing import IncomingFrames
 
 __all__ = ["TURN", "Reader", "resolve"]
 
@@ -41,7 +41,7 @@ class Reader:
         self._came: asyncio.Future[bool] | None = None  # somebody waits for a block
         self._gone = asyncio.Event()  # the socket is closed
         self._reading = False
-        self._incoming = Incoming(largest)
+        self._incoming = IncomingFrames(largest)
         self._read_on()
 
     async def recv(self) -> memoryview:

@@ -1,4 +1,4 @@
-"""Connections over gRPC: one call a connection, whose two streams are the pipe. The default, as it passes proxies and balancers."""
+"""Connections over gRPC: one call a connection, whose two streams are the pipe. For networks whose proxies and balancers want HTTP/2."""
 
 from __future__ import annotations
 

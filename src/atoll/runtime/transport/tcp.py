@@ -1,4 +1,4 @@
-"""Connections over TCP with TLS 1.3: the shortest way, for where nothing stands between the parties."""
+"""Connections over TCP with TLS 1.3: the default transport, and the shortest way."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core import message as M
-from atoll.core import tree as T
-from atoll.core.aggregate import Aggregate, Totals, merge_totals
-from atoll.core.rng import Rng
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Totals, merge_totals
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
 
 from .laws import require, same
 
@@ -115,10 +115,10 @@ class _Problem:
 
     def _once(self, state: Tree, clients: dict[int, Tree], number: int, replied: int) -> tuple[Tree, dict[int, Tree]]:
         from atoll.learn.algorithm import RoundInfo
-        from atoll.learn.local import local_contact
+        from atoll.learn.local.update import local_contact
 
         for phase in self.algorithm.plan(state):
-            if not self.algorithm.needs(state, phase):
+            if not self.algorithm.wanted(state, phase):
                 continue
             broadcast = self.algorithm.broadcast(state, phase)
             require("params" in broadcast, f"{self.name}: the broadcast of phase {phase!r} holds no 'params'")

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from atoll.core.clock import Free, run
-from atoll.core.cohort import Community
-from atoll.core.errors import ConfigError, QuorumError, TaskError
-from atoll.core.federation import Federation, run_program
-from atoll.core.task import Task
+from atoll.core.errors import ConfigError, QuorumError, SessionError, TaskError
+from atoll.core.federation.federation import Federation, run_program
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.party import Parties
+from atoll.core.requests.request import Mailboxes
+from atoll.core.requests.task import Task
+from atoll.core.time.clock import Free, Plan, run
+from atoll.core.time.prospect import Prospects
 from atoll.core.world import World
 from atoll.testing.crash import Killed, killed_and_resumed, live
 from atoll.testing.timetable import Timetable
@@ -99,6 +103,44 @@ def never_twice(make: MakeEngine, tolerance: float, *, points: int = 15) -> None
     with tempfile.TemporaryDirectory() as folder:
         whole = killed_and_resumed(world, program, Path(folder), points=points, deaths=2)
     same(whole.result, [3, 3, 5, 3, 3, 1, 1], "runs of tasks that must not run twice")
+
+
+def halves(make: MakeEngine, tolerance: float) -> None:
+    """A reducer's half gives what it gives on the inline engine, with or without a ``many``: sums, states, who is kept out, bytes."""
+
+    async def program(fed: Federation) -> Any:
+        found = []
+        for half in ("hand_on", "hand_on_alone"):
+            for uplink in ((), (K.Dither(0.01),)):
+                message = {"w": np.array([1.0, np.nan if uplink else -2.0])}
+                for who in (fed.parties[:5], fed.parties):
+                    got = await fed.sum(who, K.scale, message, reducer=K.HalfSum(half), uplink=uplink, quorum=0)
+                    found.append([got.value, got.senders.names, sorted(got.rejected), got.bytes_up])
+        return found
+
+    ours, reference = (live(_world(each), program) for each in (make, _inline))
+    close(ours.result, reference.result, "sums of halves", tolerance)
+    same(ours.bytes, reference.bytes, "bytes of halves")
+
+
+def halves_never_twice(make: MakeEngine, tolerance: float, *, points: int = 10) -> None:
+    """A half that drew secrets or spent budget runs once for each sum, killed wherever."""
+    del tolerance
+
+    async def program(fed: Federation) -> Any:
+        state = await fed.restore({"runs": []})
+        while len(state["runs"]) < 2:
+            got = await fed.sum(fed.parties, K.scale, {"w": np.ones(2)}, reducer=K.HalfSum("hide"))
+            state = {"runs": [*state["runs"], float(got["runs"])]}
+            await fed.checkpoint(state)
+        return state["runs"]
+
+    def world(folder: Path, resume: bool) -> World:
+        return _world(make, folder=folder, resume=resume)
+
+    with tempfile.TemporaryDirectory() as folder:
+        whole = killed_and_resumed(world, program, Path(folder), points=points, deaths=2)
+    same(whole.result, [float(SIZE), 2.0 * SIZE], "runs of halves that must not run twice")
 
 
 def errors(make: MakeEngine, tolerance: float) -> None:
@@ -201,6 +243,72 @@ def sessions(make: MakeEngine, tolerance: float) -> None:
         same(talk["caller"]["total"], np.full(4, 4.0 * sum(range(5))), "what was said")
 
 
+class _ByTurn(Timetable):
+    """A timetable for each session, by the turn that its label says."""
+
+    def session(self, parties: Parties, plans: Sequence[Plan], until: float) -> Prospects | None:
+        base = Timetable(work={"client-0": 4.0}, latency=0.25, notice=0.125)
+        more: Any = [
+            *({"words": {"client-0": n}} for n in (0, 3, 4)),
+            {"words": {"client-3": 2}}, {"lost": {"worker": ["client-0"]}}, {},
+        ]  # fmt: skip
+        return replace(base, **more[plans[0].turn % len(more)]).session(parties, plans, until)
+
+
+def fates(make: MakeEngine, tolerance: float) -> None:
+    """A session that loses a role or is late ends as on the inline engine, and leaves nothing; with a quorum the others go on."""
+    del tolerance
+    roles = {"worker": ("client-0", K.worker), "watcher": ("client-3", K.watcher)}
+    terms: list[dict[str, Any]] = [
+        {},
+        {"quorum": 1},
+        {"deadline": 3.5},
+        {"deadline": 3.5, "quorum": 1},
+        {"deadline": 60.0},
+    ]
+
+    async def program(fed: Federation) -> Any:
+        told: list[Any] = []
+        for turn in range(6):
+            for way, more in enumerate(terms):
+                try:
+                    told.append(await fed.session(roles, at=(turn, way), **more))
+                except SessionError as error:
+                    told.append(str(error))
+                told.append(fed.clock.now())
+                told.append((await fed.ask_all(fed.parties[:4], K.state, at=(turn, way))).by_name())
+        return told
+
+    cost = _ByTurn(latency=0.25)
+    ours, reference = (live(_world(one, cost=cost), program) for one in (make, _inline))
+    same(ours.result, reference.result, "what sessions with fates give")
+    same(ours.clock, reference.clock, "clock after sessions with fates")
+    same(ours.bytes, reference.bytes, "bytes of sessions with fates")
+    require(sum(isinstance(told, str) for told in ours.result) == 18, "sessions that end with an error")
+
+
+def results(make: MakeEngine, tolerance: float) -> None:
+    """A named result stays at its party: a single task, a sum and a role leave it, and the next job reads it there."""
+    del tolerance
+
+    async def first(fed: Federation) -> None:
+        await fed.ask_all(fed.parties[:2], K.keeps, "one")
+        await fed.sum(fed.parties[2:4], K.keeps, "two")
+        roles = {"caller": ("client-4", K.keeper), "other": ("client-5", K.keeper)}
+        await fed.session(roles)
+
+    async def second(fed: Federation) -> Any:
+        return (await fed.ask_all(fed.parties[:6], K.kept)).values
+
+    with tempfile.TemporaryDirectory() as folder:
+        _run(make, first, folder=Path(folder) / "first")
+        told = _run(make, second, results=Path(folder) / "first" / "results")
+    wanted = [
+        {"said": said, "x": np.full(3, float(i + 1))} for i, said in enumerate(["one"] * 2 + ["two"] * 2 + ["role"] * 2)
+    ]
+    same(told, wanted, "named results")
+
+
 def deadlocks(make: MakeEngine, tolerance: float) -> None:
     """Roles that wait for each other are told who waits for whom; one that is slow is waited for, and others go on."""
     del tolerance
@@ -249,6 +357,36 @@ def mail(make: MakeEngine, tolerance: float) -> None:
             require((letter["from"], letter["to"]) == (sender, reader), f"{reader} got {letter}")
 
 
+def sealed_mail(make: MakeEngine, tolerance: float, *, points: int = 10) -> None:
+    """Encrypted letters open at their recipients, are as large as virtual ones say they are, are never written twice, and open after a resume."""
+    del tolerance
+
+    async def program(fed: Federation) -> Any:
+        state = await fed.restore({"mail": {}})
+        if not state["mail"]:
+            first = await fed.exchange(fed.parties, K.letters, fed.parties.names[:4])
+            require(first.mail.encrypted, "letters that are not encrypted")
+            state = {"mail": first.mail.sealed()}
+            await fed.checkpoint(state)
+        return (await fed.exchange(fed.parties[:4], K.gather, mail=Mailboxes(state["mail"]))).by_name()
+
+    def world(folder: Path, resume: bool) -> World:
+        return _world(make, folder=folder, resume=resume, sealing="real")
+
+    with tempfile.TemporaryDirectory() as folder:
+        life = killed_and_resumed(world, program, Path(folder), points=points, deaths=2)
+    for reader, box in life.result.items():
+        require(len(box) == SIZE, f"{reader} has letters of {list(box)}")
+        require(all(letter["to"] == reader for letter in box.values()), f"{reader} got letters to others")
+
+    async def sizes(fed: Federation) -> Any:
+        await letters(fed)
+        return fed.bytes()
+
+    real, virtual = (_run(make, sizes, cost=Free(), sealing=kind) for kind in ("real", "virtual"))
+    require(real == virtual, f"encrypted letters take {real}, and the simulation accounted {virtual}")
+
+
 def unknown_task(make: MakeEngine, tolerance: float) -> None:
     """A task that cannot be found by its name is refused, even where it could be run."""
     del tolerance
@@ -289,7 +427,8 @@ def rolls_back(make: MakeEngine, tolerance: float) -> None:
 ENGINE_CHECKS: Mapping[str, Callable[..., None]] = {
     check.__name__: check
     for check in (
-        verbs, repeats, survives, never_twice, errors, states, large_messages, sessions, deadlocks, mail, unknown_task, rolls_back,
+        verbs, repeats, survives, never_twice, halves, halves_never_twice, errors, states, large_messages, sessions, fates, results, deadlocks, mail,
+        sealed_mail, unknown_task, rolls_back,
     )
 }  # fmt: skip
 """The laws by name, for parametrised tests: ``ENGINE_CHECKS[name](make_engine, tolerance)``; those that kill take ``points=``, the steps to kill at."""

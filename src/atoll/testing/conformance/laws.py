@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from atoll.core import message as M
-from atoll.core import tree as T
+from atoll.core.algebra import tree as T
 
 __all__ = ["close", "refuses", "require", "same"]
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from atoll.core import message as M
-from atoll.core.results import Combined
-from atoll.core.rng import Rng
-from atoll.core.tree import Tree
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.requests.results import Combined
 
 from .laws import close, require, same
 
 if TYPE_CHECKING:
-    from atoll.core.federation import Federation
+    from atoll.core.federation.federation import Federation
     from atoll.learn.training import Training
 
 __all__ = ["check_learner"]
@@ -128,7 +128,7 @@ def _check_reports(run: _Run, partial: Tree, survey: Tree, asked: Mapping[str, A
         mean = sum(part["value"] * part["weight"] for part in told) / sum(part["weight"] for part in told)
         require(any(part["value"] != 0 for part in told), f"{name}: no client reports a loss")
         if by_examples:
-            close(float(mean), float(partial["metric/loss"]), f"{name}: the mean of reported losses", 1e-5)
+            close(float(mean), float(partial["loss"]), f"{name}: the mean of reported losses", 1e-5)
 
 
 def _plain(got: Combined) -> Tree:

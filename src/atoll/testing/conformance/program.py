@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core.federation import Federation
-from atoll.core.reducer import TreeReducer
+from atoll.core.federation.federation import Federation
+from atoll.core.federation.reducer import TreeReducer
 
 from . import tasks as K
 

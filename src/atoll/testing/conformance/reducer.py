@@ -1,35 +1,35 @@
-"""What every reducer must do: give the plain sum, and if it is secure, refuse what would show a single reply."""
+"""What every reducer must do: give the plain sum, whoever drops out and when; and if it is secure, show the server nothing else."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core.aggregate import Mean, Parts, Sum, Vote
-from atoll.core.clock import Free, run
-from atoll.core.cohort import Community
-from atoll.core.errors import CompositionError
-from atoll.core.federation import Federation, run_program
-from atoll.core.island import Island
-from atoll.core.reducer import Reducer
-from atoll.core.stage import Stage
-from atoll.core.task import task
-from atoll.core.tree import Tree
-from atoll.core.world import World
+from atoll.core.errors import AtollError, CompositionError
+from atoll.core.federation.federation import Federation, run_program
+from atoll.core.federation.reducer import Plain, Reducer
+from atoll.core.requests.stage import Stage
+from atoll.core.time.clock import Free, run
 from atoll.testing.crash import killed_and_resumed
 from atoll.testing.timetable import Timetable
 
 from .laws import close, refuses, require
+from .secrecy import require_secrecy
+from .sums import NAMES, Bench, SumsMade, draws, single, steps
 from .tasks import Dither
 
-__all__ = ["check_reducer"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-_SIZE = 7
+    from atoll.core.requests.task import Task
+
+__all__ = ["check_reducer"]
 
 
 @dataclass(frozen=True)
@@ -39,94 +39,206 @@ class Unsummable(Stage):
     summable: ClassVar[bool] = False
 
 
-@task
-def replies(island: Island, message: Tree) -> Tree:
-    """All kinds of sums."""
-    x = np.array([island.data, -island.data, 0.25 * message], dtype=np.float64)
-    return {
-        "mean": Mean({"x": x}, examples=island.data),
-        "sum": Sum({"y": x * 2}),
-        "vote": Vote({"z": x - 2.0}),
-        "metric/n": Sum(np.float64(1.0), metric=True),
-    }
-
-
-@task
-def single(island: Island, message: Tree) -> Tree:
-    """A reply that must be seen by itself."""
-    return {"x": Parts({"x": np.float64(island.data)})}
-
-
 def check_reducer(
     reducer: Reducer,
     *,
     make_engine: Callable[[], Any] | None = None,
     tolerance: float = 1e-6,
     dropouts: bool = True,
+    others: Mapping[str, Any] | None = None,
+    proved: Collection[Task] = (),
     seed: int = 0,
 ) -> None:
-    """Require a reducer to give what plain addition gives, for means, sums, votes and metrics.
+    """Require a reducer to keep these laws. A complaint begins with the name of the law.
 
-    Also with stages; when a party falls silent (``dropouts``); and after a crash at any of its steps, where nobody may answer one request in two
-    ways. A secure reducer refuses a stage that is not summable before anyone is contacted, and single replies.
+    * **exactness**: means, sums, votes and metrics are what plain addition gives, for those that the reducer says are in the sum, and everyone who
+      answers is in it. The task draws random numbers and keeps private state: it must draw the same and find the same state as under ``Plain``. Two sums
+      of a round share a label. Stages are undone, dtypes and weights are kept.
+    * **state**: after the sums, the private state of every party is what it is under ``Plain``: that of a party in the sum has moved, that of one that
+      dropped out, or whose reply is not finite, has not.
+    * **recovery** (with ``dropouts``): the sum of the others succeeds whichever of the reducer's supersteps a party drops out at.
+    * **all or nothing**: when most parties drop out at a superstep, the sum is right or fails with a ``QuorumError``. One that failed moves no state.
+    * **terms**: ``accept`` and ``deadline`` close the sum with the replies with which they close the plain one.
+    * **crashes**: killed at any of its steps and resumed, the program gives the same, and nobody answers one request in two ways.
+    * **refusal** (a secure reducer): stages that are not summable and single replies that arrive late are refused before anyone is contacted, ``Parts`` at the
+      party, and a sum over one party fails.
+    * **hiding** (a secure reducer): nothing about one party follows from what the server is sent. The law looks at every word of every reply. It exchanges
+      the data of the parties in the sum, so that the sum stays, and it draws single secrets of parties anew. Behind every word that the data change there must
+      be a secret of ``island.secret`` that changes this word too, and no other word but such; the secrets must tie all parties in the sum together, or
+      hide each alone (as encryption does); they must flip half of the word's bits, and be the mask of no second word. That holds for two sums of a
+      round, with a dropout at each superstep, for a party whose reply comes after the sum was closed, and for a server that asks the supersteps behind the replies
+      a second time, as if another party had dropped out.
+
+    The law of hiding is stricter than secrecy where a server learns a secret's image that it cannot invert (a public key) or a sum of masks. Name the tasks that
+    reply with these in ``proved``, and show elsewhere that they tell nothing. The law cannot see that a key which encrypts is known to the server, and it
+    looks neither into letters, which are sealed, nor at what the roles of a session say to each other.
 
     Args:
-        reducer: the reducer, for seven parties.
+        reducer: the reducer, for five parties.
         make_engine: makes a fresh engine; by default the inline one.
         tolerance: allowed difference, relative to ``1 + |x|``: fixed-point reducers round.
-        dropouts: whether it must survive a party that answers nothing.
-        seed: of the world.
+        dropouts: whether it must survive a party that drops out. Without, such a sum may fail; it must not be wrong.
+        others: data of helper parties that the reducer asks, by name.
+        proved: tasks of the reducer whose replies tell nothing about a party, as you have proved.
+        seed: of the worlds.
 
     Raises:
-        AssertionError: it does not.
+        AssertionError: it breaks a law.
     """
-    from atoll.core.reducer import Plain
     from atoll.engines import Inline
 
-    make = make_engine or Inline
-    name = type(reducer).__name__
+    laws = _Laws(reducer, Bench(make_engine or Inline, others or {}, seed), tolerance, dropouts)
+    laws.exactness()
+    if reducer.secure:
+        laws.refusal()
+        require_secrecy(reducer, others=others, proved=proved, seed=seed)
+    laws.recovery()
+    laws.all_or_nothing()
+    laws.terms()
+    laws.crashes()
 
-    def world(cost: Any = None, folder: Path | None = None, resume: bool = False) -> World:
-        people = Community([float(i + 1) for i in range(_SIZE)])
-        return World(people, make(), cost=cost or Free(), folder=folder, resume=resume, seed=seed)
 
-    def program(chosen: Reducer, uplink: tuple[Stage, ...] = ()) -> Any:
-        async def sums(fed: Federation) -> Any:
+@dataclass(frozen=True)
+class _Laws:
+    reducer: Reducer
+    bench: Bench
+    tolerance: float
+    dropouts: bool
+
+    def _breaks(self, law: str, where: str) -> str:
+        return f"{type(self.reducer).__name__} breaks the law of {law}, {where}"
+
+    def _sums(self, law: str, where: str, *, missing: Collection[str] = (), must: bool = True, **how: Any) -> SumsMade:
+        """Make sums, and require them to be right for whom they name; unless they ``must`` not, they may fail."""
+        try:
+            made = self.bench.sums(self.reducer, **how)
+        except Exception as error:
+            raise AssertionError(f"{self._breaks(law, where)}: {type(error).__name__}: {error}") from error
+        for number, names in enumerate(made.senders):
+            if names is None:
+                require(not must, f"{self._breaks(law, where)}: sum {number + 1} failed")
+                continue
+            silent = set(NAMES) - set(names) - set(missing)
+            require(
+                not silent, f"{self._breaks(law, where)}: {sorted(silent)} answered and are not in sum {number + 1}"
+            )
+        plain = self.bench.plainly(made, uplink=how.get("uplink", ()), bad=how.get("bad", ""))
+        for name, state in plain.states.items():
+            of = self._breaks(law if law == "all or nothing" else "state", f"{where}: the state of {name}")
+            close(made.states[name], state, of, self.tolerance)
+        right = [got for got in made.sums if got is not None]
+        law = law if law != "terms" else "exactness"
+        close(right, plain.sums, self._breaks(law, where), self.tolerance)
+        return made
+
+    def exactness(self) -> None:
+        self._sums("exactness", "everyone")
+        self._sums("exactness", "with a stage", uplink=(Dither(0.0),))
+
+    @cached_property
+    def _supersteps(self) -> list[dict[str, list[str]]]:
+        """Of each superstep the requests in all sums that are its own or a later one's, and whom they ask."""
+        sums = [list(made.items()) for made in self.bench.sums(self.reducer).steps]
+        most = max(len(made) for made in sums)
+        return [dict(each for made in sums for each in made[number:]) for number in range(most)]
+
+    def recovery(self) -> None:
+        for number, requests in enumerate(self._supersteps):
+            asked = next(iter(requests.values()))
+            for name in dict.fromkeys([asked[0], asked[len(asked) // 2], asked[-1]]):
+                where = f"without {name} from superstep {number + 1} on ({_task(requests)})"
+                lost, must = {request: [name] for request in requests}, self.dropouts and name in NAMES
+                made = self._sums("recovery", where, lost=lost, missing=[name], must=must)
+                self._recovery_of_recovery(made, where, name, lost)
+        where, bad = "with a reply that is not finite", NAMES[3]
+        made = self._sums("recovery", where, bad=bad, missing=[bad], must=self.dropouts)
+        for names, rejected in zip(made.senders, made.rejected, strict=True):
+            counted = names is None or rejected == [bad]
+            require(counted, f"{self._breaks('recovery', where)}: rejected are {rejected}, not {[bad]}")
+
+    def _recovery_of_recovery(self, made: SumsMade, where: str, name: str, lost: dict[str, list[str]]) -> None:
+        """A superstep that there is only after a dropout may see another one."""
+        steps = [item for each in made.steps for item in each.items() if item[0] not in self._supersteps[0]]
+        more = {request: [who for who in asked if who != name][:1] for request, asked in steps}
+        if more:
+            gone = [name, *(who for each in more.values() for who in each)]
+            self._sums("recovery", f"{where}, and then another", lost={**lost, **more}, missing=gone, must=False)
+
+    def all_or_nothing(self) -> None:
+        for number, requests in enumerate(self._supersteps):
+            gone = NAMES[1:4]
+            where = f"without {len(gone)} of {len(NAMES)} parties at superstep {number + 1} ({_task(requests)})"
+            self._sums(
+                "all or nothing",
+                where,
+                lost=dict.fromkeys(requests, gone),
+                missing=gone,
+                must=False,
+                quorum=4,
+            )
+
+    def terms(self) -> None:
+        seconds = {name: float(len(NAMES) - i) for i, name in enumerate(NAMES)}
+        every: dict[str, dict[str, Any]] = {
+            "accept=4": {"accept": 4},
+            "accept, a rule": {"accept": _but_the_third},
+            "deadline=4.5": {"deadline": 4.5},
+        }
+        for shown, terms in every.items():
+            where = f"with {shown}"
+            made = self._sums("terms", where, seconds=seconds, missing=NAMES, must=self.dropouts, **terms)
+            plain = self.bench.sums(Plain(), seconds=seconds, **terms)
+            for ours, theirs in zip(made.senders, plain.senders, strict=True):
+                right = ours is None or ours == theirs
+                require(right, f"{self._breaks('terms', where)}: {ours} are in the sum, not {theirs}")
+
+    def crashes(self) -> None:
+        async def program(fed: Federation) -> Any:
             state = await fed.restore([])
             while len(state) < 2:
-                got = await fed.sum(fed.parties, replies, float(len(state)), reducer=chosen, uplink=uplink, quorum=3)
-                weight = {k: float(v) for k, v in got.weight.items()}
-                state = [*state, {"value": got.value, "n": got.n, "weight": weight, "who": got.senders.names}]
+                rows = []
+                for task in (draws, steps):
+                    got = await fed.sum(fed.parties, task, 1.0, reducer=self.reducer, at=len(state), quorum=3)
+                    rows.append({"value": got.value, "who": got.senders.names})
+                state = [*state, rows]
                 await fed.checkpoint(state)
             return state
 
-        return sums
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                killed_and_resumed(lambda f, r: self.bench.world(Free(), f, r), program, Path(folder), points=10)
+            except AssertionError as error:
+                raise AssertionError(f"{self._breaks('crashes', str(error))}") from error
 
-    def compared(what: str, cost: Any = None, uplink: tuple[Stage, ...] = ()) -> None:
-        ours = run(run_program(world(cost), program(reducer, uplink)))[0]
-        plain = run(run_program(world(cost), program(Plain(), uplink)))[0]
-        close(ours, plain, f"{name}, {what}", tolerance)
+    def refusal(self) -> None:
+        name = self._breaks("refusal", "with")
 
-    compared("everyone")
-    compared("with a stage", uplink=(Dither(0.0),))
-    if dropouts:
-        compared("without one", Timetable(lost={"": ["client-3"]}))
-    with tempfile.TemporaryDirectory() as folder:
-        killed_and_resumed(lambda f, r: world(None, f, r), program(reducer), Path(folder), points=10)
-    if reducer.secure:
-        _refuses(reducer, world, name)
+        async def before(fed: Federation) -> int:
+            with refuses(CompositionError, f"{name} a stage that is not summable", "Unsummable"):
+                await fed.sum(fed.parties, draws, 0.0, reducer=self.reducer, uplink=(Unsummable(),))
+            with refuses(CompositionError, f"{name} late='arrive'", "late"):
+                await fed.sum(fed.parties, draws, 0.0, reducer=self.reducer, late="arrive")
+            return fed.bytes()["messages_down"]
+
+        async def parts(fed: Federation) -> None:
+            with refuses(CompositionError, f"{name} single replies", "x"):
+                await fed.sum(fed.parties, single, None, reducer=self.reducer)
+
+        async def alone(fed: Federation, cohort: int, **terms: Any) -> None:
+            with refuses(AtollError, f"{name} a sum of one reply ({cohort} asked)"):
+                await fed.sum(fed.parties[:cohort], steps, None, reducer=self.reducer, **terms)
+
+        asked = run(run_program(self.bench.world(Timetable()), before))[0]
+        require(asked == 0, f"{name} parts that do not go together: {asked} parties were contacted")
+        run(run_program(self.bench.world(Timetable()), parts))
+        run(run_program(self.bench.world(Timetable()), lambda fed: alone(fed, 1)))
+        run(run_program(self.bench.world(Timetable()), lambda fed: alone(fed, len(NAMES), accept=1)))
 
 
-def _refuses(reducer: Reducer, world: Callable[[], World], name: str) -> None:
-    async def stage(fed: Federation) -> int:
-        with refuses(CompositionError, f"{name} and a stage that is not summable", "Unsummable"):
-            await fed.sum(fed.parties, replies, 0.0, reducer=reducer, uplink=(Unsummable(),))
-        return fed.bytes()["messages_down"]
+def _but_the_third(arrived: NDArray[np.int64]) -> tuple[NDArray[np.int64], int | None]:
+    """Takes all replies but that of the third party."""
+    return np.flatnonzero(arrived != 2), None
 
-    async def parts(fed: Federation) -> None:
-        with refuses(CompositionError, f"{name} and single replies", "x"):
-            await fed.sum(fed.parties, single, None, reducer=reducer)
 
-    asked = run(run_program(world(), stage))[0]
-    require(asked == 0, f"{name}: {asked} parties were contacted before the stage was refused")
-    run(run_program(world(), parts))
+def _task(requests: Mapping[str, Any]) -> str:
+    return next(iter(requests)).split("/")[-2]

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from atoll.core import message as M
-from atoll.core import tree as T
-from atoll.core.form import form_of
-from atoll.core.rng import Rng
-from atoll.core.stage import Stage
-from atoll.core.task import resolve
-from atoll.core.tree import Tree
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.form import form_of
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.requests.context import SEED_BYTES, StageContext
+from atoll.core.requests.stage import Stage
+from atoll.core.requests.task import resolve
 
 from .laws import close, require, same
 
@@ -66,6 +67,16 @@ def check_stage(
         _is_unbiased(stage, rows[0], public, root, name, tolerance, draws)
 
 
+def _context(public: Tree, rng: Rng) -> StageContext:
+    return _contexts(public, np.array([rng.key], dtype=np.uint64))
+
+
+def _contexts(public: Tree, keys: Any) -> StageContext:
+    """Values of norm 1, and secrets that follow from the keys, so that encoding is a function here."""
+    seeds = np.stack([Rng(int(k)).generator().integers(0, 256, SEED_BYTES, dtype=np.uint8) for k in keys])
+    return StageContext(public, keys, seeds, sensitivity=1.0)
+
+
 def _value(rng: Rng) -> Tree:
     draw = rng.generator()
     return {"w": draw.normal(size=(3, 4)).astype(np.float32), "b": draw.normal(size=5).astype(np.float32)}
@@ -86,7 +97,7 @@ def _class_of(stage: Stage, name: str) -> type[Stage]:
 
 def _encodes(stage: Stage, value: Tree, public: Tree, rng: Rng, name: str) -> None:
     before = M.encode(value)
-    first, second = stage.encode(value, public, rng), stage.encode(value, public, rng)
+    first, second = stage.encode(value, _context(public, rng)), stage.encode(value, _context(public, rng))
     same(first, second, f"{name}: the same key encodes differently")
     require(M.encode(value) == before, f"{name}: encoding changes the value it is given")
     back = stage.decode(M.decode(M.encode(first)), public, 1)
@@ -99,22 +110,22 @@ def _encodes(stage: Stage, value: Tree, public: Tree, rng: Rng, name: str) -> No
         require(bits == size, f"{name}: it says {bits} bits and sends {size}")
     bound = stage.sensitivity(None)
     if bound is not None:
-        large = stage.decode(stage.encode(T.scale(value, 1e3), public, rng), public, 1)
+        large = stage.decode(stage.encode(T.scale(value, 1e3), _context(public, rng)), public, 1)
         norm = float(T.norm(T.map(lambda leaf: leaf.astype(np.float64), large)))
         require(norm <= bound * (1 + 1e-5), f"{name}: it bounds changes by {bound} and lets {norm} through")
 
 
 def _blocks(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, tolerance: float) -> None:
     keys = np.array([root.child("key", i).key for i in range(len(rows))], dtype=np.uint64)
-    block = stage.encode_block(T.map(lambda *leaves: np.stack(leaves), *rows), public, keys)
+    block = stage.encode_block(T.map(lambda *leaves: np.stack(leaves), *rows), _contexts(public, keys))
     for i, value in enumerate(rows):
-        one = stage.encode(value, public, Rng(int(keys[i])))
+        one = stage.encode(value, _contexts(public, keys).row(i))
         close(T.map(lambda leaf, i=i: leaf[i], block), one, f"{name}: row {i} of a block", tolerance)
     if stage.remembers:
         return
     back = stage.decode_block(block, public)
     for i, value in enumerate(rows):
-        one = stage.decode(stage.encode(value, public, Rng(int(keys[i]))), public, 1)
+        one = stage.decode(stage.encode(value, _contexts(public, keys).row(i)), public, 1)
         close(T.map(lambda leaf, i=i: leaf[i], back), one, f"{name}: row {i} of a decoded block", tolerance)
 
 
@@ -131,13 +142,16 @@ def _remembers(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: st
     for number in range(3):
         keys = np.array([root.child("reply", number, i).key for i in range(len(rows))], dtype=np.uint64)
         before = M.encode({"memory": alone[0], "value": rows[0]})
-        again = stage.remember(rows[0], alone[0], public, Rng(int(keys[0])))
-        pairs = [stage.remember(v, m, public, Rng(int(k))) for v, m, k in zip(rows, alone, keys, strict=True)]
+        again = stage.remember(rows[0], alone[0], _contexts(public, keys).row(0))
+        pairs = [
+            stage.remember(v, m, _contexts(public, keys).row(i))
+            for i, (v, m) in enumerate(zip(rows, alone, strict=True))
+        ]
         same(pairs[0], again, f"{name}: the same memory and key encode differently")
         require(
             M.encode({"memory": alone[0], "value": rows[0]}) == before, f"{name}: it changes the memory it is given"
         )
-        sent, kept = stage.remember_block(block, together, public, keys)
+        sent, kept = stage.remember_block(block, together, _contexts(public, keys))
         understood = stage.decode_block(sent, public, together)
         for i, (wire, memory) in enumerate(pairs):
             found = form_of(memory)
@@ -160,7 +174,7 @@ def _errs(stage: Stage, value: Tree, public: Tree, root: Rng, name: str, draws: 
     for i in range(draws):
         key = root.child("error", i)
         known = stage.public(key.child("public")) if public is not None else public
-        off = T.sub(stage.decode(stage.encode(value, known, key), known, 1), value)
+        off = T.sub(stage.decode(stage.encode(value, _context(known, key)), known, 1), value)
         seen.append(sum(float((leaf.astype(np.float64) ** 2).sum()) for leaf in T.leaves(off)) / square)
     least = float(np.mean(seen) - 6 * np.std(seen) / np.sqrt(draws))
     for bound, what in ((omega, "omega"), (None if delta is None else 1 - delta, "1 - delta")):
@@ -175,7 +189,7 @@ def _added(trees: list[Any]) -> Any:
 
 
 def _sums(stage: Stage, rows: list[Tree], public: Tree, root: Rng, name: str, tolerance: float) -> None:
-    encoded = [stage.encode(value, public, root.child("key", i)) for i, value in enumerate(rows)]
+    encoded = [stage.encode(value, _context(public, root.child("key", i))) for i, value in enumerate(rows)]
     # A summand stage's encodings are added as they are; whoever adds before weighting uses weights 1.
     weights = [1.0 + i * (stage.on == "value") for i in range(len(rows))]
     for scales in ([1.0] * len(rows), weights):
@@ -195,7 +209,7 @@ def _sums_before(
     """Whether the sum of encodings is the encoding of the sum, and decoding scales and does not count."""
     whole = _added([T.scale(value, w) for value, w in zip(rows, scales, strict=True)])
     try:
-        close(summed, stage.encode(whole, public, root.child("whole")), "", tolerance)
+        close(summed, stage.encode(whole, _context(public, root.child("whole"))), "", tolerance)
         close(
             stage.decode(T.scale(summed, 2.5), public, 1),
             T.scale(stage.decode(summed, public, len(rows)), 2.5),
@@ -209,15 +223,17 @@ def _sums_before(
 
 def _is_linear(stage: Stage, rows: list[Tree], public: Tree, rng: Rng, name: str, tolerance: float) -> None:
     x, y = rows[0], rows[1]
-    mixed = stage.encode(T.add(T.scale(x, 2.0), T.scale(y, -0.5)), public, rng)
-    apart = T.add(T.scale(stage.encode(x, public, rng), 2.0), T.scale(stage.encode(y, public, rng), -0.5))
+    mixed = stage.encode(T.add(T.scale(x, 2.0), T.scale(y, -0.5)), _context(public, rng))
+    apart = T.add(
+        T.scale(stage.encode(x, _context(public, rng)), 2.0), T.scale(stage.encode(y, _context(public, rng)), -0.5)
+    )
     close(mixed, apart, f"{name} says it is linear", tolerance)
 
 
 def _is_unbiased(stage: Stage, value: Tree, public: Tree, root: Rng, name: str, tolerance: float, draws: int) -> None:
     keys = [root.child("draw", i) for i in range(draws)]
     several = [(stage.public(key.child("public")) if public is not None else public, key) for key in keys]
-    seen = [stage.decode(stage.encode(value, known, key), known, 1) for known, key in several]
+    seen = [stage.decode(stage.encode(value, _context(known, key)), known, 1) for known, key in several]
     for path, leaf in T.items(value):
         column = np.stack([dict(T.items(tree))[path].astype(np.float64) for tree in seen])
         error = 6 * column.std(axis=0) / np.sqrt(draws) + tolerance * (1 + np.abs(leaf))

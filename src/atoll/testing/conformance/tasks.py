@@ -9,20 +9,27 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll.core.aggregate import Mean, Parts, Sum, Vote
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Mean, Parts, Sum, Vote
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import SessionError, TaskError
 from atoll.core.event import Laplace
-from atoll.core.rng import Rng
-from atoll.core.stage import Stage
-from atoll.core.task import Batch, task
-from atoll.core.tree import Tree
+from atoll.core.federation.reducer import Reducer
+from atoll.core.requests.context import StageContext
+from atoll.core.requests.stage import Stage
+from atoll.core.requests.task import Batch, Work, task
 
 if TYPE_CHECKING:
-    from atoll.core.cohort import Cohort
-    from atoll.core.island import Island
+    from atoll.core.algebra.aggregate import Totals
+    from atoll.core.federation.reduction import Reduction
+    from atoll.core.requests.cohort import Cohort
+    from atoll.core.requests.island import Island
+    from atoll.core.requests.request import Reduced
 
 __all__ = [
-    "Dither", "boom", "caller", "count", "echo", "forward", "gather", "hears", "letters", "never", "pass_on", "release", "release_sum", "responder", "scale",
-    "thinks", "thirsty",
+    "Dither", "HalfSum", "boom", "caller", "count", "echo", "forward", "gather", "hand_on", "hand_on_alone", "hears", "hide", "keeper", "keeps", "kept", "letters", "never", "pass_on",
+    "release", "release_sum", "responder", "scale", "state", "thinks", "thirsty", "watcher", "worker",
 ]  # fmt: skip
 
 
@@ -38,14 +45,14 @@ class Dither(Stage):
         """The shift."""
         return {"shift": float(rng.generator().random())}
 
-    def encode(self, value: Tree, public: Tree, rng: Rng) -> Tree:
+    def encode(self, value: Tree, context: StageContext) -> Tree:
         """Shift and dither."""
-        noise = self.size * (rng.generator().random() - 0.5)
-        return {name: leaf + public["shift"] + noise for name, leaf in value.items()}
+        noise = self.size * (context.rng.generator().random() - 0.5)
+        return T.map(lambda leaf: leaf + context.public["shift"] + noise, value)
 
     def decode(self, total: Tree, public: Tree, n: int) -> Tree:
         """Take ``n`` shifts off."""
-        return {name: leaf - n * public["shift"] for name, leaf in total.items()}
+        return T.map(lambda leaf: leaf - n * public["shift"], total)
 
 
 @task
@@ -81,7 +88,7 @@ def _scale_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
         runs = np.array([(cohort.state(int(i)) or {}).get("runs", 0.0) + 1.0 for i in rows])
         value = {"w": x[:, None] * message["w"]}
         reply: dict[str, Any] = {"w": Mean(value, examples=1.0 + x), "sign": Vote({"s": value["w"]})}
-        yield Batch(rows, {**reply, "metric/n": Sum(runs, metric=True)}, {"runs": runs})
+        yield Batch(rows, {**reply, "n": Sum(runs, role="metric")}, {"runs": runs})
 
 
 @task(many=_scale_many)
@@ -94,7 +101,7 @@ def scale(island: Island, message: Tree) -> Tree:
     return {
         "w": Mean(value, examples=weight),
         "sign": Vote({"s": value["w"]}),
-        "metric/n": Sum(runs, metric=True),
+        "n": Sum(runs, role="metric"),
     }
 
 
@@ -111,6 +118,67 @@ def release_sum(island: Island, message: Tree) -> Tree:
     """The same as a sum, of secrets."""
     release.run(island, message)
     return {"secret": Sum(island.secret.uniform(2))}
+
+
+def _handed(totals: Totals) -> dict[str, Any]:
+    """The values of totals."""
+    return {f"{total.kind}/{name}": Sum(total.value, role=total.role) for name, total in totals.items()}
+
+
+def _hand_on_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
+    for block in cohort.totals():
+        yield Batch(block.positions, _handed(block.totals))
+
+
+@task(many=_hand_on_many)
+async def hand_on(island: Island, message: Tree) -> Tree:
+    """The half of a reducer that changes nothing; one by one and in blocks."""
+    return _handed(await island.totals())
+
+
+@task
+async def hand_on_alone(island: Island, message: Tree) -> Tree:
+    """The same, one by one, and it waits for something else too."""
+    await asyncio.sleep(0)
+    return _handed(await island.totals())
+
+
+def _hidden(value: Tree, island: Island) -> Any:
+    """Words modulo 2^64 under a secret one; the release is paid for, and counted in the half's own state."""
+    island.spend(Laplace(epsilon=0.5))
+    island.state = {"runs": (island.state or {"runs": 0})["runs"] + 1}
+    return np.round(value["s"] * 2**20).astype(np.int64).view(np.uint64) + island.secret.uint64(1)
+
+
+def _hide_many(cohort: Cohort, message: Tree) -> Iterator[Batch]:
+    for block in cohort.totals():
+        islands = [cohort.island(i) for i in block.positions.tolist()]
+        words = [_hidden({"s": row}, one) for row, one in zip(block.totals["sign"].value["s"], islands, strict=True)]
+        runs = np.array([float(one.state["runs"]) for one in islands])
+        yield Batch(block.positions, {"word": Sum(np.stack(words)), "runs": Sum(runs)})
+
+
+@task(many=_hide_many)
+async def hide(island: Island, message: Tree) -> Tree:
+    """The half of a reducer that hides its total: must never be run twice for one sum."""
+    word = _hidden((await island.totals())["sign"].value, island)
+    return {"word": Sum(word), "runs": Sum(float(island.state["runs"]))}
+
+
+@dataclass(frozen=True)
+class HalfSum(Reducer):
+    """Adds up what a half of this module replies.
+
+    Attributes:
+        half: its name.
+    """
+
+    half: str = "hand_on"
+    lasting: ClassVar[bool] = True
+
+    async def reduce(self, reduction: Reduction) -> Reduced:
+        """One step."""
+        return await reduction.fold({"hand_on": hand_on, "hand_on_alone": hand_on_alone, "hide": hide}[self.half])
 
 
 @task
@@ -160,6 +228,61 @@ async def responder(island: Island, peers: Any, rounds: int = 5) -> Tree:
         question = await peers.recv("caller")
         await peers.send("caller", {"y": question["x"] * island.data})
     return float(island.data)
+
+
+def _ten(data: Any, args: Any, message: Tree) -> Work:
+    return Work(examples=10.0, batches=10.0, epochs=1.0)
+
+
+@task(work=_ten)
+async def worker(island: Island, peers: Any, steps: int = 4) -> Tree:
+    """Works for a while, asks, and hears the answer, several times."""
+    island.state = {"worker": steps}
+    for i in range(steps):
+        await peers.work(1 / steps)
+        await peers.send("watcher", {"i": i, "x": np.full(4, island.data)})
+        await peers.recv("watcher")
+    return steps
+
+
+@task
+async def watcher(island: Island, peers: Any) -> Tree:
+    """Answers a worker for as long as there is one, and goes on without it."""
+    heard, why = 0, ""
+    try:
+        while True:
+            await peers.send("worker", (await peers.recv("worker"))["i"])
+            heard += 1
+    except (SessionError, TaskError) as error:
+        why = error.what
+    island.state = {"heard": heard}
+    return {"heard": heard, "why": why}
+
+
+@task
+def state(island: Island, message: Tree) -> Tree:
+    """What it keeps."""
+    return island.state
+
+
+@task
+def keeps(island: Island, message: Tree) -> Tree:
+    """Leaves a result."""
+    island.leave("kept", {"said": message, "x": np.full(3, float(island.data))})
+    return {"n": Sum(1.0)}
+
+
+@task
+async def keeper(island: Island, peers: Any) -> Tree:
+    """The same as a role."""
+    keeps.run(island, "role")
+    return None
+
+
+@task
+def kept(island: Island, message: Tree) -> Tree:
+    """Reads it."""
+    return island.left("kept")
 
 
 @task

@@ -31,6 +31,7 @@ def check_paper(kit: Kit, now: datetime | None = None) -> Step:
     yield attempt("validity", lambda: _valid(kit, datetime.now(UTC) if now is None else now))
     if kit.role == "server":
         yield attempt("server names", lambda: _hosts(kit))
+    if kit.role == "server" or kit.revoked_file.is_file():
         yield attempt("revocation list", lambda: _revoked(kit))
 
 

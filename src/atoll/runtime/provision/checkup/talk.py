@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from atoll.core.errors import AtollError
-from atoll.core.wire import unpack_error
+from atoll.core.requests.wire import unpack_error
 from atoll.runs.versions import versions
 from atoll.runtime.line import Line, Settings, dial_line
 from atoll.runtime.provision.kit import Kit

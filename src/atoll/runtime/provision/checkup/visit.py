@@ -8,7 +8,7 @@ import ssl
 import struct
 from collections.abc import Iterator
 
-from atoll.runtime.line.hello import Hello, parts_of
+from atoll.runtime.line.hello import LineHello, parts_of
 from atoll.runtime.transport.proof import asked
 
 __all__ = ["take_leave", "visit"]
@@ -20,9 +20,9 @@ _END_STREAM, _END_HEADERS = 1, 4
 _MOST = 1 << 16  # bytes of an answer that are read
 
 
-def visit() -> Hello:
+def visit() -> LineHello:
     """The first frame of an end that wants no line."""
-    return Hello(secrets.token_bytes(16), refused="a visit of atoll doctor")
+    return LineHello(secrets.token_bytes(16), refused="a visit of atoll doctor")
 
 
 def take_leave(wrapped: ssl.SSLSocket, transport: str, host: str, heard: bytes = b"") -> None:

@@ -1,0 +1,380 @@
+"""Aggregates: what a party replies when only a combination of all replies may be seen.
+
+A reply to ``Federation.sum`` is a dict of named aggregates. Each becomes a *summand*; summands add up (a commutative monoid), so trees of
+aggregators, masking and late arrivals come free; ``Total.result`` turns the sum into what the program sees:
+
+====================  =======================  =========================
+aggregate             summand of client k      result
+====================  =======================  =========================
+``Mean(value, w)``    ``w_k * value_k``        ``sum / sum_k w_k``
+``Sum(value)``        ``value_k``              ``sum``
+``Vote(value)``       ``sign(value_k)``        ``sign(sum)``
+``Parts(value, w)``   not summable             every reply by itself
+====================  =======================  =========================
+
+What a value is for is its *role*:
+
+============  =====================================================  ==================
+role          what becomes of the combined value                     uplink stages
+============  =====================================================  ==================
+``update``    the algorithm folds it into the model (the default)    act on it
+``side``      the algorithm folds it: a count, a step size, a loss   leave it alone
+``metric``    a number for the round's row                           leave it alone
+``report``    a selection rule looks at it                           leave it alone
+``buffer``    running statistics of a model, averaged                act on it
+============  =====================================================  ==================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from ..errors import CompositionError, ConfigError
+from . import tree as T
+
+__all__ = [
+    "ROLES",
+    "Aggregate",
+    "Mean",
+    "Part",
+    "Parts",
+    "Role",
+    "Sum",
+    "Total",
+    "Totals",
+    "Vote",
+    "in_order",
+    "kept_apart",
+    "merge_totals",
+    "rejoined",
+    "sign_parts",
+    "stacked",
+]
+
+
+Role = Literal["update", "side", "metric", "report", "buffer"]
+"""What a value of a reply is for."""
+ROLES: tuple[Role, ...] = ("update", "side", "metric", "report", "buffer")
+STAGED: frozenset[Role] = frozenset({"update", "buffer"})
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One named value of a reply, with the rule by which replies combine.
+
+    Attributes:
+        value: a tree; for one client its own shapes, for a block of clients with a leading client axis.
+        role: what the value is for; see the table above.
+
+    Raises:
+        ConfigError: the role is unknown.
+    """
+
+    value: T.Tree
+    role: Role = field(default="update", kw_only=True)
+    kind: ClassVar[str] = ""
+    summable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise ConfigError(f"role={self.role!r}", where=type(self).__name__, remedy=f"use one of {', '.join(ROLES)}")
+
+    @property
+    def staged(self) -> bool:
+        """Whether uplink stages act on it."""
+        return self.role in STAGED
+
+    @property
+    def weight(self) -> Any:
+        """The weight of the reply: a float, or one float per client of a block."""
+        return 1.0
+
+    def summand(self) -> T.Tree:
+        """What this one client adds to the sum."""
+        return self.value
+
+    def block_sum(self, keep: Any = None, senders: Any = None) -> Total:
+        """Add up a block of clients along the leading axis.
+
+        Args:
+            keep: 0/1 per client, shape ``(clients,)``; ``None`` keeps all.
+            senders: positions of the clients, ``(clients,)``, for replies that stay single.
+        """
+        del senders
+        count = len(T.leaves(self.value)[0])
+        weights = np.ones(count) if keep is None else np.asarray(keep, dtype=np.float64)
+        scaled = weights * np.asarray(self.weight, dtype=np.float64)
+        factor = scaled if self.kind == "mean" else weights
+        value = self.summand() if self.kind == "vote" else self.value
+        add = _weighted_sum if self.kind == "mean" else _sum
+        summed = T.map(lambda leaf: add(leaf, factor), value)
+        return Total(self.kind, summed, float(scaled.sum()), int(weights.sum()), self.role)
+
+    def block_totals(self) -> Total:
+        """What each client of a block adds to the sum: a total whose value and weight have a leading client axis."""
+        count = len(T.leaves(self.value)[0])
+        weights = np.array(np.broadcast_to(np.asarray(self.weight, dtype=np.float64), (count,)))
+        value = T.map(lambda leaf: _times(leaf, weights), self.value) if self.kind == "mean" else self.summand()
+        return Total(self.kind, value, weights, 1, self.role)
+
+    def total(self) -> Total:
+        """This one reply as a total of one."""
+        return Total(self.kind, self.summand(), float(self.weight), 1, self.role)
+
+    def row(self, i: int) -> Self:
+        """Client ``i`` of a block, with its own weight."""
+        weight = float(np.ravel(np.asarray(self.weight))[i]) if np.ndim(self.weight) else self.weight
+        return self.with_value(T.map(lambda leaf: leaf[i], self.value), weight)
+
+    def part(self, keep: np.ndarray) -> Self:
+        """Some clients of a block, with their own weights."""
+        weight = np.asarray(self.weight)[keep] if np.ndim(self.weight) else self.weight
+        return self.with_value(T.map(lambda leaf: leaf[keep], self.value), weight)
+
+    def with_value(self, value: T.Tree, weight: Any = None) -> Self:
+        """The same aggregate with another value, and another weight if one is given and its kind has any."""
+        made = object.__new__(type(self))  # `replace` takes ten times as long, and this is done for every reply
+        made.__dict__.update(self.__dict__, value=value)
+        if weight is not None and "examples" in made.__dict__:
+            made.__dict__["examples"] = weight
+        return made
+
+
+def stacked(rows: Sequence[Aggregate]) -> Aggregate:
+    """Single replies as one aggregate of a block."""
+    value = T.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *(row.value for row in rows))
+    return rows[0].with_value(value, np.array([float(row.weight) for row in rows]))
+
+
+def _weighted_sum(leaf: Any, weights: np.ndarray) -> Any:
+    """``sum_c weights[c] * leaf[c]``, in the leaf's own library and dtype.
+
+    A client of weight 0 is left out altogether, so that its NaN cannot spread.
+    """
+    if isinstance(leaf, np.ndarray):
+        if not weights.all():
+            leaf, weights = leaf[weights != 0], weights[weights != 0]
+        dtype = leaf.dtype if leaf.dtype.kind == "f" else np.float64
+        return np.tensordot(weights.astype(dtype), leaf.astype(dtype, copy=False), axes=1)[()]
+    torch = T.namespace(leaf)
+    if not weights.all():
+        rows = torch.as_tensor(np.flatnonzero(weights), device=leaf.device)
+        leaf, weights = leaf[rows], weights[weights != 0]
+    factors = torch.as_tensor(weights, dtype=leaf.dtype, device=leaf.device)
+    return torch.tensordot(factors, leaf, dims=1)
+
+
+def _sum(leaf: Any, weights: np.ndarray) -> Any:
+    """The same for weights of 0 and 1. Whole numbers stay whole: those without a sign add modulo 2^bits, as masked words must."""
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iu":
+        return (leaf if weights.all() else leaf[weights != 0]).sum(axis=0, dtype=leaf.dtype)
+    return _weighted_sum(leaf, weights)
+
+
+def _times(leaf: Any, weights: np.ndarray) -> Any:
+    """``weights[c] * leaf[c]``: every row as ``T.scale`` would give it."""
+    shape = (len(weights), *(1,) * (np.ndim(leaf) - 1))
+    if isinstance(leaf, np.ndarray):
+        dtype = leaf.dtype if leaf.dtype.kind == "f" else np.float64
+        return leaf * weights.astype(dtype).reshape(shape)
+    torch = T.namespace(leaf)
+    return leaf * torch.as_tensor(weights, dtype=leaf.dtype, device=leaf.device).reshape(shape)
+
+
+@dataclass(frozen=True)
+class Mean(Aggregate):
+    """A weighted mean: ``sum_k w_k value_k / sum_k w_k``, usually weighted by examples."""
+
+    examples: Any = 1.0
+    kind: ClassVar[str] = "mean"
+
+    @property
+    def weight(self) -> Any:
+        """The weight ``w_k``."""
+        return self.examples
+
+    def summand(self) -> T.Tree:
+        """``w_k * value_k``."""
+        return T.scale(self.value, float(self.examples))  # a NumPy scalar would widen float32 leaves
+
+
+@dataclass(frozen=True)
+class Sum(Aggregate):
+    """A plain sum over clients."""
+
+    kind: ClassVar[str] = "sum"
+
+
+@dataclass(frozen=True)
+class Vote(Aggregate):
+    """A majority vote on the sign of every entry."""
+
+    kind: ClassVar[str] = "vote"
+
+    def summand(self) -> T.Tree:
+        """``sign(value_k)``."""
+        return T.sign(self.value)
+
+
+@dataclass(frozen=True)
+class Parts(Aggregate):
+    """Single replies, for a fold that must see each of them; a secure reducer refuses it."""
+
+    examples: Any = 1.0
+    kind: ClassVar[str] = "parts"
+    summable: ClassVar[bool] = False
+
+    @property
+    def weight(self) -> Any:
+        """The weight of the reply."""
+        return self.examples
+
+    def total(self) -> Total:
+        """A list of this one part."""
+        return Total(self.kind, [Part(self.value, float(self.weight))], float(self.weight), 1, self.role)
+
+    def block_sum(self, keep: Any = None, senders: Any = None) -> Total:
+        """The parts of a block, in order."""
+        values = [T.leaves(self.value)[0]] if not T.leaves(self.value) else T.leaves(self.value)
+        count = len(values[0])
+        weights = np.broadcast_to(np.asarray(self.weight, dtype=np.float64), (count,))
+        by = [-1] * count if senders is None else senders.tolist()
+        rows = zip(T.unstacked(self.value, count), weights.tolist(), by, strict=True)
+        parts = [Part(*row) for row in (rows if keep is None else compress(rows, keep))]
+        return Total(self.kind, parts, float(sum(p.weight for p in parts)), len(parts), self.role)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One client's own reply inside ``Parts``.
+
+    Attributes:
+        value: what it sent.
+        weight: its weight.
+        sender: position of the client in the roster; -1 until the federation has signed the part.
+        of: kind of the aggregate whose summand it is, where replies that add up are kept apart for later; see ``kept_apart``.
+    """
+
+    value: T.Tree
+    weight: float
+    sender: int = -1
+    of: str = "parts"
+
+
+@dataclass(frozen=True)
+class Total:
+    """A running sum of summands: the monoid behind every aggregate.
+
+    Attributes:
+        kind: the aggregate's kind.
+        value: the sum of summands (for ``parts``, the list of parts).
+        weight: the sum of weights, a float; of a block of clients apart, one a client.
+        n: replies in the sum.
+        role: what the value is for.
+        owned: nobody else looks at its arrays, so that the result may be made in their place.
+    """
+
+    kind: str
+    value: Any
+    weight: Any
+    n: int
+    role: Role = "update"
+    owned: bool = field(default=False, compare=False)
+
+    @property
+    def staged(self) -> bool:
+        """Whether uplink stages acted on it."""
+        return self.role in STAGED
+
+    def merge(self, other: Total) -> Total:
+        """Add two totals of the same aggregate.
+
+        Raises:
+            CompositionError: their kinds differ.
+        """
+        if other.kind != self.kind:
+            raise CompositionError(
+                f"a total of kind {self.kind!r} cannot take one of kind {other.kind!r}",
+                remedy="let every client reply with the same aggregates",
+            )
+        value = self.value + other.value if self.kind == "parts" else T.add(self.value, other.value)
+        return Total(self.kind, value, self.weight + other.weight, self.n + other.n, self.role)
+
+    def result(self) -> Any:
+        """The combined value."""
+        if self.kind == "mean":
+            if not self.weight:
+                return self.value
+            return (
+                T.map(_scaled_in_place(1.0 / self.weight), self.value)
+                if self.owned
+                else T.scale(self.value, 1.0 / self.weight)
+            )
+        if self.kind == "vote":
+            return T.sign(self.value)
+        return self.value
+
+
+def _scaled_in_place(factor: float) -> Any:
+    """Multiplies arrays of floats where they are, with the same bits as ``T.scale`` gives."""
+
+    def scaled(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind == "f":
+            return np.multiply(leaf, leaf.dtype.type(factor), out=leaf)
+        return T.scale(leaf, factor)
+
+    return scaled
+
+
+Totals = dict[str, Total]
+"""Named totals; the empty dict is zero."""
+
+
+def sign_parts(totals: Totals, senders: Sequence[int]) -> Totals:
+    """Write the sender's position on every part, given the senders in the order of the parts."""
+
+    def signed(total: Total) -> Total:
+        if total.kind != "parts" or len(total.value) != len(senders) or all(part.sender >= 0 for part in total.value):
+            return total
+        pairs = zip(total.value, senders, strict=True)
+        return replace(total, value=[Part(part.value, part.weight, int(position), part.of) for part, position in pairs])
+
+    return {name: signed(total) for name, total in totals.items()}
+
+
+def in_order(total: Total, positions: Sequence[int]) -> Total:
+    """The same total with its parts in the order of ``positions``, whichever block or worker they came from."""
+    if total.kind != "parts":
+        return total
+    rank = {int(position): i for i, position in enumerate(positions)}
+    return replace(total, value=sorted(total.value, key=lambda part: rank.get(part.sender, -1)))
+
+
+def kept_apart(total: Total, sender: int) -> Total:
+    """One reply's total as a signed part, so that it can be told from others and added up later."""
+    if total.kind == "parts":
+        return replace(total, value=[replace(part, sender=sender) for part in total.value])
+    return replace(total, kind="parts", value=[Part(total.value, total.weight, sender, total.kind)])
+
+
+def rejoined(total: Total) -> Total:
+    """The inverse of ``kept_apart``, for one reply."""
+    part: Part = total.value[0]
+    return total if part.of == "parts" else replace(total, kind=part.of, value=part.value)
+
+
+def merge_totals(parts: Iterable[Mapping[str, Total]]) -> Totals:
+    """Merge named totals in the order given."""
+    merged: Totals = {}
+    for part in parts:
+        if not merged:
+            merged = dict(part)
+            continue
+        for name, total in part.items():
+            merged[name] = merged[name].merge(total) if name in merged else total
+    return merged

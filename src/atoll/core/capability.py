@@ -1,0 +1,158 @@
+"""Capabilities: what one part of a job offers and another needs.
+
+A part declares both as data: ``offers``, capabilities, and ``needs``, rows of a capability and the reason. Whoever composes a job compares the rows; no part
+looks at the kind of another. The capabilities here are those that stages, reducers and budgets speak of; each room adds its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "CENTRAL_SERVER",
+    "DISTINCT_CLIENTS",
+    "DROPPABLE",
+    "FIXED_COHORT",
+    "NO_BUFFERS",
+    "NUMBERS",
+    "PROTECTION",
+    "RELEASED_ONLY",
+    "REPLIES_ONLY",
+    "SERVER",
+    "SINGLE_REPLIES",
+    "STEPS",
+    "UNMEASURED",
+    "Capability",
+    "Need",
+]
+
+
+@dataclass(frozen=True)
+class Capability:
+    """A promise that a part can make and that another part can rest on.
+
+    Attributes:
+        name: in a few words, unique.
+        of: slots of a job whose parts can offer it. Each part in them must, but where ``some`` is set.
+        means: what a part promises that offers it.
+        lack: what is said of a part that does not, as the end of a sentence: ``"reveals sums only"``.
+        instead: what to use in place of such a part.
+        some: one part that offers it is enough.
+    """
+
+    name: str
+    of: tuple[str, ...]
+    means: str
+    lack: str
+    instead: str
+    some: bool = False
+
+
+@dataclass(frozen=True)
+class Need:
+    """One row of what a part needs.
+
+    Attributes:
+        capability: what it needs.
+        why: what the part does with it, as the end of a sentence: ``"sees single replies"``.
+        instead: what to use in place of the part, where the capability is missing; may be empty.
+    """
+
+    capability: Capability
+    why: str
+    instead: str = ""
+
+
+SINGLE_REPLIES = Capability(
+    "single replies",
+    of=("reducer",),
+    means="The server sees every reply by itself.",
+    lack="reveals sums only",
+    instead="a plain reducer",
+)
+DROPPABLE = Capability(
+    "droppable replies",
+    of=("replies", "reducer"),
+    means="A reply that the server drops leaves nothing behind at its client.",
+    lack="has clients that keep state, and what they kept of a dropped reply the server would never know",
+    instead="an algorithm whose clients keep no state, such as FedAvg",
+    some=True,
+)
+DISTINCT_CLIENTS = Capability(
+    "distinct clients",
+    of=("selection",),
+    means="No client is twice in a round.",
+    lack="may draw a client twice",
+    instead="a rule that draws without replacement",
+)
+NUMBERS = Capability(
+    "numbers",
+    of=("uplink",),
+    means="What a stage sends are numbers, on which a stage behind it can act.",
+    lack="sends a binary form before that",
+    instead="no such stage before it",
+)
+STEPS = Capability(
+    "steps",
+    of=("algorithm",),
+    means="A round goes on from what the last one left, and what is late or left over still counts.",
+    lack="adds up what all clients sent, and forgets what it had",
+    instead="an algorithm that takes steps, such as FedAvg",
+)
+SERVER = Capability(
+    "server",
+    of=("topology",),
+    means="Clients reply to a server, which adds up their replies.",
+    lack="has no server: neighbours send each other their models",
+    instead="topology=Star()",
+)
+CENTRAL_SERVER = Capability(
+    "central server",
+    of=("topology",),
+    means="One server invites all clients, holds the one global model, and leaves its rounds to the pacing.",
+    lack="has rounds of its own",
+    instead="topology=Star()",
+)
+FIXED_COHORT = Capability(
+    "fixed cohort",
+    of=("pacing", "topology"),
+    means="Who is asked is known before a round begins, and the round is theirs.",
+    lack="does not know before a round who is in it",
+    instead="Synchronous() on Star()",
+)
+PROTECTION = Capability(
+    "protection",
+    of=("algorithm", "algorithm.uplink", "uplink"),
+    means="Replies are released under a privacy promise, with events in the ledger.",
+    lack="promises no privacy",
+    instead="for example OutputPerturbation around the algorithm, or uplink=[Clip(1.0), GaussianNoise(1.0)]",
+    some=True,
+)
+RELEASED_ONLY = Capability(
+    "released replies only",
+    of=("topology",),
+    means="Whatever a client sends, to whomever, follows from the replies that a privacy mechanism released and from what others sent.",
+    lack="does not say that a privacy mechanism is sound on it",
+    instead="Star(), or a topology of your own that offers it",
+)
+REPLIES_ONLY = Capability(
+    "replies only",
+    of=("selection", "evaluation"),
+    means="Clients tell nothing besides their replies.",
+    lack="has clients tell more, which would leave the clients without noise",
+    instead="Uniform(), and an evaluation at the server",
+)
+NO_BUFFERS = Capability(
+    "no buffers",
+    of=("model",),
+    means="No running statistics travel beside the parameters.",
+    lack="has running statistics of normalisation layers beside them",
+    instead="buffers='local', or a model without batch normalisation",
+)
+UNMEASURED = Capability(
+    "no measurements",
+    of=("replies",),
+    means="A reply holds values that stages act on, and no measurements beside them.",
+    lack="sends measurements, which would leave the clients without noise",
+    instead="an algorithm that sends updates alone, such as FedAvg()",
+)

@@ -1,0 +1,146 @@
+"""Single replies on their way into a sum, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .. import message as M
+from ..algebra.aggregate import kept_apart, merge_totals
+from ..errors import MessageError, PolicyError
+from ..persistence.states import States
+from ..requests.request import PartialSum
+from .blocks import too_large
+from .memory import Memory
+from .summands import aggregates_of, summands
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from ..algebra.tree import Tree
+    from ..persistence.state_table import StateTable
+    from ..requests.party import Roster
+    from ..requests.request import Reply, Request, TaskResult
+    from .spending import UplinkSpending
+
+__all__ = ["Adding"]
+
+
+@dataclass
+class Adding:
+    """Puts replies through the uplink and adds them up, in the order in which they come.
+
+    Attributes:
+        request: what they answer.
+        roster: everyone, for names.
+        largest: position -> bytes that the party's reply may take, ``None`` for any number.
+        shelves: what the parties keep, by slot.
+        spending: takes what the stages release.
+        refused: position -> why its policy refuses the request.
+    """
+
+    request: Request
+    roster: Roster
+    largest: Callable[[int], int | None]
+    shelves: Mapping[str, StateTable]
+    spending: UplinkSpending
+    refused: dict[int, str]
+    folded: PartialSum = field(init=False)
+    _senders: list[int] = field(default_factory=list)
+    _sizes: list[int] = field(default_factory=list)
+    _left: dict[str, dict[int, Tree]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        none = np.zeros(0, dtype=np.int64)
+        self.folded = PartialSum({}, none, none, rejected=self.refused)
+
+    def take(self, ran: TaskResult, key: int, fresh: bool = True) -> None:
+        """Add one reply; what is kept out leaves no state behind.
+
+        Args:
+            ran: the reply, and what it leaves.
+            key: the party's random key for the request.
+            fresh: whether it was made just now, and is to be in the journal if it must not be made twice.
+        """
+        if fresh:
+            self.folded.keep(ran)
+        position = ran.reply.party
+        memory = Memory(self.shelves.get(self.request.memory), position)
+        nbytes = self._add(ran.reply, key, memory)
+        if nbytes is None:
+            return
+        for slot, state in {**ran.left, **({self.request.memory: memory.now} if memory.now else {})}.items():
+            self._left.setdefault(slot, {})[position] = state
+        if ran.opened:
+            self.folded.opened[position] = ran.opened
+        self._senders.append(position)
+        self._sizes.append(nbytes)
+
+    def _add(self, reply: Reply, key: int, memory: Memory) -> int | None:
+        """Return the size of the reply, or ``None`` when it is kept out."""
+        request, folded = self.request, self.folded
+        if isinstance(reply.error, PolicyError):
+            folded.rejected[reply.party] = str(reply.error)
+            return None
+        if reply.error is not None:
+            folded.errors[reply.party] = reply.error
+            return None
+        if reply.rejected:
+            folded.rejected[reply.party] = reply.rejected
+            return None
+        try:
+            aggregates = aggregates_of(reply.value, request.task.name, self.roster.name(reply.party))
+        except MessageError as error:
+            folded.errors[reply.party] = error
+            return None
+        made = summands(request, aggregates, key, memory)
+        self.spending.add([reply.party], made.encoded)
+        if made.rejected:
+            folded.rejected[reply.party] = made.rejected
+            return None
+        # What nothing encodes is as large as the party has found.
+        plain = not (request.uplink or reply.mail or reply.notes) and all(
+            type(a.weight) is float for a in aggregates.values()
+        )
+        nbytes = reply.nbytes if plain and reply.nbytes else M.nbytes(made.wires)
+        largest = self.largest(reply.party)
+        if largest is not None and nbytes > largest:
+            folded.rejected[reply.party] = too_large(nbytes, largest)
+            return None
+        part = made.totals
+        if request.apart:
+            part = {name: kept_apart(total, reply.party) for name, total in part.items()}
+        folded.totals = merge_totals([folded.totals, part])
+        return nbytes
+
+    def finish(self, others: PartialSum | None = None, order: NDArray[np.int64] | None = None) -> PartialSum:
+        """The sums; what the stages release is written down.
+
+        Args:
+            others: replies of the same cohort that were added up in blocks.
+            order: the cohort, where there are others.
+        """
+        self.spending.write()
+        folded = self.folded
+        folded.senders = np.array(self._senders, dtype=np.int64)
+        folded.nbytes = np.array(self._sizes, dtype=np.int64)
+        for slot, rows in self._left.items():
+            folded.leave(slot, States(rows))
+        if others is None or order is None:
+            return folded
+        for slot, states in folded.left.items():
+            others.leave(slot, states)
+        others.totals = merge_totals([others.totals, folded.totals])
+        others.rejected.update(folded.rejected)
+        others.errors.update(folded.errors)
+        others.kept, others.opened = folded.kept, folded.opened
+        sizes = dict(zip(others.senders.tolist(), others.nbytes.tolist(), strict=True))
+        sizes.update(zip(self._senders, self._sizes, strict=True))
+        others.senders = order[np.isin(order, list(sizes))]
+        others.nbytes = np.array([sizes[p] for p in others.senders.tolist()], dtype=np.int64)
+        return others

@@ -1,0 +1,47 @@
+"""Work that was run ahead of its arrival: one block taken apart into single replies, which are added up when they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..algebra.aggregate import merge_totals, rejoined
+from ..requests.request import PartialSum
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["added", "singly"]
+
+
+def singly(block: PartialSum, positions: NDArray[np.int64]) -> list[PartialSum]:
+    """What each of these parties gave, of a block whose request kept replies ``apart``."""
+    bytes_of = dict(zip(block.senders.tolist(), block.nbytes.tolist(), strict=True))
+    replies: dict[int, PartialSum] = {}
+    for p in positions.tolist():
+        there = [p] if p in bytes_of else []
+        sizes = [bytes_of[p]] if there else []
+        replies[p] = PartialSum({}, np.array(there, dtype=np.int64), np.array(sizes, dtype=np.int64))
+        if p in block.rejected:
+            replies[p].rejected[p] = block.rejected[p]
+        if p in block.errors:
+            replies[p].errors[p] = block.errors[p]
+    for name, total in block.totals.items():
+        for part in total.value:
+            replies[part.sender].totals[name] = rejoined(replace(total, value=[part], weight=part.weight, n=1))
+    return [replies[p] for p in positions.tolist()]
+
+
+def added(replies: Sequence[PartialSum]) -> PartialSum:
+    """Replies added up in the order given."""
+    none = np.zeros(0, dtype=np.int64)
+    senders = np.concatenate([none, *[one.senders for one in replies]])
+    nbytes = np.concatenate([none, *[one.nbytes for one in replies]])
+    whole = PartialSum(merge_totals(one.totals for one in replies), senders, nbytes)
+    for one in replies:
+        whole.rejected.update(one.rejected)
+        whole.errors.update(one.errors)
+    return whole

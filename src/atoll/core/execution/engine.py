@@ -1,0 +1,79 @@
+"""The contract of an engine: a way to run tasks at parties. Engines know tasks, never algorithms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ..federation.session import Switch
+    from ..requests.request import PartialSum, Reply, Request, TaskResult
+    from ..world import World
+
+__all__ = ["Engine"]
+
+
+class Engine(Protocol):
+    """Runs requests at parties.
+
+    Attributes:
+        name: inline, batched, processes, ...
+        choices: what the engine decided (workers, blocks, compilation), for the record and for a resumed run.
+    """
+
+    name: ClassVar[str]
+    choices: dict[str, Any]
+
+    async def open(self, world: World) -> None:
+        """Get ready to serve a world."""
+        ...
+
+    async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
+        """Run the task at each party; replies in the order given."""
+        ...
+
+    async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
+        """Run the task at each party and add up the replies in cohort order."""
+        ...
+
+    async def converse(
+        self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
+    ) -> dict[str, TaskResult]:
+        """Run the roles of a session; for each role its reply and the time at which it ended."""
+        ...
+
+    async def conclude(self, path: str, asked: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
+        """A sum has ended. What its requests (those of this ``Request.sum``) left takes effect at the parties that are kept, and nowhere else.
+
+        Args:
+            path: of the sum.
+            asked: positions of all that were asked.
+            kept: of those whose private states and memories change: nobody, where the sum has failed.
+        """
+        ...
+
+    async def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
+        """Write what changed (or all) of a slot's private state; return the names of new segments."""
+        ...
+
+    async def settle(self, slot: str) -> None:
+        """The generation is safe: journals may forget the slot's earlier requests."""
+        ...
+
+    async def load(self, slot: str, segments: list[str]) -> None:
+        """Take the private state of a slot back to a generation."""
+        ...
+
+    async def drop(self, slot: str) -> None:
+        """Forget the private state of a nested program's own scopes: the slot's, and that of every slot inside it. The program has ended."""
+        ...
+
+    async def publish(self) -> None:
+        """The program has ended well: named results that tasks left at parties become durable there; see ``Host.publish``."""
+        ...
+
+    async def close(self) -> None:
+        """Release workers and links."""
+        ...

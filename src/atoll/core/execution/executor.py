@@ -1,0 +1,506 @@
+"""Running tasks on islands: the part of a host that keeps nothing.
+
+An executor turns (request, party, state) into (reply, new state). It can live in a worker process or at the other end of a network, while the
+state, the journal and the ledger stay with their owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import message as M
+from ..algebra.aggregate import Totals
+from ..algebra.rng import Rng
+from ..algebra.tree import Tree
+from ..errors import AtollError, PolicyError, SessionError, TaskError
+from ..federation.session import GuardedPeers, LocalPeers
+from ..persistence.named_results import NamedResults
+from ..persistence.state_table import StateTable
+from ..requests.cohort import Cohort, Population
+from ..requests.island import Island
+from ..requests.party import Parties, Party, Roster
+from ..requests.policy import AllowAll, Policies, Policy, policy_of
+from ..requests.request import PartialSum, Reply, Request, TaskResult, sketch, wire_form
+from ..sealing import Letterbox, Sealing, VirtualSealing
+from .adding import Adding
+from .blocks import fold_batches, too_large
+from .halves import HalfCohort, Stepper
+from .memory import Memory
+from .spending import Spend, UplinkSpending
+from .summands import aggregates_of, summands
+from .wrapped import WrappedCohort, require_sums
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+
+    from numpy.typing import NDArray
+
+    from ..requests.task import Batch
+
+__all__ = ["Executor", "Shelves"]
+
+Shelves = Mapping[str, StateTable]
+"""The parties' private states by slot, of every slot that a request may read; see ``Request.slots``."""
+Replay = Callable[[int], "TaskResult | None"]
+
+
+class UnfitReply(Exception):  # noqa: N818  it ends a task, and is no fault
+    """The reply of a wrapped task must not be in a sum; passes through the task that wraps it."""
+
+
+@dataclass
+class Executor:
+    """Runs tasks for the parties of one place.
+
+    Attributes:
+        roster: everyone, for names.
+        population: the islands' data.
+        policy: the islands' rule for what may leave them: one for all, or party's name -> its own.
+        vectorised: whether to use a task's ``many``.
+        secret_seed: seeds the islands' secrets in a reproducible simulation; ``None`` is the system's entropy.
+        sealing: seals and opens the letters of the parties here.
+        named: results that stay at the parties here.
+    """
+
+    roster: Roster
+    population: Population
+    policy: Policies = field(default_factory=AllowAll)
+    vectorised: bool = False
+    secret_seed: int | None = None
+    sealing: Sealing = field(default_factory=VirtualSealing)
+    named: NamedResults = field(default_factory=NamedResults)
+
+    def data(self, position: int) -> Any:
+        """The data of a party."""
+        if position < len(self.population):
+            return self.population.shard(position)
+        return getattr(self.population, "others", {}).get(self.roster.name(position))
+
+    @property
+    def single(self) -> bool:
+        """Whether a policy looks at single replies, which a block never has."""
+        rows = self.policy.values() if isinstance(self.policy, Mapping) else [self.policy]
+        return any(row.single for row in rows)
+
+    def policy_at(self, position: int) -> Policy:
+        """The policy of a party."""
+        return policy_of(self.policy, self.roster.name(position)) if isinstance(self.policy, Mapping) else self.policy
+
+    def _admitted(
+        self, request: Request, positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], dict[int, str], NDArray[np.int64] | None]:
+        """Who of a cohort takes a request, why the others refuse it, and how large each reply may be (``None``: any size)."""
+        if type(self.policy) is AllowAll:
+            return positions, {}, None
+        found: dict[int, str] = {}  # by policy: most parties share one
+        refused: dict[int, str] = {}
+        limits = np.full(len(positions), np.iinfo(np.int64).max)
+        for i, position in enumerate(positions.tolist()):
+            policy = self.policy_at(position)
+            if id(policy) not in found:
+                found[id(policy)] = _refusal(policy, request)
+            if found[id(policy)]:
+                refused[position] = found[id(policy)]
+            limits[i] = limits[i] if policy.largest is None else policy.largest
+        keep = ~np.isin(positions, list(refused)) if refused else slice(None)
+        return positions[keep], refused, limits[keep]
+
+    def keys(self, request: Request, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The random key of each party for this request."""
+        return Rng(request.key).children(self.roster.keys(positions))
+
+    def island(
+        self,
+        request: Request,
+        position: int,
+        key: int,
+        shelf: StateTable,
+        spend: Spend | None,
+        totals: Callable[[], Awaitable[Totals]] | None = None,
+    ) -> Island:
+        """The view that a task gets."""
+        party = self.roster.party(position)
+        return Island(
+            party,
+            lambda: self.data(position),
+            key,
+            request=request.id,
+            state=lambda: shelf.get(position),
+            ledger=spend,
+            letters=self._letterbox(request, party),
+            secret_seed=self.secret_seed,
+            totals=totals,
+            named=functools.partial(self.named.get, party.name),
+            keep=functools.partial(self.policy_at(position).stay, party, request.task.name),
+        )
+
+    def _letterbox(self, request: Request, party: Party) -> Letterbox:
+        def release(content: Tree) -> None:
+            policy_of(self.policy, party.name).release(party, request.task.name, content)
+
+        arrived = request.mail.box(party.name) if request.mail else None
+        return Letterbox(party.name, request.id, self.sealing, arrived, self.roster.position, release)
+
+    async def one(
+        self,
+        request: Request,
+        position: int,
+        key: int,
+        shelves: Shelves,
+        spend: Spend | None = None,
+        turns: Stepper | None = None,
+    ) -> TaskResult:
+        """Run the task at one party; in ``turns`` with others, if what it wraps runs for all of them at once."""
+        inner = None if request.wraps is None else _Inner(self, request.wraps, position, shelves, spend, turns)
+        island = self.island(
+            request, position, key, shelves[request.slot], spend, None if inner is None else inner.totals
+        )
+        policy = self.policy_at(position)
+        try:
+            policy.admit(request)
+            value = await _answer(request, island)
+            for leaving in (value, *island.notes):  # letters have passed it when they were sealed
+                policy.release(island.party, request.task.name, leaving)
+            nbytes = M.nbytes(wire_form(value)) + sum(letter.nbytes for letter in island.outbox.values())
+            nbytes += sum(map(M.nbytes, island.notes))
+            if policy.largest is not None and nbytes > policy.largest and not request.uplink:
+                raise PolicyError(too_large(nbytes, policy.largest), remedy="ask for less, or compress it")
+            reply = Reply(position, value, island.outbox, island.notes, nbytes)
+        except UnfitReply:
+            reply = Reply(position)
+        except (Exception, SystemExit) as error:
+            reply = Reply(position, error=self.explain(error, request, position))
+        sealed = island.sealed or request.uplink.secret or (inner is not None and inner.sealed)
+        opened = tuple(island.opened)
+        if inner is not None and inner.rejected:
+            reply = Reply(position, rejected=inner.rejected)
+        if reply.error is not None:
+            return TaskResult(reply, sealed=sealed)
+        if reply.rejected:
+            return TaskResult(reply, sealed=sealed, opened=opened)
+        left = island.behind(request.slot)
+        return TaskResult(reply, left if inner is None else {**left, **inner.left}, sealed, opened=opened)
+
+    async def fold(
+        self,
+        request: Request,
+        positions: NDArray[np.int64],
+        shelves: Shelves,
+        replay: Replay | None = None,
+        spend: Spend | None = None,
+    ) -> PartialSum:
+        """Run the task at each party and add up the replies, in cohort order or in the blocks of the task's ``many``.
+
+        Args:
+            request: what to do.
+            positions: the cohort.
+            shelves: what the parties keep.
+            replay: knows replies that must not be made twice.
+            spend: takes privacy events.
+        """
+        positions, refused, limits = self._admitted(request, positions)
+        keys = self.keys(request, positions)
+        spending = UplinkSpending(request, self.roster, spend)
+        blocks = self.vectorised and not self.single
+        if blocks and request.wraps is None and request.mail is None and request.task.many is not None:
+            cohort = Cohort(Parties(self.roster, positions), keys, self.population, shelves[request.slot])
+            made = self._fold_blocks(request, cohort, spending, shelves, limits)
+            made.rejected.update(refused)
+            return made
+        adding = Adding(request, self.roster, lambda p: self.policy_at(p).largest, shelves, spending, refused)
+        known = {} if replay is None else _known(replay, positions)
+        if self.wraps_blocks(request):
+            return await self._fold_halves(adding, positions, keys, spend, limits, known)
+        for i, (position, key) in enumerate(zip(positions.tolist(), keys.tolist(), strict=True)):
+            ran = known.get(i)
+            adding.take(
+                await self.one(request, position, key, shelves, spend) if ran is None else ran, key, ran is None
+            )
+        return adding.finish()
+
+    def _fold_blocks(
+        self,
+        request: Request,
+        cohort: Cohort,
+        spending: UplinkSpending,
+        shelves: Shelves,
+        limits: NDArray[np.int64] | None,
+        batches: Iterator[Batch] | None = None,
+    ) -> PartialSum:
+        positions = cohort.positions
+        try:
+            if request.misfit is not None:
+                raise request.misfit
+            made = fold_batches(request, cohort, spending, shelves.get(request.memory), limits, batches)
+            made.errors = {p: self.explain(error, request, p) for p, error in made.errors.items()}
+            return made
+        except (Exception, SystemExit) as error:
+            explained = self.explain(error, request, None)
+            return PartialSum({}, positions[:0], positions[:0], errors=dict.fromkeys(positions.tolist(), explained))
+
+    async def _fold_halves(
+        self,
+        adding: Adding,
+        positions: NDArray[np.int64],
+        keys: NDArray[np.uint64],
+        spend: Spend | None,
+        limits: NDArray[np.int64] | None,
+        known: dict[int, TaskResult],
+    ) -> PartialSum:
+        """Run what a task wraps in blocks, and so the task itself if it has a ``many``."""
+        request, shelves = adding.request, adding.shelves
+        wrapped = self._wrapped(request, positions, shelves, spend)
+        fresh = [i for i in range(len(positions)) if i not in known]
+
+        def take(i: int, ran: TaskResult) -> None:
+            adding.take(ran, int(keys[i]), i not in known)
+
+        if request.task.many is None:
+            stepper = Stepper(take, dict(known))
+            await stepper.run(self._halves(request, positions, keys, shelves, spend, stepper, fresh), wrapped)
+            return adding.finish()
+
+        def island(i: int) -> Island:
+            return self.island(request, int(positions[i]), int(keys[i]), shelves[request.slot], spend)
+
+        whole = HalfCohort(wrapped, keys, shelves[request.slot], island)
+        part = whole.part(np.array(fresh, dtype=np.int64)) if known else whole
+        singly = dict(known)
+        batches = part.batches(request.task.batches(part, request.message), singly, request.slot)
+        some = limits[fresh] if limits is not None and known else limits
+        made = self._fold_blocks(request, part, adding.spending, shelves, some, batches)
+        made.errors.update({p: self.explain(error, request, p) for p, error in wrapped.errors.items()})
+        made.rejected.update(wrapped.rejected)
+        for slot, states in wrapped.kept(made.senders).items():
+            made.leave(slot, states)
+        left = wrapped.rows(positions[list(singly)])
+        for i in sorted(singly):
+            ran = singly[i]
+            take(i, ran if i in known else replace(ran, left={**ran.left, **left.get(int(positions[i]), {})}))
+        return adding.finish(made, positions)
+
+    def wraps_blocks(self, request: Request) -> bool:
+        """Whether a task wraps another, which then runs for many parties at once."""
+        inner = request.wraps
+        return inner is not None and inner.task.many is not None and self.vectorised and not self.single
+
+    def _wrapped(
+        self, request: Request, positions: NDArray[np.int64], shelves: Shelves, spend: Spend | None
+    ) -> WrappedCohort:
+        inner = request.wraps or request
+        parties = Parties(self.roster, positions)
+        cohort = Cohort(parties, self.keys(inner, positions), self.population, shelves[inner.slot])
+        return WrappedCohort(inner, cohort, shelves, UplinkSpending(inner, self.roster, spend), self.explain)
+
+    def _halves(
+        self,
+        request: Request,
+        positions: NDArray[np.int64],
+        keys: NDArray[np.uint64],
+        shelves: Shelves,
+        spend: Spend | None,
+        stepper: Stepper,
+        which: list[int],
+    ) -> dict[int, Coroutine[Any, Any, TaskResult]]:
+        return {i: self.one(request, int(positions[i]), int(keys[i]), shelves, spend, stepper) for i in which}
+
+    async def run(
+        self,
+        request: Request,
+        positions: NDArray[np.int64],
+        shelves: Shelves,
+        spend: Spend | None = None,
+        known: Mapping[int, TaskResult] | None = None,
+    ) -> list[TaskResult]:
+        """Run the task at each party, and what it wraps in blocks; in the order of the positions.
+
+        Args:
+            request: what to do.
+            positions: of the parties.
+            shelves: what they keep.
+            spend: takes privacy events.
+            known: place -> a reply that must not be made twice.
+        """
+        keys, found = self.keys(request, positions), dict(known or {})
+        fresh = [i for i in range(len(positions)) if i not in found]
+        if self.wraps_blocks(request):
+            stepper = Stepper(found.__setitem__, {})
+            halves = self._halves(request, positions, keys, shelves, spend, stepper, fresh)
+            await stepper.run(halves, self._wrapped(request, positions, shelves, spend))
+        else:
+            for i in fresh:
+                found[i] = await self.one(request, int(positions[i]), int(keys[i]), shelves, spend)
+        return [found[i] for i in range(len(positions))]
+
+    async def role(
+        self, request: Request, position: int, peers: LocalPeers, shelf: StateTable, spend: Spend | None = None
+    ) -> TaskResult:
+        """Run one role of a session: ``async (island, peers) -> result``; one that is lost, late or gives up leaves nothing."""
+        key = int(self.keys(request, np.array([position], dtype=np.int64))[0])
+        # A session that a crash cut off has already spoken: running it again is another release, with fresh secrets.
+        attempt = "" if self.secret_seed is not None else "~" + secrets.token_hex(8)
+        island = self.island(replace(request, id=request.id + attempt), position, key, shelf, spend)
+        policy = self.policy_at(position)
+        guarded = GuardedPeers(peers, lambda message: policy.release(island.party, request.task.name, message))
+        try:
+            policy.admit(request)
+            peers.go_on()
+            value = await request.task.run(island, guarded, **request.task.args)
+            if request.task.schema is not None:
+                request.task.schema.require_reply(value)
+            policy.release(island.party, request.task.name, value)
+            nbytes = M.nbytes(wire_form(value))
+            peers.finish()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            ending = peers.ending or ("told" if isinstance(error, SessionError) else "")
+            if not ending and not isinstance(error, Exception | SystemExit):
+                raise
+            cause = error if isinstance(error, Exception | SystemExit) else SessionError(f"the role was {ending}")
+            explained = self.explain(cause, request, position)
+            if not ending:
+                raise explained from error
+            return TaskResult(Reply(position, error=explained), sealed=island.sealed, time=peers.time, ending=ending)
+        left = island.behind(request.slot)
+        reply = Reply(position, value, nbytes=nbytes)
+        return TaskResult(reply, left, island.sealed, peers.time, opened=tuple(island.opened))
+
+    def explain(self, error: Exception | SystemExit, request: Request, position: int | None) -> Exception:
+        """Say which request, party, task and arguments an error belongs to; Atoll's own errors keep their kind."""
+        at = "the cohort" if position is None else self.roster.name(position)
+        where = f"{request.id} at {at}"
+        if isinstance(error, AtollError):
+            inner = where if error.where is None else f"{error.where}; {where}"
+            return type(error)(error.what, where=inner, remedy=error.remedy)
+        shown = ", ".join(f"{k}={v!r}" for k, v in request.task.args.items())
+        what, remedy = _reason(error, at)
+        wrapped = TaskError(
+            what,
+            where=f"task {request.task.name}({shown}), request {where}, message {sketch(request.message)}",
+            remedy=remedy,
+        )
+        wrapped.__cause__ = error
+        return wrapped
+
+
+async def _answer(request: Request, island: Island) -> Any:
+    """What a task replies; both ends of what it declares hold."""
+    if request.misfit is not None:
+        raise request.misfit
+    value = request.task(island, request.message)
+    if inspect.isawaitable(value):
+        value = await value
+    if request.task.schema is not None:
+        request.task.schema.require_reply(value)
+    return value
+
+
+def _known(replay: Replay, positions: NDArray[np.int64]) -> dict[int, TaskResult]:
+    """Replies that must not be made twice, by place."""
+    found = ((i, replay(position)) for i, position in enumerate(positions.tolist()))
+    return {i: ran for i, ran in found if ran is not None}
+
+
+class _Inner:
+    """The request that a task's request wraps, at one party: it runs as it would by itself, with its own random key, private state and stages."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        request: Request,
+        position: int,
+        shelves: Shelves,
+        spend: Spend | None,
+        turns: Stepper | None,
+    ) -> None:
+        self._executor = executor
+        self._request = request
+        self._position = position
+        self._shelves = shelves
+        self._spend = spend
+        self._turns = turns
+        self._told: Totals | None = None
+        self.left: dict[str, Tree] = {}
+        self.rejected = ""
+        self.sealed = False
+
+    async def totals(self) -> Totals:
+        """See ``Island.totals``."""
+        if self._told is not None:
+            return self._told
+        if self._turns is None or not self._turns.active:
+            return await self._alone()
+        answer = await self._turns.asked()
+        self.sealed = self._request.uplink.secret
+        if answer.error is not None:
+            raise answer.error
+        if answer.rejected:
+            self.rejected = answer.rejected
+            raise UnfitReply(answer.rejected)
+        self.left, self._told = answer.left, answer.totals
+        return self._told
+
+    async def _alone(self) -> Totals:
+        """Run the task at this party alone."""
+        executor, request, position = self._executor, self._request, self._position
+        key = int(executor.keys(request, np.array([position], dtype=np.int64))[0])
+        island = executor.island(request, position, key, self._shelves[request.slot], self._spend)
+        memory = Memory(self._shelves.get(request.memory), position)
+        try:
+            value = await _answer(request, island)
+            executor.policy_at(position).release(island.party, request.task.name, value)
+            aggregates = aggregates_of(value, request.task.name, island.name)
+            require_sums(aggregates)
+            made = summands(request, aggregates, key, memory)
+            spending = UplinkSpending(request, executor.roster, self._spend)
+            spending.add([position], made.encoded)
+            spending.write()
+        except (Exception, SystemExit) as error:
+            raise executor.explain(error, request, position) from error
+        finally:
+            self.sealed = self.sealed or island.sealed or request.uplink.secret
+        if made.rejected:
+            self.rejected = made.rejected
+            raise UnfitReply(made.rejected)
+        self.left = {**({request.memory: memory.now} if memory.now else {}), **island.behind(request.slot)}
+        return made.totals
+
+
+def _refusal(policy: Policy, request: Request) -> str:
+    """Why a policy refuses a request, ``""`` where it does not."""
+    try:
+        policy.admit(request)
+    except PolicyError as error:
+        return f"refused by its policy: {error}"
+    return ""
+
+
+def _reason(error: Exception | SystemExit, at: str) -> tuple[str, str]:
+    """What an error of a task's own means, and what to do about it."""
+    if isinstance(error, SystemExit):
+        code = "" if error.code is None else repr(error.code)
+        return (
+            f"the task called sys.exit({code})",
+            "return from the task, or raise an error: its process is not its own",
+        )
+    if isinstance(error, MemoryError):
+        what = f"memory ran out: {error}" if str(error) else "memory ran out"
+        return what, "use smaller batches or models; in a job ask for more (resources: {memory: ...})"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        module = error.name.partition(".")[0]
+        mine = "modules of your own travel with a job in the folder that `source` names"
+        return (
+            f"the task imports {error.name}, which is not installed",
+            f"install {module!r} where {at} computes; {mine}",
+        )
+    inline = "in a simulation engine='inline' runs it in your process, where a debugger can stop"
+    return f"{type(error).__name__}: {error}", f"fix the task; {inline}"

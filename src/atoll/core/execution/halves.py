@@ -1,0 +1,239 @@
+"""The party half of a reducer in blocks: what it wraps runs for many parties at once, and so does the half itself if it has a ``many``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import ConfigError, TaskError
+from ..requests.cohort import Cohort, TotalsBlock
+from ..requests.request import Reply, TaskResult
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..algebra.aggregate import Totals
+    from ..algebra.tree import Tree
+    from ..persistence.state_table import StateTable
+    from ..requests.island import Island
+    from ..requests.task import Batch
+    from .wrapped import WrappedCohort
+
+__all__ = ["Answered", "HalfCohort", "Stepper"]
+
+
+class HalfCohort(Cohort):
+    """The cohort that the ``many`` of a half gets.
+
+    Args:
+        wrapped: the wrapped request at these parties.
+        keys: of the half's own request.
+        shelf: the half's own private states.
+        islands: makes the view of the party at a place.
+    """
+
+    def __init__(
+        self,
+        wrapped: WrappedCohort,
+        keys: NDArray[np.uint64],
+        shelf: StateTable | None,
+        islands: Callable[[int], Island],
+    ) -> None:
+        whole = wrapped.cohort
+        super().__init__(whole.parties, keys, whole.population, shelf)
+        self._wrapped = wrapped
+        self._make = islands
+        self._places = np.arange(len(whole))
+        self._asked = np.zeros(len(whole), dtype=bool)
+        self.islands: dict[int, Island] = {}
+
+    def part(self, places: NDArray[np.int64]) -> HalfCohort:
+        """Some of its clients, by their places in it."""
+        made = object.__new__(HalfCohort)
+        made.__dict__.update(self.__dict__)
+        Cohort.__init__(made, self.parties[places], self.keys[places], self.population, self._shelf)
+        made._places = self._places[places]
+        return made
+
+    def totals(self) -> Iterator[TotalsBlock]:
+        """See ``Cohort.totals``."""
+        if self._asked[self._places].any():
+            raise ConfigError("totals of a cohort were asked for twice", remedy="keep what you need of each block")
+        self._asked[self._places] = True
+        own = np.zeros(len(self._asked), dtype=np.int64)
+        own[self._places] = np.arange(len(self._places))
+        for block in self._wrapped.blocks(self._places):
+            yield replace(block, positions=own[block.positions])
+
+    def island(self, i: int) -> Island:
+        """See ``Cohort.island``."""
+        place = int(self._places[i])
+        if place not in self.islands:
+            self.islands[place] = self._make(place)
+        return self.islands[place]
+
+    def batches(self, made: Iterable[Batch], singly: dict[int, TaskResult], slot: str) -> Iterator[Batch]:
+        """The batches of a half, without the clients that are kept out, and without those that used their islands.
+
+        Args:
+            made: what the half's ``many`` gives.
+            singly: takes replies that may depend on letters, secrets or spent budget: place in the whole cohort -> reply and what it leaves.
+            slot: of the half's own private states.
+        """
+        for batch in made:
+            places = self._places[batch.positions]
+            out = {**self._wrapped.rejected, **dict.fromkeys(self._wrapped.errors, "")}
+            keep = ~np.isin(self.positions[batch.positions], list(out)) if out else np.ones(len(batch.positions), bool)
+            if self.islands:
+                used = np.isin(places, list(self.islands))
+                for i in np.flatnonzero(used & keep).tolist():
+                    singly[int(places[i])] = self._ran(batch, i, slot)
+                keep &= ~used
+            if keep.any() or batch.errors:
+                yield batch if keep.all() else batch.part(keep)
+
+    def _ran(self, batch: Batch, i: int, slot: str) -> TaskResult:
+        """The reply of one client of a batch."""
+        place = int(batch.positions[i])
+        position, island = int(self.positions[place]), self.islands[int(self._places[place])]
+        if place in batch.rejected:
+            return TaskResult(Reply(position, rejected=batch.rejected[place]), sealed=island.sealed)
+        state, left = batch.state(i), island.behind(slot)
+        if state is not None:
+            left.setdefault(slot, state)
+        reply = Reply(position, {name: aggregate.row(i) for name, aggregate in batch.reply.items()})
+        return TaskResult(reply, left, island.sealed, opened=tuple(island.opened))
+
+
+# ---------------------------------------------------------------------- halves without a `many`
+
+Half = Coroutine[Any, Any, TaskResult]
+"""A half at work at one party."""
+
+
+@dataclass
+class Answered:
+    """What a wrapped request gave at one party: totals and what they leave, an error, or why its reply must not be in the sum."""
+
+    totals: Totals = field(default_factory=dict)
+    left: dict[str, Tree] = field(default_factory=dict)
+    error: Exception | None = None
+    rejected: str = ""
+
+
+class _Asks:
+    """A half waits for its totals; nobody but ``Stepper`` sees it."""
+
+    def __await__(self) -> Generator[Any, Any, Answered]:
+        answer: Answered = yield self
+        return answer
+
+
+@dataclass
+class Stepper:
+    """Runs halves one after another, each up to where it asks for its totals, and on from there when they are known.
+
+    Halves are driven by hand, so that nothing else happens in between; what else they wait for goes to the event loop.
+
+    Attributes:
+        take: is given each place in the cohort and what its half gave, in cohort order.
+        done: place -> what was given already.
+        active: whether it drives a half at this moment; a task that a half began may ask at another.
+    """
+
+    take: Callable[[int, TaskResult], None]
+    done: dict[int, TaskResult]
+    active: bool = False
+    _waiting: dict[int, Half] = field(default_factory=dict)
+    _order: list[int] = field(default_factory=list)
+
+    async def asked(self) -> Answered:
+        """What the wrapped request gave; to be called while ``active``."""
+        return await _Asks()
+
+    async def run(self, halves: dict[int, Half], wrapped: WrappedCohort) -> None:
+        """Run halves, and what they wrap in blocks.
+
+        Args:
+            halves: place in the cohort -> the half at work.
+            wrapped: what they wrap.
+        """
+        self._order = sorted([*halves, *self.done], reverse=True)
+        try:
+            for place, half in halves.items():
+                await self._go(place, half)
+            failed = await self._in_blocks(wrapped) if self._waiting else None
+            for place in list(self._waiting):
+                await self._go(place, self._waiting.pop(place), _refused(wrapped, place, failed))
+            self._flush()
+        finally:
+            for half in halves.values():
+                half.close()
+
+    async def _in_blocks(self, wrapped: WrappedCohort) -> Exception | None:
+        """Hand out totals as blocks come; return what was raised for no single client."""
+        blocks = wrapped.blocks(np.array(list(self._waiting), dtype=np.int64))
+        while True:
+            try:
+                block = next(blocks, None)
+            except Exception as error:
+                return error
+            if block is None:
+                return None
+            left = wrapped.rows()
+            for i, place in enumerate(block.positions.tolist()):
+                own = left.get(int(wrapped.cohort.positions[place]), {})
+                await self._go(place, self._waiting.pop(place), Answered(block.row(i), own))
+
+    async def _go(self, place: int, half: Half, answer: Answered | None = None) -> None:
+        """Run a half until it asks or ends."""
+        ran = await _Leg(self, half, answer)
+        if ran is None:
+            self._waiting[place] = half
+        else:
+            self.done[place] = ran
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._order and self._order[-1] in self.done:
+            place = self._order.pop()
+            self.take(place, self.done.pop(place))
+
+
+@dataclass
+class _Leg:
+    turns: Stepper
+    half: Half
+    answer: Answered | None
+
+    def __await__(self) -> Generator[Any, Any, TaskResult | None]:
+        send, sent = self.half.send, self.answer
+        while True:
+            self.turns.active = True
+            try:
+                said = send(sent)
+            except StopIteration as stop:
+                ran: TaskResult = stop.value
+                return ran
+            finally:
+                self.turns.active = False
+            if isinstance(said, _Asks):
+                return None
+            try:
+                send, sent = self.half.send, (yield said)
+            except BaseException as error:
+                send, sent = self.half.throw, error  # type: ignore[assignment]
+
+
+def _refused(wrapped: WrappedCohort, place: int, failed: Exception | None) -> Answered:
+    """Why a half gets no totals."""
+    position = int(wrapped.cohort.positions[place])
+    if position in wrapped.rejected:
+        return Answered(rejected=wrapped.rejected[position])
+    error = wrapped.errors.get(position) or failed
+    name = wrapped.request.task.name
+    nothing = TaskError(f"the task's `many` gave nothing for {wrapped.cohort.parties.names[place]}", where=name)
+    return Answered(error=error or nothing)

@@ -1,0 +1,212 @@
+"""The party side of a federation: an executor with a memory.
+
+A host owns the islands' private state, answers a repeated request from its journal instead of running it twice, and writes privacy events
+to the ledger before anything is released. Every engine and transport ends here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..algebra.tree import Tree
+from ..errors import LetterError
+from ..event import Event, Ledger
+from ..persistence.draft import Drafts
+from ..persistence.journal import Journal
+from ..persistence.named_results import MARK
+from ..persistence.states import States
+from ..persistence.store import StateStore
+from ..requests.request import PartialSum, Reply, Request, TaskResult
+from ..requests.seeds import Seeds, seeded
+from ..sealing import Receipts
+from .executor import Executor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..federation.session import LocalPeers, Switch
+    from ..persistence.state_table import StateTable
+
+__all__ = ["Host"]
+
+
+@dataclass
+class Host:
+    """Runs tasks and remembers.
+
+    Attributes:
+        executor: runs the tasks.
+        store: private state.
+        ledger: where privacy events go.
+        journal: replies that must not be made twice.
+        receipts: which letters were opened, and in which request.
+    """
+
+    executor: Executor
+    store: StateStore = field(default_factory=StateStore)
+    ledger: Ledger = field(default_factory=Ledger)
+    journal: Journal = field(default_factory=Journal)
+    receipts: Receipts = field(default_factory=Receipts)
+
+    def __post_init__(self) -> None:
+        self.drafts = Drafts(self.store)
+
+    def spend(self, event: Event, party: str | Sequence[str], request: str) -> None:
+        """Write a privacy event of one or several parties; durable when this returns."""
+        self.ledger.append(event, party, request)
+
+    def fresh(self, request: Request, ran: TaskResult) -> TaskResult:
+        """The same, or a refusal: a reply that is made of a letter which was opened in another request leaves nothing behind."""
+        if not ran.opened:
+            return ran
+        position = ran.reply.party
+        try:
+            self.receipts.require_fresh(request.id, self.executor.roster.name(position), ran.opened)
+        except LetterError as error:
+            return TaskResult(Reply(position, error=self.executor.explain(error, request, position)), sealed=ran.sealed)
+        return ran
+
+    def receive(self, request: Request, ran: TaskResult) -> None:
+        """A reply is used: the letters that it is made of are good for no other request."""
+        if ran.opened:
+            self.receipts.note(request.id, self.executor.roster.name(ran.reply.party), ran.opened)
+
+    def seeded(self, request: Request, positions: NDArray[np.int64]) -> Request:
+        """The request with a secret seed of each party, where its stages draw on secrets.
+
+        A seed is in the journal before it is used, so that a reply that is made again after a crash is the same: noise is never drawn twice for
+        one release.
+
+        Raises:
+            PolicyError: the same request comes with other stages than before.
+        """
+        if request.wraps is not None:
+            request = replace(request, wraps=self.seeded(request.wraps, positions))
+        if not request.uplink.secret:
+            return request
+        seed = self.executor.secret_seed
+        places = np.unique(positions)
+        if seed is None:
+            return replace(request, seeds=self.journal.draw(request, places))
+        return replace(request, seeds=Seeds(places, seeded(self.executor.keys(request, places), seed)))
+
+    def absorb(self, request: Request, ran: TaskResult) -> Reply:
+        """Keep what a task left behind, then release its reply."""
+        ran = self.fresh(request, ran)
+        self.receive(request, ran)
+        if ran.sealed and ran.reply.error is None and self.replay(request, ran.reply.party) is None:
+            self.journal.put([(request, ran)])
+        self.leave(request, ran.reply.party, ran.left)
+        return ran.reply
+
+    def leave(self, request: Request, position: int, left: Mapping[str, Tree]) -> None:
+        """Keep what one party's task left, by slot."""
+        self.drafts.leave(request, {slot: States({position: state}) for slot, state in left.items()})
+
+    def absorb_fold(self, request: Request, folded: PartialSum) -> PartialSum:
+        """Keep what a cohort left behind, then release its sums."""
+        for position, tags in folded.opened.items():
+            name = self.executor.roster.name(position)
+            self.receipts.require_fresh(request.id, name, tags)
+            self.receipts.note(request.id, name, tags)
+        self.journal.put((request, ran) for ran in folded.kept)
+        self.drafts.leave(request, folded.left)
+        return folded
+
+    def shelf(self, request: Request, slot: str | None = None) -> StateTable:
+        """What a request finds in a slot, by default its own."""
+        return self.drafts.shelf(request, request.slot if slot is None else slot)
+
+    def shelves(self, request: Request) -> dict[str, StateTable]:
+        """Every slot that a request may read."""
+        return {slot: self.drafts.shelf(request, slot) for slot in request.slots}
+
+    def replay(self, request: Request, position: int) -> TaskResult | None:
+        """What the journal knows of a request at a party."""
+        return self.journal.get(request.id, position)
+
+    def publish(self) -> None:
+        """The job's program has ended well: the named results that were left are there for people and for later jobs.
+
+        Raises:
+            CheckpointError: one cannot be written.
+        """
+        for slot in sorted(slot for slot in self.store.shelves if MARK in slot):
+            home, _, name = slot.rpartition(MARK)
+            scope = home.partition("/")[2]
+            for position in self.store.touched(slot):
+                party = self.executor.roster.name(position)
+                value = self.store.get(slot, position)["value"]
+                self.executor.named.put(party, f"{scope}/{name}" if scope else name, value)
+
+    async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
+        """Run the task at each party, one after another, in the order given; a party that is named twice answers once."""
+        request, replies = self.seeded(request, positions), dict[int, Reply]()
+        if self.executor.wraps_blocks(request):
+            return await self._run_blocks(request, positions)
+        for position, key in zip(positions.tolist(), self.executor.keys(request, positions).tolist(), strict=True):
+            if position not in replies:
+                replies[position] = await self._one(request, position, key)
+        return [replies[position] for position in positions.tolist()]
+
+    async def _one(self, request: Request, position: int, key: int) -> Reply:
+        ran = self.replay(request, position)
+        if ran is None:
+            ran = await self.executor.one(request, position, key, self.shelves(request), self.spend)
+        return self.absorb(request, ran)
+
+    async def _run_blocks(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
+        """Run what a task wraps for all parties at once; what they leave is kept when all have answered."""
+        places = np.array(list(dict.fromkeys(positions.tolist())), dtype=np.int64)
+        known = {i: ran for i, p in enumerate(places.tolist()) if (ran := self.replay(request, p)) is not None}
+        rans = await self.executor.run(request, places, self.shelves(request), self.spend, known)
+        replies = {ran.reply.party: self.absorb(request, ran) for ran in rans}
+        return [replies[position] for position in positions.tolist()]
+
+    async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
+        """Run the task at each party and add up the replies."""
+        request = self.seeded(request, positions)
+        replay = (lambda position: self.replay(request, position)) if self.journal else None
+        folded = await self.executor.fold(request, positions, self.shelves(request), replay, self.spend)
+        return self.absorb_fold(request, folded)
+
+    async def role(self, request: Request, position: int, peers: LocalPeers) -> TaskResult:
+        """Run one role of a session; what it left behind is kept when all roles have ended."""
+        ran = self.fresh(request, await self.executor.role(request, position, peers, self.shelf(request), self.spend))
+        if ran.reply.error is not None and not ran.ending:
+            raise ran.reply.error
+        return ran
+
+    def replay_session(self, roles: Mapping[str, tuple[Request, int]], switch: Switch) -> dict[str, TaskResult] | None:
+        """The results of a session whose every role is in the journal; a session is never repeated in part."""
+        known = {role: self.replay(request, position) for role, (request, position) in roles.items()}
+        rans = {role: ran for role, ran in known.items() if ran is not None}
+        if len(rans) < len(roles):
+            return None
+        for role, ran in rans.items():
+            switch.repeat(role, ran.said, ran.ending, ran.time)
+            self.absorb(roles[role][0], ran)
+        return rans
+
+    def absorb_session(
+        self, roles: Mapping[str, tuple[Request, int]], rans: Mapping[str, TaskResult], switch: Switch
+    ) -> dict[str, TaskResult]:
+        """Keep what the roles of a session left behind that ended well, then release its results.
+
+        Raises:
+            SessionError: too few of them did; then nothing is kept.
+        """
+        switch.require_quorum()
+        ended = {role: replace(ran, said=switch.said[role]) for role, ran in rans.items()}
+        if any(
+            ran.sealed or ran.ending for ran in ended.values()
+        ):  # how a role ended on a real clock may not come again
+            self.journal.put((roles[role][0], ran) for role, ran in ended.items())
+        for role, ran in ended.items():
+            self.receive(roles[role][0], ran)
+            self.leave(roles[role][0], ran.reply.party, ran.left)
+        return ended

@@ -1,0 +1,59 @@
+"""What the uplink's stages release of a cohort's replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ..errors import PolicyError
+from ..event import Event
+
+if TYPE_CHECKING:
+    from ..requests.party import Roster
+    from ..requests.request import Request
+
+__all__ = ["Spend", "UplinkSpending"]
+
+Spend = Callable[[Event, "str | Sequence[str]", str], None]
+"""Writes an event of one or several parties into a ledger; it is durable when this returns."""
+
+
+@dataclass
+class UplinkSpending:
+    """Collects what the replies of a cohort release, and writes it as one column for all parties that release alike.
+
+    Attributes:
+        request: whose uplink releases.
+        roster: everyone, for names.
+        spend: where events go.
+    """
+
+    request: Request
+    roster: Roster
+    spend: Spend | None
+    _released: dict[int, list[int]] = field(default_factory=dict)
+
+    def add(self, positions: Sequence[int], values: int) -> None:
+        """These parties have so many named values go through the stages."""
+        if values and self.request.uplink.events:
+            self._released.setdefault(values, []).extend(positions)
+
+    def write(self) -> None:
+        """Write the events. They are durable when this returns; only then may the replies leave.
+
+        Raises:
+            PolicyError: there is no ledger.
+        """
+        for values, positions in self._released.items():
+            if self.spend is None:
+                raise PolicyError(
+                    "the uplink releases under privacy, and there is no ledger",
+                    where=self.request.id,
+                    remedy="run the task through a federation",
+                )
+            names = [self.roster.name(p) for p in dict.fromkeys(positions)]
+            for i, event in enumerate(self.request.uplink.events):
+                label = f"{self.request.id}#uplink/{i}"
+                self.spend(replace(event, count=event.count * values), names, label)
+        self._released = {}

@@ -1,0 +1,166 @@
+"""A wrapped request in blocks: its task runs for many parties at once, and its totals come with a leading client axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .. import message as M
+from ..algebra import tree as T
+from ..algebra.aggregate import Aggregate
+from ..errors import CompositionError
+from ..persistence.state_table import StateTable
+from ..persistence.states import States
+from ..requests.cohort import TotalsBlock
+from .blocks import ReplyBlock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from ..algebra.tree import Tree
+    from ..requests.cohort import Cohort
+    from ..requests.request import Request
+    from ..requests.task import Batch, Summed
+    from .spending import UplinkSpending
+
+__all__ = ["WrappedCohort", "require_sums"]
+
+_MOST = 32 << 20  # bytes of totals that are asked for at once
+
+
+@dataclass
+class WrappedCohort:
+    """A request that another one wraps, at the parties of one fold.
+
+    The task runs as it does by itself: with its own random keys, private states and stages. Rejections, errors and states are kept here, because only
+    the replies of the request that wraps it decide who is in the sum.
+
+    Attributes:
+        request: the wrapped one.
+        cohort: its parties.
+        shelves: what they keep, by slot.
+        spending: takes what the stages release, before a block is handed out.
+        explain: says which request an error belongs to.
+        rejected: position -> why its reply must not be in the sum.
+        errors: position -> what its task raised.
+        left: slot -> new states of those whose totals were handed out.
+    """
+
+    request: Request
+    cohort: Cohort
+    shelves: Mapping[str, StateTable]
+    spending: UplinkSpending
+    explain: Callable[[Exception | SystemExit, Request, int | None], Exception]
+    rejected: dict[int, str] = field(default_factory=dict)
+    errors: dict[int, Exception] = field(default_factory=dict)
+    left: dict[str, States] = field(default_factory=dict)
+
+    def blocks(self, places: NDArray[np.int64]) -> Iterator[TotalsBlock]:
+        """Run the task for some of the cohort, in blocks of its own choosing; each block has at least one client.
+
+        Raises:
+            CompositionError: the task replies with ``Parts``, which cannot be summed.
+            Exception: what it raises for no single client, explained.
+        """
+        for part in self._parts(places):
+            try:
+                yield from self._of(part)
+            except (Exception, SystemExit) as error:
+                raise self.explain(error, self.request, None) from error
+
+    def _parts(self, places: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """A task that gives the totals of all clients in one piece is asked for as many as fit into memory."""
+        if self.request.task.summands is None or self.request.uplink:
+            yield places
+            return
+        size = max(1, _MOST // max(1, M.nbytes(self.request.message)))
+        yield from np.split(places, range(size, len(places), size))
+
+    def _of(self, places: NDArray[np.int64]) -> Iterator[TotalsBlock]:
+        task, message = self.request.task, self.request.message
+        cohort = self.cohort.part(places) if len(places) < len(self.cohort) else self.cohort
+        made = None
+        if task.summands is not None and not self.request.uplink:
+            made = task.summands(cohort, message, **task.args)
+        if made is not None:
+            found = self._summed(made, cohort, places)
+            if len(found.positions):
+                yield found
+            return
+        for batch in task.batches(cohort, message):
+            for place, error in batch.errors.items():
+                self.errors[int(cohort.positions[place])] = self.explain(
+                    error, self.request, int(cohort.positions[place])
+                )
+            if not len(batch.positions):
+                continue
+            found = self._encoded(batch, cohort, places)
+            if len(found.positions):
+                yield found
+
+    def _summed(self, made: Summed, cohort: Cohort, places: NDArray[np.int64]) -> TotalsBlock:
+        """The task has made totals itself."""
+        if self.request.task.schema is not None:
+            self.request.task.schema.require_totals(made.totals, apart=True)
+        self.rejected.update({int(cohort.positions[place]): why for place, why in made.rejected.items()})
+        for at, stacked in made.states:
+            self._leave(self.request.slot, cohort.positions[at], stacked, np.isin(at, made.kept))
+        return TotalsBlock(places[made.kept], made.totals)
+
+    def _encoded(self, batch: Batch, cohort: Cohort, places: NDArray[np.int64]) -> TotalsBlock:
+        """A block of replies through the uplink."""
+        request, positions = self.request, cohort.positions
+        require_sums(batch.reply)
+        block = ReplyBlock(request, batch, positions[batch.positions], cohort.keys[batch.positions], None)
+        block.leave_out(batch, positions, self.rejected)
+        totals = block.totals(self.shelves.get(request.memory) or StateTable(), self.rejected)
+        self.spending.add(block.positions[block.encoded].tolist(), len(block.reply))
+        self.spending.write()
+        if batch.states is not None:
+            self._leave(request.slot, block.positions, batch.states, block.keep)
+        if batch.singles:
+            singles = self.left.setdefault(request.slot, States()).singles
+            singles.update({int(positions[p]): batch.singles[p] for p in batch.positions[block.keep].tolist()})
+        memories = States()
+        block.leave(memories)
+        if memories:
+            self.left.setdefault(request.memory, States()).update(memories)
+        return TotalsBlock(places[batch.positions[block.keep]], totals)
+
+    def _leave(self, slot: str, positions: NDArray[np.int64], stacked: Tree, keep: NDArray[np.bool_]) -> None:
+        states = stacked if keep.all() else T.map(lambda leaf: None if leaf is None else leaf[keep], stacked)
+        self.left.setdefault(slot, States()).add_block(positions[keep], states)
+
+    def rows(self, positions: NDArray[np.int64] | None = None) -> dict[int, dict[str, Tree]]:
+        """What was left at these parties: position -> slot -> state. ``None`` takes all that was left since it was taken before."""
+        found: dict[int, dict[str, Tree]] = {}
+        for slot, states in self.left.items():
+            some = states if positions is None else states.of(positions)
+            for position, state in some.by_position().items():
+                found.setdefault(position, {})[slot] = state
+        if positions is None:
+            self.left = {}
+        return found
+
+    def kept(self, senders: NDArray[np.int64]) -> dict[str, States]:
+        """What was left at those who are in the sum, in blocks."""
+        return {slot: some for slot, states in self.left.items() if (some := states.of(senders))}
+
+
+def require_sums(reply: Mapping[str, Aggregate]) -> None:
+    """Refuse single replies where only sums may be seen.
+
+    Raises:
+        CompositionError: it has some.
+    """
+    for name, aggregate in reply.items():
+        if not aggregate.summable:
+            raise CompositionError(
+                f"{name!r} is a single reply, which this reducer shows to nobody",
+                remedy="use a plain reducer, or an algorithm whose replies are sums",
+            )

@@ -1,0 +1,1 @@
+"""The program's side: verbs, scopes, sums and their reducers, sessions."""

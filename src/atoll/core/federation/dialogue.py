@@ -1,0 +1,152 @@
+"""Dialogue: requests whose single replies the program sees. Questions, supersteps, passes and conversations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..algebra.tree import Tree
+from ..requests.party import Parties, Party
+from ..requests.request import Mailboxes, Reply, Request
+from ..requests.results import Accept, Exchanged, Late, Replies, Terms
+from ..requests.task import Task
+from ..time.deadline import Deadline
+from . import conversation
+from .outcomes import exchanged
+from .scope import Scope
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Dialogue"]
+
+
+class Dialogue(Scope):
+    """The verbs that return replies; see ``Federation``."""
+
+    async def ask_all(
+        self,
+        parties: Parties,
+        task: Task,
+        message: Tree = None,
+        *,
+        deadline: float | Deadline | None = None,
+        quorum: int = 1,
+        accept: Accept | None = None,
+        late: Late = "cancel",
+        at: Any = None,
+        down: NDArray[np.int64] | None = None,
+        up: int | Callable[[], int] | None = None,
+    ) -> Replies:
+        """Ask each party and wait for the replies; see ``Terms`` for deadline, quorum, accept, late, down and up.
+
+        Raises:
+            QuorumError: fewer replies than the quorum came in time.
+            TaskError: a party's task raised (unless the world drops errors).
+        """
+        terms = Terms(deadline, quorum, accept, late, down, up)
+        return await self._ask(parties, self._request(task, message, at), terms)
+
+    async def ask(self, party: Party | str, task: Task, message: Tree = None, **terms: Any) -> Any:
+        """Ask one party; return its reply."""
+        return (await self.ask_all(self._one(party), task, message, **terms)).values[0]
+
+    def _one(self, party: Party | str) -> Parties:
+        name = party if isinstance(party, str) else party.name
+        return Parties(self.world.roster, np.array([self.world.roster.position(name)], dtype=np.int64))
+
+    def deadline(self, seconds: float | None = None, *, supersteps: int | Sequence[float] | None = None) -> Deadline:
+        """A deadline that several requests share, and how the bad luck of a turn is spread over them: give it to each as ``deadline=``.
+
+        Args:
+            seconds: from now until all of them must be over; ``None`` for no limit.
+            supersteps: how many requests make up a turn, or a weight for each, in proportion to its time or work, such as ``(1, 8, 1)``. A device that crashes
+                in the turn then does so at any of them; see ``Deadline``.
+
+        Example::
+
+            limit = fed.deadline(60, supersteps=3)
+            first = await fed.exchange(fed.parties, share, deadline=limit)
+            second = await fed.exchange(first.senders, masked, deadline=limit)
+        """
+        until = math.inf if seconds is None else self.clock.now() + seconds
+        return Deadline(until, seconds, supersteps)
+
+    async def _ask(self, parties: Parties, request: Request, terms: Terms) -> Exchanged:
+        flight = self._send(request, parties, terms, push="run")
+        accepted = await self._close(flight, terms)
+        replies = await self.traffic.run(flight, accepted)
+        self._took(replies)
+        return exchanged(self.world, flight, accepted, replies, terms.quorum)
+
+    def _took(self, replies: list[Reply]) -> None:
+        """Replies are here, usable or not."""
+
+    async def exchange(
+        self,
+        parties: Parties,
+        task: Task,
+        message: Tree = None,
+        *,
+        mail: Mailboxes | None = None,
+        deadline: float | Deadline | None = None,
+        quorum: int = 1,
+        accept: Accept | None = None,
+        late: Late = "cancel",
+        at: Any = None,
+        down: NDArray[np.int64] | None = None,
+        up: int | Callable[[], int] | None = None,
+    ) -> Exchanged:
+        """One superstep: parties get their mail, reply, and post sealed envelopes that the relay holds.
+
+        The envelopes go out with the next superstep, once the program has fixed the senders: ``mail=last.mail.only_from(names)``. ``first.mail | second.mail``
+        are the letters of two supersteps.
+
+        Args:
+            parties: whom to ask.
+            task: what to do.
+            message: the same for everyone.
+            mail: what the relay hands over.
+            deadline: seconds after sending, or one that several requests share: ``fed.deadline(...)``.
+            quorum: replies without which the superstep has failed.
+            accept: replies after which it closes.
+            late: what becomes of the others; see ``Terms``.
+            at: label of the request in its random path; by default a count.
+            down: bytes of the message that reach each party, where they are not its own size; the letters come on top.
+            up: bytes of a reply with its letters, as a model of devices shall know them beforehand.
+        """
+        request = self._request(task, message, at, mail=mail)
+        return await self._ask(parties, request, Terms(deadline, quorum, accept, late, down, up))
+
+    async def relay(self, parties: Parties, task: Task, message: Tree = None, *, at: Any = None, **terms: Any) -> Any:
+        """A sequential pass: each party's reply is the next party's message; return the last reply."""
+        for i in range(len(parties)):
+            label = None if at is None else (*(at if isinstance(at, tuple | list) else (at,)), i)
+            message = (await self.ask_all(parties[i : i + 1], task, message, at=label, **terms)).values[0]
+        return message
+
+    async def session(
+        self,
+        roles: Mapping[str, tuple[Party | str, Task]],
+        *,
+        at: Any = None,
+        deadline: float | Deadline | None = None,
+        quorum: int | None = None,
+    ) -> dict[str, Any]:
+        """A long conversation: each role runs at its party and talks to the others; return the result of each role that ended well.
+
+        Args:
+            roles: role -> its party and task, ``async (island, peers) -> result``.
+            at: label of the session in its random path; by default a count.
+            deadline: seconds after the start, or one that several requests share: ``fed.deadline(...)``.
+            quorum: roles that must end well; by default all. A role that waits for a message of one that was lost or late gets a
+                ``SessionError``, which it may catch.
+
+        Raises:
+            SessionError: too few roles ended well. Then every party is as it was before.
+            TaskError: a role raised, or all of them wait for each other.
+        """
+        return await conversation.hold(self, roles, at, deadline, quorum)

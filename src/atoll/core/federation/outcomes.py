@@ -1,0 +1,159 @@
+"""From what came back to what a program sees: replies sorted, sums decoded, and too few of them refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..algebra.aggregate import Totals, in_order, merge_totals, sign_parts
+from ..algebra.tree import Tree
+from ..errors import QuorumError
+from ..requests.chain import Chain
+from ..requests.party import Parties
+from ..requests.request import Mailboxes, Reduced, Reply, Request
+from ..requests.results import Combined, Exchanged
+from ..time.clock import Outcomes
+from ..time.flight import Flight
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from ..world import World
+
+__all__ = ["combined", "decoded", "exchanged", "in_steps", "require_quorum"]
+
+
+def exchanged(
+    world: World, flight: Flight, accepted: NDArray[np.int64], replies: list[Reply], quorum: int
+) -> Exchanged:
+    """Sort single replies into values, errors, notes and mail.
+
+    Raises:
+        QuorumError: fewer usable replies than the quorum.
+        TaskError: a task raised, and the world does not drop errors.
+    """
+    name = world.roster.name
+    good = [(i, r) for i, r in zip(accepted.tolist(), replies, strict=True) if r.usable]
+    errors = {name(r.party): r.error for r in replies if r.error is not None}
+    if errors and world.errors == "raise":
+        raise next(iter(errors.values()))
+    rejected = {name(r.party): r.rejected for r in replies if r.rejected}
+    if len(good) < quorum:
+        shown = "; ".join(f"{k}: {v}" for k, v in [*errors.items(), *rejected.items()][:3])
+        raise QuorumError(
+            f"{len(good)} of {len(flight.parties)} parties gave a usable reply, fewer than the quorum of {quorum}",
+            where=flight.request.id,
+            remedy=f"look at the errors: {shown}",
+        )
+    senders = flight.parties[np.array([i for i, _ in good], dtype=np.int64)]
+    mail = Mailboxes()
+    for _, reply in good:
+        mail.put(name(reply.party), reply.mail)
+    world.note_letters(mail)
+    notes = {name(r.party): r.notes for _, r in good if r.notes}
+    values = [r.value for _, r in good]
+    silent = flight.parties.without(senders)
+    return Exchanged(senders, values, silent, errors, notes, mail, rejected=rejected)
+
+
+def decoded(totals: Totals, chain: Chain, public: Sequence[Tree]) -> Totals:
+    """Undo the uplink's stages on every sum."""
+    return {name: chain.decode(total, public) for name, total in totals.items()} if chain else totals
+
+
+def combined(
+    world: World,
+    parts: Sequence[Reduced],
+    chain: Chain,
+    public: Sequence[Tree],
+    asked: Parties,
+) -> Combined:
+    """Merge partial sums in order, undo the stages, and say who is in."""
+    name = world.roster.name
+    single = any(total.kind == "parts" for part in parts for total in part.totals.values())
+    if single:
+        totals = merge_totals(sign_parts(part.totals, part.senders.tolist()) for part in parts)
+        order = asked.positions.tolist()
+        totals = {k: in_order(t, order) for k, t in totals.items()}
+    else:
+        totals = merge_totals(part.totals for part in parts)
+    totals = decoded(totals, chain, public)
+    senders = Parties(world.roster, np.concatenate([asked.positions[:0], *[p.senders for p in parts]]))
+    rejected = {name(k): why for p in parts for k, why in p.rejected.items()}
+    errors = {name(k): error for p in parts for k, error in p.errors.items()}
+    silent = asked.without(senders)
+    if rejected or errors:
+        silent = silent.without(asked.named(*rejected, *errors))
+    return Combined(
+        {k: t.result() for k, t in totals.items()},
+        len(senders),
+        {k: t.weight for k, t in totals.items()},
+        senders,
+        silent,
+        rejected,
+        errors,
+        kinds={k: t.kind for k, t in totals.items()},
+        roles={k: t.role for k, t in totals.items()},
+        asked=asked,
+    )
+
+
+def in_steps(
+    request: Request, parties: Parties, began: float, flights: Sequence[Flight], steps: Sequence[Outcomes]
+) -> Outcomes:
+    """What became of each party of a cohort over several steps: it is done if it was in every step that it was asked in.
+
+    Args:
+        request: the program's; the share of its work that a party has done is that of the step which wraps it.
+        parties: the cohort.
+        began: when the first step was sent.
+        flights: the steps.
+        steps: what became of each party in each.
+    """
+    n = len(parties)
+    seconds, done, fraction = np.zeros(n), np.ones(n, dtype=bool), np.zeros(n)
+    energy = None if all(step.energy is None for step in steps) else np.zeros(n)
+    reason = None if all(step.reason is None for step in steps) else np.zeros(n, dtype=np.int8)
+    for flight, step in zip(flights, steps, strict=True):
+        order = np.argsort(flight.parties.positions, kind="stable")
+        known = flight.parties.positions[order]
+        place = np.searchsorted(known, parties.positions).clip(max=max(0, len(known) - 1))
+        here = np.flatnonzero(known[place] == parties.positions) if len(known) else np.zeros(0, dtype=np.int64)
+        there = order[place[here]]
+        seconds[here] = flight.sent - began + step.seconds[there]
+        if request.id == (flight.request.wraps or flight.request).id:
+            fraction[here] = step.fraction[there]
+        if energy is not None and step.energy is not None:
+            energy[here] += step.energy[there]
+        if reason is not None and step.reason is not None:
+            reason[here] = np.where(done[here] & ~step.done[there], step.reason[there], reason[here])
+        done[here] &= step.done[there]
+    return Outcomes(seconds, done, fraction, energy, reason)
+
+
+def require_quorum(result: Combined, asked: int, quorum: int, where: str) -> Combined:
+    """Return the sums if enough replies are in them.
+
+    Raises:
+        QuorumError: there are fewer.
+    """
+    if result.n >= quorum:
+        return result
+    raise QuorumError(
+        f"{result.n} of {asked} replies can be used, fewer than the quorum of {quorum}",
+        where=where,
+        remedy=_why(result),
+    )
+
+
+def _why(result: Combined) -> str:
+    if result.rejected:
+        name, reason = next(iter(result.rejected.items()))
+        return f"{len(result.rejected)} replies were rejected, first {name}: {reason}; lower the learning rate or look at that party's data"
+    if result.errors:
+        name, error = next(iter(result.errors.items()))
+        return f"{len(result.errors)} tasks raised, first {name}: {error}"
+    return "lengthen the deadline, invite more parties (over_select) or lower the quorum"

@@ -1,0 +1,238 @@
+"""A reduction: one sum as its reducer sees it, with names of its own for whatever the reducer asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..execution.ahead import added
+from ..requests.request import PASSING, PartialSum, Reduced, Reply, Request
+from ..requests.results import Terms
+from ..time.clock import Outcomes, is_instant
+from ..time.flight import Flight
+from .dialogue import Dialogue
+from .outcomes import combined, in_steps
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..algebra.tree import Tree
+    from ..requests.chain import Chain
+    from ..requests.party import Parties, Party
+    from ..requests.request import Mailboxes
+    from ..requests.results import Accept, Combined, Exchanged, Late
+    from ..requests.task import Task
+    from ..time.deadline import Deadline
+    from .scope import Scope
+
+__all__ = ["Reduction"]
+
+
+class Reduction(Dialogue):
+    """One sum: the program's request, and the verbs with which a reducer speaks to the cohort.
+
+    The program's request keeps the random key, the stages' parameters and the private state that it has under the plain reducer, whatever the
+    reducer does. What the reducer asks lies below that request's path: its labels, random keys and ``island.state`` are its own, so that two sums never
+    meet. What tasks, stages and halves leave takes effect only when the sum succeeds, at the parties in it.
+
+    Attributes:
+        request: the program's request; a half gets its totals from ``island.totals()``.
+        parties: the cohort.
+        terms: when the program wants the sum to close.
+    """
+
+    def __init__(
+        self, scope: Scope, request: Request, parties: Parties, terms: Terms, path: str, home: str = ""
+    ) -> None:
+        super().__init__(scope.world, parties, path, scope.hub, traffic=scope.traffic)
+        self.home = f"{scope.home}//{home}" if home else scope.home + PASSING
+        self.request = replace(request, sum=path)
+        self.terms = terms
+        self._began = self.clock.now()
+        self._flights: list[Flight] = []
+        self._rejected: dict[int, str] = {}
+        self._errors: dict[int, Exception] = {}
+        self._others: list[NDArray[np.int64]] = []
+        self._late: list[NDArray[np.int64]] = []
+
+    # ------------------------------------------------------------------ what a reducer asks
+
+    async def fold(
+        self,
+        half: Task | None = None,
+        message: Tree = None,
+        *,
+        parties: Parties | None = None,
+        mail: Mailboxes | None = None,
+        terms: Terms | None = None,
+        fan_in: int | None = None,
+    ) -> PartialSum:
+        """Let the parties answer and the engine add up what they reply, in cohort order or by groups.
+
+        Args:
+            half: a task that replies with aggregates made of ``island.totals()``; without one, the program's own task.
+            message: for the half.
+            parties: whom to ask, by default the cohort.
+            mail: what the relay hands over to the half.
+            terms: when the step closes; by default as the program asked.
+            fan_in: size of the groups.
+        """
+        parties, terms = self.parties if parties is None else parties, self.terms if terms is None else terms
+        request = self.request if half is None else self._wrapping(half, message, mail=mail)
+        alone = terms.deadline is None and terms.accept is None and fan_in is None
+        flight = self._send(request, parties, terms, push="sum" if alone else "fold")
+        positions = parties.positions[await self._close(flight, terms)]
+        groups = [positions] if fan_in is None else np.split(positions, range(fan_in, len(positions), fan_in))
+        parts = [await self.traffic.fold(request, group, flight) for group in groups if len(group)]
+        found = parts[0] if len(parts) == 1 else added(parts)
+        self._rejected.update(found.rejected)
+        self._errors.update(found.errors)
+        return found
+
+    async def exchange(
+        self,
+        parties: Parties,
+        task: Task,
+        message: Tree = None,
+        *,
+        mail: Mailboxes | None = None,
+        wraps: bool = False,
+        deadline: float | Deadline | None = None,
+        quorum: int = 1,
+        accept: Accept | None = None,
+        late: Late = "cancel",
+        at: Any = None,
+        down: NDArray[np.int64] | None = None,
+        up: int | Callable[[], int] | None = None,
+    ) -> Exchanged:
+        """One superstep; see ``Federation.exchange``.
+
+        Args:
+            parties: whom to ask.
+            task: what to do.
+            message: the same for everyone.
+            mail: what the relay hands over.
+            wraps: the task asks ``island.totals()`` for the reply to the program's request. Then the step closes as the program wants the sum to
+                (deadline, quorum, accept, late, and its sizes), unless other terms are given.
+            deadline: seconds after sending; by default the program's.
+            quorum: replies without which the superstep has failed.
+            accept: replies after which it closes.
+            late: what becomes of the others.
+            down: bytes of the message that reach each party; of a step that wraps, those of the program's message.
+            up: bytes of a reply, as a model of devices shall know them beforehand.
+            at: label of the request in its random path; by default a count.
+        """
+        if not wraps:
+            terms = Terms(deadline, quorum, accept, late, down, up)
+            return await self._ask(parties, self._request(task, message, at, mail=mail), terms)
+        terms = replace(
+            self.terms,
+            deadline=deadline or self.terms.deadline,
+            quorum=max(quorum, self.terms.quorum),
+            accept=self.terms.accept if accept is None else accept,
+            late=self.terms.late if late == "cancel" else late,
+            down=self.terms.down if down is None else down,
+            up=self.terms.up if up is None else up,
+        )
+        return await self._ask(parties, self._wrapping(task, message, at, mail=mail), terms)
+
+    async def session(
+        self,
+        roles: Mapping[str, tuple[Party | str, Task]],
+        *,
+        at: Any = None,
+        deadline: float | Deadline | None = None,
+        quorum: int | None = None,
+    ) -> dict[str, Any]:
+        """A long conversation; see ``Federation.session``. By default it has the deadline of the sum."""
+        names = [party if isinstance(party, str) else party.name for party, _ in roles.values()]
+        self._others.append(np.array([self.world.roster.position(name) for name in names], dtype=np.int64))
+        return await super().session(roles, at=at, deadline=deadline or self.terms.deadline, quorum=quorum)
+
+    # ------------------------------------------------------------------ names and traffic
+
+    def _request(
+        self,
+        task: Task,
+        message: Tree,
+        at: Any = None,
+        *,
+        uplink: Chain | None = None,
+        mail: Mailboxes | None = None,
+    ) -> Request:
+        made = super()._request(task, message, at, uplink=uplink, mail=mail)
+        return replace(made, sum=self.slot, turn=self.request.turn)
+
+    def _wrapping(self, half: Task, message: Tree, at: Any = None, *, mail: Mailboxes | None = None) -> Request:
+        return replace(self._request(half, message, at, mail=mail), wraps=self.request)
+
+    def _send(self, request: Request, parties: Parties, terms: Terms, push: str) -> Flight:
+        flight = super()._send(request, parties, self._timed(request, terms), push)
+        self._flights.append(flight)
+        return flight
+
+    async def _close(self, flight: Flight, terms: Terms) -> NDArray[np.int64]:
+        accepted = await super()._close(flight, self._timed(flight.request, terms))
+        self._late.append(flight.parties.positions[flight.dropped])
+        return accepted
+
+    def _timed(self, request: Request, terms: Terms) -> Terms:
+        """The terms of a step: one that does not carry the program's task has the program's deadline unless it is given another."""
+        own = request.wraps is None and request is not self.request
+        return replace(terms, deadline=self.terms.deadline) if own and terms.deadline is None else terms
+
+    def _took(self, replies: list[Reply]) -> None:
+        self._rejected.update({reply.party: reply.rejected for reply in replies if reply.rejected})
+        self._errors.update({reply.party: reply.error for reply in replies if reply.error is not None})
+
+    # ------------------------------------------------------------------ the end
+
+    def result(self, found: Reduced | None = None) -> Combined:
+        """What the program gets: the totals with the stages undone, and all that is known of who was asked."""
+        found = Reduced({}, self.parties.positions[:0]) if found is None else found
+        own = {**found.rejected, **found.errors}
+        refused = np.array([p for p in own if p not in self._rejected and p not in self._errors], dtype=np.int64)
+        self.meter.ended(self.hub, "refused", refused)
+        within = set(found.senders.tolist())
+        whole = Reduced(
+            found.totals,
+            found.senders,
+            rejected={p: why for p, why in {**self._rejected, **found.rejected}.items() if p not in within},
+            errors={p: error for p, error in {**self._errors, **found.errors}.items() if p not in within},
+        )
+        made = combined(self.world, [whole], self.request.uplink, self.request.public, self.parties)
+        return replace(
+            made,
+            seconds=self.clock.now() - self._began,
+            bytes_up=sum(flight.up for flight in self._flights),
+            bytes_down=sum(flight.down for flight in self._flights),
+            outcomes=self._outcomes(),
+        )
+
+    def _outcomes(self) -> Outcomes | None:
+        """What became of everyone; where everyone answers at once there is nothing to tell."""
+        flights = self._flights
+        if not flights or (is_instant(self.traffic.cost) and all(flight.launch is None for flight in flights)):
+            return None
+        if len(flights) == 1:
+            return self.traffic.outcomes(flights[0])
+        return in_steps(
+            self.request, self.parties, self._began, flights, [self.traffic.outcomes(flight) for flight in flights]
+        )
+
+    async def conclude(self, found: Reduced | None) -> None:
+        """Tell the parties whether what they left takes effect: that of those in the sum, and of helpers outside the cohort."""
+        cohort = self.parties.positions
+        asked = [flight.parties.positions for flight in self._flights] + self._others
+        if asked and all(positions is cohort for positions in asked):  # the common case
+            everyone, helpers = cohort, cohort[:0]
+        else:
+            everyone = np.unique(np.concatenate([cohort[:0], *asked]))
+            helpers = np.setdiff1d(everyone, cohort)
+        coming = [f.parties.positions[f.open] for f in self._flights if f in self.traffic.flights]
+        over = np.setdiff1d(everyone, np.concatenate(coming)) if coming else everyone
+        kept = cohort[:0] if found is None else np.concatenate([found.senders, helpers, *self._late])
+        await self.world.engine.conclude(self.slot, over, kept)

@@ -1,0 +1,194 @@
+"""Scopes: where a program is, whom it may ask, what its requests are called, and what it has counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Self
+
+from ..algebra.rng import Rng
+from ..algebra.tree import Tree
+from ..errors import ConfigError
+from ..execution.launch import is_live
+from ..requests.chain import Chain
+from ..requests.party import Parties, Party
+from ..requests.request import Mailboxes, Request
+from ..requests.task import Task
+from ..time.clock import Free
+from ..time.delivery import Delivery
+from ..time.live import LiveTraffic
+from ..time.meter import Meter
+from .ending import StopRun
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ..requests.results import Terms
+    from ..time.flight import Flight
+    from ..world import World
+
+__all__ = ["MAIN", "Scope"]
+
+MAIN = "main"
+"""The slot of the outermost program."""
+
+
+class Scope:
+    """A place in a program's tree of scopes; arguments and attributes are those of ``Federation``, which users hold."""
+
+    def __init__(
+        self,
+        world: World,
+        parties: Parties | None = None,
+        slot: str = MAIN,
+        hub: str = "server",
+        *,
+        family: dict[str, Any] | None = None,
+        traffic: Delivery | None = None,
+    ) -> None:
+        self.world = world
+        self.parties = world.roster.all() if parties is None else parties
+        self.slot = slot
+        self.hub = hub
+        self.records: list[dict[str, Any]] = []
+        if traffic is None:
+            kind = LiveTraffic if is_live(world) else Delivery
+            traffic = world.traffics[slot] = kind(world, hub, Meter())
+        self.traffic, self.meter = traffic, traffic.meter
+        self.counts: Counter[str] = Counter()
+        self.family: dict[str, Self] = {} if family is None else family
+        self.home = slot
+        self.homes: set[str] = set()
+        self.nested = self.kept = False
+        self.written: tuple[int, list[str]] = (0, [])
+        self._labels: set[str] = set()
+        self._rule: Callable[[list[dict[str, Any]]], str | None] | None = None
+
+    @property
+    def clock(self) -> Any:
+        """Seconds since the job began: ``now()``, ``sleep_until(moment)``."""
+        return self.world.clock
+
+    @property
+    def rng(self) -> Rng:
+        """The program's own reproducible stream."""
+        return Rng.of(self.world.seed).child(self.slot, "program")
+
+    def where(self, role: str) -> Parties:
+        """The parties of a role."""
+        return self.world.roster.where(role)
+
+    def party(self, name: str) -> Party:
+        """The party of a name."""
+        return self.world.roster.party(self.world.roster.position(name))
+
+    def bytes(self) -> dict[str, int]:
+        """Bytes and messages of this scope and everything below it."""
+        total = self.meter.totals()
+        for member in self.below():
+            for name, value in member.meter.totals().items():
+                total[name] += value
+        return total
+
+    def record(self, metrics: dict[str, Any]) -> None:
+        """Write a record of metrics, stamped with the clock and, unless the metrics have a ``round``, with its own number."""
+        entry = {"slot": self.slot, "clock": self.clock.now(), "round": len(self.records) + 1, **metrics}
+        self.records.append(entry)
+        if self.world.on_record is not None:
+            try:
+                self.world.on_record(entry)
+            except StopRun as stop:
+                self.world.asked = str(stop) or "somebody asked to stop"
+
+    @property
+    def ending(self) -> str | None:
+        """Why the program should end now, or ``None``: a stop rule holds (see `ends_when`), or somebody asked (see `StopRun`).
+
+        Rules see the records alone, so that they say the same after a resume. A wish to stop is forgotten: a resumed run goes on.
+        """
+        return self.world.asked or (None if self._rule is None else self._rule(self.records))
+
+    def ends_when(self, rule: Callable[[list[dict[str, Any]]], str | None]) -> None:
+        """Set the stop rule of this scope: its records -> why it is over, or ``None``."""
+        self._rule = rule
+
+    # ------------------------------------------------------------------ names of requests
+
+    def _request(
+        self,
+        task: Task,
+        message: Tree,
+        at: Any = None,
+        *,
+        uplink: Chain | None = None,
+        mail: Mailboxes | None = None,
+    ) -> Request:
+        """Name a request by its path: scope, task and label. The label is given, or counts the task's requests in this scope."""
+        if not isinstance(task, Task):
+            raise ConfigError(f"{task!r} is not a task", remedy="decorate the function with @atoll.task")
+        self.world.require_known(task)
+        if at is None:
+            turn = self.counts[task.name]
+            label = str(turn)
+            self.counts[task.name] += 1
+        else:
+            parts = at if isinstance(at, tuple | list) else (at,)
+            turn = int(parts[0]) if parts and isinstance(parts[0], Integral) else 0
+            label = "@" + "/".join(str(part) for part in parts)
+            self._fresh(f"{task.name}/{label}")
+        rng = Rng.of(self.world.seed).child(self.slot, task.name, label)
+        chain = Chain() if uplink is None else uplink
+        public = tuple(chain.public(rng.child("public"))) if chain else ()
+        made = Request(f"{self.slot}/{task.name}/{label}", task, message, self.home, rng.key, chain, public, mail, turn)
+        if made.misfit is not None:
+            raise made.misfit
+        return made
+
+    def _fresh(self, label: str) -> None:
+        """Refuse a label that was used: its request would be answered from the journal, with the same random numbers."""
+        if label in self._labels:
+            raise ConfigError(
+                f"a second request is labelled {label!r}",
+                where=self.slot,
+                remedy="put the round into at=, or leave it out",
+            )
+        self._labels.add(label)
+
+    def _send(self, request: Request, parties: Parties, terms: Terms, push: str) -> Flight:
+        """Put a request on its way."""
+        return self.traffic.send(request, parties, down=terms.down, up=terms.up, deadline=terms.deadline, push=push)
+
+    async def _close(self, flight: Flight, terms: Terms) -> NDArray[np.int64]:
+        """Wait until a round closes; the indices of those that are in. Late replies that are dropped are made all the same."""
+        accepted = await self.traffic.close(flight, terms)
+        if terms.late == "drop" and len(flight.cancelled):
+            await self.traffic.run(flight, flight.cancelled)
+        return accepted
+
+    # ------------------------------------------------------------------ the family
+
+    def member(self, slot: str) -> Self:
+        """The scope of a slot in this program's family, made if it is not there."""
+        if slot not in self.family:
+            self.family[slot] = type(self)(self.world, self.parties, slot, self.hub, family=self.family)
+        return self.family[slot]
+
+    def settle_at(self, parties: Parties, hub: str, home: str) -> None:
+        """Say whom this scope asks, from where, and where their private state is kept."""
+        self.parties, self.home = parties, home
+        self.hub = self.traffic.hub = hub
+
+    def observe(self) -> None:
+        """What this scope asks is an observer's: in a simulation it takes no time, and devices neither fail nor tire of it."""
+        self.traffic.cost = Free()
+
+    def below(self) -> list[Self]:
+        """Every scope and nested program inside this one, by slot."""
+        return [self.family[slot] for slot in sorted(self.family) if slot.startswith(self.slot + "/")]
+
+    def apart(self, top: Self) -> bool:
+        """Whether this scope, or one between it and ``top``, is nested or keeps a checkpoint of its own."""
+        between = [m for m in top.below() if m is self or self.slot.startswith(m.slot + "/")]
+        return any(m.nested or m.kept for m in between)

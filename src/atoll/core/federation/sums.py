@@ -1,0 +1,197 @@
+"""Sums: the plain sum that reducers build on, and replies that arrive later and are combined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..algebra.rng import Rng
+from ..algebra.tree import Tree
+from ..errors import ConfigError, QuorumError
+from ..requests.chain import Chain
+from ..requests.party import Parties
+from ..requests.request import PartialSum, Request
+from ..requests.results import Combined, Terms
+from ..requests.stage import Stage
+from ..requests.task import Task, done_before
+from ..time.flight import Arrivals, Flight, Handle, by_flight
+from .outcomes import combined, decoded, require_quorum
+from .reducer import Plain, Reducer
+from .reduction import Reduction
+from .scope import Scope
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Sums"]
+
+
+class Sums(Scope):
+    """Plain sums and work in flight; see ``Federation``."""
+
+    async def _reduce(self, reducer: Reducer, request: Request, parties: Parties, terms: Terms, path: str) -> Combined:
+        """One sum, from the request to what the program sees; until it has succeeded, nothing that its steps leave takes effect.
+
+        Args:
+            reducer: how replies become one.
+            request: the program's.
+            parties: the cohort.
+            terms: when it closes.
+            path: of the reducer's own requests.
+        """
+        home = type(reducer).__name__ if reducer.lasting else ""
+        reduction = Reduction(self, request, parties, terms, path, home)
+        found = kept = None
+        try:
+            found = await reducer.reduce(reduction)
+            result = require_quorum(reduction.result(found), len(parties), terms.quorum, request.id)
+            kept = found
+            return result
+        except QuorumError as error:
+            # A sum of fewer than the quorum says more of each of them than they agreed to: it is counted, and told to nobody.
+            error.combined = replace(reduction.result(found), value={}, weight={}, kinds={}, roles={})
+            raise
+        finally:
+            await reduction.conclude(kept)
+
+    # ------------------------------------------------------------------ work in flight
+
+    async def send(
+        self,
+        parties: Parties,
+        task: Task,
+        message: Tree = None,
+        *,
+        version: int = 0,
+        at: Any = None,
+        down: NDArray[np.int64] | None = None,
+        up: int | Callable[[], int] | None = None,
+        ahead: bool = False,
+    ) -> Flight:
+        """Send without waiting; the replies come through ``arrivals``.
+
+        Args:
+            parties: whom.
+            task: what they are asked to do.
+            message: the same for everyone.
+            version: a number of the program's own, such as that of the model sent.
+            at: label of the request in its random path; by default a count.
+            down: see ``Terms``.
+            up: see ``Terms``.
+            ahead: every reply that will arrive is wanted. The first one that is combined runs the work of all in one block, which is the faster way
+                where replies are used one by one; from then on none can be cancelled, and checkpoints carry those that were not used.
+        """
+        flight = self.traffic.send(self._request(task, message, at), parties, version, down=down, up=up)
+        flight.ahead = ahead
+        self.traffic.flights.append(flight)
+        return flight
+
+    async def arrivals(self, count: int = 1, until: float | None = None) -> Arrivals:
+        """Wait for ``count`` arrivals or until a moment on the clock; return all that arrived since, as columns.
+
+        Returns at once, possibly with fewer, when nothing more is under way.
+        """
+        if count < 1:
+            raise ConfigError(f"count={count} arrivals", remedy="use a whole number of at least 1")
+        return await self.traffic.arrivals(count, until)
+
+    @property
+    def under_way(self) -> int:
+        """Replies that are still to arrive."""
+        return sum(int(f.open.sum()) for f in self.traffic.flights)
+
+    def foreseen(self, until: float | None = None) -> Arrivals:
+        """Take what will arrive until a moment (or ever) now, as if it were there: for accountings that pretend to know; the clock stays.
+
+        Raises:
+            ConfigError: on a real clock nobody knows.
+        """
+        if not self.clock.virtual:
+            raise ConfigError(
+                "what will arrive is not known on a real clock", where=self.slot, remedy="wait for `arrivals`"
+            )
+        return self.traffic.foreseen(until)
+
+    def cancel(self, positions: NDArray[np.int64] | None = None) -> int:
+        """Give up what is under way from these parties (from all), in every request; return how many replies. Their work is never done."""
+        return self.traffic.give_up(positions)
+
+    @property
+    def busy(self) -> NDArray[np.int64]:
+        """Positions of the parties whose replies are still to arrive, sorted."""
+        rows = [f.parties.positions[f.open] for f in self.traffic.flights]
+        return np.unique(np.concatenate(rows)) if rows else np.zeros(0, dtype=np.int64)
+
+    async def combine(
+        self,
+        arrived: Arrivals | Sequence[Handle],
+        *,
+        uplink: Sequence[Stage] | Chain = (),
+        reducer: Reducer | None = None,
+    ) -> Combined:
+        """Add up arrivals instead of looking at each; within each request the order is that of its parties.
+
+        Args:
+            arrived: all of them as columns, or some handles.
+            uplink: stages for the replies. Those of a flight that was sent ahead are the same every time.
+            reducer: how they become one, by default plain addition. Any other one speaks to the parties again, as its protocol has it, but the work that
+                they have done is not charged a second time; it takes arrivals of one request.
+
+        Raises:
+            ConfigError: an arrival was touched, combined or cancelled before; or a reducer gets arrivals of several requests or of one sent ahead.
+        """
+        chain = uplink if isinstance(uplink, Chain) else Chain(uplink)
+        count = self.counts["combine"]
+        self.counts["combine"] += 1
+        rows = arrived.by_flight() if isinstance(arrived, Arrivals) else by_flight(arrived)
+        plain = reducer is None or type(reducer) is Plain
+        if not plain and (len(rows) != 1 or rows[0][0].ahead):
+            raise ConfigError(
+                f"{type(reducer).__name__} for arrivals of {len(rows)} requests{', sent ahead' if rows and rows[0][0].ahead else ''}",
+                remedy="combine the arrivals of one request, which was sent without ahead=True",
+            )
+        for flight, which in rows:
+            flight.use(which)
+        asked = Parties(
+            self.world.roster,
+            np.concatenate([f.parties.positions[which] for f, which in rows] or [self.parties.positions[:0]]),
+        )
+        if not plain and reducer is not None:
+            flight, which = rows[0]
+            if flight.launch is not None:  # the protocol has the work done in its own way
+                flight.launch.drop(which)
+            return await self._combined_by(reducer, flight, flight.parties[which], chain, count)
+        public = self._public(chain, count)
+        parts = [await self._folded(flight, which, chain, public) for flight, which in rows]
+        made = combined(self.world, parts, Chain(), (), asked)
+        return replace(made, bytes_up=int(sum(part.nbytes.sum() for part in parts)))
+
+    def _public(self, chain: Chain, count: int) -> tuple[Tree, ...]:
+        return tuple(chain.public(Rng.of(self.world.seed).child(self.slot, "combine", count)))
+
+    async def _folded(
+        self, flight: Flight, which: NDArray[np.int64], chain: Chain, public: tuple[Tree, ...]
+    ) -> PartialSum:
+        """The sum of some arrivals of a flight, with the stages undone."""
+        if flight.ahead:  # replies of one block have the same parameters, whenever they are used
+            public = tuple(chain.public(Rng(flight.request.key).child("public")))
+        request = replace(flight.request, uplink=chain, public=public)
+        if flight.ahead:
+            found = await self.traffic.fold_ahead(flight, request, which)
+        else:
+            found = await self.traffic.fold(request, flight.parties.positions[which])
+        return replace(found, totals=decoded(found.totals, chain, public))
+
+    async def _combined_by(
+        self, reducer: Reducer, flight: Flight, parties: Parties, chain: Chain, count: int
+    ) -> Combined:
+        """The sum of some arrivals of a flight, by a protocol of its own."""
+        terms = Terms(quorum=0, down=np.zeros(len(parties), dtype=np.int64), up=0)
+        request = replace(
+            flight.request, task=done_before(flight.request.task), uplink=chain, public=self._public(chain, count)
+        )
+        reducer.check(chain, parties, terms, request.task)
+        return await self._reduce(reducer, request, parties, terms, f"{request.id}//combine-{count}")

@@ -1,0 +1,1 @@
+"""What outlives a crash: checkpoints, private states, journals, files that are whole or absent."""

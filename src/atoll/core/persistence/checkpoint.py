@@ -1,0 +1,165 @@
+"""Checkpoints: one atomic generation at a time.
+
+A generation is a manifest file, ``generation-00000012.msg``, that holds every scope's state, clock, meters, requests in flight and counters, and
+names the segments of private state that belong to it. Segments are written first, the manifest last, by a rename: before the rename
+the old generation counts, after it the new one. Two generations are kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError
+from .files import read_message, write_message
+
+__all__ = ["CheckpointStore", "within"]
+
+FORMAT = 2
+
+
+class CheckpointStore:
+    """Generations in a folder, or in memory.
+
+    Args:
+        folder: where they go; ``None`` keeps the newest in memory, which serves tests and notebooks.
+
+    Attributes:
+        generation: number of the newest.
+        slots: scope -> what its last checkpoint holds.
+        chains: for the private state of each scope, the segments that make it up now, oldest first.
+        choices: what the engine decided.
+        lock: one checkpoint at a time.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self.generation = 0
+        self.slots: dict[str, dict[str, Any]] = {}
+        self.chains: dict[str, list[str]] = {}
+        self.choices: dict[str, Any] = {}
+        self.lock = asyncio.Lock()
+        self._old: set[str] = set()
+        self._ended: dict[str, set[str]] = {}
+
+    def open(self, *, resume: bool) -> None:
+        """Read the newest generation, or make sure that there is none to overwrite.
+
+        Raises:
+            CheckpointError: the folder holds a run and ``resume`` is false, or the newest generation is damaged and no older one is whole.
+        """
+        self.generation, self.slots, self.chains, self._old, self._ended = 0, {}, {}, set(), {}
+        if self.folder is None:
+            if resume:
+                raise CheckpointError("a run in memory cannot be resumed", remedy="give the run a folder")
+            return
+        found = sorted(self.folder.glob("generation-*.msg"), reverse=True)
+        if resume and (self.folder / "choices.msg").exists():
+            self.choices = read_message(self.folder / "choices.msg")
+        begun = [name for name in ("journal.log", "ledger.jsonl") if (self.folder / name).exists()]
+        if (found or begun) and not resume:
+            raise CheckpointError(
+                f"the folder already holds {len(found)} generation(s) of a run",
+                where=str(self.folder),
+                remedy="resume it (--resume), or choose another folder",
+            )
+        first: CheckpointError | None = None
+        for path in found:
+            try:
+                self._load(read_message(path), path)
+            except CheckpointError as error:
+                first = first or error
+            else:
+                self._clean()
+                return
+        if first is not None:
+            raise first
+
+    def _load(self, manifest: Any, path: Path) -> None:
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            raise CheckpointError(
+                "the checkpoint has another format",
+                where=str(path),
+                remedy="resume with the version of Atoll that wrote it",
+            )
+        self.generation = manifest["generation"]
+        self.slots = manifest["slots"]
+        self.choices = {**manifest["choices"], **self.choices}
+        missing = sorted(name for name in _named(self.slots) if not (path.parent / name).exists())
+        if missing:
+            raise CheckpointError(
+                f"the generation names missing segment {missing[0]!r}", where=str(path), remedy="restore the folder"
+            )
+
+    def _clean(self) -> None:
+        """Remove what no kept generation names: the remains of a crash."""
+        if self.folder is None:
+            return
+        manifests = sorted(self.folder.glob("generation-*.msg"))
+        newest = [p for p in manifests if int(p.stem.split("-")[1]) <= self.generation][-2:]
+        for path in manifests:
+            if path not in newest:
+                path.unlink()
+        named = _named(self.slots)
+        for path in newest[:-1]:
+            named |= _named(read_message(path)["slots"])
+        for path in [*self.folder.glob("state-*.msg"), *self.folder.glob("records-*.msg")]:
+            if path.name not in named:
+                path.unlink()
+
+    def write(self, slot: str, content: dict[str, Any], choices: dict[str, Any], covered: Iterable[str] = ()) -> None:
+        """Make the next generation: one slot changes, the others stay as they were.
+
+        Args:
+            slot: the scope.
+            content: its state and all that belongs to it.
+            choices: what the engine decided.
+            covered: further scopes whose ended programs this checkpoint outlives.
+
+        Raises:
+            CheckpointError: it cannot be written; the previous generation is untouched.
+        """
+        before = _named(self.slots)
+        over = {name for parent in (slot, *covered) for name in self._ended.get(parent, ())}
+        slots = {k: v for k, v in self.slots.items() if not any(within(k, name) for name in over)}
+        slots[slot] = {**content, "generation": self.generation + 1}
+        manifest = {"format": FORMAT, "generation": self.generation + 1, "slots": slots, "choices": choices}
+        if self.folder is not None:
+            write_message(self.folder / f"generation-{self.generation + 1:08d}.msg", manifest)
+            (self.folder / f"generation-{self.generation - 1:08d}.msg").unlink(missing_ok=True)
+        self.generation += 1
+        self.slots, self.choices = slots, dict(choices)
+        for parent in (slot, *covered):
+            self._ended.pop(parent, None)
+        # What the generation before last named and neither kept one names is garbage.
+        for name in self._old - before - _named(slots):
+            if self.folder is not None:
+                (self.folder / name).unlink(missing_ok=True)
+        self._old = before
+
+    def end(self, parent: str, slot: str) -> None:
+        """A scope is over: its slot goes with its parent's next checkpoint, not before, because until then it may run again."""
+        self._ended.setdefault(parent, set()).add(slot)
+
+    def remember(self, choices: dict[str, Any]) -> None:
+        """Write down what the engine decided, before any result depends on it."""
+        self.choices = dict(choices)
+        if self.folder is not None:
+            write_message(self.folder / "choices.msg", self.choices)
+
+
+def within(slot: str, other: str) -> bool:
+    """Whether a slot is another one or below it."""
+    return slot == other or slot.startswith(other + "/")
+
+
+def _named(slots: dict[str, dict[str, Any]]) -> set[str]:
+    """The segment files in this folder that these contents name; what lies at a party is named ``file@party``."""
+    found: set[str] = set()
+    for content in slots.values():
+        found.update(name for names in content["homes"].values() for name in names if "@" not in name)
+        for book in (content["book"], *content["below"].values()):
+            found.update(book["segments"])
+    return found

@@ -1,0 +1,118 @@
+"""Drafts: what the steps of a sum leave at the parties, until the sum has succeeded.
+
+A sum may take several steps, and it may fail at the last one. Until it ends, the private states that its steps leave lie beside the parties' own
+ones. The steps of the same sum read them; nobody else does. When the sum succeeds, those of the parties in it become their states. All others are
+dropped, so that a sum that failed leaves its parties as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..algebra.tree import Tree
+from ..requests.request import PASSING, Request
+from .state_table import StateTable
+from .states import States
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .store import StateStore
+
+__all__ = ["Draft", "Drafts"]
+
+
+class Draft(StateTable):
+    """States that were left beside those of another shelf.
+
+    Args:
+        under: the other shelf, read where this one has nothing.
+    """
+
+    def __init__(self, under: StateTable) -> None:
+        super().__init__()
+        self._under = under
+        self._left: list[States] = []
+
+    def leave(self, states: States) -> None:
+        """Add states; they are sorted into tables when somebody reads them."""
+        self._left.append(states)
+
+    def commit(self, positions: NDArray[np.int64]) -> None:
+        """Make the states of these parties those of the shelf below."""
+        for states in self._left:
+            who = states.positions()
+            mine = np.isin(who, positions)
+            self._under.put_all(states if mine.all() else StateTable.holding(states).pick(who[mine]))
+        self._left = []
+        own = self.positions()
+        self._under.put_all(super().pick(own[np.isin(own, positions)]))
+
+    def _mine(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        for states in self._left:
+            self.put_all(states)
+        self._left = []
+        return np.isin(positions, self.positions())
+
+    def get(self, position: int) -> Tree:
+        """A party's state, ``None`` when it has none."""
+        mine = self._mine(np.array([position], dtype=np.int64))[0]
+        return super().get(position) if mine else self._under.get(position)
+
+    def knows(self, positions: NDArray[np.int64]) -> bool:
+        """Whether any of these parties has a state."""
+        return bool(self._mine(positions).any()) or self._under.knows(positions)
+
+    def pick(self, positions: NDArray[np.int64]) -> States:
+        """The states of some parties; those that have none are left out."""
+        mine = self._mine(positions)
+        found = self._under.pick(positions[~mine])
+        found.update(super().pick(positions[mine]))
+        return found
+
+    def gather(self, positions: NDArray[np.int64], fresh: Tree = None) -> Tree:
+        """The states of some parties, stacked; see ``StateTable.gather``. Some from here and some from below are not stacked."""
+        mine = self._mine(positions)
+        if mine.any() and not mine.all():
+            return None
+        return super().gather(positions, fresh) if len(mine) and mine.all() else self._under.gather(positions, fresh)
+
+
+class Drafts:
+    """The drafts of the sums that a host takes part in, by sum and slot.
+
+    Args:
+        store: the parties' private states.
+    """
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self._open: dict[str, dict[str, Draft]] = {}
+
+    def shelf(self, request: Request, slot: str) -> StateTable:
+        """What a request finds in a slot: what its own sum left there, before the parties' states."""
+        draft = self._open.get(request.sum, {}).get(slot) if request.sum else None
+        return self._below(slot) if draft is None else draft
+
+    def _below(self, slot: str) -> StateTable:
+        return StateTable() if slot.endswith(PASSING) else self._store.shelf(slot)
+
+    def leave(self, request: Request, left: Mapping[str, States]) -> None:
+        """Keep what a request left: at once, or for its sum to decide."""
+        for slot, states in left.items():
+            if not request.sum:
+                self._store.shelf(slot).put_all(states)
+                continue
+            drafts = self._open.setdefault(request.sum, {})
+            if slot not in drafts:
+                drafts[slot] = Draft(self._below(slot))
+            drafts[slot].leave(states)
+
+    def conclude(self, path: str, kept: NDArray[np.int64]) -> None:
+        """A sum has ended: these parties keep what its steps left, and the others stay as they were."""
+        for slot, draft in self._open.pop(path, {}).items():
+            if not slot.endswith(PASSING):
+                draft.commit(kept)

@@ -1,0 +1,117 @@
+"""Files that are whole or absent: written aside, flushed, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CheckpointError, MessageError
+
+if TYPE_CHECKING:
+    from ..algebra.tree import Tree
+
+__all__ = ["append_bytes", "read_message", "write_bytes", "write_message"]
+
+
+def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Replace a file atomically and durably.
+
+    Args:
+        path: the file.
+        content: all of it.
+        private: let only the owner read it.
+
+    Raises:
+        CheckpointError: the disk is full or the folder cannot be written; what was there before is still there.
+    """
+    aside = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            if private:
+                aside.chmod(0o600)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"could not write {len(content)} bytes: {error.strerror or error}",
+            where=str(path),
+            remedy="free space or fix the permissions, then resume; the previous checkpoint is intact",
+        ) from error
+
+
+def append_bytes(path: Path, content: bytes, *, at: int | None = None) -> None:
+    """Append to a file durably; a failed append leaves the file as it was.
+
+    Args:
+        path: the file, made if it is missing.
+        content: what to append.
+        at: cut the file to this length first: what lies behind was torn by a crash.
+
+    Raises:
+        CheckpointError: the disk is full or the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as file:
+            end = file.truncate(at) if at is not None else file.seek(0, os.SEEK_END)
+            try:
+                rest = memoryview(content)
+                while len(rest):
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    file.truncate(end)
+                raise
+    except OSError as error:
+        raise CheckpointError(
+            f"could not append {len(content)} bytes: {error.strerror or error}",
+            where=str(path),
+            remedy="free space or fix the permissions, then resume; nothing was released",
+        ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_message(path: Path, tree: Tree) -> None:
+    """Write a tree in the binary Message form, atomically."""
+    from ..message import encode
+
+    write_bytes(path, encode(tree))
+
+
+def read_message(path: Path) -> Any:
+    """Read a tree.
+
+    Raises:
+        CheckpointError: the file is missing, torn or not a message.
+    """
+    from ..message import decode
+
+    try:
+        return decode(path.read_bytes(), copy=True)  # what comes back can be changed like what was saved
+    except OSError as error:
+        raise CheckpointError(
+            f"could not read: {error.strerror or error}",
+            where=str(path),
+            remedy="start a new run, or restore the folder",
+        ) from error
+    except MessageError as error:
+        raise CheckpointError(
+            f"the file is damaged: {error.what}", where=str(path), remedy="start a new run, or restore the folder"
+        ) from error

@@ -1,0 +1,142 @@
+"""Named results: what tasks leave at their parties for later, such as half of a model, an answer or an index.
+
+While a job runs, what `Island.leave` takes is private state in a slot of its own: it goes back with the party's other states after a crash, and a sum
+that fails leaves nothing. When the job's program has ended well, every party writes its results into this place, a file each. They never travel.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ..algebra.tree import Tree
+from ..errors import CheckpointError, ConfigError, nearest
+from .files import read_message, write_message
+
+__all__ = ["MARK", "NamedResult", "NamedResults", "require_name", "slot_of"]
+
+MARK = "//@"
+"""Stands between a scope's slot and the name of a result in the slot that keeps it until the job has ended."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def require_name(name: str) -> None:
+    """Refuse what is no name of a result.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r:.120} is no name of a result",
+            where="island.leave",
+            remedy="use at most 100 letters, digits and . _ - and begin with a letter or digit",
+        )
+
+
+def slot_of(home: str, name: str) -> str:
+    """Where a party keeps a result of a scope until the job has ended."""
+    return f"{home.partition('//')[0]}{MARK}{name}"
+
+
+@dataclass(frozen=True)
+class NamedResult:
+    """One result.
+
+    Attributes:
+        party: who has it.
+        name: its name; one that was left in a scope of the program has the scope's name before it, ``scope/name``.
+        job: what left it: the id of a job, or nothing in a simulation.
+        saved: when, as ISO 8601 in UTC.
+        nbytes: size of its file.
+        path: of its file.
+    """
+
+    party: str
+    name: str
+    job: str
+    saved: str
+    nbytes: int
+    path: Path
+
+
+class NamedResults:
+    """The results that stay at the parties of one place. A newer one replaces an older one of the same name.
+
+    Args:
+        folder: a folder for each party, a file for each result; ``None`` keeps them in memory.
+        job: what leaves results now.
+    """
+
+    def __init__(self, folder: Path | None = None, job: str = "") -> None:
+        self.folder = folder
+        self.job = job
+        self._held: dict[tuple[str, str], Tree] = {}
+
+    def put(self, party: str, name: str, value: Tree) -> None:
+        """Keep a result; durable when this returns.
+
+        Raises:
+            CheckpointError: it cannot be written; an older one is as it was.
+        """
+        if self.folder is None:
+            self._held[party, name] = value
+            return
+        path = self._path(party, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        saved = datetime.now(UTC).isoformat(timespec="seconds")
+        write_message(path, {"party": party, "name": name, "job": self.job, "saved": saved, "value": value})
+
+    def get(self, party: str, name: str) -> Any:
+        """The value of a result.
+
+        Raises:
+            ConfigError: the party has none of this name.
+            CheckpointError: its file is damaged.
+        """
+        if (party, name) in self._held:
+            return self._held[party, name]
+        if self.folder is None or not self._path(party, name).exists():
+            known = [key for who, key in self._held if who == party] or [one.name for one in self.all(party)]
+            raise ConfigError(
+                f"{party} has no result named {name!r}.{nearest(name, known)}",
+                where="island.left",
+                remedy=f"use one of {', '.join(known)}"
+                if known
+                else "run the job first that leaves it: island.leave(name, value)",
+            )
+        return self._read(self._path(party, name))["value"]
+
+    def all(self, party: str | None = None) -> list[NamedResult]:
+        """What there is in the folder, of one party or of all, sorted.
+
+        Raises:
+            CheckpointError: a file is damaged.
+        """
+        if self.folder is None or not self.folder.is_dir():
+            return []
+        whose = "*" if party is None else quote(party, safe="")
+        found = []
+        for path in sorted(path for folder in self.folder.glob(whose) for path in folder.glob("*.msg")):
+            said = self._read(path)
+            found.append(
+                NamedResult(said["party"], said["name"], said["job"], said["saved"], path.stat().st_size, path)
+            )
+        return found
+
+    def _path(self, party: str, name: str) -> Path:
+        if self.folder is None:
+            raise ConfigError("these results are in memory alone", remedy="give the run a folder")
+        return self.folder / quote(party, safe="") / f"{quote(name, safe='')}.msg"
+
+    @staticmethod
+    def _read(path: Path) -> dict[str, Any]:
+        said = read_message(path)
+        if not isinstance(said, dict) or set(said) != {"party", "name", "job", "saved", "value"}:
+            raise CheckpointError("the file is no result", where=str(path), remedy="remove it; run its job again")
+        return said

@@ -1,0 +1,145 @@
+"""Surviving: what a checkpoint of a federation holds, and how it comes back.
+
+A checkpoint covers its scope and every scope below it that keeps no checkpoint of its own. A scope that does keeps its own pace: it is only
+counted (meters, records), so that what the parent knows of it stays true when the program is over. A program nested in a party that still
+runs is left to its own checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..algebra.rng import hash64
+from ..algebra.tree import Tree
+from ..requests.task import resolve
+from ..time.batteries import Draw
+from ..time.meter import Meter
+from .files import read_message, write_message
+
+if TYPE_CHECKING:
+    from ..federation.federation import Federation
+
+__all__ = ["checkpoint", "restore"]
+
+MOST_SEGMENTS = 64
+"""What so many generations wrote bit by bit is written anew as a whole, so that the number of files stays bounded."""
+
+
+async def checkpoint(fed: Federation, state: Tree) -> None:
+    """Write the next generation; see ``Federation.checkpoint``."""
+    world, store = fed.world, fed.world.checkpoints
+    async with store.lock:
+        number = store.generation + 1
+        covered = [m for m in fed.below() if not m.apart(fed)]
+        homes = sorted({fed.home, *fed.homes, *(h for m in covered for h in (m.home, *m.homes))})
+        chains = {home: await _commit(fed, home, number) for home in homes}
+        counted = [m for m in fed.below() if not m.nested]
+        everyone = set(world.traffics) == {m.slot for m in [fed, *covered]}  # nobody goes back beyond this
+        settled = (
+            None
+            if world.batteries is None
+            else world.batteries.settle(fed.clock.now())
+            if everyone
+            else world.batteries.settled
+        )
+        books = {m.slot: _book(m, number, settled=everyone) for m in [fed, *counted]}
+        content = {
+            "state": state,
+            "clock": float(fed.clock.now()),
+            "homes": chains,
+            "batteries": settled,
+            "book": books.pop(fed.slot),
+            "below": books,
+        }
+        store.write(fed.slot, content, world.engine.choices, [m.slot for m in covered])
+        store.chains.update(chains)
+        if world.batteries is not None and everyone:
+            world.batteries.settled = settled or {}
+            for member in [fed, *covered]:
+                member.traffic.draws = []
+        for member in [fed, *counted]:
+            book = content["book"] if member is fed else books[member.slot]
+            member.written = (len(member.records), list(book["segments"]))
+        for home in homes:
+            await world.engine.settle(home)
+        world.decisions.settle(fed.slot, [m.slot for m in fed.below() if m.apart(fed)])
+        fed.kept = True
+
+
+async def _commit(fed: Federation, home: str, number: int) -> list[str]:
+    old = fed.world.checkpoints.chains.get(home, [])
+    full = len({name.split("-")[1] for name in old}) >= MOST_SEGMENTS  # a generation may have written several
+    fresh = await fed.world.engine.commit(home, number, full=full)
+    return fresh if full else [*old, *fresh]
+
+
+def _book(fed: Federation, number: int, *, settled: bool) -> dict[str, Any]:
+    """What a scope has counted and recorded, and what it has under way; and its draws on batteries, unless they are settled with all others'."""
+    folder = fed.world.folder
+    done, names = fed.written
+    full = len(names) >= MOST_SEGMENTS
+    fresh = fed.records if full else fed.records[done:]
+    segments = [] if full else list(names)
+    if folder is not None and fresh:
+        name = f"records-{number:08d}-{hash64(fed.slot):016x}.msg"
+        write_message(folder / name, {"records": fresh})
+        segments.append(name)
+    return {
+        "meter": fed.meter.save(),
+        "counts": dict(fed.counts),
+        "flights": fed.traffic.save(),
+        "draws": [] if settled else [draw._asdict() for draw in fed.traffic.draws],
+        "segments": segments,
+        "records": list(fed.records) if folder is None else None,
+    }
+
+
+async def restore(fed: Federation, initial: Tree) -> Any:
+    """Go back to the last checkpoint; see ``Federation.restore``."""
+    store = fed.world.checkpoints
+    content = store.slots.get(fed.slot)
+    below: dict[str, Any] = {} if content is None else dict(content["below"])
+    since = 0 if content is None else content["generation"]
+    for slot, own in store.slots.items():
+        if slot.startswith(fed.slot + "/") and (slot not in below or own["generation"] > since):
+            below[slot] = own["book"]
+    for slot, book in below.items():
+        _read(fed.member(slot), book)
+    if content is not None:
+        for home, names in content["homes"].items():
+            store.chains[home] = list(names)
+            await fed.world.engine.load(home, list(names))
+        _read(fed, content["book"])
+        fed.kept = True
+        fed.homes = set(content["homes"]) - {fed.home}
+    if fed.slot == "main" and fed.world.resume and fed.world.on_restore is not None:
+        fed.world.on_restore(fed.records)
+    if fed.world.batteries is not None:
+        settled = dict((content or {}).get("batteries") or {}) if fed.slot == "main" else fed.world.batteries.settled
+        drawn = [draw for traffic in fed.world.traffics.values() for draw in traffic.draws]
+        fed.world.batteries.restart(settled, drawn)
+    if content is None:
+        return initial
+    if fed.slot == "main":
+        fed.clock.set(content["clock"])
+    else:
+        await fed.clock.sleep_until(content["clock"])
+    return content["state"]
+
+
+def _read(fed: Federation, book: dict[str, Any]) -> None:
+    folder, registry = fed.world.folder, fed.world.registry
+    fed.meter = fed.traffic.meter = Meter.load(book["meter"])
+    fed.counts = Counter(book["counts"])
+    fed.records = list(book["records"] or ())
+    if folder is not None:
+        fed.records = [row for name in book["segments"] for row in read_message(folder / name)["records"]]
+    fed.written = (len(fed.records), list(book["segments"]))
+    fed.traffic.load(book["flights"], fed.home, lambda name: resolve(name, registry))
+    fed.traffic.draws = [
+        Draw(draw["moment"], np.array(draw["positions"]), np.array(draw["microjoules"]))
+        for draw in book.get("draws", ())
+    ]

@@ -1,0 +1,157 @@
+"""Where private state lives between rounds, and how it survives a crash.
+
+A store belongs to a host and keeps a shelf of states for every slot. A slot is one program's scope, so two concurrent programs never see each
+other's state; what uplink stages remember, and what reducers keep, lies in slots of its own below it (``slot//...``), and goes with it. ``commit`` writes what changed since the last generation into segment files; the manifest of the checkpoint decides
+which segments count. A crash between the two leaves segments that nobody names: they are removed when the run is opened again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..algebra.rng import hash64
+from ..algebra.tree import Tree
+from ..errors import CheckpointError
+from .checkpoint import within
+from .files import read_message, write_message
+from .records import Allowance
+from .state_table import StateTable
+from .states import States
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..requests.party import Roster
+
+__all__ = ["StateStore"]
+
+SEGMENT_BYTES = 16 << 20
+"""About the size of a segment: what writing or reading one takes in memory, a few times over."""
+
+
+class StateStore:
+    """Private state of the parties of one host.
+
+    Args:
+        folder: where segments go; ``None`` writes none.
+        roster: everyone; what a segment holds must belong to one of them.
+        memory: bytes that states in columns may take; beyond, they go to memory-mapped files in the folder (or the system's temporary
+            one). ``None`` is a quarter of this machine's memory. States that fit no column stay in memory.
+
+    Attributes:
+        shelves: slot -> its states.
+    """
+
+    def __init__(self, folder: Path | None = None, roster: Roster | None = None, memory: int | None = None) -> None:
+        self.folder = folder
+        self.roster = roster
+        self.allowance = Allowance(memory, folder)
+        self.shelves: dict[str, StateTable] = {}
+
+    def shelf(self, slot: str) -> StateTable:
+        """The states of a slot."""
+        if slot not in self.shelves:
+            self.shelves[slot] = StateTable(self.allowance)
+        return self.shelves[slot]
+
+    def get(self, slot: str, position: int) -> Tree:
+        """A copy of a party's state in a slot, ``None`` when it has none."""
+        return self.shelf(slot).get(position)
+
+    def put(self, slot: str, position: int, state: Tree) -> None:
+        """Replace a party's state; the old generation stays as it was."""
+        self.shelf(slot).put(position, state)
+
+    def touched(self, slot: str) -> list[int]:
+        """Positions that have state in a slot."""
+        return [int(position) for position in self.shelf(slot).positions()]
+
+    def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
+        """Write what changed in a slot; return the names of the new segments (none when nothing changed).
+
+        Args:
+            slot: the scope.
+            generation: number of the generation that will name the segments.
+            full: write everything, so that older segments can be forgotten.
+
+        Raises:
+            CheckpointError: a segment cannot be written; the previous generation is untouched.
+        """
+        if self.folder is None:
+            return []
+        names = list[str]()
+        try:
+            for own, shelf in self._shelves_of(slot):
+                for part in shelf.parts(shelf.positions(changed=not full), SEGMENT_BYTES):
+                    name = f"state-{generation:08d}-{hash64(slot):016x}-{len(names):04d}.msg"
+                    write_message(self.folder / name, {"slot": own, **part.packed(), "owners": self._owners(part)})
+                    names.append(name)
+        except Exception:
+            for name in names:
+                with contextlib.suppress(OSError):
+                    (self.folder / name).unlink()
+            raise
+        return names
+
+    def settle(self, slot: str) -> None:
+        """The generation is safe: what was committed is no longer new."""
+        for _, shelf in self._shelves_of(slot):
+            shelf.settle()
+
+    def load(self, slot: str, segments: list[str]) -> None:
+        """Go back to the generation whose segments are named, oldest first.
+
+        Raises:
+            CheckpointError: a segment cannot be read, or holds the state of a party that is not there any more.
+        """
+        for own, _ in self._shelves_of(slot):
+            del self.shelves[own]
+        for name in segments:
+            if self.folder is None:
+                raise CheckpointError(f"segment {name!r} without a folder", remedy="open the store with its folder")
+            content: dict[str, Any] = read_message(self.folder / name)
+            states = States.unpack(content)
+            self._check_owners(states, content["owners"], self.folder / name)
+            self.shelf(content["slot"]).put_all(states)
+        self.settle(slot)
+
+    def _shelves_of(self, slot: str) -> list[tuple[str, StateTable]]:
+        """The shelf of a slot, and those of what uplink stages remember for it (see ``Request.memory``): they are one generation."""
+        self.shelf(slot)
+        return [
+            (name, self.shelves[name]) for name in sorted(self.shelves) if name == slot or name.startswith(slot + "//")
+        ]
+
+    def drop(self, slot: str) -> None:
+        """Forget a slot that ended, and every slot inside it."""
+        for name in [name for name in self.shelves if within(name, slot)]:
+            del self.shelves[name]
+
+    def _owners(self, states: States) -> NDArray[np.uint64] | None:
+        """The hash of each owner's name."""
+        return None if self.roster is None else self.roster.keys(states.positions())
+
+    def _check_owners(self, states: States, owners: NDArray[np.uint64] | None, path: Path) -> None:
+        if self.roster is None or owners is None:
+            return
+        remedy = "resume with the islands that the run began with, in the same order, or start a new run"
+        positions = states.positions()
+        gone = positions[positions >= len(self.roster)]
+        if len(gone):
+            raise CheckpointError(
+                f"it holds private state of party number {int(gone[0])}, and the federation has {len(self.roster)} parties",
+                where=str(path),
+                remedy=remedy,
+            )
+        other = positions[self.roster.keys(positions) != owners]
+        if len(other):
+            number = int(other[0])
+            raise CheckpointError(
+                f"the private state of party number {number} was left by another than {self.roster.name(number)!r}",
+                where=str(path),
+                remedy=remedy,
+            )

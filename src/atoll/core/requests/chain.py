@@ -1,0 +1,283 @@
+"""Chains: stages in order, and how they act on aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..algebra.aggregate import Aggregate, Total
+from ..algebra.rng import Rng, child_keys
+from ..algebra.tree import Tree
+from ..errors import CompositionError
+from ..event import Event
+from .context import SEED_BYTES, StageContext, seeds_for
+from .stage import Stage
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Chain", "Sent", "SentBlock"]
+
+Row = tuple[int, Stage, Tree]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One client's aggregate on its way.
+
+    Attributes:
+        total: what is added up, a total of one.
+        wire: what of it crosses the link.
+        memory: what the stages remember of it, by index; empty when none does.
+    """
+
+    total: Total
+    wire: Tree
+    memory: dict[str, Tree]
+
+
+@dataclass(frozen=True)
+class SentBlock:
+    """A block of clients' aggregates on their way; leaves have a leading client axis.
+
+    Attributes:
+        aggregate: what is weighted and added up.
+        wire: what crosses the links.
+        memory: what the stages remember, by index.
+    """
+
+    aggregate: Aggregate
+    wire: Tree
+    memory: dict[str, Tree]
+
+
+class Chain:
+    """Stages in order, and how they act on aggregates.
+
+    Args:
+        stages: value stages first, then summand stages.
+        place: requests for the same task with chains of the same place share what their stages remember.
+        replies: every sum that is used holds at least so many replies; see ``within``.
+        hidden: nobody sees a reply outside such a sum.
+
+    Attributes:
+        events: what one aggregate of one reply releases.
+        secret: whether a stage draws on the party's secret.
+
+    Raises:
+        CompositionError: a value stage stands behind a summand stage, or a stage behind a binary form that is no sum of numbers; or a stage
+            promises privacy and no stage before it bounds what one client can change.
+    """
+
+    def __init__(
+        self, stages: Sequence[Stage] = (), place: str = "", *, replies: int = 1, hidden: bool = False
+    ) -> None:
+        self.stages = tuple(stages)
+        self.place = place
+        self.replies = replies
+        self.hidden = hidden
+        for first, stage in zip(self.stages, self.stages[1:], strict=False):
+            if stage.on == "value" and first.on == "summand":
+                raise _misplaced(stage, first, "which acts on the summand")
+        self.value_stages = tuple(s for s in self.stages if s.on == "value")
+        self.summand_stages = tuple(s for s in self.stages if s.on == "summand")
+        for first, stage in zip(self.value_stages, self.value_stages[1:], strict=False):
+            if first.packs:
+                raise _misplaced(stage, first, "which sends a binary form")
+        self._before: list[float | None] = []
+        self.events: tuple[Event, ...] = ()
+        bound: float | None = None
+        for stage in self.stages:
+            self._before.append(bound)
+            self.events += stage.events(bound)
+            bound = stage.sensitivity(bound)
+        self.secret = any(stage.secret for stage in self.stages)
+
+    def within(self, replies: int, *, hidden: bool) -> Chain:
+        """The same stages in a request whose sum is used only if it holds so many replies.
+
+        Args:
+            replies: the quorum.
+            hidden: nobody sees a reply outside that sum, as a secure reducer has it.
+        """
+        replies = max(1, replies)
+        if (replies, hidden) == (self.replies, self.hidden):
+            return self
+        return Chain(self.stages, self.place, replies=replies, hidden=hidden)
+
+    def leaving(self, reply: Mapping[str, Aggregate]) -> Mapping[str, Aggregate]:
+        """What of a reply may leave: where stages promise privacy, measurements stay, because no stage acts on them."""
+        return {name: a for name, a in reply.items() if a.staged} if self.events else reply
+
+    def __bool__(self) -> bool:
+        return bool(self.stages)
+
+    @property
+    def summable(self) -> bool:
+        """Whether all stages are."""
+        return all(stage.summable for stage in self.stages)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a stage keeps memory at the parties."""
+        return any(stage.remembers for stage in self.stages)
+
+    def require_summable(self, why: str) -> None:
+        """Refuse stages whose encodings cannot be added up.
+
+        Raises:
+            CompositionError: one of them is not summable.
+        """
+        for stage in self.stages:
+            if not stage.summable:
+                raise CompositionError(
+                    f"{type(stage).__name__} is not summable: its encodings cannot be added up, and {why} sees only sums",
+                    where="uplink",
+                    remedy="use a summable stage, or a plain reducer",
+                )
+
+    def public(self, rng: Rng) -> list[Tree]:
+        """The round parameters of every stage."""
+        return [stage.public(rng.child(i, stage.name)) for i, stage in enumerate(self.stages)]
+
+    def fresh(self, reply: Mapping[str, Aggregate]) -> dict[str, dict[str, Tree]]:
+        """What a party remembers before its first reply, given one of this form: aggregate -> index of the stage -> memory."""
+        rows = [(i, stage) for i, stage in enumerate(self.stages) if stage.remembers]
+        staged = {name: aggregate for name, aggregate in reply.items() if rows and aggregate.staged}
+        return {name: {str(i): stage.fresh(a.value) for i, stage in rows} for name, a in staged.items()}
+
+    # ------------------------------------------------------------------ the party half
+
+    def encode(self, aggregate: Aggregate, public: Sequence[Tree], rng: Rng) -> tuple[Total, Tree]:
+        """A party's first reply: ``send`` without memory; the total of one, and what of it crosses the link."""
+        sent = self.send(aggregate, public, rng, self.fresh({"": aggregate}).get("", {}))
+        return sent.total, sent.wire
+
+    def rehearsed(self, name: str, aggregate: Aggregate, public: Sequence[Tree], rng: Rng) -> Sent:
+        """One aggregate of a first reply through the stages with noise that is no secret, for its size alone: it must not be released."""
+        memory = self.fresh({name: aggregate}).get(name, {})
+        return self.send(aggregate, public, rng.child(name), memory, np.zeros((1, SEED_BYTES), dtype=np.uint8))
+
+    def send(
+        self,
+        aggregate: Aggregate,
+        public: Sequence[Tree],
+        rng: Rng,
+        memory: Mapping[str, Tree],
+        seeds: NDArray[np.uint8] | None = None,
+    ) -> Sent:
+        """One client's aggregate through the stages.
+
+        A chain that is summable leaves the total of a summable aggregate encoded; otherwise each reply is decoded here, on arrival.
+
+        Args:
+            aggregate: what the client replies.
+            public: round parameters of every stage.
+            rng: the client's stream for this aggregate.
+            memory: what its stages remember of this aggregate.
+            seeds: the client's secret seed for this aggregate, ``(1, 32)``, where the chain is ``secret``.
+        """
+        if not aggregate.staged or not self.stages:
+            return Sent(aggregate.total(), aggregate.value, {})
+        before, after = self._pairs(public)
+        if after and not aggregate.summable:
+            raise CompositionError(
+                f"{type(after[0][1]).__name__} acts on summands, and {aggregate.kind!r} replies are not summed",
+                where="uplink",
+                remedy="use stages that act on values",
+            )
+        wire, kept = aggregate.value, dict[str, Tree]()
+        for row in before:
+            context = self._context(row, aggregate, _key_of(rng, row), seeds)
+            wire = self._one(row[0], row[1], context, wire, memory, kept)
+        decoded = not (self.summable and aggregate.summable)
+        total = aggregate.with_value(_undo(before, wire, memory) if decoded else wire).total()
+        summand = total.value
+        for row in after:
+            context = self._context(row, aggregate, _key_of(rng, row), seeds)
+            wire = summand = self._one(row[0], row[1], context, summand, memory, kept)
+        if after and not self.summable:
+            summand = _undo(after, summand, memory)
+        return Sent(replace(total, value=summand), wire, kept)
+
+    @staticmethod
+    def _one(
+        i: int, stage: Stage, context: StageContext, value: Tree, memory: Mapping[str, Tree], kept: dict[str, Tree]
+    ) -> Tree:
+        if not stage.remembers:
+            return stage.encode(value, context)
+        value, kept[str(i)] = stage.remember(value, memory[str(i)], context)
+        return value
+
+    def _context(
+        self, row: Row, aggregate: Aggregate, keys: NDArray[np.uint64], seeds: NDArray[np.uint8] | None
+    ) -> StageContext:
+        """What a stage sees at each party of a block. Replies are alike in a sum where all weigh 1; noise shared among others would be too little."""
+        i, stage, known = row
+        if not stage.secret:
+            return StageContext(known, keys, sensitivity=self._before[i])
+        alike = aggregate.kind == "sum" or (
+            aggregate.kind == "mean" and bool((np.asarray(aggregate.weight) == 1).all())
+        )
+        replies = self.replies if alike else 1
+        return StageContext(known, keys, seeds_for(seeds, f"stage/{i}"), self._before[i], replies, self.hidden)
+
+    def send_block(
+        self,
+        aggregate: Aggregate,
+        public: Sequence[Tree],
+        keys: NDArray[np.uint64],
+        memory: Mapping[str, Tree],
+        seeds: NDArray[np.uint8] | None = None,
+    ) -> SentBlock:
+        """A block of clients' aggregates through the value stages; for chains without summand stages. Arguments are those of ``send``, a row a client."""
+        if not aggregate.staged or not self.stages:
+            return SentBlock(aggregate, aggregate.value, {})
+        wire, kept, before = aggregate.value, dict[str, Tree](), self._pairs(public)[0]
+        for row in before:
+            i, stage, _ = row
+            context = self._context(row, aggregate, child_keys(keys, "stage", i), seeds)
+            wire, now = stage.remember_block(wire, memory.get(str(i)), context)
+            if stage.remembers:
+                kept[str(i)] = now
+        value = wire
+        if not (self.summable and aggregate.summable):
+            for i, stage, known in reversed(before):
+                value = stage.decode_block(value, known, memory.get(str(i)))
+        return SentBlock(aggregate.with_value(value), wire, kept)
+
+    # ------------------------------------------------------------------ the server half
+
+    def decode(self, total: Total, public: Sequence[Tree]) -> Total:
+        """Undo the stages on a sum, in reverse."""
+        if not total.staged or not self.stages or total.kind == "parts" or not self.summable:
+            return total
+        before, after = self._pairs(public)
+        value = total.value
+        for _, stage, known in reversed([*before, *after]):
+            value = stage.decode(value, known, total.n)
+        return replace(total, value=value)
+
+    def _pairs(self, public: Sequence[Tree]) -> tuple[list[Row], list[Row]]:
+        rows = [(i, stage, public[i] if public else None) for i, stage in enumerate(self.stages)]
+        return [r for r in rows if r[1].on == "value"], [r for r in rows if r[1].on == "summand"]
+
+
+def _key_of(rng: Rng, row: Row) -> NDArray[np.uint64]:
+    """The key of one client's stream for a stage."""
+    return np.array([rng.child("stage", row[0]).key], dtype=np.uint64)
+
+
+def _undo(rows: Sequence[Row], value: Tree, memory: Mapping[str, Tree]) -> Tree:
+    for i, stage, known in reversed(rows):
+        value = stage.decode_one(value, known, memory.get(str(i)))
+    return value
+
+
+def _misplaced(stage: Stage, first: Stage, why: str) -> CompositionError:
+    name, before = type(stage).__name__, type(first).__name__
+    acts = "acts on the client's value and stands behind"
+    return CompositionError(f"{name} {acts} {before}, {why}", where="uplink", remedy=f"put {name} before {before}")

@@ -1,0 +1,87 @@
+"""What a stage sees at the party besides the value."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..algebra.rng import Rng
+from ..errors import ConfigError
+from .island import Secret
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..algebra.tree import Tree
+
+__all__ = ["SEED_BYTES", "StageContext", "seeds_for"]
+
+SEED_BYTES = 32
+"""Bytes of the secret seed that a party draws for one reply."""
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """What a stage may use at one party, or at each party of a block.
+
+    Attributes:
+        public: the round parameters, as ``Stage.public`` made them.
+        keys: the key of each party's reproducible stream, ``(parties,)``. The server can derive it.
+        seeds: ``SEED_BYTES`` secret bytes of each party, ``(parties, 32)``, uint8; ``None`` for a stage that does not declare ``secret``.
+        sensitivity: largest L2 norm of a party's value before this stage; ``None`` where nothing bounds it.
+        replies: every sum that is used holds at least so many replies of equal weight.
+        hidden: nobody sees a reply outside such a sum.
+    """
+
+    public: Tree = None
+    keys: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(1, dtype=np.uint64))
+    seeds: NDArray[np.uint8] | None = None
+    sensitivity: float | None = None
+    replies: int = 1
+    hidden: bool = False
+
+    @classmethod
+    def of(cls, rng: Rng, public: Tree = None, **more: Any) -> StageContext:
+        """The context of one party with this stream."""
+        return cls(public, np.array([rng.key], dtype=np.uint64), **more)
+
+    @property
+    def rng(self) -> Rng:
+        """The reproducible stream of the (first) party."""
+        return Rng(int(self.keys[0]))
+
+    @property
+    def secret(self) -> Secret:
+        """The secret stream of the (first) party."""
+        return self.secrets()[0]
+
+    def secrets(self) -> list[Secret]:
+        """The secret stream of each party. It begins anew with every call.
+
+        Raises:
+            ConfigError: the stage does not declare that it draws on secrets.
+        """
+        if self.seeds is None:
+            raise ConfigError(
+                "a stage draws on the party's secret and does not say so",
+                where="uplink",
+                remedy="set `secret: ClassVar[bool] = True` on its class",
+            )
+        return [Secret(row.tobytes()) for row in self.seeds]
+
+    def row(self, i: int) -> StageContext:
+        """The context of party ``i`` of a block."""
+        seeds = None if self.seeds is None else self.seeds[i : i + 1]
+        return replace(self, keys=self.keys[i : i + 1], seeds=seeds)
+
+
+def seeds_for(seeds: NDArray[np.uint8] | None, purpose: str) -> NDArray[np.uint8] | None:
+    """Seeds for one purpose, from which nothing follows about those for another: keyed BLAKE2b of its name, ``(parties, 32)``."""
+    if seeds is None:
+        return None
+    label = purpose.encode()
+    made = [hashlib.blake2b(label, key=row.tobytes(), digest_size=SEED_BYTES).digest() for row in seeds]
+    return np.frombuffer(b"".join(made), dtype=np.uint8).reshape(-1, SEED_BYTES)

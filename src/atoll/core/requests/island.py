@@ -1,0 +1,328 @@
+"""Islands: what a task sees. Its own data, its own state, its own randomness, and nothing of anybody else."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import message as M
+from ..algebra import tree as T
+from ..algebra.rng import Rng
+from ..algebra.tree import Tree
+from ..errors import ConfigError, PolicyError
+from ..event import Event
+from ..persistence.named_results import require_name, slot_of
+from ..sealing import Letter, Letterbox
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..algebra.aggregate import Totals
+    from .party import Party
+
+__all__ = ["Island", "Secret"]
+
+
+class Secret:
+    """Entropy that nobody else knows: the only source of noise, masks, shares and keys.
+
+    Args:
+        seed: ``None`` draws from the operating system, and secret bytes are stretched. In a simulation a number makes "secrets"
+            reproducible, which voids every guarantee; the ledger then says so.
+    """
+
+    __slots__ = ("_block", "_seed", "drawn")
+
+    def __init__(self, seed: int | bytes | None = None) -> None:
+        self._seed = seed.to_bytes(8, "little") if isinstance(seed, int) else seed
+        self._block = 0
+        self.drawn = False
+
+    def bytes(self, n: int) -> bytes:
+        """Return ``n`` secret bytes."""
+        self.drawn = True
+        if self._seed is None:
+            return os.urandom(n)
+        blocks = -(-n // 64)
+        out = b"".join(
+            hashlib.blake2b((self._block + i).to_bytes(8, "little"), key=self._seed, digest_size=64).digest()
+            for i in range(blocks)
+        )
+        self._block += blocks
+        return out[:n]
+
+    def uint64(self, shape: int | tuple[int, ...]) -> NDArray[np.uint64]:
+        """Uniform 64-bit integers."""
+        count = int(np.prod(shape))
+        return np.frombuffer(self.bytes(8 * count), dtype="<u8").reshape(shape).copy()
+
+    def uniform(self, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
+        """Uniform numbers in [0, 1) with 53 random bits."""
+        return np.asarray((self.uint64(shape) >> np.uint64(11)) * 2.0**-53)
+
+    def generator(self) -> np.random.Generator:
+        """A NumPy generator (Philox) that begins at 256 fresh bits."""
+        seed = np.random.SeedSequence(int.from_bytes(self.bytes(32), "little"), pool_size=8)
+        return np.random.Generator(np.random.Philox(seed))
+
+    def integer(self, below: int) -> int:
+        """A uniform integer in ``[0, below)``, of any size, without bias (rejection)."""
+        if below < 1:
+            raise ConfigError(f"below={below}", remedy="use a whole number of at least 1")
+        bits = (below - 1).bit_length()
+        count = -(-bits // 8)
+        while True:
+            value = int.from_bytes(self.bytes(count), "little") & ((1 << bits) - 1)
+            if value < below:
+                return value
+
+
+class Island:
+    """A party's place: where a task runs.
+
+    Attributes:
+        party: who this is.
+        data: the party's own data.
+        rng: the reproducible stream of this request at this party.
+        secret: the party's entropy; see ``Secret``.
+        state: the party's private state, kept between rounds; assign to change it.
+    """
+
+    __slots__ = (
+        "_data",
+        "_ephemeral",
+        "_keep",
+        "_key",
+        "_ledger",
+        "_left",
+        "_letters",
+        "_named",
+        "_notes",
+        "_request",
+        "_secret",
+        "_secret_seed",
+        "_spendings",
+        "_state",
+        "_state_assigned",
+        "_state_loaded",
+        "_store",
+        "_totals",
+        "party",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        party: Party,
+        data: Callable[[], Any],
+        key: int,
+        *,
+        request: str = "",
+        state: Callable[[], Tree] | None = None,
+        ledger: Callable[[Event, str, str], None] | None = None,
+        letters: Letterbox | None = None,
+        secret_seed: int | None = None,
+        totals: Callable[[], Awaitable[Totals]] | None = None,
+        named: Callable[[str], Tree] | None = None,
+        keep: Callable[[str, Tree], None] = lambda name, value: None,
+    ) -> None:
+        self.party = party
+        self._data = data
+        self._key = key
+        self._request = request
+        self._store = state
+        self._state: Tree = None
+        self._state_loaded = state is None
+        self._state_assigned = False
+        self._ledger = ledger
+        self._secret: Secret | None = None
+        self._secret_seed = secret_seed
+        self._letters = letters or Letterbox(party.name, request)
+        self._ephemeral: Secret | None = None
+        self._notes: list[Tree] = []
+        self._totals = totals
+        self._spendings = 0
+        self._named = named
+        self._keep = keep
+        self._left: dict[str, Tree] = {}
+
+    @property
+    def name(self) -> str:
+        """The party's name."""
+        return self.party.name
+
+    @property
+    def data(self) -> Any:
+        """The party's own data."""
+        return self._data()
+
+    @property
+    def rng(self) -> Rng:
+        """The reproducible stream of this request at this party."""
+        return Rng(self._key)
+
+    @property
+    def secret(self) -> Secret:
+        """The party's entropy; see ``Secret``."""
+        if self._secret is None:
+            self._secret = self._entropy("secret")
+        return self._secret
+
+    def _entropy(self, use: str) -> Secret:
+        return Secret(None if self._secret_seed is None else Rng(self._key).child(use, self._secret_seed).key)
+
+    @property
+    def state(self) -> Tree:
+        """The party's private state, ``None`` before it is first assigned."""
+        if not self._state_loaded and self._store is not None:
+            # Fresh containers: a task that changes what it got has changed nothing until it assigns.
+            self._state = T.map(lambda leaf: leaf, self._store())
+            self._state_loaded = True
+        return self._state
+
+    @state.setter
+    def state(self, value: Tree) -> None:
+        self._state = value
+        self._state_loaded = self._state_assigned = True
+
+    def spend(self, event: Event) -> None:
+        """Write a privacy event before anything is released; durable when this returns."""
+        if self._ledger is None:
+            raise PolicyError(
+                f"{self.name} has no privacy ledger", where=self._request, remedy="run the task through a federation"
+            )
+        self._ledger(event, self.name, f"{self._request}#{self._spendings}")
+        self._spendings += 1
+
+    # ------------------------------------------------------------------ letters
+
+    @property
+    def inbox(self) -> dict[str, Tree]:
+        """What others have posted to this party, opened: sender's name -> payload, in order of name.
+
+        Raises:
+            LetterError: a letter was altered, is of another sender or request, or not to this party.
+        """
+        return self._letters.content
+
+    @property
+    def letters(self) -> dict[str, Letter]:
+        """The same letters unopened, for a protocol that goes on without those that do not open: ``island.open(sender, letter)``."""
+        return self._letters.arrived
+
+    def post(self, to: str, payload: Tree) -> None:
+        """Put a letter for another party into the reply, sealed as the world's ``sealing`` says. The relay holds it until the senders are fixed.
+
+        Raises:
+            ConfigError: nobody in the job has this name, or a letter to it was posted already.
+            PolicyError: the island keeps the payload in.
+        """
+        self._letters.post(to, payload, self._ephemeral_bytes)
+
+    def seal(self, to: str, value: Tree) -> bytes:
+        """Seal a value for another party: bytes for a reply, a state, or a message of a conversation. `open` at that party is the inverse.
+
+        The bytes are encrypted where the world's ``sealing`` is real, and only then.
+
+        Raises:
+            ConfigError: nobody in the job has this name.
+            PolicyError: the island keeps the value in.
+        """
+        return self._letters.write(to, value, self._ephemeral_bytes).encoded()
+
+    def open(self, sender: str, sealed: bytes | Letter) -> Tree:
+        """Open what another party has sealed for this one.
+
+        Raises:
+            LetterError: it was altered, is not of this sender, not to this party, or of another job.
+        """
+        return self._letters.open(sender, sealed if isinstance(sealed, Letter) else Letter.decode(sealed))
+
+    def _ephemeral_bytes(self, n: int) -> bytes:
+        """Bytes of a stream of their own, so that sealing changes nothing that a task draws from ``secret``."""
+        if self._ephemeral is None:
+            self._ephemeral = self._entropy("letters")
+        return self._ephemeral.bytes(n)
+
+    @property
+    def outbox(self) -> dict[str, Letter]:
+        """What was posted: recipient -> letter."""
+        return self._letters.outbox
+
+    @property
+    def opened(self) -> list[tuple[str, str, int]]:
+        """Which letters were opened: request, sender and number of each."""
+        return self._letters.opened
+
+    # ------------------------------------------------------------------ results
+
+    async def totals(self) -> Totals:
+        """Run the task that the program asked for, as it would run by itself: the named totals of this one party, encoded by the uplink's stages.
+
+        That is what the party half of a reducer masks or encrypts. The task has its own random stream, private state and stages. If its reply is
+        not finite, this call does not return: the federation keeps the reply out of the sum and counts it.
+
+        Raises:
+            ConfigError: this request wraps no other.
+            CompositionError: the task replied with ``Parts``, which cannot be summed.
+        """
+        if self._totals is None:
+            raise ConfigError(
+                "this request wraps no other",
+                where=self._request,
+                remedy="send the half with `reduction.fold(half)` or `reduction.exchange(..., wraps=True)`",
+            )
+        return await self._totals()
+
+    def leave(self, name: str, value: Tree) -> None:
+        """Leave a named result at this party, for people here and for later jobs: half of a model, an answer, an index. It never travels.
+
+        It takes effect with the party's private state: a request that fails, or whose sum fails, leaves nothing. The result can be read
+        once the job has ended well. A newer result replaces an older one of the same name.
+
+        Args:
+            name: letters, digits and ``. _ -``; 100 at most.
+            value: a message tree.
+
+        Raises:
+            ConfigError: it is no name.
+            MessageError: the value is no message tree.
+            PolicyError: the party's policy lets nothing stay.
+        """
+        require_name(name)
+        M.nbytes(value)
+        self._keep(name, value)
+        self._left[name] = {"value": value}
+
+    def left(self, name: str) -> Any:
+        """The value of a named result that an earlier job left at this party.
+
+        Raises:
+            ConfigError: there is none of this name.
+        """
+        if self._named is None:
+            raise ConfigError(f"{self.name} keeps no results", remedy="run the task through a federation")
+        return self._named(name)
+
+    def behind(self, slot: str) -> dict[str, Tree]:
+        """What the task leaves behind at the party, by slot: its private state, if it has assigned one, and its named results."""
+        left = {slot_of(slot, name): value for name, value in self._left.items()}
+        return {**left, slot: self._state} if self._state_assigned else left
+
+    def note(self, progress: Tree) -> None:
+        """Report progress of a running task."""
+        self._notes.append(progress)
+
+    @property
+    def notes(self) -> list[Tree]:
+        """What was noted."""
+        return self._notes
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the reply depends on secrets or spent budget: running it again would not give the same."""
+        drew = any(secret is not None and secret.drawn for secret in (self._secret, self._ephemeral))
+        return drew or self._spendings > 0

@@ -1,0 +1,307 @@
+"""Requests and replies: what passes between a federation and its hosts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import message as M
+from ..algebra import tree as T
+from ..algebra.aggregate import Aggregate, Totals
+from ..algebra.tree import Tree
+from ..errors import ConfigError, MessageError, SessionError
+from ..persistence.states import States
+from ..sealing import Letter
+from ..time.meter import Said
+from ..time.prospect import Ending
+from .chain import Chain
+from .task import Task, Workload
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..message import Schema
+    from .seeds import Seeds
+
+__all__ = [
+    "PASSING",
+    "Mailboxes",
+    "PartialSum",
+    "Reduced",
+    "Reply",
+    "Request",
+    "TaskResult",
+    "cut_off",
+    "sketch",
+    "wire_form",
+]
+
+PASSING = "//~"
+"""How a slot ends whose states last as long as the sum that they belong to."""
+
+
+class Mailboxes:
+    """Sealed letters that a relay holds. The program sees who wrote to whom, and how much; contents are for the recipients alone.
+
+    Args:
+        letters: recipient -> sender -> letter, or what ``sealed`` gave.
+    """
+
+    def __init__(self, letters: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        self._letters: dict[str, dict[str, Letter]] = {
+            to: {sender: Letter.unpack(letter) for sender, letter in box.items()} for to, box in (letters or {}).items()
+        }
+
+    def put(self, sender: str, outbox: Mapping[str, Letter]) -> None:
+        """Hold what one sender posted."""
+        for to, letter in outbox.items():
+            self._letters.setdefault(to, {})[sender] = letter
+
+    def box(self, to: str) -> dict[str, Letter]:
+        """What waits for one party, by sender in order of name."""
+        return dict(sorted(self._letters.get(to, {}).items()))
+
+    def only_from(self, senders: set[str]) -> Mailboxes:
+        """The letters of a fixed set of senders."""
+        return Mailboxes({to: {s: p for s, p in box.items() if s in senders} for to, box in self._letters.items()})
+
+    def __or__(self, other: Mailboxes) -> Mailboxes:
+        """The letters of both, for a superstep that builds on two earlier ones.
+
+        Raises:
+            ConfigError: both hold a letter of one sender to one recipient, who can open only one letter of each sender in a superstep.
+        """
+        twice = {*self.routes} & {*other.routes}
+        if twice:
+            sender, to = min(twice)
+            first, second = self._letters[to][sender], other._letters[to][sender]
+            raise ConfigError(
+                f"two letters of {sender} to {to}, of {first.request} and {second.request}",
+                where="mail | mail",
+                remedy="hand over one of them with each of two supersteps, or post everything in one payload",
+            )
+        both = {*self._letters, *other._letters}
+        return Mailboxes({to: {**self._letters.get(to, {}), **other._letters.get(to, {})} for to in both})
+
+    def nbytes(self, to: str) -> int:
+        """Encoded size of what waits for one party."""
+        return sum(letter.nbytes for letter in self._letters.get(to, {}).values())
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether every letter is."""
+        return all(letter.real for box in self._letters.values() for letter in box.values())
+
+    def count(self, to: str) -> int:
+        """How many letters wait for one party."""
+        return len(self._letters.get(to, {}))
+
+    @property
+    def routes(self) -> list[tuple[str, str]]:
+        """``(sender, recipient)`` pairs, sorted."""
+        return sorted((sender, to) for to, box in self._letters.items() for sender in box)
+
+    def sealed(self) -> dict[str, dict[str, Tree]]:
+        """As messages, for a checkpoint."""
+        return {to: {sender: letter.packed() for sender, letter in box.items()} for to, box in self._letters.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One task for some parties.
+
+    Attributes:
+        id: the path of the request; with a party it names one execution, and is never run twice.
+        task: what to do.
+        message: the same for every party.
+        slot: where the parties keep their private state for this program.
+        key: the random key of the request; each party's is derived from it and its name.
+        uplink: stages for the replies of a sum.
+        public: round parameters of the stages.
+        mail: letters to hand over.
+        turn: the number of the round in which it is made, for models of devices; see ``Plan``.
+        apart: the replies of a sum are not added up, so that each can be used when it arrives; see ``Part.of``.
+        sum: path of the sum that it belongs to. What it leaves at the parties takes effect when that sum succeeds; see ``Engine.conclude``.
+        wraps: the request whose reply the task asks its island for; see ``Island.totals``. It keeps its own random key, private state and stages.
+        seeds: the parties' secret seeds for stages that draw on secrets. A party's own host adds them; they never cross a trust boundary.
+    """
+
+    id: str
+    task: Task
+    message: Tree
+    slot: str
+    key: int
+    uplink: Chain = field(default_factory=Chain)
+    public: tuple[Tree, ...] = ()
+    mail: Mailboxes | None = None
+    turn: int = 0
+    apart: bool = False
+    sum: str = ""
+    wraps: Request | None = None
+    seeds: Seeds | None = None
+
+    def secrets(self, positions: NDArray[np.int64]) -> NDArray[np.uint8] | None:
+        """The secret seeds of some parties for the stages, a row each."""
+        return None if self.seeds is None else self.seeds.of(positions)
+
+    @functools.cached_property
+    def misfit(self) -> MessageError | None:
+        """Why its message, or that of the request which it wraps, is not what the task declares; looked at once."""
+        try:
+            if self.task.schema is not None:
+                self.task.schema.require_message(self.message)
+        except MessageError as error:
+            return MessageError(error.what, where=f"{error.where} of {self.task.name}", remedy=error.remedy)
+        return None if self.wraps is None else self.wraps.misfit
+
+    @functools.cached_property
+    def sent_forms(self) -> dict[str, Schema | None] | None:
+        """The form of each total of a reply as the task declares it and the stages encode it; worked out once. See ``TaskSchema.sent``."""
+        return None if self.task.schema is None else self.task.schema.sent(self.uplink, self.public)
+
+    @property
+    def argument_bytes(self) -> int:
+        """Encoded size of what travels beside the message: arguments, the round parameters of the stages, and a half's own message."""
+        own = self.task.argument_bytes + sum(M.nbytes(value) for value in self.public if value is not None)
+        return own if self.wraps is None else own + M.nbytes(self.message) + self.wraps.argument_bytes
+
+    @property
+    def memory(self) -> str:
+        """Where the parties keep what the uplink's stages remember: a slot inside the program's that no scope can be named like."""
+        return f"{self.slot}//{self.task.name}/{self.uplink.place}"
+
+    def workload(
+        self, population: Any, positions: NDArray[np.int64], look: Callable[[int], Any] | None = None
+    ) -> Workload:
+        """The declared work of its parties, with that of the request that it wraps; see ``Task.workload``."""
+        own = self.task.workload(population, positions, self.message, look)
+        return own if self.wraps is None else own + self.wraps.workload(population, positions, look)
+
+    @property
+    def slots(self) -> list[str]:
+        """Every slot that the task, its stages and the request that it wraps may read and write."""
+        own = [self.slot, self.memory] if self.uplink.remembers else [self.slot]
+        return own if self.wraps is None else [*own, *self.wraps.slots]
+
+
+@dataclass
+class Reply:
+    """What one party answered.
+
+    Attributes:
+        party: position of the party.
+        value: the reply.
+        mail: letters it posted, recipient -> letter.
+        notes: progress reported while running.
+        nbytes: encoded size of the value and letters.
+        error: what the task raised, else ``None``.
+        rejected: why the reply of a wrapped task must not be in a sum; then there is no value.
+    """
+
+    party: int
+    value: Any = None
+    mail: dict[str, Letter] = field(default_factory=dict)
+    notes: list[Tree] = field(default_factory=list)
+    nbytes: int = 0
+    error: Exception | None = None
+    rejected: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether the task gave a value."""
+        return self.error is None and not self.rejected
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """A task that ran: its reply, and what it left behind.
+
+    Attributes:
+        reply: the reply.
+        left: slot -> what the party keeps there from now on: its private state, and what stages remember.
+        sealed: it drew on secrets or spent privacy budget, so running it again would not give the same.
+        time: clock time at which it ended, for a role of a session.
+        said: other role -> what was said to it, for a role of a session.
+        opened: request, sender and number of each letter that it opened.
+        ending: how a role of a session was ended; its reply has an error unless that is ``""``.
+    """
+
+    reply: Reply
+    left: dict[str, Tree] = field(default_factory=dict)
+    sealed: bool = False
+    time: float = 0.0
+    said: Mapping[str, Said] = field(default_factory=dict)
+    opened: tuple[tuple[str, str, int], ...] = ()
+    ending: Ending = ""
+
+
+def cut_off(position: int, ending: Ending, time: float) -> TaskResult:
+    """What is left of a role that others ended: it did not say how far it came."""
+    return TaskResult(Reply(position, error=SessionError(f"the role was {ending}")), time=time, ending=ending)
+
+
+@dataclass
+class Reduced:
+    """What a reducer makes of a cohort's replies.
+
+    Attributes:
+        totals: named sums; the stages are not undone yet.
+        senders: positions whose replies are in the sums, in cohort order.
+        rejected: position -> why its reply was kept out.
+        errors: position -> what its task raised.
+    """
+
+    totals: Totals
+    senders: NDArray[np.int64]
+    rejected: dict[int, str] = field(default_factory=dict, kw_only=True)
+    errors: dict[int, Exception] = field(default_factory=dict, kw_only=True)
+
+
+@dataclass
+class PartialSum(Reduced):
+    """The replies of a cohort as an engine adds them up.
+
+    Attributes:
+        nbytes: encoded reply size of each sender.
+        left: slot -> what the parties keep there.
+        kept: sealed replies, for the journal.
+        opened: position -> the letters that its reply is made of.
+    """
+
+    nbytes: NDArray[np.int64]
+    left: dict[str, States] = field(default_factory=dict, kw_only=True)
+    kept: list[TaskResult] = field(default_factory=list, kw_only=True)
+    opened: dict[int, tuple[tuple[str, str, int], ...]] = field(default_factory=dict, kw_only=True)
+
+    def keep(self, ran: TaskResult) -> None:
+        """Remember a sealed reply."""
+        if ran.sealed and ran.reply.error is None:
+            self.kept.append(ran)
+
+    def leave(self, slot: str, states: States) -> None:
+        """Add what some parties keep in a slot."""
+        self.left.setdefault(slot, States()).update(states)
+
+
+def wire_form(value: Any) -> Any:
+    """A reply as a message tree: aggregates become plain dicts."""
+    if isinstance(value, dict) and any(isinstance(v, Aggregate) for v in value.values()):
+        return {
+            k: {"kind": v.kind, "value": v.value, "weight": v.weight} if isinstance(v, Aggregate) else v
+            for k, v in value.items()
+        }
+    return value
+
+
+def sketch(message: Tree) -> str:
+    """A message in short: paths, dtypes and shapes."""
+    parts = (
+        f"{path}:{getattr(leaf, 'dtype', type(leaf).__name__)}{list(np.shape(leaf)) or ''}"
+        for path, leaf in T.items(message)
+    )
+    text = ", ".join(parts)
+    return "{" + (text if len(text) < 300 else text[:297] + "...") + "}"

@@ -1,0 +1,246 @@
+"""Stages: what happens to an update on its way out — clip, weight, quantise, add noise — and is undone at the sum.
+
+A stage has a party half (``encode``) and a server half (``decode``). Stages form a chain, applied in order at the party and undone in reverse:
+*value* stages see the client's own value, then the aggregate's weight is applied, then *summand* stages see what will be added up.
+``decode`` runs once on the sum; for a stage that is not summable it runs on every reply, and a secure reducer refuses such a stage.
+
+Because a value stage's encodings are weighted before they are added up, ``sum_k w_k encode(x_k)``, a summable one must have a *linear* decoder. An
+affine one (a scale and an offset of each client's own) is not summable, unless the parameters are public and the decoder is linear.
+
+A *secret* stage draws on the party's secret, as noise for differential privacy does. It says beforehand what each reply releases (``events``), and
+those events are in the ledger before it encodes. The party keeps what it drew until the round is safe, so that a repeated request
+gets the same reply. If a stage names events, measurements beside the value stay at the party: nothing but what it protects leaves.
+
+A stage may keep *memory* at the party, such as what quantisation left over: ``remember`` takes what the last reply of this kind left and gives
+what this one leaves. It is private state with a place of its own, and a reply that is kept out leaves none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ..algebra import tree as T
+from ..algebra.rng import Rng
+from ..algebra.tree import Tree
+from ..capability import (
+    DISTINCT_CLIENTS,
+    NO_BUFFERS,
+    NUMBERS,
+    PROTECTION,
+    RELEASED_ONLY,
+    REPLIES_ONLY,
+    SERVER,
+    SINGLE_REPLIES,
+    STEPS,
+    UNMEASURED,
+    Capability,
+    Need,
+)
+from ..event import Event
+from ..validation import Checked
+from .context import StageContext
+
+__all__ = ["Identity", "Stage"]
+
+
+@dataclass(frozen=True)
+class Stage(Checked):
+    """Base of all stages; the base itself changes nothing.
+
+    Attributes:
+        on: ``"value"`` stages act before weighting, ``"summand"`` stages after it.
+        summable: whether ``decode(sum of encodings)`` equals the sum of the decoded.
+        linear: whether encoding is linear in the value.
+        unbiased: whether decoding is right on average.
+        packs: whether what it encodes is a binary form, which no stage behind it can take for numbers.
+        remembers: whether it keeps memory at the party.
+        secret: whether it draws on the party's secret (``context.secret``).
+    """
+
+    on: ClassVar[Literal["value", "summand"]] = "value"
+    summable: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
+    unbiased: ClassVar[bool] = True
+    packs: ClassVar[bool] = False
+    remembers: ClassVar[bool] = False
+    secret: ClassVar[bool] = False
+
+    @property
+    def lossless(self) -> bool:
+        """Whether what is decoded is the value itself: without the stage a message is longer, and nothing else changes."""
+        return False
+
+    def public(self, rng: Rng) -> Tree:
+        """Round parameters that every party gets and everyone may know: a scale, a seed, a codebook."""
+        del rng
+        return None
+
+    def encode(self, value: Tree, context: StageContext) -> Tree:
+        """The party half."""
+        del context
+        return value
+
+    def encode_block(self, block: Tree, context: StageContext) -> Tree:
+        """The party half for a block of clients with a leading client axis; override it where a loop would be slow."""
+        return _stacked([self.encode(_row(block, c), context.row(c)) for c in range(len(context.keys))])
+
+    def decode(self, total: Tree, public: Tree, n: int) -> Tree:
+        """The server half: on the sum of ``n`` replies, or on one (``n = 1``)."""
+        del public, n
+        return total
+
+    def decode_block(self, block: Tree, public: Tree, memory: Tree = None) -> Tree:
+        """The server half on each reply of a block; ``memory`` is what the clients remembered before they encoded, see ``decode_one``."""
+        count = len(T.leaves(block)[0])
+        before = [_row(memory, c) if self.remembers else None for c in range(count)]
+        return _stacked([self.decode_one(_row(block, c), public, before[c]) for c in range(count)])
+
+    # ------------------------------------------------------------------ memory
+
+    def fresh(self, value: Tree) -> Tree:
+        """What a party remembers before its first reply: of the same form (structure, dtypes, shapes) as what ``remember`` leaves."""
+        del value
+        return None
+
+    def remember(self, value: Tree, memory: Tree, context: StageContext) -> tuple[Tree, Tree]:
+        """The party half of a stage with memory: the encoded value, and the new memory."""
+        return self.encode(value, context), memory
+
+    def remember_block(self, block: Tree, memory: Tree, context: StageContext) -> tuple[Tree, Tree]:
+        """The same for a block of clients; memory has a leading client axis too."""
+        if not self.remembers:
+            return self.encode_block(block, context), memory
+        rows = [self.remember(_row(block, c), _row(memory, c), context.row(c)) for c in range(len(context.keys))]
+        sent, kept = ([row[i] for row in rows] for i in (0, 1))
+        return _stacked(sent), _stacked(kept)
+
+    def decode_one(self, sent: Tree, public: Tree, memory: Tree) -> Tree:
+        """One reply as the server understands it.
+
+        A stage whose decoder needs what was sent before (a learned shift) takes it from ``memory``, the client's own before it encoded: in a
+        simulation the server's copy is that very memory. A real server keeps a copy for every client and updates it by what the client
+        sends, which is all that the client's own update depends on.
+        """
+        del memory
+        return self.decode(sent, public, 1)
+
+    # ------------------------------------------------------------------ promises
+
+    def bits(self, value: Tree) -> int | None:
+        """Exact size of the encoded value in bits; ``None`` when only measuring tells."""
+        return sum(8 * int(math.prod(np.shape(leaf))) * int(leaf.dtype.itemsize) for leaf in T.leaves(value))
+
+    def omega(self, value: Tree) -> float | None:
+        """The least known ``w`` with ``E ||C(x) - x||^2 <= w ||x||^2`` for values of this form, for an unbiased stage; ``None`` is unknown."""
+        del value
+        return None
+
+    def delta(self, value: Tree) -> float | None:
+        """The largest known ``d`` with ``E ||C(x) - x||^2 <= (1 - d) ||x||^2`` for values of this form (a contraction); ``None`` is unknown."""
+        del value
+        return None
+
+    def sensitivity(self, before: float | None) -> float | None:
+        """Largest L2 norm of a client's value after this stage, given that before it; ``None`` where nothing bounds it."""
+        del before
+        return None
+
+    def events(self, sensitivity: float | None) -> tuple[Event, ...]:
+        """What one encoded value releases; none where nothing is promised.
+
+        Args:
+            sensitivity: largest L2 norm of a client's value before this stage.
+
+        Raises:
+            CompositionError: the promise needs a bound, and there is none.
+        """
+        del sensitivity
+        return ()
+
+    # ------------------------------------------------------------------ what it goes with
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What the other parts of a job must offer, from the promises above; add rows of your own to ``super().needs``."""
+        made: list[Need] = []
+        if not self.lossless:
+            made.append(Need(SERVER, "acts between clients and a server", "Gossip(compress=...)"))
+        if not self.summable:
+            why = "is not summable: its encodings cannot be added up"
+            made.append(Need(SINGLE_REPLIES, why, "a summable stage"))
+        if self.remembers:
+            made.append(Need(DISTINCT_CLIENTS, "remembers one reply of each client", "a stage without memory"))
+            made.append(Need(STEPS, "adds last round's leftovers", "a stage without memory"))
+        return (*made, *(_GUARDED if self.protects else ()))
+
+    @property
+    def offers(self) -> frozenset[Capability]:
+        """What it offers to the other parts of a job."""
+        numbers = frozenset() if self.packs and self.on == "value" else frozenset({NUMBERS})
+        return numbers | {PROTECTION} if self.protects else numbers
+
+    @property
+    def protects(self) -> bool:
+        """Whether it promises privacy for what it is given, once that is bounded."""
+        return bool(self.events(1.0))
+
+    def covers(self, other: Stage) -> bool:
+        """Whether this stage is at least as strict as another, for a site that insists on that one."""
+        return self == other
+
+    @property
+    def name(self) -> str:
+        """The stage's name in messages and records."""
+        return f"{type(self).__module__}:{type(self).__qualname__}"
+
+    def settings(self) -> dict[str, Any]:
+        """The stage's fields, as plain values; a stage inside is written as ``{"stage": name, "settings": ...}``."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+    def spec(self) -> dict[str, Any]:
+        """The stage as it travels: its name and plain settings."""
+        return {"stage": self.name, "settings": self.settings()}
+
+    @staticmethod
+    def of(spec: Mapping[str, Any], find: Callable[[str], type[Stage]]) -> Stage:
+        """The inverse of ``spec``; ``find`` looks names up."""
+        settings = {k: Stage.of(v, find) if _is_spec(v) else v for k, v in spec["settings"].items()}
+        return find(spec["stage"])(**settings)
+
+
+_PROMISE = "promises privacy for what it is given, and for nothing beside that"
+_GUARDED = tuple(
+    Need(capability, _PROMISE, "no noise") for capability in (RELEASED_ONLY, NO_BUFFERS, REPLIES_ONLY, UNMEASURED)
+)
+
+
+def _row(block: Tree, c: int) -> Tree:
+    """Client ``c`` of a block."""
+    return T.map(lambda leaf: leaf[c], block)
+
+
+def _stacked(rows: list[Tree]) -> Tree:
+    """A block of these clients; NumPy leaves may be scalars."""
+    return T.map(lambda *leaves: T.stack(leaves), *rows)
+
+
+def _plain(value: Any) -> Any:
+    return value.spec() if isinstance(value, Stage) else value
+
+
+def _is_spec(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"stage", "settings"}
+
+
+@dataclass(frozen=True)
+class Identity(Stage):
+    """Changes nothing."""
+
+    def sensitivity(self, before: float | None) -> float | None:
+        """That before it."""
+        return before

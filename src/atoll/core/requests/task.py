@@ -1,0 +1,336 @@
+"""Tasks: what a party is asked to do, by name.
+
+A task is a function ``(island, message) -> reply`` that sees its island only. It travels as its name and plain arguments, never as code.
+A task may also offer ``many``: the same work for a whole cohort at once, in blocks of its own choosing, which is how the batched engine runs
+a cohort as a few large array operations.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+import numpy as np
+
+from .. import message as M
+from ..algebra import tree as T
+from ..algebra.aggregate import Aggregate, Totals
+from ..algebra.tree import Tree
+from ..errors import ConfigError, TaskError, nearest
+from .task_schema import TaskSchema
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .cohort import Cohort
+    from .island import Island
+
+__all__ = ["Batch", "Summed", "Task", "TaskSchema", "Tuning", "Work", "Workload", "done_before", "resolve", "task"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a task will cost, declared before it runs, so that simulated time never depends on results.
+
+    Attributes:
+        examples: examples looked at in one epoch; where a request runs several updates after another, in one epoch of each.
+        batches: mini-batch steps in all epochs together.
+        epochs: passes over the data; a broken number where an update stops within one.
+    """
+
+    examples: float = 0.0
+    batches: float = 0.0
+    epochs: float = 0.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The declared work of many parties, as columns; see ``Work``.
+
+    Attributes:
+        examples: one entry a party.
+        batches: likewise.
+        epochs: likewise.
+    """
+
+    examples: NDArray[np.float64]
+    batches: NDArray[np.float64]
+    epochs: NDArray[np.float64]
+
+    @staticmethod
+    def of(works: Sequence[Work]) -> Workload:
+        """Columns of these works."""
+        rows = np.array([(w.examples, w.batches, w.epochs) for w in works], dtype=np.float64).reshape(-1, 3)
+        return Workload(rows[:, 0], rows[:, 1], rows[:, 2])
+
+    def row(self, i: int) -> Work:
+        """The work of one party."""
+        return Work(float(self.examples[i]), float(self.batches[i]), float(self.epochs[i]))
+
+    def __add__(self, other: Workload) -> Workload:
+        return Workload(self.examples + other.examples, self.batches + other.batches, self.epochs + other.epochs)
+
+
+@dataclass
+class Batch:
+    """The replies of a block of clients, stacked.
+
+    Attributes:
+        positions: which clients of the cohort these are, shape ``(clients,)``.
+        reply: named aggregates whose leaves have a leading client axis.
+        states: the clients' new private state, stacked likewise, or ``None`` when the task keeps none.
+        rejected: position -> reason, for clients whose reply must not be aggregated.
+        singles: position -> new private state, in place of ``states``, where a task makes them one by one.
+        errors: position -> what was raised for a client of no batch.
+    """
+
+    positions: NDArray[np.int64]
+    reply: dict[str, Aggregate]
+    states: Tree = None
+    rejected: dict[int, str] = field(default_factory=dict)
+    singles: dict[int, Tree] = field(default_factory=dict)
+    errors: dict[int, Exception] = field(default_factory=dict)
+
+    def part(self, keep: NDArray[np.bool_]) -> Batch:
+        """Some of its clients, and what was raised for those of no batch."""
+        at = self.positions[keep]
+        rejected = {place: why for place, why in self.rejected.items() if place in at}
+        singles = {place: state for place, state in self.singles.items() if place in at}
+        if not len(at):
+            return Batch(at, {}, errors=self.errors)
+        reply = {name: aggregate.part(keep) for name, aggregate in self.reply.items()}
+        states = T.map(lambda leaf: None if leaf is None else leaf[keep], self.states)
+        return Batch(at, reply, states, rejected, singles, self.errors)
+
+    def state(self, i: int) -> Tree:
+        """The new private state of its ``i``-th client, ``None`` where it has none."""
+        alone = self.singles.get(int(self.positions[i]))
+        if alone is not None or self.states is None:
+            return alone
+        return T.map(lambda leaf: None if leaf is None else leaf[i], self.states)
+
+
+@dataclass
+class Summed:
+    """A cohort's replies as sums, for a task that can add up without ever writing single replies.
+
+    Attributes:
+        totals: named sums over the clients that were kept.
+        kept: places in the cohort of those in the sums, in order.
+        rejected: place -> why a client was kept out.
+        states: ``(places, stacked new states)`` of blocks; empty when the task keeps none.
+        reply_bytes: encoded size of one client's reply.
+    """
+
+    totals: Totals
+    kept: NDArray[np.int64]
+    rejected: dict[int, str] = field(default_factory=dict)
+    states: list[tuple[NDArray[np.int64], Tree]] = field(default_factory=list)
+    reply_bytes: int = 0
+
+
+class Tuning(Protocol):
+    """How a task's fast path decides how to run (blocks, compilation), so that the decision can be recorded and repeated."""
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """What was decided, as a plain dict; empty before the first cohort."""
+        ...
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds spent so far on deciding, by kind: ``trace``, ``compile``."""
+        ...
+
+    def recall(self, choices: dict[str, Any]) -> None:
+        """Repeat an earlier decision."""
+        ...
+
+    def prepare(self, cohort: Cohort, message: Tree, cores: int = 1) -> float:
+        """Decide and compile for cohorts like this one, before workers are started.
+
+        Args:
+            cohort: what one of so many workers would get of a cohort.
+            message: what it was sent.
+            cores: that a cohort may use; a task that would rather use them itself, in threads, says that nothing is left for workers.
+
+        Returns:
+            The expected seconds of ``cohort`` on one core that processes could share; 0 where threads do.
+        """
+        ...
+
+
+def _no_work(_data: Any, _args: Mapping[str, Any], _message: Tree) -> Work:
+    return Work()
+
+
+@dataclass(frozen=True)
+class Task:
+    """A named piece of work at a party.
+
+    Attributes:
+        name: ``"module:function"``, or a name that the program registered.
+        run: ``(island, message) -> reply``, plain or ``async``.
+        many: ``(cohort, message) -> Iterator[Batch]``, optional.
+        work: ``(data, args, message) -> Work``, declared before the task runs; the message is that of the request.
+        load: ``(sizes, args, message) -> Workload``, in place of ``work``, where it follows from how many examples parties have, ``(parties,)``: then no
+            data is looked at, and a cohort takes one call.
+        reply_bytes: size of the encoded reply if known beforehand.
+        args: plain arguments, passed to ``run`` as keywords.
+        sums: ``(cohort, message) -> Summed``, optional: like ``many`` when no stage needs single replies; ``None`` leaves it to ``many``.
+        tuning: records and repeats how ``many`` and ``sums`` run.
+        schema: the forms of its message and reply; see `TaskSchema`. A message that does not fit is refused before anyone is contacted, a reply that does not
+            fit is not sent, and a server that gets one all the same rejects it.
+        summands: ``(cohort, message) -> Summed``, optional: like ``sums``, but totals have a leading axis of the clients that were kept, since a reducer
+            masks or encrypts what each client adds; ``None`` leaves it to ``many``.
+    """
+
+    name: str
+    run: Callable[..., Any]
+    many: Callable[..., Iterator[Batch]] | None = None
+    work: Callable[[Any, Mapping[str, Any], Tree], Work] = _no_work
+    reply_bytes: int | None = None
+    args: Mapping[str, Any] = field(default_factory=dict)
+    sums: Callable[..., Summed | None] | None = None
+    tuning: Tuning | None = None
+    load: Callable[[NDArray[np.int64], Mapping[str, Any], Tree], Workload] | None = None
+    summands: Callable[..., Summed | None] | None = None
+    schema: TaskSchema | None = None
+
+    def with_args(self, **args: Any) -> Task:
+        """The same task with plain keyword arguments bound."""
+        return replace(self, args={**self.args, **args}) if args else self
+
+    @functools.cached_property
+    def argument_bytes(self) -> int:
+        """Encoded size of the arguments that travel with each request; 0 if there are none."""
+        return M.nbytes(dict(self.args)) if self.args else 0
+
+    def declared(self, data: Any, message: Tree = None) -> Work:
+        """The work it will be at a party with this data on this message."""
+        if self.load is not None:
+            return self.load(np.array([len(data)], dtype=np.int64), self.args, message).row(0)
+        return self.work(data, self.args, message)
+
+    def workload(
+        self,
+        population: Any,
+        positions: NDArray[np.int64],
+        message: Tree = None,
+        look: Callable[[int], Any] | None = None,
+    ) -> Workload:
+        """The same of many parties.
+
+        Args:
+            population: whose; where it has ``sizes``, work that follows from them is worked out without anyone's data.
+            positions: of the parties.
+            message: of the request.
+            look: finds a party's data, by default in the population.
+        """
+        sizes = getattr(population, "sizes", None)
+        if sizes is not None and self.sized and (positions < len(population)).all():
+            return self.of_sizes(np.asarray(sizes)[positions], message)
+        look = look or population.shard
+        return Workload.of([self.declared(look(p), message) for p in positions.tolist()])
+
+    @property
+    def sized(self) -> bool:
+        """Whether the declared work follows from the number of examples alone."""
+        return self.load is not None or self.work is _no_work
+
+    def of_sizes(self, sizes: NDArray[np.int64], message: Tree = None) -> Workload:
+        """The declared work of parties with so many examples, of a task that is ``sized``."""
+        none = np.zeros(len(sizes))
+        return Workload(none, none, none) if self.load is None else self.load(sizes, self.args, message)
+
+    def spec(self) -> dict[str, Any]:
+        """The task as it travels: names and plain arguments."""
+        return {"name": self.name, "args": dict(self.args)}
+
+    @staticmethod
+    def of(spec: Mapping[str, Any], find: Callable[[str], Task]) -> Task:
+        """The inverse of ``spec``; ``find`` looks names up."""
+        return replace(find(spec["name"]), args=dict(spec["args"]))
+
+    def __call__(self, island: Island, message: Tree) -> Any:
+        """Run at one party."""
+        return self.run(island, message, **self.args)
+
+    def batches(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
+        """Run for a whole cohort; only for tasks that offer ``many``."""
+        if self.many is None:
+            raise TaskError(f"task {self.name!r} offers no `many`", remedy="run it party by party")
+        return self.many(cohort, message, **self.args)
+
+
+@overload
+def task(fn: Callable[..., Any]) -> Task: ...
+@overload
+def task(
+    *,
+    name: str | None = None,
+    many: Callable[..., Iterator[Batch]] | None = None,
+    work: Callable[[Any, Mapping[str, Any], Tree], Work] = _no_work,
+    reply_bytes: int | None = None,
+    schema: TaskSchema | None = None,
+) -> Callable[[Callable[..., Any]], Task]: ...
+def task(
+    fn: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    many: Callable[..., Iterator[Batch]] | None = None,
+    work: Callable[[Any, Mapping[str, Any], Tree], Work] = _no_work,
+    reply_bytes: int | None = None,
+    schema: TaskSchema | None = None,
+) -> Task | Callable[[Callable[..., Any]], Task]:
+    """Make a task of a module-level function, as a decorator.
+
+    Example:
+        >>> @task
+        ... def count(island, message):
+        ...     return {"rows": len(island.data)}
+        >>> count.name.endswith(":count")
+        True
+    """
+
+    def wrap(function: Callable[..., Any]) -> Task:
+        full = name or f"{function.__module__}:{function.__qualname__}"
+        return Task(full, function, many, work, reply_bytes, schema=schema)
+
+    return wrap if fn is None else wrap(fn)
+
+
+def done_before(task: Task) -> Task:
+    """The same task where its work was charged before: a model of devices sees none."""
+    return replace(task, work=_no_work, load=None)
+
+
+def resolve(name: str, registry: Mapping[str, Any], kind: type | tuple[type, ...] = Task) -> Any:
+    """Find a named object: first in the program's registry, then as ``module:name``.
+
+    Only objects of the expected kind are returned, so that a peer cannot name an arbitrary function of an installed module.
+
+    Raises:
+        ConfigError: nothing of that kind has this name.
+    """
+    if name in registry:
+        return registry[name]
+    module_name, _, attribute = name.partition(":")
+    found: Any = None
+    if attribute and "<locals>" not in attribute:
+        try:
+            found = importlib.import_module(module_name)
+            for part in attribute.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError):
+            found = None
+    expected = kind if isinstance(kind, tuple) else (kind,)
+    if isinstance(found, expected) or (isinstance(found, type) and issubclass(found, expected)):
+        return found
+    raise ConfigError(
+        f"no {expected[0].__name__.lower()} named {name!r} can be found here.{nearest(name, registry)}",
+        remedy="define it at the top level of a module that every party can import, or register it with the program",
+    )

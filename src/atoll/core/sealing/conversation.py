@@ -1,0 +1,151 @@
+"""Conversations that no relay can read: what one role of a session says to another is sealed, message by message and in order.
+
+Each ordered pair of roles has one HPKE context. It is bound to both roles, parties and requests, and to a fresh key that each of the two has drawn for
+this one run of its role. So a message opens only where it was meant to, at its place in the order, and in the run that it was written for: whoever relays
+it can hold it back, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import message as M
+from ..algebra.tree import Tree
+from ..errors import LetterError, MessageError
+from . import hpke
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .sealings import RealSealing
+
+__all__ = ["RoleSealing", "Speaker", "sealed_nbytes"]
+
+PIECE = 1 << 26
+"""Bytes of a message that are encrypted at once: the cipher takes 2 GiB at most, and a piece is copied."""
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A role of a conversation, as the others must know it.
+
+    Attributes:
+        party: who plays it.
+        request: the id of its request.
+        keys: other role -> the public key that it has drawn for what it will say to that role in this run.
+    """
+
+    party: str
+    request: str
+    keys: Mapping[str, bytes]
+
+
+def sealed_nbytes(nbytes: int) -> int:
+    """Encoded size of a sealed message, from that of its content; sealing that is only virtual accounts it as well."""
+    return M.nbytes(np.empty(nbytes + hpke.TAG * -(-nbytes // PIECE), dtype=np.uint8))
+
+
+class RoleSealing:
+    """Seals what one role says, and opens what is said to it.
+
+    Args:
+        sealing: has the keys of the parties here.
+        me: the role.
+        cast: every role, this one among them.
+        drawn: other role -> the private key to ``cast[me].keys``.
+    """
+
+    def __init__(self, sealing: RealSealing, me: str, cast: Mapping[str, Speaker], drawn: Mapping[str, bytes]) -> None:
+        self._sealing = sealing
+        self._me = me
+        self._cast = cast
+        self._drawn = drawn
+        self._sending: dict[str, _Numbered] = {}
+        self._hearing: dict[str, _Numbered] = {}
+
+    def seal(self, target: str, message: Tree) -> NDArray[np.uint8]:
+        """Seal the next message to another role.
+
+        Raises:
+            LetterError: no key of that role's party is known, or it cannot be trusted.
+        """
+        if target not in self._sending:
+            recipient = self._sealing.keys.public(self._cast[target].party)
+            private = self._sealing.keys.private(self._cast[self._me].party)
+            info = self._info(self._me, target)
+            self._sending[target] = _Numbered(hpke.send(recipient, private, self._drawn[target], info)[1])
+        return self._sending[target].seal(M.encode(message))
+
+    def open(self, source: str, sealed: Any) -> Tree:
+        """Open the next message of another role.
+
+        Raises:
+            LetterError: it was altered, left out, repeated or moved, or is of another role, party or run.
+        """
+        told = f"role {source!r} at {self._cast[source].party} to role {self._me!r} at {self._cast[self._me].party}"
+        number = 0 if source not in self._hearing else self._hearing[source].number
+        try:
+            if source not in self._hearing:
+                self._hearing[source] = self._listening(source)
+            return M.decode(self._hearing[source].open(sealed))
+        except (LetterError, MessageError) as error:
+            where = f"message {number + 1} of {told}" + ("" if error.where is None else f", {error.where}")
+            raise LetterError(
+                error.what, where=where, remedy=error.remedy or "look at whoever relayed the message"
+            ) from error
+
+    def _listening(self, source: str) -> _Numbered:
+        keys, speaker = self._sealing.keys, self._cast[source]
+        sender, recipient = keys.public(speaker.party), keys.private(self._cast[self._me].party)
+        info = self._info(source, self._me)
+        return _Numbered(hpke.receive(self._key(source, self._me), sender, recipient, info))
+
+    def _key(self, role: str, other: str) -> bytes:
+        key = self._cast[role].keys.get(other, b"")
+        if len(key) != hpke.KEY:
+            raise LetterError(
+                f"role {role!r} at {self._cast[role].party} has drawn no key for role {other!r}",
+                remedy="let every site of the job have a kit, and use the same version of Atoll at all of them",
+            )
+        return key
+
+    def _info(self, source: str, target: str) -> bytes:
+        """What the keys of one direction are bound to."""
+        ends = [
+            [role, self._cast[role].party, self._cast[role].request, self._key(role, other)]
+            for role, other in ((source, target), (target, source))
+        ]
+        return self._sealing.info("session") + M.encode(ends)
+
+
+class _Numbered:
+    """One direction: messages cut into pieces, each bound to its place and to the length of the whole."""
+
+    def __init__(self, context: hpke.HpkeContext) -> None:
+        self._context = context
+        self.number = 0
+
+    def seal(self, content: bytes) -> NDArray[np.uint8]:
+        aad, raw = self._next(len(content)), memoryview(content)
+        out, at = np.empty(len(raw) + hpke.TAG * -(-len(raw) // PIECE), dtype=np.uint8), 0
+        for i in range(0, len(raw), PIECE):
+            piece = self._context.seal(raw[i : i + PIECE], aad)
+            out[at : at + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+            at += len(piece)
+        return out
+
+    def open(self, sealed: Any) -> bytes:
+        if not isinstance(sealed, np.ndarray) or sealed.dtype != np.uint8 or sealed.ndim != 1 or not sealed.size:
+            raise LetterError("it is not encrypted")
+        raw, step = np.ascontiguousarray(sealed).data, PIECE + hpke.TAG
+        aad = self._next(len(raw) - hpke.TAG * -(-len(raw) // step))
+        pieces = [self._context.open(raw[i : i + step], aad) for i in range(0, len(raw), step)]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _next(self, nbytes: int) -> bytes:
+        self.number += 1
+        return M.encode([self.number, nbytes])

@@ -1,0 +1,150 @@
+"""Hybrid public key encryption in its authenticated mode (RFC 9180, mode_auth): only the recipient reads, and only the sender can have written.
+
+The suite is DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, ChaCha20-Poly1305. The names below are those of the RFC: ``enc`` is the sender's ephemeral public
+key, ``info`` binds the context, ``aad`` binds each message. Keys are raw: 32 bytes.
+
+Every message has an ephemeral key of its own, so a stolen key of a *sender* opens nothing that it has sent. Whoever has the *recipient's* key opens
+what was sent to it; see `atoll.core.sealing` for how long such a key lives. The mode does not bind ``aad`` of different messages to each other: whoever needs
+an order uses one context for all of them, whose sequence numbers are the nonces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Any
+
+from ..errors import LetterError, MissingExtraError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+__all__ = ["KEY", "TAG", "HpkeContext", "public_of", "receive", "send"]
+
+KEY = 32
+"""Bytes of a private key, of a public key and of ``enc``."""
+TAG = 16
+"""Bytes that a ciphertext is longer than its plaintext."""
+_NONCE = 12
+_KEM = b"KEM" + (0x0020).to_bytes(2, "big")
+_SUITE = b"HPKE" + b"".join(n.to_bytes(2, "big") for n in (0x0020, 0x0001, 0x0003))
+_MODE_AUTH = b"\x02"
+
+
+def _library() -> Any:
+    try:
+        from cryptography.hazmat.primitives.asymmetric import x25519
+    except ImportError as error:
+        raise MissingExtraError("sealing letters needs cryptography", remedy='pip install "atoll[net]"') from error
+    return x25519
+
+
+class HpkeContext:
+    """The keys that one ``enc`` agrees on: seals or opens messages in order.
+
+    Args:
+        cipher: keyed.
+        nonce: the base nonce.
+    """
+
+    def __init__(self, cipher: ChaCha20Poly1305, nonce: bytes) -> None:
+        self._cipher = cipher
+        self._nonce = int.from_bytes(nonce, "big")
+        self._sequence = 0
+
+    def _next(self) -> bytes:
+        nonce = (self._nonce ^ self._sequence).to_bytes(_NONCE, "big")
+        self._sequence += 1
+        return nonce
+
+    def seal(self, plaintext: bytes | memoryview, aad: bytes) -> bytes:
+        """Encrypt the next message."""
+        return self._cipher.encrypt(self._next(), plaintext, aad)
+
+    def open(self, ciphertext: bytes | memoryview, aad: bytes) -> bytes:
+        """Decrypt the next message.
+
+        Raises:
+            LetterError: it was altered, is of another sender, context or place in the order, or was meant for somebody else.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return self._cipher.decrypt(self._next(), ciphertext, aad)
+        except InvalidTag as error:
+            raise LetterError("it does not open: it was altered, or is not what it says it is") from error
+
+
+def public_of(private: bytes) -> bytes:
+    """The public key of a private one."""
+    public: bytes = _library().X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return public
+
+
+def send(recipient: bytes, sender: bytes, ephemeral: bytes, info: bytes) -> tuple[bytes, HpkeContext]:
+    """``SetupAuthS``.
+
+    Args:
+        recipient: the recipient's public key.
+        sender: the sender's private key.
+        ephemeral: a fresh private key: 32 secret bytes that are used once.
+        info: the context that both ends must agree on.
+
+    Returns:
+        ``enc``, and the context that seals.
+
+    Raises:
+        LetterError: the recipient's key is no point that can be used.
+    """
+    enc = public_of(ephemeral)
+    shared = _agreed(ephemeral, recipient) + _agreed(sender, recipient)
+    return enc, _context(shared, enc + recipient + public_of(sender), info)
+
+
+def receive(enc: bytes, sender: bytes, recipient: bytes, info: bytes) -> HpkeContext:
+    """``SetupAuthR``: the context that opens.
+
+    Args:
+        enc: the sender's ephemeral public key.
+        sender: the sender's public key.
+        recipient: the recipient's private key.
+        info: the context that both ends must agree on.
+
+    Raises:
+        LetterError: ``enc`` or the sender's key is no point that can be used.
+    """
+    shared = _agreed(recipient, enc) + _agreed(recipient, sender)
+    return _context(shared, enc + public_of(recipient) + sender, info)
+
+
+def _agreed(private: bytes, public: bytes) -> bytes:
+    x25519 = _library()
+    try:
+        shared: bytes = x25519.X25519PrivateKey.from_private_bytes(private).exchange(
+            x25519.X25519PublicKey.from_public_bytes(public)
+        )
+    except ValueError as error:
+        raise LetterError(f"a public key that cannot be used: {error}") from error
+    return shared
+
+
+def _context(dh: bytes, kem_context: bytes, info: bytes) -> HpkeContext:
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    shared = _expand(_extract(b"", b"eae_prk", dh, _KEM), b"shared_secret", kem_context, KEY, _KEM)
+    schedule = (
+        _MODE_AUTH + _extract(b"", b"psk_id_hash", b"", _SUITE) + _extract(b"", b"info_hash", info, _SUITE)
+    )  # no pre-shared key
+    secret = _extract(shared, b"secret", b"", _SUITE)
+    key = _expand(secret, b"key", schedule, 32, _SUITE)
+    return HpkeContext(ChaCha20Poly1305(key), _expand(secret, b"base_nonce", schedule, _NONCE, _SUITE))
+
+
+def _extract(salt: bytes, label: bytes, keys: bytes, suite: bytes) -> bytes:
+    return hmac.digest(salt or bytes(32), b"HPKE-v1" + suite + label + keys, hashlib.sha256)
+
+
+def _expand(key: bytes, label: bytes, info: bytes, length: int, suite: bytes) -> bytes:
+    """HKDF-Expand of one block: no output here is longer than a SHA-256."""
+    labelled = length.to_bytes(2, "big") + b"HPKE-v1" + suite + label + info
+    return hmac.digest(key, labelled + b"\x01", hashlib.sha256)[:length]

@@ -1,0 +1,1 @@
+"""Clocks, requests under way, deadlines, and the meters of what moved."""

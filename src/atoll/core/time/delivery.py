@@ -1,0 +1,353 @@
+"""The traffic of a federation: sending, waiting and closing rounds, in virtual or real time."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import message as M
+from ..errors import ConfigError, QuorumError
+from ..execution.ahead import added, singly
+from ..persistence.saved_flights import flights_of, saved_flights
+from ..requests.party import Parties, among
+from ..requests.request import PartialSum, Reply, Request
+from ..requests.results import Taker, Terms
+from ..requests.task import Task
+from .batteries import Draw
+from .clock import Outcomes, Plan, is_instant
+from .deadline import WHOLE, Deadline
+from .flight import Arrivals, Flight, Handle
+from .meter import Meter
+from .quota import Share
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..world import World
+
+__all__ = ["Delivery", "accepted_of"]
+
+
+class Delivery:
+    """Requests under way on one hub.
+
+    Args:
+        world: what they run in.
+        hub: name of the party that asks.
+        meter: counts their bytes.
+
+    Attributes:
+        cost: what its requests take of devices and links.
+        draws: what its requests took from batteries since all was last settled; see ``Batteries``.
+    """
+
+    def __init__(self, world: World, hub: str, meter: Meter) -> None:
+        self.world = world
+        self.hub = hub
+        self.meter = meter
+        self.cost = world.cost
+        self.flights: list[Flight] = []
+        self.draws: list[Draw] = []
+
+    def send(
+        self,
+        request: Request,
+        parties: Parties,
+        version: int = 0,
+        *,
+        down: NDArray[np.int64] | None = None,
+        up: int | Callable[[], int] | None = None,
+        deadline: float | Deadline | None = None,
+        push: str = "",
+    ) -> Flight:
+        """Put a request on its way to each party; see ``Terms`` for ``down``, ``up`` and ``deadline``, and ``LiveEngine.launch`` for ``push``."""
+        now, shared = self.world.clock.now(), deadline if isinstance(deadline, Deadline) else None
+        superstep, risk = (0, WHOLE) if shared is None else (shared.begun, shared.begin())
+        n = len(parties)
+        inner = request.wraps or request  # whose message it is that `down` speaks of
+        sent: Any = (M.nbytes(inner.message) if down is None else down) + request.argument_bytes
+        if request.mail is not None:
+            letters = np.array([request.mail.nbytes(name) for name in parties.names], dtype=np.int64)
+            self.meter.relayed(int(letters.sum()), sum(request.mail.count(name) for name in parties.names))
+            sent = sent + letters
+        self.meter.down(self.hub, parties.positions, sent)
+        if is_instant(self.cost):
+            arrives, fraction = np.full(n, now), np.ones(n)
+            lost = np.full(n, np.inf)
+            energy = reason = spending = None
+        else:
+            plan = replace(self.plan(request, parties, sent, now, up), superstep=superstep, risk=risk)
+            outcomes = self.cost.plan(parties, plan)
+            arrives = np.where(outcomes.done, now + outcomes.seconds, np.inf)
+            lost = np.where(outcomes.done, np.inf, now + outcomes.seconds)
+            fraction, energy, reason = outcomes.fraction, outcomes.energy, outcomes.reason
+            spending = outcomes.spending
+            if energy is not None:
+                self.meter.energy(self.hub, parties.positions, energy)
+                self._draw(Draw.of(now, parties.positions, energy))
+        total = int(sent.sum()) if isinstance(sent, np.ndarray) else sent * n
+        open_, waiting = np.isfinite(arrives), np.zeros(n, dtype=bool)
+        flight = Flight(request, parties, arrives, fraction, version, now, total, open_, waiting, lost)
+        flight.energy, flight.reason, flight.spending = energy, reason, spending
+        flight.credit, flight.unheard = self._credit, self._unheard
+        return self.begin(flight, push)
+
+    def begin(self, flight: Flight, push: str) -> Flight:
+        """A request is on its way: here work is done when its reply is wanted, and who will not answer is known."""
+        del push
+        self.meter.ended(self.hub, "crashed", flight.parties.positions[~np.isfinite(flight.arrives)])
+        return flight
+
+    def _unheard(self, flight: Flight, which: NDArray[np.int64]) -> None:
+        self.meter.ended(self.hub, "called_off", flight.parties.positions[which])
+
+    def _credit(self, flight: Flight, which: NDArray[np.int64]) -> None:
+        """Charge those that are called off now for what they have done by the time they hear of it, and no more."""
+        if flight.energy is None or flight.spending is None or flight.launch is not None or not len(which):
+            return
+        charged = flight.energy[which]
+        spent = np.minimum(charged, flight.spending.by(self.world.clock.now() - flight.sent, which))
+        flight.energy = flight.energy.copy()
+        flight.energy[which] = spent
+        less = which[spent < charged]
+        self.meter.energy(self.hub, flight.parties.positions[less], -charged[spent < charged])
+        self.meter.energy(self.hub, flight.parties.positions[less], flight.energy[less])
+        self._draw(Draw.of(self.world.clock.now(), flight.parties.positions[which], spent, charged))
+
+    def _draw(self, draw: Draw) -> None:
+        if self.world.batteries is not None and len(draw.positions):
+            self.world.batteries.draw(draw)
+            self.draws.append(draw)
+
+    def plan(
+        self,
+        request: Request,
+        parties: Parties,
+        down: int | NDArray[np.int64],
+        now: float,
+        up: int | Callable[[], int] | None = None,
+    ) -> Plan:
+        """The request as a cost model sees it."""
+        told = up() if callable(up) else up
+        reply = request.task.reply_bytes or 0 if told is None else told
+        positions, population = parties.positions, self.world.population
+        work = functools.partial(request.workload, population, positions)
+        lacking = functools.partial(self.world.lacking, positions, now)
+        return Plan(request.id, down, reply, now, request.key, work, request.turn, lacking)
+
+    async def close(self, flight: Flight, terms: Terms) -> NDArray[np.int64]:
+        """Wait until the round closes; return the indices of the accepted, in cohort order.
+
+        Raises:
+            QuorumError: fewer replies than the quorum came in time.
+        """
+        limit = terms.limit(flight.sent)
+        if (
+            is_instant(self.cost)
+            and terms.accept is None
+            and len(flight.parties) >= terms.quorum
+            and limit >= flight.sent
+        ):
+            flight.open[:] = False  # the common case of a simulation without devices: everyone has answered
+            return np.arange(len(flight.parties), dtype=np.int64)
+        in_time = np.flatnonzero(flight.arrives <= limit)
+        in_time = in_time[np.isfinite(flight.arrives[in_time])]
+        order = in_time[np.lexsort((flight.parties.positions[in_time], flight.arrives[in_time]))]
+        if isinstance(terms.accept, Share):
+            taken = await terms.accept.close(flight.arrives[order], flight.parties.positions[order])
+            accepted, full = order[:taken], terms.accept.moment
+        else:
+            accepted, full = accepted_of(flight, order, terms.accept)
+        if full is not None:
+            moment = full
+        elif len(order) == len(flight.parties):
+            moment = flight.arrives[order].max(initial=flight.sent)
+        elif np.isfinite(limit):
+            moment = limit
+        else:  # no deadline: a loss is known when the link notices it, and a reply that is not taken when it is there
+            moment = max(
+                flight.arrives[order].max(initial=flight.sent),
+                flight.lost[np.isfinite(flight.lost)].max(initial=flight.sent),
+            )
+        await self.world.clock.sleep_until(float(moment))
+        flight.open[accepted] = False
+        if terms.late == "arrive":
+            self._keep_open(flight)
+        else:
+            flight.cancelled = np.flatnonzero(flight.open)
+            if terms.late == "drop":
+                flight.dropped = flight.cancelled
+                flight.credit = flight.unheard = None  # nobody is told, and all do their work and answer
+            flight.cancel()
+        self._check_quorum(flight, accepted, terms)
+        return np.sort(accepted)
+
+    def _keep_open(self, flight: Flight) -> None:
+        """What is late arrives by itself, outside the sum that was asked for."""
+        if flight.open.any():
+            flight.request = replace(flight.request, sum="")
+            self.flights.append(flight)
+
+    def outcomes(self, flight: Flight) -> Outcomes:
+        """What became of each party that was asked."""
+        done = np.isfinite(flight.arrives)
+        seconds = np.where(done, flight.arrives, flight.lost) - flight.sent
+        if flight.launch is not None:  # between real parties, one that is still at work has taken until now at least
+            seconds = np.minimum(seconds, self.world.clock.now() - flight.sent)
+        return Outcomes(seconds, done, flight.fraction, flight.energy, flight.reason)
+
+    def _check_quorum(self, flight: Flight, accepted: NDArray[np.int64], terms: Terms) -> None:
+        answered = len(accepted)
+        if answered >= terms.quorum:
+            return
+        self._unheard(flight, accepted)
+        raise QuorumError(
+            f"{answered} of {len(flight.parties)} parties answered{terms.within}, fewer than the quorum of {terms.quorum}",
+            where=flight.request.id,
+            remedy="lengthen the deadline, invite more parties (over_select) or lower the quorum",
+        )
+
+    async def arrivals(self, count: int, until: float | None) -> Arrivals:
+        """Wait for ``count`` arrivals, or until a moment; return all that arrived."""
+        while True:
+            due = np.concatenate([f.due() for f in self.flights]) if self.flights else np.zeros(0)
+            limit = np.inf if until is None else until
+            enough = np.partition(due, count - 1)[count - 1] if len(due) >= count else due.max(initial=-np.inf)
+            moment = min(limit, enough) if len(due) else limit
+            if np.isfinite(moment) and moment > self.world.clock.now():
+                await self.world.clock.sleep_until(float(moment))
+                continue
+            return self._take(self.world.clock.now())
+
+    def foreseen(self, until: float | None) -> Arrivals:
+        """Take what will arrive until a moment, or ever."""
+        return self._take(float(np.finfo(np.float64).max) if until is None else until)
+
+    def give_up(self, positions: NDArray[np.int64] | None) -> int:
+        """Give up replies under way from these parties, or from all."""
+        given_up = 0
+        for flight in self.flights:
+            which = None if positions is None else np.flatnonzero(among(flight.parties.positions, positions))
+            given_up += flight.cancel(which)
+        self._let_go()
+        return given_up
+
+    def _let_go(self) -> None:
+        """Forget requests of which nothing can be used any more, and nothing be given back."""
+        now = self.world.clock.now()
+        self.flights = [flight for flight in self.flights if flight.alive or flight.falling(now)]
+
+    def _take(self, now: float) -> Arrivals:
+        rows = [(i, f, left[f.arrives[left] <= now]) for i, f in enumerate(self.flights) for left in (f.left(),)]
+        rows = [row for row in rows if len(row[2])]
+        flights = [f for _, f, _ in rows]
+        index = np.concatenate([r[2] for r in rows]) if rows else np.zeros(0, dtype=np.int64)
+        flight_of = np.repeat(np.arange(len(rows)), [len(r[2]) for r in rows]).astype(np.int64)
+        times = np.concatenate([f.arrives[ix] for _, f, ix in rows]) if rows else np.zeros(0)
+        positions = (
+            np.concatenate([f.parties.positions[ix] for _, f, ix in rows]) if rows else np.zeros(0, dtype=np.int64)
+        )
+        version = np.array([f.version for f in flights], dtype=np.int64)[flight_of]
+        order = np.lexsort((positions, times))
+        for _, flight, taken in rows:
+            flight.open[taken] = False
+            flight.waiting[taken] = True
+        self._let_go()
+        return Arrivals(
+            positions[order], times[order], version[order], flights, flight_of[order], index[order], self.touch
+        )
+
+    async def touch(self, handles: list[Handle]) -> list[Reply]:
+        """Do the work behind these arrivals, with all arrived work of the same requests."""
+        for flight in dict.fromkeys(h.flight for h in handles):
+            if flight.ahead:
+                raise ConfigError(
+                    "replies sent for ahead=True are combined, not looked at",
+                    where=flight.request.id,
+                    remedy="use fed.combine([handle]), or send without ahead=True",
+                )
+            wanted = [h.index for h in handles if h.flight is flight and h.index not in flight.replies]
+            if wanted:
+                pending = np.flatnonzero(flight.waiting)
+                flight.use(np.array(wanted, dtype=np.int64))
+                flight.waiting[:] = False
+                replies = await self.run(flight, pending)
+                flight.replies.update(zip(pending.tolist(), replies, strict=True))
+        return [self._checked(h.flight.replies[h.index]) for h in handles]
+
+    def _checked(self, reply: Reply) -> Reply:
+        if reply.error is not None and self.world.errors == "raise":
+            raise reply.error
+        return reply
+
+    async def run(self, flight: Flight, which: NDArray[np.int64]) -> list[Reply]:
+        """Run the request at some of its parties."""
+        positions = flight.parties.positions[which]
+        replies = await self.world.engine.run(flight.request, positions)
+        came = np.array([not r.rejected for r in replies], dtype=bool)
+        nbytes = np.array([r.nbytes for r in replies], dtype=np.int64)
+        self.meter.up(self.hub, positions[came], nbytes[came])
+        flight.up += int(nbytes.sum())
+        if flight.request.wraps is not None:  # a reply to a sum, in a form of its reducer's
+            self._refused([r.party for r in replies if not r.usable])
+        return replies
+
+    async def fold(self, request: Request, positions: NDArray[np.int64], flight: Flight | None = None) -> PartialSum:
+        """Run a request, on its way in a flight, at parties and add up."""
+        found = self._received(await self.world.engine.fold(request, positions))
+        if flight is not None:
+            flight.up += int(found.nbytes.sum())
+        return found
+
+    def _refused(self, positions: Iterable[int]) -> None:
+        self.meter.ended(self.hub, "refused", np.array([*positions], dtype=np.int64))
+
+    def _received(self, folded: PartialSum) -> PartialSum:
+        if folded.errors and self.world.errors == "raise":
+            raise folded.errors[min(folded.errors)]
+        self.meter.up(self.hub, folded.senders, folded.nbytes)
+        self._refused([*folded.rejected, *folded.errors])
+        return folded
+
+    async def fold_ahead(self, flight: Flight, request: Request, which: NDArray[np.int64]) -> PartialSum:
+        """Add up replies of a flight that was sent ahead; the first time, everything that will arrive of it runs in one block.
+
+        Args:
+            flight: where they come from.
+            request: the flight's, with the uplink of its replies.
+            which: indices of replies that are in use.
+        """
+        if flight.kept is None:
+            coming = np.union1d(which, np.flatnonzero(flight.open | flight.waiting))
+            positions = flight.parties.positions[coming]
+            block = await self.world.engine.fold(replace(request, apart=True), positions)
+            flight.kept = dict(zip(coming.tolist(), singly(block, positions), strict=True))
+        return self._received(added([flight.kept.pop(int(i)) for i in which]))
+
+    def save(self) -> dict[str, Any]:
+        """The requests under way, for a checkpoint. What arrived and was not touched is still under way: it arrives again."""
+        self._let_go()
+        return saved_flights(self.flights)
+
+    def load(self, saved: dict[str, Any], slot: str, find: Callable[[str], Task]) -> None:
+        """Put the requests of a checkpoint back on their way."""
+        self.flights = flights_of(saved, self.world.roster, slot, find)
+        for flight in self.flights:
+            flight.credit, flight.unheard = self._credit, self._unheard
+
+
+def accepted_of(
+    flight: Flight, order: NDArray[np.int64], accept: int | Taker | None
+) -> tuple[NDArray[np.int64], float | None]:
+    """Which of the replies in time are taken, and when the round is full; ``None`` when it never is."""
+    if accept is None:
+        return order, None
+    if isinstance(accept, int):
+        full = len(order) >= accept
+        return order[:accept], float(flight.arrives[order[accept - 1]]) if full else None
+    taken, closing = accept(flight.parties.positions[order])
+    return order[taken], None if closing is None else float(flight.arrives[order[closing]])

@@ -1,0 +1,279 @@
+"""Work in flight: requests that were sent, as columns, and what has arrived of them.
+
+Nothing is created per client. A flight keeps when each party's reply arrives; the work itself is done when somebody touches an arrival, for
+all arrivals of like work in one block, and never for a reply that nobody will use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import ConfigError
+from ..requests.party import Parties
+from ..requests.request import PartialSum, Reply, Request
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..execution.launch import Launch
+    from .clock import Spending
+
+__all__ = ["Arrivals", "Flight", "Handle", "by_flight"]
+
+
+@dataclass(eq=False)
+class Flight:
+    """One ``send``.
+
+    Attributes:
+        request: what was asked.
+        parties: whom.
+        arrives: clock time of each reply, ``inf`` for a crash.
+        fraction: share of the work each party will have done.
+        version: number given by the program, such as the round of the base model.
+        sent: clock time of sending.
+        down: bytes sent, all parties together.
+        open: replies still under way.
+        waiting: replies that have arrived and were not touched, combined or cancelled.
+        lost: clock time at which the link noticed a crash, ``inf`` where there is none.
+        cancelled: indices given up when the round closed.
+        dropped: indices of late replies that nobody uses, though their work is done.
+        up: bytes that came back.
+        replies: what has been worked out, by index.
+        energy: joules that each device spends, where the model of devices knows.
+        reason: why no reply comes; see ``Outcomes``.
+        last_left: what ``left`` found last.
+        ahead: the first use runs everything that will arrive, in one block.
+        kept: what such a block gave, by index, until it is used; ``None`` before it has run.
+        launch: the work under way between real parties, which may be told that nobody wants it.
+        spending: how ``energy`` is spent, where the model of devices knows.
+        credit: called with indices that are called off: what they will not spend is given back.
+        unheard: called with indices of replies that would have come, and that nobody will use.
+    """
+
+    request: Request
+    parties: Parties
+    arrives: NDArray[np.float64]
+    fraction: NDArray[np.float64]
+    version: int
+    sent: float
+    down: int
+    open: NDArray[np.bool_]
+    waiting: NDArray[np.bool_]
+    lost: NDArray[np.float64]
+    cancelled: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    dropped: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    up: int = 0
+    replies: dict[int, Reply] = field(default_factory=dict)
+    energy: NDArray[np.float64] | None = None
+    reason: NDArray[np.int8] | None = None
+    last_left: NDArray[np.int64] | None = field(default=None, repr=False)
+    ahead: bool = False
+    kept: dict[int, PartialSum] | None = None
+    launch: Launch | None = field(default=None, repr=False)
+    spending: Spending | None = field(default=None, repr=False)
+    credit: Callable[[Flight, NDArray[np.int64]], None] | None = field(default=None, repr=False)
+    unheard: Callable[[Flight, NDArray[np.int64]], None] | None = field(default=None, repr=False)
+
+    @property
+    def foretold(self) -> bool:
+        """Whether ``arrives`` and ``lost`` say from the beginning who will answer; between real parties they fill as replies and losses come."""
+        return self.launch is None
+
+    @property
+    def alive(self) -> bool:
+        """Whether anything of it can still be used."""
+        return bool(self.open.any() or self.waiting.any())
+
+    def falling(self, now: float) -> bool:
+        """Whether somebody works on towards a crash, whose energy could still be saved."""
+        return self.spending is not None and bool(
+            (self.spending.ends[~np.isfinite(self.arrives)] > now - self.sent).any()
+        )
+
+    def use(self, which: NDArray[np.int64]) -> None:
+        """Take arrivals into use, once.
+
+        Raises:
+            ConfigError: one of them was touched, combined or cancelled.
+        """
+        used = which[~self.waiting[which]]
+        if len(used):
+            raise ConfigError(
+                f"the reply of {self.parties[int(used[0])].name} to {self.request.id} was touched, combined or cancelled before",
+                remedy="use every arrival once",
+            )
+        self.waiting[which] = False
+
+    def due(self) -> NDArray[np.float64]:
+        """Arrival times of what is still under way."""
+        return self.arrives[self.left()]
+
+    def left(self) -> NDArray[np.int64]:
+        """Indices of what is still under way, ascending. But for ``Arrivals.until`` they only become fewer, so that the last answer is where to look."""
+        before = np.flatnonzero(self.open) if self.last_left is None else self.last_left[self.open[self.last_left]]
+        self.last_left = before
+        return before
+
+    def cancel(self, which: NDArray[np.int64] | None = None) -> int:
+        """Give up replies under way; return how many. Their work is never done.
+
+        Args:
+            which: indices into ``parties``; by default everything that is under way.
+
+        Raises:
+            ConfigError: the work is done: the flight was sent ahead, and one of its replies has been used.
+        """
+        self.require_undone()
+        before = np.flatnonzero(self.open)
+        asked = np.arange(len(self.parties)) if which is None else which
+        stopped = asked[
+            self.open[asked] | ~np.isfinite(self.arrives[asked])
+        ]  # those on their way to a crash hear it too
+        self.open[asked] = False
+        given_up = before[~self.open[before]]
+        if self.credit is not None:
+            self.credit(self, stopped)
+        if self.unheard is not None:
+            self.unheard(self, given_up)
+        if self.launch is not None:
+            self.launch.drop(given_up)
+        return len(given_up)
+
+    def require_undone(self) -> None:
+        """Refuse to give up what has been run ahead of its arrival."""
+        if self.kept is not None:
+            raise ConfigError(
+                "work that is done cannot be cancelled",
+                where=self.request.id,
+                remedy="cancel before the first reply of the flight is used, use it and leave the result, or send without ahead=True",
+            )
+
+
+@dataclass(frozen=True)
+class Handle:
+    """One arrival."""
+
+    flight: Flight
+    index: int
+    touch: Callable[[list[Handle]], Awaitable[list[Reply]]]
+
+    @property
+    def party(self) -> Any:
+        """Who answered."""
+        return self.flight.parties[self.index]
+
+    @property
+    def version(self) -> int:
+        """The version that the program gave when it sent."""
+        return self.flight.version
+
+    def cancel(self) -> bool:
+        """Give up an arrival that nobody touched; return whether there was one. Its work is never done.
+
+        Raises:
+            ConfigError: it is done; see ``Flight.cancel``.
+        """
+        self.flight.require_undone()
+        was = bool(self.flight.waiting[self.index])
+        self.flight.waiting[self.index] = False
+        if was and self.flight.unheard is not None:
+            self.flight.unheard(self.flight, np.array([self.index]))
+        if was and self.flight.launch is not None:
+            self.flight.launch.drop(np.array([self.index]))
+        return was
+
+    async def result(self) -> Any:
+        """The reply; the first touch runs all arrived work of the same request in one block.
+
+        Raises:
+            TaskError: the task raised.
+            ConfigError: the arrival was combined or cancelled.
+        """
+        reply = (await self.touch([self]))[0]
+        if reply.error is not None:
+            raise reply.error
+        return reply.value
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Replies that arrived, as columns in order of time, ties by position.
+
+    Attributes:
+        positions: who.
+        time: when, seconds on the clock.
+        version: the version of each request.
+        flights: the sends they belong to.
+        flight_of: index into ``flights`` of each arrival.
+        index: index into the flight's parties of each arrival.
+    """
+
+    positions: NDArray[np.int64]
+    time: NDArray[np.float64]
+    version: NDArray[np.int64]
+    flights: list[Flight]
+    flight_of: NDArray[np.int64]
+    index: NDArray[np.int64]
+    touch: Callable[[list[Handle]], Awaitable[list[Reply]]]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def then(self, later: Arrivals) -> Arrivals:
+        """These arrivals, followed by later ones of the same hub."""
+        flights = list(dict.fromkeys([*self.flights, *later.flights]))
+        place = {id(flight): i for i, flight in enumerate(flights)}
+        renumbered = np.array([place[id(flight)] for flight in later.flights], dtype=np.int64)
+        return Arrivals(
+            np.concatenate([self.positions, later.positions]),
+            np.concatenate([self.time, later.time]),
+            np.concatenate([self.version, later.version]),
+            flights,
+            np.concatenate([self.flight_of, renumbered[later.flight_of]]),
+            np.concatenate([self.index, later.index]),
+            self.touch,
+        )
+
+    def until(self, moment: float) -> Arrivals:
+        """Those that came by a moment. The others are under way again, as if nobody had looked: they come with the next arrivals."""
+        early = self.time <= moment
+        for k, flight in enumerate(self.flights):
+            back = self.index[(self.flight_of == k) & ~early]
+            flight.use(back)
+            flight.open[back] = True
+            flight.last_left = None  # more are under way than when someone last looked
+        return Arrivals(
+            self.positions[early],
+            self.time[early],
+            self.version[early],
+            self.flights,
+            self.flight_of[early],
+            self.index[early],
+            self.touch,
+        )
+
+    def __getitem__(self, i: int) -> Handle:
+        return Handle(self.flights[int(self.flight_of[i])], int(self.index[i]), self.touch)
+
+    def by_flight(self) -> list[tuple[Flight, NDArray[np.int64]]]:
+        """Each send with the indices of those of its parties whose replies are here, ascending."""
+        return [(flight, np.sort(self.index[self.flight_of == k])) for k, flight in enumerate(self.flights)]
+
+    def handles(self) -> list[Handle]:
+        """All handles."""
+        return [self[i] for i in range(len(self))]
+
+    async def results(self) -> list[Any]:
+        """All replies, in order of arrival; ``None`` for a task that raised, where the world drops errors."""
+        return [reply.value for reply in await self.touch(self.handles())]
+
+
+def by_flight(handles: Sequence[Handle]) -> list[tuple[Flight, NDArray[np.int64]]]:
+    """Each send with the indices that these handles stand for, ascending."""
+    flights = dict.fromkeys(handle.flight for handle in handles)
+    return [(f, np.array(sorted(h.index for h in handles if h.flight is f), dtype=np.int64)) for f in flights]

@@ -1,0 +1,259 @@
+"""Meters: every byte on every link, in both directions, what became of requests, and the energy that devices spend."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from .tally import Tally
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Fate", "Meter", "Said", "Way"]
+
+Fate = Literal["crashed", "called_off", "refused"]
+"""What becomes of a request that is not answered: its party was lost on the way; nobody waits for it any more; or its reply was kept out of a sum, being not
+finite, or the task raised."""
+
+Way = Literal["down", "up"]
+"""Which way a message takes on a link: ``"down"`` to the party, ``"up"`` from it."""
+
+
+class Said(NamedTuple):
+    """What one role of a session said to another.
+
+    Attributes:
+        messages: how many messages.
+        nbytes: their encoded size together.
+        direct: whether they went over a link between the two parties; else the hub passed them on.
+    """
+
+    messages: int = 0
+    nbytes: int = 0
+    direct: bool = False
+
+    def and_one(self, nbytes: int, *, direct: bool) -> Said:
+        """With one message more; two roles speak directly or through the hub for a whole session."""
+        return Said(self.messages + 1, self.nbytes + nbytes, direct)
+
+
+_COUNTED = {"asked": "down", "answered": "up", "crashed": "crashed", "called_off": "called_off", "refused": "refused"}
+_KINDS = {"down": ("down", "talk down", "direct down"), "up": ("up", "talk up", "direct up")}
+_SUMMED = {"bytes_down": _KINDS["down"], "bytes_up": _KINDS["up"], "energy": ("energy",)}
+_TOTALS = (
+    "bytes_down", "bytes_up", "bytes_relayed", "bytes_between",
+    "messages_down", "messages_up", "messages_relayed", "messages_between",
+)  # fmt: skip
+
+
+class Meter:
+    """Bytes and messages by link, fates of requests, and energy by device.
+
+    A link joins a hub and a party; ``down`` leads to the party. Two parties of a session may have a link of their own. Each byte is counted on
+    every link that it crosses: a letter or a relayed message goes up from its sender and down to its recipient. See "Bytes" in the concept page
+    *The waist* for what counts.
+
+    Totals are kept as they come; the single links of a cohort are kept as columns and added up when someone asks. Energy is kept in whole
+    microjoules, so that sums do not depend on their order.
+
+    Attributes:
+        bytes_down: to parties; ``bytes_up``, ``messages_down`` and ``messages_up`` likewise.
+        bytes_relayed: the part of ``bytes_down`` that one party wrote to another: letters, and what roles of a session said through the hub.
+        bytes_between: on direct links between parties; in neither ``bytes_down`` nor ``bytes_up``.
+        messages_relayed: letters and messages in ``bytes_relayed``.
+        messages_between: messages in ``bytes_between``.
+        crashed: requests on which the party was lost.
+    """
+
+    def __init__(self) -> None:
+        self.bytes_down = 0
+        self.bytes_up = 0
+        self.bytes_relayed = 0
+        self.bytes_between = 0
+        self.messages_down = 0
+        self.messages_up = 0
+        self.messages_relayed = 0
+        self.messages_between = 0
+        self._tally = Tally()
+        self._microjoules: int | None = None
+        self.crashed = 0
+
+    def down(self, hub: str, positions: NDArray[np.int64], nbytes: int | NDArray[np.int64]) -> None:
+        """A message went to each of these parties: the same, or of one size each."""
+        if isinstance(nbytes, np.ndarray):
+            each, total = nbytes, int(nbytes.sum())
+        else:
+            each, total = np.full(len(positions), nbytes, dtype=np.int64), nbytes * len(positions)
+        self.bytes_down += total
+        self.messages_down += len(positions)
+        self._tally.add((hub, "down"), positions, each)
+
+    def up(self, hub: str, positions: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
+        """A reply came from each of these parties."""
+        self.bytes_up += int(nbytes.sum())
+        self.messages_up += len(positions)
+        self._tally.add((hub, "up"), positions, nbytes)
+
+    def control(self, hub: str, way: Way, positions: NDArray[np.int64], nbytes: int, times: int = 1) -> None:
+        """Messages of a protocol that are neither requests nor replies: a signal, a count, what a role says. They do not count as asked or answered.
+
+        Args:
+            hub: of the link.
+            way: ``"down"`` or ``"up"``.
+            positions: the parties.
+            nbytes: of each message.
+            times: messages a party.
+        """
+        n = len(positions)
+        self._talk(hub, f"talk {way}", positions, nbytes * times, times)
+        for name, value in ((f"bytes_{way}", nbytes * times * n), (f"messages_{way}", times * n)):
+            setattr(self, name, getattr(self, name) + value)
+
+    def _talk(self, hub: str, kind: str, positions: NDArray[np.int64], size: int, times: int) -> None:
+        n = len(positions)
+        self._tally.add((hub, kind), positions, np.full(n, size, dtype=np.int64), np.full(n, times, dtype=np.int64))
+
+    def relayed(self, nbytes: int, messages: int) -> None:
+        """Say how much of what goes down one party wrote to another."""
+        self.bytes_relayed += nbytes
+        self.messages_relayed += messages
+
+    def between(self, said: Said, source: tuple[str, int], target: tuple[str, int], hub: str) -> None:
+        """What one role of a session said to another.
+
+        Args:
+            said: how much, and which way it went.
+            source: name and position of the party that spoke.
+            target: name and position of the party that heard it.
+            hub: passes on what does not go directly.
+        """
+        (speaker, here), (hearer, there) = source, target
+        heard, spoke = np.array([there], dtype=np.int64), np.array([here], dtype=np.int64)
+        if said.direct:
+            self.bytes_between += said.nbytes
+            self.messages_between += said.messages
+            self._talk(speaker, "direct down", heard, said.nbytes, said.messages)
+            self._talk(hearer, "direct up", spoke, said.nbytes, said.messages)
+            return
+        for way, party in (("up", spoke), ("down", heard)):
+            self._talk(hub, f"talk {way}", party, said.nbytes, said.messages)
+            for unit, value in (("bytes", said.nbytes), ("messages", said.messages)):
+                name = f"{unit}_{way}"
+                setattr(self, name, getattr(self, name) + value)
+        self.relayed(said.nbytes, said.messages)
+
+    def ended(self, hub: str, fate: Fate, positions: NDArray[np.int64]) -> None:
+        """A request to each of these parties will not be answered."""
+        self.crashed += len(positions) if fate == "crashed" else 0
+        if len(positions):
+            self._tally.add((hub, fate), positions, np.zeros(len(positions), dtype=np.int64))
+
+    def energy(self, hub: str, positions: NDArray[np.int64], joules: NDArray[np.float64]) -> None:
+        """What each of these devices spends on a request; negative where it is given back."""
+        each = np.rint(joules * 1e6).astype(np.int64)
+        self._microjoules = (self._microjoules or 0) + int(each.sum())
+        self._tally.add((hub, "energy"), positions, each)
+
+    @property
+    def joules(self) -> float | None:
+        """What all devices have spent so far on requests of all hubs; ``None`` where nobody counts."""
+        return None if self._microjoules is None else self._microjoules / 1e6
+
+    def spent(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Joules that each of these devices has spent so far, on requests of all hubs."""
+        total = np.zeros(len(positions), dtype=np.int64)
+        for key in self._tally.keys("energy"):
+            known, amount, _ = self._tally.of(key)
+            place = np.minimum(np.searchsorted(known, positions), len(known) - 1)
+            total += np.where(known[place] == positions, amount[place], 0) if len(known) else 0
+        return total / 1e6
+
+    def absorb(self, other: Meter) -> None:
+        """Add another meter to this one: a nested program is over."""
+        for name, value in other.totals().items():
+            setattr(self, name, getattr(self, name) + value)
+        self._tally.absorb(other._tally)
+        self.crashed += other.crashed
+        if other._microjoules is not None:
+            self._microjoules = (self._microjoules or 0) + other._microjoules
+
+    def links(
+        self, hub: str = "server", way: Way = "down", *, count: Literal["bytes", "messages"] = "bytes"
+    ) -> dict[int, int]:
+        """What crossed the links of one hub in one way, by the position of the party at the other end.
+
+        A party of a session that has links of its own to other parties is the hub of those: its ``"down"`` leads to the others.
+
+        Args:
+            hub: name of the hub.
+            way: ``"down"`` to the parties or ``"up"`` from them.
+            count: bytes or messages.
+        """
+        which, found = (1 if count == "bytes" else 2), Counter[int]()
+        for kind in _KINDS[way]:
+            row = self._tally.of((hub, kind))
+            found.update(dict(zip(row[0].tolist(), row[which].tolist(), strict=True)))
+        return dict(sorted(found.items()))
+
+    def parties(self, hub: str | None = None) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
+        """Every party that was asked anything, and what it was asked, did and spent: memory follows them, however many there are.
+
+        Args:
+            hub: requests of this hub only; by default of all.
+
+        Returns:
+            Their positions, rising, and columns with one entry each: ``asked`` and ``answered`` (requests); those that ``crashed`` (a simulation knows it when
+            it asks, also where the device is called off before), were ``called_off`` or ``refused`` (see ``Fate``); ``bytes_down``, ``bytes_up``; and
+            ``energy`` (joules).
+        """
+        kinds = dict.fromkeys((*_COUNTED.values(), *(kind for row in _SUMMED.values() for kind in row)))
+        found = {kind: [self._tally.of(key) for key in self._tally.keys(kind, hub)] for kind in kinds}
+        none = np.zeros(0, dtype=np.int64)
+        met = np.unique(np.concatenate([none, *(known for rows in found.values() for known, _, _ in rows)]))
+        columns: dict[str, NDArray[Any]] = {}
+        summed = [(2, name, (kind,)) for name, kind in _COUNTED.items()]
+        for which, name, of in [*summed, *((1, name, of) for name, of in _SUMMED.items())]:
+            columns[name] = np.zeros(len(met), dtype=np.int64)
+            for row in (row for kind in of for row in found[kind]):
+                columns[name][np.searchsorted(met, row[0])] += row[which]
+        return met, {**columns, "energy": columns["energy"] / 1e6}
+
+    def devices(self, population: int, hub: str | None = None) -> dict[str, NDArray[Any]]:
+        """What every device was asked and spent, as columns with one entry a position.
+
+        Args:
+            population: how many devices; parties at later positions are left out.
+            hub: requests of this hub only; by default of all.
+
+        Returns:
+            The columns of ``parties``.
+        """
+        met, columns = self.parties(hub)
+        keep = met < population
+        whole = {name: np.zeros(population, dtype=column.dtype) for name, column in columns.items()}
+        for name, column in columns.items():
+            whole[name][met[keep]] = column[keep]
+        return whole
+
+    def totals(self) -> dict[str, int]:
+        """The totals by name."""
+        return {name: getattr(self, name) for name in _TOTALS}
+
+    def save(self) -> dict[str, Any]:
+        """Everything as a tree, for a checkpoint."""
+        return {"totals": self.totals(), "links": self._tally.save()}
+
+    @classmethod
+    def load(cls, saved: dict[str, Any]) -> Meter:
+        """Back from a checkpoint."""
+        meter = cls()
+        for name, value in saved["totals"].items():
+            setattr(meter, name, int(value))
+        meter._tally = Tally.load(saved["links"])
+        for key in meter._tally.keys("energy"):
+            meter._microjoules = (meter._microjoules or 0) + int(meter._tally.of(key)[1].sum())
+        meter.crashed = sum(int(meter._tally.of(key)[2].sum()) for key in meter._tally.keys("crashed"))
+        return meter

@@ -1,0 +1,416 @@
+"""The Ray engine: a cohort over the workers of a Ray cluster.
+
+Ray places the workers and carries the frames; what they say is what `Remote` says over any link. The data of the islands and the content of every
+large request go to each node once, through Ray's object store, and all workers of the node read the same memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import sys
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.errors import ConfigError, MissingExtraError, TaskError
+from atoll.core.requests.cohort import Cohort
+from atoll.core.requests.party import Parties
+from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult
+from atoll.core.requests.stage import Stage
+from atoll.core.requests.wire import pack_request, unpack_folded
+from atoll.core.time.idle import WatchedLoop
+
+from .copies import Copies, Loan
+from .forking import check_workers, cores
+from .link import LinkClosed
+from .ray_worker import ActorBody
+from .remote import Channel, Remote, merge_folded
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.federation.session import Switch
+    from atoll.core.world import World
+
+__all__ = ["Ray"]
+
+SHARED = (
+    64 << 10
+)  # bytes of a broadcast that are worth the object store; Ray sends less than 100 KB inside the call anyway
+
+
+class Ray(Remote):
+    """Workers that are Ray actors, on this machine or on a cluster.
+
+    Args:
+        workers: actors; by default one for every CPU of the cluster.
+        address: of the cluster, such as ``"head:6379"``, ``"auto"`` for one that runs on this machine, or ``"local"`` for one of this process's
+            own. By default the environment variable ``RAY_ADDRESS`` says, or else ``"local"``. A process that has called ``ray.init`` stays with that cluster.
+        actor: options of every actor as Ray names them: ``num_cpus`` (1 by default), ``num_gpus``, ``resources``, ``runtime_env``, ...
+        retries: how often the work of a lost actor is done again by a new one, before the run fails.
+
+    Raises:
+        ConfigError: there are fewer than 1 workers, or fewer than 0 retries.
+    """
+
+    name: ClassVar[str] = "ray"
+    vectorised: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        address: str | None = None,
+        actor: Mapping[str, Any] | None = None,
+        retries: int = 3,
+    ) -> None:
+        super().__init__(check_workers(workers, self.name))
+        if retries < 0:
+            raise ConfigError(f"retries={retries}", where="engine 'ray'", remedy="use 0 or more")
+        self._address = address
+        self._actor = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **(actor or {})}
+        self._retries = retries
+        self._ray: Any = None
+        self._kit: Any = None
+        self._ids: list[int] = []
+        self._born = itertools.count()
+        self._copies = Copies()
+        self._drafted: dict[str, list[tuple[Loan, list[tuple[NDArray[np.int64], int]]]]] = {}
+        self._tuned: set[str] = set()
+
+    # ------------------------------------------------------------------ the cluster
+
+    async def open(self, world: World) -> None:
+        """Join the cluster; actors start with the first request."""
+        self._ray = _import_ray()
+        if not self._ray.is_initialized():
+            self._join()
+        await super().open(world)
+        self._check_room(self.choices["workers"])
+
+    def _join(self) -> None:
+        address = self._address or os.environ.get("RAY_ADDRESS") or "local"
+        own: dict[str, Any] = {}
+        if address == "local":
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            # Actors of this machine import what this process can import; by itself Ray tells them the script's folder and the current one.
+            path = self._ray.job_config.JobConfig(_py_driver_sys_path=[entry for entry in sys.path if entry])
+            own = {"include_dashboard": False, "num_cpus": max(cores(), self._wanted or 1), "job_config": path}
+        try:
+            self._ray.init(address=address, log_to_driver=False, logging_level="error", **own)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ConfigError(
+                f"no Ray cluster at {address!r}: {error}",
+                where="engine 'ray'",
+                remedy="start one with `ray start --head`, or use address='local'",
+            ) from error
+
+    def default_workers(self) -> int:
+        """One for every CPU of the cluster, or for as many as an actor asks for."""
+        return max(1, int(self._cpus() / max(float(self._actor["num_cpus"]), 1e-3)))
+
+    def _cpus(self) -> float:
+        return float(self._ray.cluster_resources().get("CPU", 0.0))
+
+    def _check_room(self, workers: int) -> None:
+        asked = workers * float(self._actor["num_cpus"])
+        if asked > self._cpus():
+            raise ConfigError(
+                f"{workers} workers need {asked:g} CPUs and the Ray cluster has {self._cpus():g}",
+                where="engine 'ray'",
+                remedy='use fewer workers, add nodes, or give each less: Ray(actor={"num_cpus": 0.5})',
+            )
+
+    async def connect(self, world: World, workers: int) -> list[Channel]:
+        """Put the islands' data and the tasks into the object store, and start the actors."""
+        if self._kit is None:
+            try:
+                self._kit = self._ray.put((world.executor(vectorised=self.vectorised), dict(world.registry)))
+            except (TypeError, AttributeError) as error:
+                raise ConfigError(
+                    f"the data or the tasks cannot be sent to another process: {error.__cause__ or error}",
+                    where="engine 'ray'",
+                    remedy="keep open files, locks and connections out of them; engine='batched' needs none of this",
+                ) from error
+        self._memory = world.state_memory
+        self._ids = [next(self._born) for _ in range(workers)]
+        return [self._start() for _ in range(workers)]
+
+    def _start(self) -> Channel:
+        actor = self._ray.remote(max_concurrency=4, **self._actor)(ActorBody).remote(self._kit, self._memory)
+        link = _ActorLink(self._ray, actor)
+        return Channel(link, link.describe)
+
+    async def channels(self, request: Request) -> list[Channel]:
+        """The channels; an actor that is gone is replaced."""
+        known = await super().channels(request) if not self._channels else self._channels
+        for i, channel in enumerate(known):
+            if not channel.alive:
+                await self._replace(i, channel)
+        return self._channels
+
+    async def _replace(self, i: int, lost: Channel) -> None:
+        async with self._connecting:
+            if i < len(self._channels) and self._channels[i] is lost:
+                await lost.close()
+                self._channels[i] = self._start()
+                self._channels[i].on_pass = self._pass
+                self._ids[i] = next(self._born)
+
+    # ------------------------------------------------------------------ requests
+
+    async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
+        """Run the task at each party, spread over the actors."""
+        with self._copies.lend(request.slots, positions):
+            if request.wraps is not None:
+                await self.channels(request)
+                self._tune(request, positions)
+            return await super().run(request, positions)
+
+    async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
+        """Let each actor add up its part of the cohort; merge the parts in order."""
+        request = self.host.seeded(request, positions)
+        with self._copies.lend(request.slots, positions) as loan:
+            if self.host.journal and any(self.host.replay(request, int(p)) for p in positions):
+                return await self._fold_with_journal(request, positions)
+            channels = await self.channels(request)  # which takes the tasks as they are before they are tuned
+            self._tune(request, positions)
+            parts = self._shares(request, positions, channels)
+            frames = await self._ask(channels, "fold", request, parts, loan)
+            folded = merge_folded([unpack_folded(frame["folded"]) for frame in frames], positions)
+            absorbed = self.host.absorb_fold(request, folded)
+            placed = list(zip(parts, self._ids, strict=True))
+            if request.sum:
+                self._drafted.setdefault(request.sum, []).append((loan, placed))
+            else:
+                loan.place(placed)
+            return absorbed
+
+    async def conclude(self, path: str, asked: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
+        """A sum has ended: the copies of those that are kept are up to date, and no others."""
+        await super().conclude(path, asked, kept)
+        for loan, placed in self._drafted.pop(path, []):
+            self._copies.place(loan, [(part[np.isin(part, kept)], worker) for part, worker in placed])
+
+    def _tune(self, request: Request, positions: NDArray[np.int64]) -> None:
+        """Decide once per task how actors run it, or repeat what the run recorded: all must add up alike."""
+        asked = request.wraps or request
+        tuning, name = asked.task.tuning, asked.task.name
+        if tuning is None or not len(positions) or name in self._tuned:
+            return
+        self._tuned.add(name)
+        recorded = self.choices.get("tasks", {}).get(name)
+        if recorded is not None:
+            tuning.recall(recorded["tuning"])
+            return
+        executor = self.host.executor
+        part = positions[: -(-len(positions) // self.choices["workers"])]
+        keys, shelf = executor.keys(asked, part), self.host.shelf(asked)
+        cohort = Cohort(Parties(executor.roster, part), keys, executor.population, shelf)
+        with contextlib.suppress(Exception, SystemExit):  # of a party: the actor that meets it says whose it is
+            tuning.prepare(cohort, asked.message, 1)
+        made = {"tuning": tuning.choices, "seconds": dict(tuning.seconds)}
+        self.choices["tasks"] = {**self.choices.get("tasks", {}), name: made}
+        if self._world is not None:
+            self._world.checkpoints.remember(self.choices)
+
+    async def _ask(
+        self,
+        channels: list[Channel],
+        op: str,
+        request: Request,
+        parts: list[NDArray[np.int64]],
+        loan: Loan | None = None,
+    ) -> list[Any]:
+        shared = None
+        message = (request.wraps or request).message
+        if M.nbytes(message) >= SHARED:
+            shared = self._ray.put(np.frombuffer(M.encode(message), dtype=np.uint8))
+        with self._busy():
+            asked = [self._ask_one(i, op, request, part, loan, shared) for i, part in enumerate(parts) if len(part)]
+            work = [asyncio.ensure_future(one) for one in asked]
+            try:
+                return await self._collect(work)
+            finally:  # after an error: who still waits must not ask the next request's actors again
+                for one in work:
+                    one.cancel()
+                await asyncio.gather(*work, return_exceptions=True)
+
+    async def _ask_one(
+        self, i: int, op: str, request: Request, part: NDArray[np.int64], loan: Loan | None, shared: Any
+    ) -> Any:
+        """Ask an actor; when it is lost, ask its successor the same: a reply is a function of the request."""
+        left = self._retries
+        while True:
+            channel = self._channels[i]
+            frame = self._frame(op, request, part) if loan is None else self._frame_of_fold(i, request, part, loan)
+            tuning = (request.wraps or request).task.tuning
+            frame["tuning"] = None if tuning is None else tuning.choices
+            if shared is not None:
+                (frame["request"]["wraps"] or frame["request"])["message"] = None
+                frame["broadcast"] = shared
+            self._teach(channel, request)
+            try:
+                return await channel.call(next(self._numbers), frame)
+            except TaskError:
+                if channel.alive or not left or not self._channels:
+                    raise
+            left -= 1
+            await self._replace(i, channel)
+
+    def _teach(self, channel: Channel, request: Request) -> None:
+        """Send an actor what a request names and no installed package has: tasks and stages of a script, or of a notebook."""
+        link = channel.link
+        if isinstance(link, _ActorLink):
+            link.teach({name: found for name, found in _named(request) if not name.startswith("atoll.")})
+
+    def _frame_of_fold(self, i: int, request: Request, part: NDArray[np.int64], loan: Loan) -> dict[str, Any]:
+        """A request for sums with the states that the actor lacks."""
+        held = loan.held(self._ids[i], part)
+        frame = self._frame("fold", request, part[~held])
+        names = [self.host.executor.roster.name(p) for p in part.tolist()] if request.mail else []
+        frame["request"] = pack_request(request, names)
+        frame["positions"] = part
+        frame["kept"] = {"held": held}
+        return frame
+
+    async def converse(
+        self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
+    ) -> dict[str, TaskResult]:
+        """Run each role at an actor; what they say passes through here."""
+        with contextlib.ExitStack() as lent:
+            channels = await self.channels(next(iter(roles.values()))[0])
+            for request, position in roles.values():
+                for channel in channels:
+                    self._teach(channel, request)
+                lent.enter_context(self._copies.lend(request.slots, np.array([position], dtype=np.int64)))
+            return await super().converse(roles, switch, start)
+
+    # ------------------------------------------------------------------ memory and end
+
+    async def load(self, slot: str, segments: list[str]) -> None:
+        """Take private state back to a generation; what actors hold is of another."""
+        await super().load(slot, segments)
+        await self._forget(slot)
+
+    async def drop(self, slot: str) -> None:
+        """Forget a slot that ended, at the actors too."""
+        await super().drop(slot)
+        await self._forget(slot)
+
+    async def _forget(self, slot: str) -> None:
+        if self._copies.forget(slot):
+            for channel in self._channels:
+                with contextlib.suppress(LinkClosed):
+                    await channel.link.send({"op": "forget", "slot": slot})
+
+    async def close(self) -> None:
+        """End the actors; the process stays with its cluster, so that the next run need not join again."""
+        await super().close()
+        self._kit = None
+
+
+class _ActorLink:
+    """The engine's end of the link to an actor: a call for every frame that goes, and one that waits for frames that come."""
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray = ray
+        self._actor = actor
+        self._numbers = itertools.count()
+        self._came: deque[bytes] = deque()
+        self._known: set[str] = set()
+        self._end = "it ended"
+
+    def teach(self, named: dict[str, Any]) -> None:
+        """Have the actor know these objects by name, before the frames that follow."""
+        news = {name: found for name, found in named.items() if name not in self._known}
+        if news:
+            self._known.update(news)
+            self._actor.put.remote(next(self._numbers), None, None, news)
+
+    async def send(self, tree: dict[str, Any]) -> None:
+        """Send one frame; a broadcast goes as a reference into the object store."""
+        broadcast = tree.pop("broadcast", None)
+        self._actor.put.remote(next(self._numbers), np.frombuffer(M.encode(tree), dtype=np.uint8), broadcast)
+
+    async def recv(self) -> Any:
+        """Wait for the next frame.
+
+        Raises:
+            LinkClosed: the actor is gone.
+        """
+        if not self._came:
+            try:
+                self._came.extend(await _value_of(self._actor.take.remote()))
+            except self._ray.exceptions.RayError as error:
+                self._end = _cause(error)
+                raise LinkClosed(self._end) from error
+        return M.decode(self._came.popleft())
+
+    def describe(self) -> str:
+        """How the actor ended, in Ray's words."""
+        return self._end
+
+    def close(self) -> None:
+        """End the actor."""
+        self._ray.kill(self._actor)
+
+
+def _cause(error: BaseException) -> str:
+    """Ray's first line, and the last of the trace below it, which holds the error of the actor's own."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
+
+
+async def _value_of(reference: Any) -> Any:
+    """The value behind a reference, in any event loop; whoever waited may be gone when it comes."""
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Future[Any] = loop.create_future()
+
+    def hand(future: Any) -> None:
+        if waiting.done():
+            return
+        error = future.exception()
+        if error is None:
+            waiting.set_result(future.result())
+        else:
+            waiting.set_exception(error)
+
+    def came(future: Any) -> None:  # in a thread of Ray's
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(hand, future)
+
+    idle = loop.idle if isinstance(loop, WatchedLoop) else None
+    reference.future().add_done_callback(came)
+    if idle is not None:
+        idle.helpers += 1  # as a socket that is listened to: the loop waits for the world outside
+    try:
+        return await waiting
+    finally:
+        if idle is not None:
+            idle.helpers -= 1
+
+
+def _named(request: Request) -> list[tuple[str, Any]]:
+    """The tasks and classes of stages that a request names."""
+    found: list[tuple[str, Any]] = [] if request.wraps is None else _named(request.wraps)
+    found.append((request.task.name, request.task))
+    stages: list[Any] = list(request.uplink.stages)
+    while stages:
+        stage = stages.pop()
+        found.append((stage.name, type(stage)))
+        stages += [inner for inner in vars(stage).values() if isinstance(inner, Stage)]
+    return found
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("the engine 'ray' needs ray", remedy='pip install "atoll[ray]"') from error
+    return ray

@@ -1,0 +1,252 @@
+"""The capabilities of a training, beside those that stages, reducers and budgets speak of (`atoll.core.capability`)."""
+
+from __future__ import annotations
+
+from atoll.core import capability as core
+from atoll.core.capability import Capability
+
+__all__ = [
+    "ALL",
+    "BY_EXAMPLES",
+    "CLASS_SCORES",
+    "CURVATURE",
+    "DELTA",
+    "DRAW_ODDS",
+    "EDGE_ROUNDS",
+    "EVERYONE",
+    "LOCAL_STEPS",
+    "MARGINS",
+    "MEAN_UPDATE",
+    "ONE_MODEL",
+    "ONE_PHASE",
+    "ONE_SUM",
+    "OWN_MODELS",
+    "PARTIAL_WORK",
+    "PERSONAL_MEASURES",
+    "PLAIN_MEAN",
+    "RELEASES",
+    "REPORTS",
+    "ROUNDS",
+    "SAMPLE",
+    "SELF_FOLDING",
+    "SOLE_UPDATE",
+    "STATISTICS",
+    "TRAINING",
+    "WHOLE_POPULATION",
+]
+
+# ---------------------------------------------------------------------- selection
+
+EVERYONE = Capability(
+    "everyone",
+    of=("cohort", "topology"),
+    means="Every client is invited in every round, or is the only client of a server of its own.",
+    lack="invites some of them",
+    instead="selection=Everyone()",
+    some=True,
+)
+DRAW_ODDS = Capability(
+    "draw odds",
+    of=("selection",),
+    means="The draws of a round are independent, and the probability of each is known.",
+    lack="does not tell it, or draws without replacement",
+    instead="SizeProportional() or FedProf(replace=True)",
+)
+SAMPLE = Capability(
+    "uniform sample",
+    of=("selection",),
+    means="A round draws a given number or share of the clients, all alike and without memory.",
+    lack="picks clients by what it knows, or remembers, or asks all",
+    instead="selection=Uniform(...)",
+)
+
+# ---------------------------------------------------------------------- pacing
+
+ROUNDS = Capability(
+    "closed rounds",
+    of=("pacing",),
+    means="A round is open for the replies to its own invitations, and is heard of when it closes.",
+    lack="has clients at work on several models",
+    instead="Synchronous()",
+)
+ONE_MODEL = Capability(
+    "one model",
+    of=("pacing",),
+    means="All clients of a round begin with the same model, the server's newest.",
+    lack="has clients at work on models of several versions",
+    instead="Synchronous()",
+)
+WHOLE_POPULATION = Capability(
+    "whole population",
+    of=("pacing",),
+    means="The cohort of a round stands for all clients.",
+    lack="has rounds of a part of it",
+    instead="Synchronous()",
+)
+
+# ---------------------------------------------------------------------- topology
+
+EDGE_ROUNDS = Capability(
+    "edge rounds",
+    of=("topology",),
+    means="Edge servers have one round each under a cloud, which averages after each.",
+    lack="has no cloud that averages after every round of its edges",
+    instead="topology=Hierarchical(groups)",
+)
+ONE_SUM = Capability(
+    "one sum",
+    of=("topology",),
+    means="The replies of a round add up over the clients of the whole population.",
+    lack="adds up those of some clients alone",
+    instead="topology=Star()",
+)
+
+# ---------------------------------------------------------------------- aggregation
+
+PLAIN_MEAN = Capability(
+    "plain mean",
+    of=("aggregation",),
+    means="The mean over those who replied, by the algorithm's own weights, with nothing remembered.",
+    lack="has another rule",
+    instead="Renormalised()",
+)
+
+# ---------------------------------------------------------------------- algorithm
+
+ONE_PHASE = Capability(
+    "one phase",
+    of=("algorithm",),
+    means="A client is contacted once in a round.",
+    lack="contacts its clients several times in a round, in phases",
+    instead="an algorithm of one phase, such as FedAvg()",
+)
+PARTIAL_WORK = Capability(
+    "partial work",
+    of=("algorithm",),
+    means="Clients may do another amount of local work than the algorithm's own.",
+    lack="rests on its own amount of local work",
+    instead="an algorithm of local steps such as FedAvg, FedProx or Scaffold",
+)
+OWN_MODELS = Capability(
+    "own models",
+    of=("algorithm", "buffers"),
+    means="A client has a model of its own beside the global one.",
+    lack="keeps no personal models",
+    instead="an algorithm such as atoll.learn.algorithms.Ditto or PFedMe",
+    some=True,
+)
+
+# ---------------------------------------------------------------------- what clients reply
+
+MEAN_UPDATE = Capability(
+    "mean update",
+    of=("replies",),
+    means="A reply holds the update of the model, whose mean is taken.",
+    lack="does not reply with the mean update of a model",
+    instead="an algorithm such as FedAvg or Scaffold",
+)
+BY_EXAMPLES = Capability(
+    "weights by examples",
+    of=("replies",),
+    means="Every mean in a reply is weighed by the client's examples.",
+    lack="does not weigh its means by examples",
+    instead="an algorithm such as FedAvg",
+)
+SOLE_UPDATE = Capability(
+    "sole update",
+    of=("replies",),
+    means="A reply is the mean update of the model by examples, and nothing else.",
+    lack="replies with more, or with something else",
+    instead="FedAvg(), FedProx() or another whose reply is one mean update",
+)
+DELTA = Capability(
+    "weighable update",
+    of=("replies",),
+    means="A reply may be weighed by its staleness: it is the mean update of one model, and beside it has nothing but sums that no weight contradicts.",
+    lack="replies with more than the update of one model",
+    instead="an algorithm such as FedAvg, FedProx or Scaffold, or Synchronous()",
+)
+SELF_FOLDING = Capability(
+    "folds one reply",
+    of=("replies",),
+    means="The algorithm's server folds the reply of a single client.",
+    lack="cannot be a server to itself",
+    instead="Star(), or an algorithm that folds sums of replies",
+)
+
+# ---------------------------------------------------------------------- model
+
+TRAINING = Capability(
+    "local training",
+    of=("model",),
+    means="Clients train the model on their rows.",
+    lack="is not trained, but estimated from sums",
+    instead="algorithm=SufficientStatistics()",
+)
+LOCAL_STEPS = Capability(
+    "local steps",
+    of=("model",),
+    means="Atoll takes the local steps, so that an algorithm may change each one and training may end after any.",
+    lack="trains by itself",
+    instead="a model whose gradients Atoll takes (atoll.models, PyTorch)",
+)
+STATISTICS = Capability(
+    "sufficient statistics",
+    of=("model",),
+    means="The model follows from sums of statistics of the rows.",
+    lack="is trained by gradients and has none",
+    instead="a naive Bayes model",
+)
+CURVATURE = Capability(
+    "curvature",
+    of=("model",),
+    means="Hessian-vector products of a loss that is not piecewise linear.",
+    lack="has none",
+    instead="a smooth loss on atoll.models.linear or a PyTorch module",
+)
+MARGINS = Capability(
+    "margins",
+    of=("model",),
+    means="The loss is the log-loss of one margin, a function of y w^T x.",
+    lack="has a loss that is not a function of y w^T x",
+    instead="a linear model with two outputs and cross-entropy",
+)
+RELEASES = Capability(
+    "releases",
+    of=("model",),
+    means="Training writes privacy events before it releases anything, and sends the algorithm's reply alone.",
+    lack="does not spend privacy events",
+    instead="a PyTorch module or atoll.models.linear",
+)
+REPORTS = Capability(
+    "reports",
+    of=("model",),
+    means="Clients can report on the model: losses, profiles, sketches.",
+    lack="cannot report",
+    instead="a model that reports (atoll.models, PyTorch)",
+)
+PERSONAL_MEASURES = Capability(
+    "personal measures",
+    of=("model",),
+    means="The model of a client with a given private state can be measured: `personal(params, state)`.",
+    lack="has no `personal(params, state)`",
+    instead="a model of atoll.models, or a PyTorch module",
+)
+CLASS_SCORES = Capability(
+    "class scores",
+    of=("model",),
+    means="Scores of classes and the gradient of a sum of them: `scores` and `pullback`.",
+    lack="has none",
+    instead="a classifier: a PyTorch module or atoll.models.linear",
+)
+
+ALL: tuple[Capability, ...] = (
+    core.DISTINCT_CLIENTS, EVERYONE, DRAW_ODDS, SAMPLE, core.REPLIES_ONLY,
+    core.FIXED_COHORT, ROUNDS, ONE_MODEL, WHOLE_POPULATION,
+    core.SERVER, core.CENTRAL_SERVER, EDGE_ROUNDS, ONE_SUM, core.RELEASED_ONLY,
+    core.SINGLE_REPLIES, core.DROPPABLE, PLAIN_MEAN, core.NUMBERS,
+    ONE_PHASE, core.STEPS, PARTIAL_WORK, OWN_MODELS, core.PROTECTION,
+    MEAN_UPDATE, BY_EXAMPLES, SOLE_UPDATE, DELTA, SELF_FOLDING, core.UNMEASURED,
+    TRAINING, LOCAL_STEPS, STATISTICS, CURVATURE, MARGINS, RELEASES, core.NO_BUFFERS, REPORTS, PERSONAL_MEASURES, CLASS_SCORES,
+)  # fmt: skip
+"""All of them, in the order of the table in ``docs/extend/composing.md``."""

@@ -1,0 +1,158 @@
+"""The context of a training: everything that its parts may depend on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from atoll.core.algebra import tree as T
+
+from .local.release import is_private
+from .server.declared import declared_bits
+from .wrapped import dry_reply
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from atoll.core.algebra.tree import Tree
+    from atoll.core.event import Event
+    from atoll.core.federation.reducer import Reducer
+    from atoll.core.requests.chain import Chain
+    from atoll.core.requests.stage import Stage
+    from atoll.privacy import Budget
+    from atoll.rounds.loop import Course
+
+    from .aggregation.base import Aggregation
+    from .algorithm import Algorithm
+    from .clients import Clients
+    from .learner import Learner
+    from .selection.base import Selection
+    from .server.evaluation import Evaluation
+
+__all__ = ["Context", "RoundTerms"]
+
+
+class RoundTerms(Protocol):
+    """What the rounds of a server need to know of the pacing."""
+
+    @property
+    def layered(self) -> bool:
+        """Whether the rounds are those of edge servers under a cloud."""
+        ...
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds that a round may take; ``None`` for no limit."""
+        ...
+
+    @property
+    def on_failure(self) -> str:
+        """What becomes of a round with too few replies: ``"stop"`` or ``"skip"``."""
+        ...
+
+    def terms(self, cohort: int) -> dict[str, Any]:
+        """Arguments for ``Federation.sum`` in a round that wants so many replies."""
+        ...
+
+    def invited(self, cohort: int) -> int:
+        """Clients to invite so that ``cohort`` answer."""
+        ...
+
+    def course(self, context: Context) -> Course:
+        """What happens in the rounds."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What the parts of a training (selection, pacing, topology, aggregation) may depend on.
+
+    A training makes one. A topology of several servers gives each server a context of its own with ``dataclasses.replace``.
+
+    Attributes:
+        algorithm: what clients and server compute.
+        local_algorithm: what clients run: the algorithm, with the replies that aggregation, pacing and topology want.
+        selection: who is invited.
+        aggregation: how the replies stand for the whole population.
+        pacing: when a round ends.
+        uplink: gives the stages on the way up of a phase; an algorithm may have phases that only some rounds run.
+        downlink: the compressor on the way down.
+        reducer: how replies become one.
+        evaluation: what is measured.
+        groups: positions of those among whom each server of the topology invites.
+        budget: how much privacy each client may spend.
+        rounds: most rounds.
+        ends_early: a stop rule may end the training before that.
+        learner: the model.
+        clients: what the server knows of the clients beforehand.
+        test: the server's own rows; ``None`` where it has none.
+    """
+
+    algorithm: Algorithm
+    local_algorithm: Algorithm
+    selection: Selection
+    aggregation: Aggregation
+    pacing: RoundTerms
+    uplink: Callable[[str], Chain]
+    downlink: Stage | None
+    reducer: Reducer
+    evaluation: Evaluation
+    groups: Sequence[NDArray[np.int64]]
+    budget: Budget | None
+    rounds: int
+    ends_early: bool
+    learner: Learner
+    clients: Clients
+    test: Any
+
+    @property
+    def cohort(self) -> int:
+        """Replies wanted in a round of all clients."""
+        return self.selection.cohort_size(len(self.clients))
+
+    @property
+    def protected(self) -> bool:
+        """Whether replies promise privacy, by the algorithm or by stages on the way up."""
+        return is_private(self.algorithm) or any(self.uplink(p).events for p in self.algorithm.phases)
+
+    def events(self, examples: int, phases: Sequence[str], params: Tree) -> list[Event]:
+        """What a client with so many examples releases in some phases: the algorithm's events, and the stages' for every named value of its reply.
+
+        Args:
+            examples: of the client.
+            phases: in which it replies.
+            params: a model; its form alone counts.
+        """
+        found: list[Event] = []
+        for phase in phases:
+            found += self.algorithm.events(examples)
+            chain = self.uplink(phase)
+            if chain.events:
+                values = len(chain.leaving(dry_reply(self.local_algorithm, params, phase)))
+                found += [replace(event, count=event.count * values) for event in chain.events if values]
+        return found
+
+    def declared(self, state: Tree, phase: str) -> int | None:
+        """Bits that the stages on the way up declare of one reply of a phase, see `declared_bits`; ``None`` where they cannot tell.
+
+        Running statistics go through the stages too, and only the learner knows their form: a model that has some is measured alone.
+        The model's form decides, so the count is remembered.
+
+        Args:
+            state: a server's: ``{"server": {"params", ...}, "buffers", ...}``.
+            phase: of the round.
+        """
+        if state["buffers"]:
+            return None
+        params = state["server"]["params"]
+        form = (phase, *((path, leaf.shape, leaf.dtype) for path, leaf in T.items(params)))
+        if form not in self._declared:
+            self._declared[form] = declared_bits(self.local_algorithm, self.uplink(phase), params, phase)
+        return self._declared[form]
+
+    @functools.cached_property
+    def _declared(self) -> dict[tuple[Any, ...], int | None]:
+        return {}

@@ -1,0 +1,117 @@
+"""One contact of a NumPy learner: what comes in, what is kept, and what may leave."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
+from atoll.core.requests.task import Workload
+
+from .partial import Counted, asked_epochs, coming_epochs, epochs_of_pass, quota
+from .release import released
+from .reports import training_passes
+from .update import Curvature, LossGradient, count_many, local_contact
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.requests.island import Island
+
+    from ..algorithm import Algorithm
+
+__all__ = ["declared", "load_of", "trained"]
+
+
+def load_of(algorithm: Algorithm) -> Callable[[NDArray[np.int64], Mapping[str, Any], Tree], Workload]:
+    """``declared`` as the ``load`` of a `Task` that trains with an algorithm."""
+    return functools.partial(_load, algorithm)
+
+
+def _load(algorithm: Algorithm, sizes: NDArray[np.int64], args: Mapping[str, Any], message: Tree) -> Workload:
+    del args
+    return declared(algorithm, sizes, message)
+
+
+def declared(algorithm: Algorithm, sizes: NDArray[np.int64], message: Tree = None) -> Workload:
+    """What clients with so many examples say beforehand that they will do: examples, mini-batch steps and epochs of every pass, added up.
+
+    Args:
+        algorithm: the pure functions.
+        sizes: examples of each client, ``(clients,)``.
+        message: of the request; the passes are those of its ``"phase"``, or of all phases where it names none (a node that is its own server);
+            its ``"epochs"`` stand for the algorithm's own, and a ``"profile"`` among its ``"reports"`` is one more pass over the data.
+    """
+    named = isinstance(message, Mapping) and "phase" in message
+    phases = (str(message["phase"]),) if named else algorithm.phases
+    asked = coming_epochs(algorithm, message)
+    passes = [
+        quota(part, epochs_of_pass(algorithm, part, asked)) for phase in phases for part in algorithm.passes(phase)
+    ]
+    batches, epochs = np.zeros(len(sizes)), np.zeros(len(sizes))
+    for part in passes:
+        steps = count_many(part, sizes)
+        batches += steps
+        epochs += steps / _batches(part, sizes) if part.steps is not None else part.epochs
+    looks = training_passes(message)
+    if looks:
+        batches += np.where(sizes > 0, looks * _batches(algorithm, sizes), 0)
+    return Workload(sizes.astype(np.float64) * len(passes), batches, epochs + looks)
+
+
+def _batches(part: Counted, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Mini-batches of a pass over the data; 1 where there is none."""
+    return np.asarray(np.maximum(-(-sizes // np.maximum(part.batch_of(sizes), 1)), 1))
+
+
+def trained(
+    algorithm: Algorithm,
+    island: Island,
+    message: Tree,
+    rows: tuple[Any, Any],
+    loss_gradient: LossGradient,
+    curvature: Curvature,
+    weight: float = 1.0,
+) -> dict[str, Aggregate]:
+    """Run a phase at a client, keep its state, and give what may leave: under privacy the mechanism's reply alone, else the mean loss too.
+
+    Args:
+        algorithm: the pure functions.
+        island: the client.
+        message: ``{"broadcast", "phase"}``, and perhaps ``"epochs"``; see `atoll.learn.local.partial`.
+        rows: inputs and targets.
+        loss_gradient: see ``local_update``.
+        curvature: see ``local_update``.
+        weight: of the client's loss in the cohort's mean.
+
+    Raises:
+        DataError: the data break what the algorithm's privacy rests on.
+        CompositionError: another amount of local work is asked for than the algorithm can do with.
+    """
+    epochs = asked_epochs(algorithm, message)
+    secret = released(algorithm, island)
+    x, y = rows
+    # What overflows is not finite, and is rejected and named where replies are added up.
+    with np.errstate(over="ignore", invalid="ignore"):
+        reply, state, loss = local_contact(
+            algorithm,
+            message["phase"],
+            loss_gradient,
+            message["broadcast"],
+            island.state,
+            x,
+            y,
+            island.rng.key,
+            curvature,
+            secret,
+            epochs,
+        )
+    if state is not None:
+        island.state = state
+    if secret is not None:
+        return reply
+    return {**reply, "loss": Mean(np.float64(loss), examples=weight, role="metric")}

@@ -1,0 +1,205 @@
+"""Reports: what clients tell of their data and a model besides their replies, for whoever selects them.
+
+A train message may hold ``"reports": {name: options}``; the reply then has ``"report/<name>": Parts(value, examples=n, role="report")``. The task
+``learner.report`` takes ``{"params", "reports"}`` and replies with reports alone (a survey), and ``learner.report_of(params, data, reports)``
+makes the same ones of any data, such as the server's own.
+
+=============  ==================================================================  =====================================
+name           in training                                                         in a survey
+=============  ==================================================================  =====================================
+``"loss"``     mean training loss of that contact, the one in ``"loss"``    mean loss of the received model; ``{"rows": b}``: on ``b`` rows,
+                                                                                   drawn anew without replacement
+``"sketch"``   ``{"size": b}``: `sketch` of the update of the model                none: there is no update
+``"profile"``  `Profile` of the received model, taken before training              the same; ``{"layer": name | "auto"}``
+=============  ==================================================================  =====================================
+
+Every value comes with the number ``n`` of the rows behind it as its weight, the client's own unless fewer were asked for. A client without rows, or with a model that has no loss yet, tells
+nothing: zeros with weight 0. Reports are single values made of raw data: never under privacy, never through a reducer that reveals sums only.
+
+In declared work a profile is one pass over the data, and so is every report of a survey, or as much of one as it looks at; a training loss costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.algebra.aggregate import Aggregate, Parts
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import CompositionError, ConfigError, DataError, nearest
+from atoll.core.requests.task import Task, Workload
+
+from .release import refuse_reports
+from .report_options import CAN, OPTIONS, check_options, rows_for
+from .sketches import sketch, update_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.requests.island import Island
+
+    from ..algorithm import Algorithm
+
+__all__ = ["Reporting", "as_reports", "key_of", "report_of", "training_passes"]
+
+
+def key_of(report: str) -> str:
+    """The name of a report in a reply, where a metric may have the report's own."""
+    return f"report/{report}"
+
+
+def report_of(key: str) -> str:
+    """The inverse of ``key_of``."""
+    return key.removeprefix("report/")
+
+
+def as_reports(told: Mapping[str, tuple[Tree, float]]) -> dict[str, Aggregate]:
+    """Values and weights by name as a reply."""
+    return {key_of(name): Parts(value, examples=float(n), role="report") for name, (value, n) in told.items()}
+
+
+def training_passes(message: Tree) -> int:
+    """Passes over the data that the reports in a train message take besides the training."""
+    asked = message.get("reports") if isinstance(message, Mapping) else None
+    return int("profile" in (asked or {}))
+
+
+class Reporting:
+    """Base of learners that report.
+
+    Attributes:
+        algorithm: the local update; a private one forbids reports.
+        reports: names of what this learner can tell.
+    """
+
+    algorithm: Algorithm
+    reports: tuple[str, ...] = ("loss",)
+
+    def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
+        """Sums over a data set."""
+        raise NotImplementedError
+
+    def survey(self, name: str) -> Task:
+        """The task ``report`` under a name."""
+        return Task(name, self._report, load=self._report_load)
+
+    def check_reports(self, reports: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+        """Reports by name with their options, once they are known to be possible.
+
+        Raises:
+            ConfigError: a name or an option that is not known.
+            CompositionError: this model cannot tell it, or the algorithm is private.
+        """
+        if reports is not None and not isinstance(reports, Mapping):
+            raise ConfigError(f"reports={reports!r}", remedy='use a dict, for example {"loss": None}')
+        given = dict(reports or {})
+        refuse_reports(self.algorithm, given)
+        for name, options in given.items():
+            if name not in OPTIONS:
+                raise ConfigError(
+                    f"no report is called {name!r}.{nearest(str(name), OPTIONS)}",
+                    where="reports",
+                    remedy=f"use one of {', '.join(OPTIONS)}",
+                )
+            if name not in self.reports:
+                raise CompositionError(
+                    f"{type(self).__name__} cannot tell {name!r}", where="reports", remedy=f"use {CAN[name]}"
+                )
+            check_options(name, options)
+            self._check_report(name, dict(options or {}))
+        return {name: dict(options or {}) for name, options in given.items()}
+
+    def report_of(self, params: Tree, data: Any, reports: Mapping[str, Any]) -> dict[str, Tree]:
+        """Reports of a model on some data, by name: what a client would tell in a survey that looks at all of them.
+
+        Args:
+            params: parameters, and running statistics where they travel.
+            data: columns ``x`` and ``y``.
+            reports: name -> options.
+
+        Raises:
+            ConfigError: a name or an option that is not known.
+            CompositionError: this model cannot tell it, or the algorithm is private.
+            DataError: there is no data.
+        """
+        asked = self.check_reports(reports)
+        if data is None:
+            raise DataError(
+                f"there is no data to report {', '.join(map(repr, asked))} of",
+                where="the server's own data",
+                remedy="give the federated data set a test set",
+            )
+        return {name: self._told(name, options, params, data)[0] for name, options in asked.items()}
+
+    def _check_report(self, name: str, options: dict[str, Any]) -> None:
+        """Refuse options that this model cannot follow."""
+
+    def _asked(self, message: Tree) -> dict[str, dict[str, Any]]:
+        """The reports that a message asks for."""
+        return self.check_reports(message.get("reports"))
+
+    def _asked_for_survey(self, message: Tree) -> dict[str, dict[str, Any]]:
+        """The reports of a survey, at least one."""
+        asked = self._asked(message)
+        if not asked:
+            raise ConfigError("no reports", where="the survey's message", remedy='ask for example for {"loss": None}')
+        if "sketch" in asked:
+            raise ConfigError(
+                "a sketch is of an update, and nobody trains in a survey",
+                where="the survey's message",
+                remedy="take it from replies, or ask for a profile",
+            )
+        return asked
+
+    def _told(self, name: str, options: dict[str, Any], params: Tree, data: Any) -> tuple[Tree, float]:
+        """A report of a survey and its weight."""
+        del options
+        return self._loss_of(self.evaluate(params, data), len(data), name)
+
+    def _loss_of(self, sums: Mapping[str, float], n: int, name: str = "loss") -> tuple[Tree, float]:
+        """The mean loss in some sums, and its weight."""
+        found = sums.get("loss_sum", sums.get("loss"))
+        if not n or not sums["n"]:
+            return np.float64(0.0), 0.0
+        if found is None:
+            raise CompositionError(
+                f"{type(self).__name__} measures no loss to report as {name!r}",
+                where="reports",
+                remedy='let `evaluate` return a "loss"',
+            )
+        return np.float64(found / sums["n"]), float(n)
+
+    def _with_reports(
+        self, reply: dict[str, Aggregate], asked: Mapping[str, dict[str, Any]], n: int
+    ) -> dict[str, Aggregate]:
+        """A training's reply with what is asked for."""
+        return {**reply, **as_reports(self._trained(reply, asked, n))}
+
+    def _trained(self, reply: dict[str, Aggregate], asked: Mapping[str, dict[str, Any]], n: int) -> dict[str, Any]:
+        """What training tells: the loss of its metric, the sketch of its update."""
+        told: dict[str, Any] = {}
+        if "loss" in asked:
+            told["loss"] = (reply["loss"].value, float(n))
+        if "sketch" in asked:
+            update = update_of(reply, self.algorithm)
+            told["sketch"] = (
+                sketch(update, asked["sketch"]["size"]) if n else np.zeros(asked["sketch"]["size"]),
+                float(n),
+            )
+        return told
+
+    def _report(self, island: Island, message: Tree) -> dict[str, Aggregate]:
+        asked, params, key = self._asked_for_survey(message), message["params"], island.rng.key
+        rows = {name: rows_for(options, island.data, key) for name, options in asked.items()}
+        return as_reports({name: self._told(name, options, params, rows[name]) for name, options in asked.items()})
+
+    def _report_load(self, sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
+        del args
+        asked = (message.get("reports") or {}).values()
+        rows = [np.minimum(sizes, int((options or {}).get("rows") or 0) or sizes) for options in asked]
+        width, none = np.maximum(self.algorithm.batch_of(sizes), 1), np.zeros(len(sizes))
+        epochs = sum(rows, none) / np.maximum(sizes, 1)
+        batches = sum((-(-seen // width) for seen in rows), none)
+        return Workload(sizes.astype(np.float64), batches, np.where(sizes > 0, epochs, float(len(rows))))

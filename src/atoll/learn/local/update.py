@@ -1,0 +1,191 @@
+"""The local update, one client at a time: the readable reference for every faster path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from atoll.core.algebra.aggregate import Aggregate
+from atoll.core.algebra.rng import Rng, shuffles
+from atoll.core.algebra.tree import Tree, leaves
+from atoll.core.algebra.tree import map as tree_map
+from atoll.core.errors import CompositionError
+
+from ..algorithm import Algorithm, LocalWork
+from .partial import Counted, epochs_of_pass, quota
+
+__all__ = ["MiniBatch", "batch_rows", "count_many", "count_steps", "local_contact", "local_update", "pass_key"]
+
+LossGradient = Callable[[Tree, Any, Any], tuple[float, Tree]]
+"""``(params, x, y) -> (mean loss, its gradient)``."""
+Curvature = Callable[[Tree, Any, Any, Tree], Tree]
+"""``(params, x, y, vector) -> Hessian of the mean loss times the vector``."""
+
+
+def count_steps(algorithm: Counted, n: int, key: int | None = None) -> int:
+    """Mini-batch steps of a client with ``n`` examples; of all the work when no key says whether it is a straggler."""
+    if n == 0:
+        return 0
+    late = algorithm.stragglers if key is not None else None
+    if algorithm.steps is not None:
+        return algorithm.steps if late is None else late.done(algorithm.steps, int(key or 0))
+    size = int(algorithm.batch_of(n))
+    epochs = algorithm.epochs if late is None else late.done(algorithm.epochs, int(key or 0))
+    return epochs * -(-n // size)
+
+
+def count_many(algorithm: Counted, sizes: np.ndarray, keys: np.ndarray | None = None) -> np.ndarray:
+    """``count_steps`` of many clients at once, ``(clients,)``."""
+    full = algorithm.epochs if algorithm.steps is None else algorithm.steps
+    late = None if keys is None else algorithm.stragglers
+    done = np.full(len(sizes), full) if late is None else late.done_many(full, np.asarray(keys))
+    if algorithm.steps is not None:
+        return np.where(sizes > 0, done, 0)
+    width = np.maximum(algorithm.batch_of(sizes), 1)
+    return np.asarray(done * -(-sizes // width))
+
+
+def batch_rows(algorithm: Counted, n: int, key: int) -> list[np.ndarray]:
+    """The rows of every mini-batch in order; a full-batch algorithm takes the rows as they lie."""
+    if n == 0:
+        return []
+    size = int(algorithm.batch_of(n))
+    per_epoch = -(-n // size)
+    steps = count_steps(algorithm, n, key)
+    epochs = -(-steps // per_epoch)
+    if size == n:
+        return [np.arange(n)] * steps
+    orders = [np.arange(n)] * epochs if algorithm.cyclic else shuffles(np.array([key], dtype=np.uint64), epochs, n)[0]
+    rows = [order[start : start + size] for order in orders for start in range(0, n, size)]
+    return rows[:steps]
+
+
+def pass_key(key: int, at: int, count: int) -> int:
+    """The key of one of a contact's passes; the last one has the client's own."""
+    return key if at == count - 1 else Rng(key).child("pass", at).key
+
+
+class MiniBatch:
+    """The gradient oracle of one mini-batch, on NumPy; remembers the first loss it saw.
+
+    Args:
+        loss_gradient: ``(params, x, y) -> (mean loss, gradient)``.
+        x: inputs of the batch.
+        y: targets of the batch.
+        curvature: ``(params, x, y, vector) -> Hessian times vector``, where the model has it.
+    """
+
+    def __init__(self, loss_gradient: LossGradient, x: Any, y: Any, curvature: Curvature | None = None) -> None:
+        self._loss_gradient = loss_gradient
+        self._x, self._y = x, y
+        self._curvature = curvature
+        self.first: float | None = None
+
+    def __call__(self, params: Tree) -> Tree:
+        """The gradient."""
+        loss, gradient = self._loss_gradient(params, self._x, self._y)
+        self.first = float(loss) if self.first is None else self.first
+        return gradient
+
+    def loss(self, params: Tree) -> Any:
+        """The mean loss."""
+        loss = np.asarray(self._loss_gradient(params, self._x, self._y)[0])[()]
+        self.first = float(loss) if self.first is None else self.first
+        return loss
+
+    def hvp(self, params: Tree, vector: Tree) -> Tree:
+        """The Hessian times a vector."""
+        if self._curvature is None:
+            raise CompositionError(
+                "this model gives no Hessian-vector products",
+                where="Training.model",
+                remedy="use a PyTorch module or atoll.models.linear, or a first-order algorithm",
+            )
+        return self._curvature(params, self._x, self._y, vector)
+
+    def hvps(self, params: Tree, vectors: Tree) -> Tree:
+        """The Hessian times several vectors, one by one."""
+        count = len(leaves(vectors)[0])
+        found = [self.hvp(params, tree_map(lambda leaf, i=i: leaf[i], vectors)) for i in range(count)]
+        return tree_map(lambda *parts: np.stack(parts), *found)
+
+
+def local_update(
+    algorithm: Algorithm,
+    loss_gradient: LossGradient,
+    broadcast: Tree,
+    client: Tree,
+    x: Any,
+    y: Any,
+    key: int,
+    curvature: Curvature | None = None,
+    noise: Rng | None = None,
+    epochs: int | None = None,
+) -> tuple[dict[str, Aggregate], Tree, float]:
+    """Run ``start``, the steps and ``finish`` for one client.
+
+    Args:
+        algorithm: the pure functions.
+        loss_gradient: ``(params, x, y) -> (mean loss, gradient)``.
+        broadcast: what the server sent.
+        client: the client's private state; ``None`` before its first round.
+        x: inputs, one row an example.
+        y: targets.
+        key: random key of this client in this request.
+        curvature: Hessian-vector products, where the model has them.
+        noise: where the algorithm's draws come from, instead of the key.
+        epochs: (or steps) to do in place of the algorithm's own.
+
+    Returns:
+        The reply, the new private state and the mean loss over the steps.
+    """
+    if client is None:
+        client = algorithm.client_init(broadcast["params"])
+    drawn = algorithm.draw(noise or Rng(int(key)).child("draw"), broadcast["params"])
+    extra = {} if drawn is None else {"drawn": drawn}
+    local = {**algorithm.start(broadcast, client), **extra}
+    losses: list[float] = []
+    taken: Any = None
+    for rows in batch_rows(quota(algorithm, epochs), len(y), key):
+        if rows is not taken:  # full batches are the same rows, step after step
+            taken, inputs, targets = rows, x[rows], y[rows]
+        batch = MiniBatch(loss_gradient, inputs, targets, curvature)
+        local = {**algorithm.step(local, batch, broadcast), **extra}
+        losses.append(batch.first or 0.0)
+    work = LocalWork(float(len(y)), float(len(losses)))
+    reply, state = algorithm.finish(local, broadcast, client, work)
+    return reply, state, float(np.add.reduce(losses)) / len(losses) if losses else 0.0  # np.mean, without its wrappers
+
+
+def local_contact(
+    algorithm: Algorithm,
+    phase: str,
+    loss_gradient: LossGradient,
+    broadcast: Tree,
+    client: Tree,
+    x: Any,
+    y: Any,
+    key: int,
+    curvature: Curvature | None = None,
+    noise: Rng | None = None,
+    epochs: int | None = None,
+) -> tuple[dict[str, Aggregate], Tree, float]:
+    """Run all passes of a phase for one client; see ``local_update``. ``epochs`` is for those of the algorithm's own kind."""
+    passes = _passes(algorithm, phase)
+    reply: dict[str, Aggregate] = {}
+    loss = 0.0
+    for at, part in enumerate(passes):
+        chosen = pass_key(int(key), at, len(passes))
+        many = epochs_of_pass(algorithm, part, epochs)
+        reply, client, loss = local_update(part, loss_gradient, broadcast, client, x, y, chosen, curvature, noise, many)
+    return reply, client, loss
+
+
+def _passes(algorithm: Algorithm, phase: str) -> tuple[Algorithm, ...]:
+    """Its passes, made once: they follow from its settings, which do not change, and every client of every round asks for them."""
+    made: dict[str, tuple[Algorithm, ...]] = algorithm.__dict__.setdefault("_made", {})
+    if phase not in made:
+        made[phase] = algorithm.passes(phase)
+    return made[phase]

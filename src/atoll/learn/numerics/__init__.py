@@ -1,0 +1,1 @@
+"""Linear algebra over trees: curvature, mirrors, short forms of matrices."""

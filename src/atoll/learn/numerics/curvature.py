@@ -1,0 +1,169 @@
+"""Linear algebra over trees where the matrix is a Hessian: conjugate gradients, damped systems, the whole matrix.
+
+The iterations are written as states and steps, so that one local step of an algorithm can be one iteration; nothing in them branches on a
+value, so that the same text runs on NumPy and in traced PyTorch. What is called ``apply`` is the matrix: a function from a tree to a tree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import Need
+
+from ..capabilities import CURVATURE
+
+__all__ = [
+    "CURVED",
+    "cg",
+    "cg_begin",
+    "cg_step",
+    "damped",
+    "hessian",
+    "inverse_floored",
+    "least_squares_begin",
+    "least_squares_step",
+    "pick",
+    "ratio",
+    "ravel",
+    "stepped",
+    "unravel",
+]
+
+Apply = Callable[[Tree], Tree]
+
+
+CURVED = Need(CURVATURE, "needs the curvature of the loss", "a first-order method such as FedAvg")
+"""The row of methods that take Hessian-vector products."""
+
+
+def pick(condition: Any, a: Tree, b: Tree) -> Tree:
+    """The tree ``a`` where one scalar condition holds, else ``b``."""
+    return T.map(lambda x, y: T.where(condition, x, y), a, b)
+
+
+def ratio(a: Any, b: Any) -> Any:
+    """``a / b`` for scalars where ``b > 0``, else 0."""
+    choose, positive = T.namespace(b).where, b > 0
+    return choose(positive, a / choose(positive, b, b * 0 + 1), a * 0)
+
+
+def cg_begin(b: Tree) -> Tree:
+    """The state of conjugate gradients on ``A x = b`` before the first iteration, ``x = 0``."""
+    return {"x": T.zeros_like(b), "residual": b, "toward": b}
+
+
+def cg_step(state: Tree, apply: Apply) -> Tree:
+    """One iteration (Hestenes, Stiefel 1952): exact after as many as there are different eigenvalues, for a positive definite matrix.
+
+    Where the curvature along the search direction is not positive the iteration stays where it is from then on (Steihaug 1983); if that
+    happens at once, ``x = b``.
+    """
+    x, r, p = state["x"], state["residual"], state["toward"]
+    turned = apply(p)
+    curve, size = T.dot(p, turned), T.dot(r, r)
+    choose = T.namespace(size).where  # of scalars: there is no tree to walk
+    first = choose(T.dot(x, x) > 0, size * 0, size * 0 + 1)
+    alpha = choose(curve > 0, ratio(size, curve), first)
+    goes = ratio(curve, curve)
+    left = T.scale(T.sub(r, T.scale(turned, alpha)), goes)
+    beta = ratio(T.dot(left, left), size)
+    return {"x": T.add(x, T.scale(p, alpha)), "residual": left, "toward": T.add(left, T.scale(p, beta))}
+
+
+def cg(apply: Apply, b: Tree, iterations: int) -> Tree:
+    """``x`` with ``A x = b`` after so many iterations; see ``cg_step``."""
+    state = cg_begin(b)
+    for _ in range(iterations):
+        state = cg_step(state, apply)
+    return state["x"]
+
+
+def damped(apply: Apply, weight: Any) -> Apply:
+    """``A + weight I``."""
+    return lambda vector: T.add(apply(vector), T.scale(vector, weight))
+
+
+def least_squares_begin(b: Tree) -> Tree:
+    """The state of ``least_squares_step`` before the first iteration, ``x = 0``; ``"image"`` will hold ``A b``."""
+    zero = T.zeros_like(b)
+    nothing = T.dot(zero, zero)
+    return {"x": zero, "residual": b, "toward": zero, "size": nothing, "stretch": nothing, "image": zero}
+
+
+def least_squares_step(state: Tree, apply: Apply, damping: float = 0.0) -> Tree:
+    """One iteration on ``min_x ||A x - b||^2 + damping ||x||^2`` for a symmetric ``A``, which may be singular or indefinite.
+
+    Conjugate gradients on the normal equations without forming them (CGLS; Paige, Saunders 1982): goes to the pseudo-inverse ``A^+ b``, and
+    with damping to ``(A^2 + damping I)^-1 A b``. Two products with ``A`` an iteration; the condition number counts twice.
+
+    Once the slope ``s = A r - damping x`` is no more than the rounding of its terms, ``||s||^2 <= (64 eps)^2 (||A||^2 + damping) (||r||^2 +
+    damping ||x||^2)`` with the ``||A||`` seen so far, the iteration stays where it is: to follow rounding leads away without bound.
+    """
+    x, r = state["x"], state["residual"]
+    slope = T.sub(apply(r), T.scale(x, damping))
+    size = T.dot(slope, slope)
+    xp = T.namespace(size)
+    rounding = (64 * xp.finfo(size.dtype).eps) ** 2 * (state["stretch"] + damping)
+    heard = size > rounding * (T.dot(r, r) + damping * T.dot(x, x))
+    toward = T.add(slope, T.scale(state["toward"], ratio(size, state["size"])))
+    turned = apply(toward)
+    length, stretched = T.dot(toward, toward), T.dot(turned, turned)
+    # The least along ``toward``, wherever rounding has turned it.
+    least = ratio(T.dot(slope, toward), stretched + damping * length)
+    alpha = xp.where(heard, least, size * 0)
+    seen = T.dot(state["image"], state["image"]) > 0
+    return {
+        "x": T.add(x, T.scale(toward, alpha)),
+        "residual": T.sub(r, T.scale(turned, alpha)),
+        "toward": toward,
+        "size": size,
+        "stretch": xp.maximum(state["stretch"], ratio(stretched, length)),
+        "image": pick(seen, state["image"], slope),
+    }
+
+
+def ravel(tree: Tree) -> Any:
+    """All entries as one vector, ``(d,)``."""
+    leaves = T.leaves(tree)
+    return T.namespace(leaves[0]).concatenate([leaf.reshape(-1) for leaf in leaves])
+
+
+def unravel(array: Any, like: Tree) -> Tree:
+    """A vector ``(d,)`` as a tree of the shapes of another one, or rows ``(m, d)`` as a tree with a leading axis of ``m``."""
+    lead = tuple(array.shape[:-1])
+    parts, at = [], 0
+    for leaf in T.leaves(like):
+        count = math.prod(leaf.shape)
+        parts.append(array[..., at : at + count].reshape(lead + tuple(leaf.shape)))
+        at += count
+    return T.rebuild(like, parts)
+
+
+def hessian(products: Callable[[Tree], Tree], like: Tree, rows: Any) -> Any:
+    """Rows ``(m, d)`` times a Hessian, ``rows H``: with the identity for rows, the Hessian.
+
+    Args:
+        products: a gradient oracle's ``hvps`` at a point: many vectors in, as many out.
+        like: a tree of the parameters' shapes.
+        rows: the vectors, one a row.
+    """
+    turned = T.leaves(products(unravel(rows, like)))
+    return T.namespace(turned[0]).concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in turned], -1)
+
+
+def inverse_floored(matrix: np.ndarray, vector: np.ndarray, floor: float, *, size: bool = False) -> np.ndarray:
+    """``[A]_floor^-1 v``: a symmetric matrix with its eigenvalues (or, with ``size``, their magnitudes) raised to a floor, inverted."""
+    values, axes = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    values = np.maximum(np.abs(values) if size else values, floor)
+    return np.asarray(axes @ ((axes.T @ vector) / values))
+
+
+def stepped(params: Tree, vector: np.ndarray) -> Tree:
+    """``params - vector`` for a vector ``(d,)``, at the server: dtypes stay those of the parameters."""
+    return T.map(lambda leaf, by: leaf - by.astype(leaf.dtype), params, unravel(vector, params))

@@ -1,0 +1,1 @@
+"""The rounds of SAFA: a cache with one model for every client, arrivals, lags and bias."""

@@ -1,0 +1,81 @@
+"""A server's cache: one model for every client, as columns, and their weighted mean; and models rebuilt from updates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.algebra.aggregate import Part
+
+    from ..staleness import Staleness
+
+__all__ = ["aged", "begun", "rebuilt", "replaced", "resummed", "weighed"]
+
+
+def begun(params: Tree, clients: int) -> Tree:
+    """Every client's entry is the initial model: ``{"rows": leaves (clients, ...), "mean": float64 leaves, "entered": round of each entry}``."""
+    rows = T.map(lambda leaf: np.repeat(np.asarray(leaf)[None], clients, axis=0), params)
+    mean = T.map(lambda leaf: np.asarray(leaf, dtype=np.float64), params)
+    return {"rows": rows, "mean": mean, "entered": np.zeros(clients, dtype=np.int64)}
+
+
+def replaced(cache: Tree, places: NDArray[np.int64], models: Tree, shares: NDArray[np.float64], turn: int) -> Tree:
+    """The cache with other entries; the mean moves by what changed, so that the cost is that of the changes.
+
+    ``mean <- mean + sum_k share_k (model_k - entry_k)``. The rows are changed in place.
+
+    Args:
+        cache: before.
+        places: rows, each at most once.
+        models: leaves ``(len(places), ...)``, or ``(1, ...)`` for one model at all of them.
+        shares: of every client in the mean, ``(clients,)``; they add up to 1.
+        turn: number of the round.
+    """
+    if not len(places):
+        return cache
+    weights = shares[places]
+
+    def moved(mean: Any, rows: Any, fresh: Any) -> Any:
+        change = np.asarray(fresh, dtype=np.float64) - rows[places]
+        rows[places] = fresh
+        return mean + np.tensordot(weights, change, axes=1)
+
+    entered = cache["entered"].copy()
+    entered[places] = turn
+    return {**cache, "mean": T.map(moved, cache["mean"], cache["rows"], models), "entered": entered}
+
+
+def resummed(cache: Tree, shares: NDArray[np.float64]) -> Tree:
+    """The mean of all rows, from scratch: what ``mean`` must equal up to rounding."""
+    return T.map(lambda rows: np.tensordot(shares, rows.astype(np.float64), axes=1), cache["rows"])
+
+
+def aged(cache: Tree, shares: NDArray[np.float64], weights: NDArray[np.float64]) -> Tree:
+    """The mean of all rows with shares times weights, made to add up to 1; float64 leaves."""
+    mixed = shares * weights
+    return resummed(cache, mixed / mixed.sum())
+
+
+def weighed(cache: Tree, shares: NDArray[np.float64], turn: int, staleness: Staleness | None) -> Tree:
+    """The mean of the cache, its entries weighed by their age where that is wanted."""
+    if staleness is None:
+        return cache["mean"]
+    kinds, which = np.unique(turn - cache["entered"], return_inverse=True)
+    return aged(cache, shares, np.array([staleness.weight(int(age)) for age in kinds])[which])
+
+
+def rebuilt(parts: list[Part], versions: NDArray[np.int64], bases: Tree, params: Tree) -> Tree:
+    """The clients' models, ``(replies, ...)``: what each was sent plus its update."""
+    if not parts:
+        return T.map(lambda leaf: np.asarray(leaf)[None][:0], params)
+    updates = T.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *[part.value for part in parts])
+    kinds, which = np.unique(versions, return_inverse=True)
+    known = [bases[str(v)]["broadcast"]["params"] for v in kinds.tolist()]
+    return T.map(lambda update, *bases: update + np.stack(bases)[which], updates, *known)

@@ -1,0 +1,1 @@
+"""Rounds of regions under a cloud: quotas, slack factors, and what an edge knows of its clients."""

@@ -1,0 +1,124 @@
+"""The contract of slack estimators: what an edge remembers of its rounds, and the factor that follows; see `slack`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atoll.core.errors import ConfigError
+from atoll.core.validation import Checked
+
+__all__ = ["Floats", "SlackEstimator", "State"]
+
+Floats = NDArray[np.float64]
+State = dict[str, Floats]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlackEstimator(Checked):
+    """Least squares through the origin, ``y ~ theta x``, over the rounds so far; the subclasses say what x and y are.
+
+    All counts may be numbers (an edge that estimates alone) or arrays ``(regions,)``; the state is a tree of two arrays of that shape.
+
+    Attributes:
+        initial: theta before anything was observed.
+        floor: the least theta, so that ``C / theta`` stays finite.
+    """
+
+    initial: float = 0.5
+    floor: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("initial", "floor"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name}={getattr(self, name)}", where=type(self).__name__, remedy="use (0, 1]")
+
+    @property
+    def counts_late(self) -> bool:
+        """Whether it wants to hear of clients that finish after the round has closed."""
+        return False
+
+    def begun(self, theta: float) -> SlackEstimator:
+        """The same estimator with another theta before anything was observed."""
+        return replace(self, initial=theta)
+
+    def init(self, regions: int | None = None) -> State:
+        """Nothing observed yet; ``None`` for a single region whose counts are plain numbers."""
+        shape = () if regions is None else (regions,)
+        return {"xx": np.zeros(shape), "xy": np.zeros(shape)}
+
+    def update(
+        self,
+        state: State,
+        selected: ArrayLike,
+        submitted: ArrayLike,
+        quota_hit: bool,
+        completed: ArrayLike | None = None,
+        *,
+        wanted: ArrayLike | None = None,
+    ) -> State:
+        """Learn from a round.
+
+        Args:
+            state: as given by `init` or the last update.
+            selected: clients asked, ``|S_r|``.
+            submitted: clients whose models arrived before the round closed, ``|Psi_r|``.
+            quota_hit: whether the round closed because its quota was full, so that later arrivals are not in ``submitted``.
+            completed: clients that finished by the time limit, in the round or after it, ``|X_r|``.
+            wanted: submissions aimed at, ``C N_r``.
+
+        Raises:
+            ConfigError: counts out of order, or a count that this estimator needs is missing.
+        """
+        asked, came = np.asarray(selected, dtype=np.float64), np.asarray(submitted, dtype=np.float64)
+        done = None if completed is None else np.asarray(completed, dtype=np.float64)
+        top = asked if done is None else done
+        if not ((came >= 0) & (came <= top) & (top <= asked)).all():
+            raise ConfigError(
+                f"selected={selected!r}, submitted={submitted!r}, completed={completed!r}",
+                where=type(self).__name__,
+                remedy="count so that 0 <= submitted <= completed <= selected in every region",
+            )
+        aim = None if wanted is None else np.asarray(wanted, dtype=np.float64)
+        x, y = self._observe(state, asked, came, quota_hit, done, aim)
+        kept = self._kept
+        return {"xx": kept * state["xx"] + x * x, "xy": kept * state["xy"] + x * y}
+
+    def theta(self, state: State) -> Floats:
+        """The estimate; `initial` where nothing was observed."""
+        seen = state["xx"] > 0
+        fit = np.where(seen, state["xy"], self.initial) / np.where(seen, state["xx"], 1.0)
+        return np.clip(fit, self.floor, self._ceiling)
+
+    def fraction(self, state: State, share: float) -> Floats:
+        """``C_r = min(1, C / theta_r)``.
+
+        Args:
+            state: the estimator's.
+            share: ``C``, submissions wanted over clients.
+        """
+        return np.minimum(1.0, share / self.theta(state))
+
+    def counts(self, state: State, share: float, clients: ArrayLike) -> NDArray[np.int64]:
+        """How many to select in each region: ``ceil(C_r N_r)``, as the thesis's algorithm has it.
+
+        Args:
+            state: the estimator's.
+            share: ``C``.
+            clients: ``N_r``, a number or ``(regions,)``.
+        """
+        return np.asarray(np.ceil(self.fraction(state, share) * np.asarray(clients) - 1e-9), dtype=np.int64)
+
+    @property
+    def _kept(self) -> float:
+        return 1.0
+
+    @property
+    def _ceiling(self) -> float:
+        return 1.0
+
+    def _observe(self, state: State, asked: Floats, came: Floats, hit: bool, done: Any, aim: Any) -> tuple[Any, Any]:
+        raise NotImplementedError

@@ -1,0 +1,110 @@
+"""What happens in a round whose clients work on models of several versions, for its row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.party import Parties
+    from atoll.core.requests.results import Combined
+    from atoll.core.time.flight import Flight, Handle
+
+__all__ = ["RoundLog"]
+
+
+@dataclass
+class RoundLog:
+    """What happens in a round, for its row and for the selection rule.
+
+    Attributes:
+        asked: positions of who was asked, in order.
+        senders: positions of whose replies were used, in order.
+        seconds: from asking to arrival, of each of them.
+        staleness: versions by which the base of each was behind.
+        bases: version of each base.
+        crashed: how many of those asked will never answer.
+        late: replies that came and were not used.
+        wasted: local updates thrown away.
+        rejected: name -> why a reply was kept out.
+        errors: name -> what a task raised.
+        metrics: name -> sum of weighted values, and of weights.
+        unanswered: requests since a reply came.
+        failed: why nobody's reply could be used, where that is so.
+    """
+
+    asked: list[int] = field(default_factory=list)
+    senders: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    staleness: list[int] = field(default_factory=list)
+    bases: list[int] = field(default_factory=list)
+    crashed: int = 0
+    late: int = 0
+    wasted: float = 0.0
+    rejected: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    unanswered: int = 0
+    failed: str = ""
+
+    def sent(self, flight: Flight) -> None:
+        """Write down a request."""
+        self.unanswered += 1
+        self.asked += flight.parties.positions.tolist()
+        if flight.foretold:
+            lost = ~np.isfinite(flight.arrives)
+            self.crashed += int(lost.sum())
+            self.wasted += float(flight.fraction[lost].sum())
+
+    def missed(self, clients: int) -> None:
+        """Write down that real parties were lost; nobody knows how far they were, so that each has thrown away a whole update."""
+        self.crashed += clients
+        self.wasted += clients
+
+    def parties(self, fed: Federation) -> tuple[Parties, Parties]:
+        """Who was asked, and whose replies were used."""
+        everyone = fed.world.roster.all()
+        return everyone[np.array(self.asked, dtype=np.int64)], everyone[np.array(self.senders, dtype=np.int64)]
+
+    def used(self, handles: Sequence[Handle], combined: Combined, version: int) -> None:
+        """Write down replies that were used in a server update."""
+        there = set(combined.senders.positions.tolist())
+        for handle in handles:
+            if handle.party.position in there:
+                self.senders.append(handle.party.position)
+                self.seconds.append(float(handle.flight.arrives[handle.index] - handle.flight.sent))
+                self.staleness.append(version - handle.version)
+                self.bases.append(handle.version)
+        self.rejected.update(combined.rejected)
+        self.errors.update({name: str(error) for name, error in combined.errors.items()})
+        for name, value in combined.of("metric").items():
+            total = self.metrics.setdefault(name, [0.0, 0.0])
+            total[0] += combined.weight[name] * float(value)
+            total[1] += combined.weight[name]
+
+    def row(self) -> dict[str, Any]:
+        """The round's row, without bytes and times."""
+        late = np.asarray(self.staleness, dtype=np.float64)
+        row: dict[str, Any] = {
+            "selected": len(self.asked),
+            "replied": len(self.senders),
+            "rejected": len(self.rejected),
+            "synchronised": len(self.asked),
+            "crashed": self.crashed,
+            "late": self.late,
+            "wasted": self.wasted,
+            "staleness": float(late.mean()) if len(late) else 0.0,
+            "most_stale": int(late.max(initial=0)),
+            "version_variance": float(np.var(self.bases)) if self.bases else 0.0,
+        }
+        if self.failed:
+            row["failed"] = self.failed
+        if self.rejected:
+            row["rejected_clients"] = dict(self.rejected)
+        if self.errors:
+            row["errors"] = dict(self.errors)
+        return {**row, **{name: total / weight for name, (total, weight) in self.metrics.items() if weight}}

@@ -1,0 +1,84 @@
+"""A training made ready for one federated data set."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.algebra.arrays import safetensors_of
+from atoll.core.job import Prepared
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.task import Task
+    from atoll.rounds.by_device import ByDevice
+    from atoll.rounds.history import History
+
+    from .learner import Learner
+
+__all__ = ["PreparedTraining", "Trained"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training has made.
+
+    Attributes:
+        params: the final parameters as a dict of arrays (the best ones with ``keep_best``).
+        history: a row a round.
+        reason: why it stopped.
+        round: the round the parameters come from.
+        devices: what every device was asked, did and spent.
+        model: in a training's result: your own kind of model with the parameters.
+    """
+
+    params: Any
+    history: History
+    reason: str
+    round: int
+    devices: ByDevice
+    model: Any = None
+
+
+class PreparedTraining(Prepared):
+    """A training with its learner.
+
+    Args:
+        learner: its learner.
+        tasks: tasks that the world must know by name.
+        begin: gives the program. It refuses what only the server can tell, and is called where the program runs.
+    """
+
+    def __init__(
+        self, learner: Learner, tasks: Sequence[Task], begin: Callable[[], Callable[[Federation], Awaitable[Trained]]]
+    ) -> None:
+        self.learner, self.tasks, self._begin = learner, tasks, begin
+
+    async def program(self, fed: Federation) -> Trained:
+        """The program of the training."""
+        return await self._begin()(fed)
+
+    def check(self, population: Any) -> None:
+        """Let the learner look at a site's own rows, where it can look at all."""
+        check = getattr(self.learner, "check", None)
+        if check is not None:
+            check(population)
+
+    def outcome(self, value: Trained) -> Trained:
+        """The same with the user's own kind of model."""
+        return dataclasses.replace(value, model=self.learner.export(value.params))
+
+    def reason(self, value: Trained, fed: Federation) -> str:
+        """As the rounds ended."""
+        del fed
+        return value.reason
+
+    def facts(self, outcome: Trained) -> Mapping[str, Any]:
+        """The round that the model comes from."""
+        return {"model_round": outcome.round}
+
+    def files(self, outcome: Trained) -> Mapping[str, bytes]:
+        """The parameters."""
+        return {"model.safetensors": safetensors_of(outcome.params)}

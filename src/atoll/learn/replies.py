@@ -1,0 +1,137 @@
+"""What clients of an algorithm reply, as capabilities: found by a contact without a step, when somebody needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.aggregate import Aggregate, Mean
+from atoll.core.algebra.tree import Tree
+from atoll.core.capability import DROPPABLE, UNMEASURED, Capability
+
+from .algorithm import RoundInfo
+from .capabilities import BY_EXAMPLES, DELTA, MEAN_UPDATE, SELF_FOLDING, SOLE_UPDATE
+from .compose import Placed, lack_of
+from .wrapped import dry_reply, innermost
+
+if TYPE_CHECKING:
+    from .algorithm import Algorithm
+
+__all__ = ["DryReplies", "placed_replies"]
+
+_EXAMPLES = 3.0
+"""Of a client that nobody has: a mean by examples weighs so much, and one of clients alike weighs 1."""
+
+
+def placed_replies(algorithm: Algorithm, local: Algorithm, begin: Callable[[], Tree]) -> Placed:
+    """The replies of an algorithm, in a slot of their own; see `DryReplies`."""
+    dry = DryReplies(algorithm, local, begin)
+    return Placed("replies", type(algorithm).__name__, (), dry.lack, "algorithm")
+
+
+class DryReplies:
+    """Contacts without a step, one for each question that somebody asks: what nobody needs is not tried.
+
+    Args:
+        algorithm: of the training.
+        local: what clients run: the algorithm, with the replies that the other parts want.
+        begin: gives a model; its form alone counts.
+    """
+
+    def __init__(self, algorithm: Algorithm, local: Algorithm, begin: Callable[[], Tree]) -> None:
+        self.algorithm, self.local, self._begin = algorithm, local, begin
+        self._asked = {
+            MEAN_UPDATE: self._mean_update,
+            BY_EXAMPLES: self._by_examples,
+            SOLE_UPDATE: self._sole_update,
+            DELTA: self._delta,
+            SELF_FOLDING: self._self_folding,
+            DROPPABLE: self._droppable,
+            UNMEASURED: self._unmeasured,
+        }
+
+    def lack(self, capability: Capability) -> str:
+        """Why replies do not have a capability; empty if they do. One that is not known here is the algorithm's to offer."""
+        if capability in self._asked:
+            return self._asked[capability]()
+        return lack_of(self.algorithm.offers)(capability)
+
+    @cached_property
+    def params(self) -> Tree:
+        """The model."""
+        return self._begin()
+
+    def _reply(self, phase: str | None = None) -> dict[str, Aggregate]:
+        return dry_reply(self.algorithm, self.params, phase, _EXAMPLES)
+
+    def _mean_update(self) -> str:
+        return "" if isinstance(self._reply().get("update"), Mean) else MEAN_UPDATE.lack
+
+    def _by_examples(self) -> str:
+        for phase in self.algorithm.phases:
+            for name, a in self._reply(phase).items():
+                if isinstance(a, Mean) and float(a.examples) != _EXAMPLES:
+                    return f"does not weigh its mean {name!r} by examples"
+        return ""
+
+    def _sole_update(self) -> str:
+        reply = dry_reply(self.local, self.params, self.algorithm.phases[0], _EXAMPLES)
+        mean = reply.get("update")
+        sole = len(reply) == 1 and isinstance(mean, Mean) and float(mean.examples) == _EXAMPLES
+        return "" if sole else f"replies with {', '.join(reply) or 'nothing'}"
+
+    def _delta(self) -> str:
+        reply = self._reply(self.algorithm.phases[0])
+        if not isinstance(reply.get("update"), Mean):
+            return MEAN_UPDATE.lack
+        more = [key for key, a in reply.items() if key != "update" and a.staged and a.kind != "sum"]
+        if more:
+            return f"also replies with {', '.join(more)}, which a mixture of stale models says nothing about"
+        if self._stateful() and _entangled(innermost(self.algorithm), self.params, reply):
+            return "keeps the same sums of updates at its clients and its server, and a weight would be in one of them only"
+        return ""
+
+    def _stateful(self) -> bool:
+        return self.algorithm.client_init(self.params) is not None
+
+    def _droppable(self) -> str:
+        return DROPPABLE.lack if self._stateful() else ""
+
+    def _unmeasured(self) -> str:
+        measured = {
+            name
+            for phase in self.algorithm.phases
+            for name, a in dry_reply(self.local, self.params, phase).items()
+            if not a.staged
+        }
+        return f"sends measurements ({', '.join(sorted(measured))}) that no stage acts on" if measured else ""
+
+    def _self_folding(self) -> str:
+        algorithm, info = self.algorithm, RoundInfo(1, 1, 1, 1, 1.0)
+        state = algorithm.init(self.params)
+        try:
+            for phase in algorithm.plan(state):
+                sums = {key: a.total().result() for key, a in dry_reply(algorithm, self.params, phase).items()}
+                state = algorithm.fold(state, sums, info, phase)
+            algorithm.advance(state, info)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return f"{SELF_FOLDING.lack}: a single reply does not fold ({type(error).__name__}: {error})"
+        return ""
+
+
+def _entangled(algorithm: Algorithm, params: Tree, reply: dict[str, Aggregate]) -> bool:
+    """Whether the update moves something of the server's beside the model that is tied to what clients keep (``extrapolates``)."""
+    server, info = algorithm.init(params), RoundInfo(1, 1, 1, 1, 1.0)
+    known = {key: a.total().result() for key, a in reply.items()}
+    ones = T.map(lambda leaf: leaf * 0 + 1, params)
+
+    def folded(update: Tree) -> Tree:
+        return algorithm.fold(server, {**known, "update": update}, info, algorithm.phases[0])
+
+    still, moved = folded(T.zeros_like(params)), folded(ones)
+    pairs = [(still[key], moved[key]) for key in algorithm.extrapolates if key != "params"]
+    return any(
+        abs(a - b).max() > 0 for one, other in pairs for a, b in zip(T.leaves(one), T.leaves(other), strict=True)
+    )

@@ -1,0 +1,83 @@
+"""What horizontal learning brings: trainings, and the parts that they are made of."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from atoll.core.rooms import PartKind, is_class
+
+__all__ = ["JOBS", "PARTS"]
+
+JOBS = {"training": "atoll.learn.training:Training"}
+
+
+def _whole(found: Any) -> bool:
+    """Whether something is an algorithm by itself, not only a part of others, which its card says."""
+    return is_class("atoll.learn:Algorithm")(found) and not found.card.part
+
+
+def _program(name: str) -> tuple[str, str] | None:
+    """A method that is a program of its own, and how to run it."""
+    from .catalogue import programs
+
+    plain = name.replace("_", "").replace("-", "").lower()
+    found = next((made for made in programs() if made.lower() == plain), None)
+    if found is None:
+        return None
+    how = f"run it from Python: atoll.simulate(atoll.learn.admm.{found}(...).program, islands)"
+    return (
+        "a program of its own, and no algorithm of a training",
+        f"{how}; in a file name a program that runs it: job: program, program: module:name",
+    )
+
+
+def _made_anew(make: Callable[[], Any]) -> Any:
+    """A model; of a PyTorch module, what makes it: its first weights then follow the run's seed, and no generator of the process."""
+    made = make()
+    torch = sys.modules.get("torch")
+    return make if torch is not None and isinstance(made, torch.nn.Module) else made
+
+
+PARTS = (
+    PartKind("model", ("atoll.models",), inspect.isfunction, "What is trained.", later=_made_anew, costly=True),
+    PartKind(
+        "algorithm", ("atoll.learn.algorithms",), _whole, "What clients and server compute.", "Algorithm",
+        instead=_program,
+    ),
+    PartKind(
+        "transform", ("atoll.learn.transforms",), is_class("atoll.learn.transforms:Transform"),
+        "What a search direction goes through.", "Transform",
+    ),
+    PartKind(
+        "topology", ("atoll.learn.topology",), is_class("atoll.learn.topology:Topology"), "Who talks to whom.",
+        "Topology",
+    ),
+    PartKind(
+        "graph", ("atoll.learn.topology",), is_class("atoll.learn.topology:Graph"), "Who is whose neighbour.", "Graph"
+    ),
+    PartKind(
+        "selection", ("atoll.learn.selection",), is_class("atoll.learn:Selection"), "Who is invited.", "Selection"
+    ),
+    PartKind(
+        "aggregation", ("atoll.learn.aggregation",), is_class("atoll.learn:Aggregation"),
+        "How the replies of a cohort stand for the whole population.", "Aggregation",
+    ),
+    PartKind(
+        "pacing", ("atoll.learn.pacing",), is_class("atoll.learn.pacing:Pacing"), "When a round ends.", "Pacing"
+    ),
+    PartKind(
+        "staleness", ("atoll.learn.pacing.staleness",), is_class("atoll.learn.pacing.staleness:Staleness"),
+        "How much less a stale reply weighs.", "Staleness",
+    ),
+    PartKind(
+        "slack estimator", ("atoll.learn.pacing.regions.slack",), is_class("atoll.learn.pacing.regions.slack:SlackEstimator"),
+        "How an edge estimates the share of its clients that come back.", "SlackEstimator",
+    ),
+    PartKind(
+        "metric", ("atoll.learn.metrics",), is_class("atoll.learn.metrics:ScoreMetric"),
+        "What is measured besides the loss and what the task suggests.", "ScoreMetric",
+    ),
+)  # fmt: skip

@@ -1,0 +1,108 @@
+"""Rounds that a privacy budget affords: the coming one, and all that a training asks for."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import CompositionError, PolicyError
+from atoll.core.time.clock import is_instant
+from atoll.privacy import Budget, LossTally
+from atoll.privacy.accountant import PrivacyLoss
+
+from .invitation import Inviter
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+
+    from ..context import Context
+
+__all__ = ["Affordable"]
+
+
+class Affordable:
+    """A training's budget, held against the ledger.
+
+    Args:
+        fed: the federation.
+        context: the training's.
+        budget: its budget.
+
+    Raises:
+        CompositionError: the data set does not say how many examples its clients have.
+    """
+
+    def __init__(self, fed: Federation, context: Context, budget: Budget) -> None:
+        self.fed, self.context, self.budget = fed, context, budget
+        self.tally = LossTally(fed.world.ledger)
+        self.sizes: Any = context.clients.sizes
+        if self.sizes is None:
+            raise CompositionError(
+                "a privacy budget, and the clients' numbers of examples are not known beforehand",
+                where="Training.budget",
+                remedy="give the federated data set `sizes`, which say what each client would release",
+            )
+
+    def refusal(self, state: Tree) -> str | None:
+        """Why the coming round may not be held, from what its cohort has released and would release; ``None`` if it may."""
+        phases = self.context.algorithm.plan(state["server"])
+        if not phases:
+            return None
+        coming = {**state, "contacts": state["contacts"] + 1}
+        names = [p.name for p in Inviter(self.fed, self.context, coming).invite()]
+        params = state["server"]["params"]
+        sizes = {name: self._size(name) for name in names}
+        by_size = {size: self.context.events(size, phases, params) for size in set(sizes.values())}
+        planned = {name: by_size[size] for name, size in sizes.items()}
+        return self.budget.exceeded(self.tally, names, planned)
+
+    def require_all(self, state: Tree) -> None:
+        """Refuse a training that asks for more rounds than fit, where that is known before any client is contacted.
+
+        A client ``k`` affords ``a_k`` contacts. Rounds with ``m`` distinct clients each can be ``R`` only if ``m R <= sum_k min(a_k, R)``: no client
+        is in more than ``R``, nor in more than it affords. With everyone in every round that is ``R <= min_k a_k``, and exact; with a sample it is
+        the most that any luck of the draw allows. Nothing is known where a stop rule may end the training sooner, devices may be away, or
+        another rule selects. Callbacks do not count: most only look on. Where somebody has released before (a run that goes on after a crash in its
+        first round, a program that trained already) nothing is refused any more: training ends in time.
+
+        Raises:
+            PolicyError: with the number of rounds that fit.
+        """
+        context = self.context
+        last, phases = context.algorithm.contacts(context.rounds), context.algorithm.plan(state["server"])
+        each = context.selection.distinct(len(self.fed.parties))
+        known = is_instant(self.fed.world.cost) and not context.ends_early
+        begun = bool(self.tally.update().losses.keys() - {"*"})
+        if begun or self.budget.on_excess == "stop" or not known or each is None or not last or not phases:
+            return
+        able = self._contacts(last, phases, state["server"]["params"])
+        count = sum(able.values())
+        # The room left, sum_k min(a_k, R) - m R, is concave in R and 0 at R = 0: it is negative from some R on.
+        fit = bisect_right(range(1, last + 1), 0, key=lambda r: each * r - sum(n * min(a, r) for a, n in able.items()))
+        if fit < last:
+            rounds = bisect_right(range(1, context.rounds + 1), fit, key=lambda r: context.algorithm.contacts(r) or 0)
+            raise PolicyError(
+                f"{context.rounds} rounds exceed the privacy budget, and {'' if each == count else 'at most '}{rounds} fit: "
+                f"{last} contacts with {each} of {count} clients are wanted, and a client affords {min(able)}"
+                + ("" if len(able) == 1 else f" to {max(able)}"),
+                where="Training.budget",
+                remedy=f"use rounds={rounds}, more noise or a larger budget, or Budget(..., on_excess='stop') to train as long as it lasts",
+            )
+
+    def _contacts(self, most: int, phases: Sequence[str], params: Tree) -> Counter[int]:
+        """Contacts that clients afford, up to ``most`` -> how many clients."""
+        budget, tally = self.budget, self.tally
+        alike = Counter(
+            (budget.of(p.name), tally.of(p.name), self._size(p.name)) for p in self.fed.parties
+        )  # a round's cost depends on nothing else
+        able: Counter[int] = Counter()
+        for (epsilon, before, size), count in alike.items():
+            once = sum(map(PrivacyLoss.of, self.context.events(size, phases, params)), PrivacyLoss())
+            able[budget.affords(epsilon, before, once, most)] += count
+        return able
+
+    def _size(self, name: str) -> int:
+        return int(self.sizes[self.fed.world.roster.position(name)])

@@ -1,0 +1,180 @@
+"""Before a round: who is there, what they report, and who is invited."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core import message as M
+from atoll.core.algebra.rng import Rng
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import QuorumError
+from atoll.core.requests.chain import Chain
+from atoll.core.time.clock import is_instant
+
+from ..local.reports import key_of
+from ..selection import Candidates, Seen, Selection
+from ..selection.inquiry import Inquired, Inquiry
+from ..selection.members import places_of
+from ..wrapped import dry_reply
+from .observed import own_reports, seen_of
+from .state import beside, global_model
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.party import Parties
+
+    from ..context import Context
+
+__all__ = ["Inviter", "reply_bytes"]
+
+
+def reply_bytes(context: Context, params: Tree, phase: str) -> int:
+    """Bytes of a client's reply in a phase, from a dry run without a step: what a model of devices knows beforehand. Reports come on top."""
+    chain: Chain = context.uplink(phase)
+    public = chain.public(Rng(0))
+    reply = dry_reply(context.local_algorithm, params, phase)
+    wires = {}
+    for name, aggregate in chain.leaving(reply).items():
+        sent = chain.rehearsed(name, aggregate, public, Rng(0))
+        wires[name] = {"kind": aggregate.kind, "value": sent.wire, "weight": 1.0}
+    if not context.protected:
+        wires["loss"] = {"kind": "mean", "value": np.float64(0.0), "weight": 1.0}
+    return M.nbytes(wires)
+
+
+@dataclass(frozen=True)
+class Inviter:
+    """Invites, for one round.
+
+    Attributes:
+        fed: the federation.
+        context: the training's.
+        state: of the server: ``"contacts"``, ``"selection"``, ``"server"``, ``"buffers"``.
+        among: whom it may invite; by default everyone.
+    """
+
+    fed: Federation
+    context: Context
+    state: Tree
+    among: Parties | None = None
+
+    @property
+    def size(self) -> int:
+        """Replies wanted."""
+        return self.context.selection.cohort_size(len(self.fed.parties))
+
+    def candidates(self) -> Candidates:
+        """Who can be asked now.
+
+        Raises:
+            QuorumError: nobody.
+        """
+        fed, turn = self.fed, self.state["contacts"]
+        there = fed.available(fed.parties if self.among is None else self.among)
+        if len(there) == 0:
+            raise QuorumError(
+                f"none of {len(fed.parties)} parties is available at {fed.clock.now():g} s",
+                where=f"contact {turn}",
+                remedy="use devices that are there more often, or a pacing that waits for them",
+            )
+        where = None if there is fed.parties else places_of(fed.parties.positions, there.positions)
+
+        def sizes() -> Any:
+            known = self.context.clients.sizes
+            return known if known is None or where is None else np.asarray(known)[where]
+
+        return Candidates(there, turn, fed.rng.child("selection", turn), sizes, lambda: self.seconds(there))
+
+    def seconds(self, there: Parties) -> NDArray[np.float64] | None:
+        """How long each of these is expected to take if nothing goes wrong; ``None`` where nobody knows."""
+        if is_instant(self.fed.world.cost):
+            return None
+        server, phase = self.state["server"], self.context.algorithm.phases[-1]
+        message: dict[str, Any] = {
+            "broadcast": {
+                **self.context.algorithm.broadcast(server, phase),
+                **beside(self.state, self.context.learner, self.state["contacts"]),
+            },
+            "phase": phase,
+        }
+        if self.context.selection.reports:
+            message["reports"] = dict(self.context.selection.reports)
+        return self.fed.forecast(there, self.context.learner.train, message, up=lambda: self.up(phase))
+
+    def up(self, phase: str) -> int:
+        """Expected bytes of a reply."""
+        return reply_bytes(self.context, self.state["server"]["params"], phase)
+
+    def invite(self) -> Parties:
+        """The cohort, without a survey."""
+        candidates = self.candidates()
+        count = self.context.pacing.invited(self.size)
+        chosen: Parties = candidates.parties[self.context.selection.invite(candidates, count, self.state["selection"])]
+        return chosen
+
+    def odds(self, invited: Parties) -> dict[int, float] | None:
+        """Position -> probability of a draw, of those invited, where the aggregation wants it."""
+        if not self.context.aggregation.weighs_odds:
+            return None
+        candidates = self.candidates()
+        found = self.context.selection.odds(candidates, self.state["selection"])
+        named = dict(zip(candidates.parties.positions.tolist(), found.tolist(), strict=True))
+        return {k: named[k] for k in invited.positions.tolist()}
+
+    async def surveyed(self) -> tuple[Tree, dict[str, Any]]:
+        """The rule's memory after its survey, and what that cost; the same memory where it asks nobody."""
+        rule, known = self.context.selection, self.state["selection"]
+        if type(rule).survey is Selection.survey:
+            return known, {}
+        candidates = self.candidates()
+        wanted = rule.survey(candidates, self.context.pacing.invited(self.size), known)
+        if wanted is None or len(wanted) == 0:
+            return known, {}
+        model = global_model(self.state)
+        if (inquiry := rule.inquiry) is not None:
+            seen, known, spent = await self.inquired(
+                inquiry, candidates.parties[np.sort(wanted)], model, known, held=False
+            )
+            return rule.heard(seen, known), spent
+        message = {"params": model, "reports": dict(rule.reports)}
+        asked = candidates.parties[np.sort(wanted)]
+        at = (self.state["contacts"], "survey")
+        told = self._report_bytes(model)
+        combined = await self.fed.sum(
+            asked, self.context.learner.report, message, at=at, quorum=0, deadline=self.context.pacing.deadline, up=told
+        )
+        seen = seen_of(self.state["contacts"], combined, own_reports(self.context, model))
+        spent = {"bytes_up": combined.bytes_up, "bytes_down": combined.bytes_down}
+        return rule.heard(seen, known), spent
+
+    async def inquired(
+        self, inquiry: Inquiry, parties: Parties, model: Tree, known: Tree, *, held: bool
+    ) -> tuple[Seen, Tree, dict[str, Any]]:
+        """What the rule's inquiry showed of some clients, its memory, and what that cost.
+
+        Args:
+            inquiry: the rule's.
+            parties: each once.
+            model: what they are asked about.
+            known: the rule's memory.
+            held: whether they have the model already.
+        """
+        fed = self.fed
+        before = fed.bytes()
+        asked = Inquired(parties, model, held, self.state["contacts"], self.context.pacing.deadline)
+        seen, known = await inquiry.hold(fed, self.context.learner, self.context.test, asked, known)
+        after = fed.bytes()
+        return seen, known, {name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}
+
+    def _report_bytes(self, model: Tree) -> int | None:
+        """Bytes of a survey's reply, as the server's own rows tell them; ``None`` where it has none."""
+        rows = self.context.test
+        if rows is None or len(rows) == 0 or is_instant(self.fed.world.cost):
+            return None
+        told = self.context.learner.report_of(model, rows.take(slice(0, 1)), self.context.selection.reports)
+        return M.nbytes({key_of(name): {"kind": "parts", "value": v, "weight": 1.0} for name, v in told.items()})

@@ -1,0 +1,41 @@
+"""What a training measures between rounds, for the loop of `atoll.rounds`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.algebra.tree import Tree
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+
+    from ..context import Context
+
+__all__ = ["TrainingMeasures"]
+
+
+@dataclass(frozen=True)
+class TrainingMeasures:
+    """What a training's evaluation measures between rounds."""
+
+    context: Context
+
+    def timed(self, row: dict[str, Any]) -> dict[str, float]:
+        """What the round would take on real devices."""
+        return self.context.evaluation.timed(row)
+
+    def due(self, number: int, last: bool) -> bool:
+        """Whether the server or clients evaluate after this round."""
+        evaluation = self.context.evaluation
+        return evaluation.due(number, last) or evaluation.clients_due(number, last)
+
+    async def take(self, watch: Federation, model: Tree, number: int, last: bool) -> tuple[dict[str, Any], bool]:
+        """Scores on the server's rows, then at clients."""
+        context, evaluation, found = self.context, self.context.evaluation, dict[str, Any]()
+        at_server, at_clients = evaluation.due(number, last), evaluation.clients_due(number, last)
+        if at_server:
+            found |= evaluation.at_server(context.learner, model, context.test)
+        if at_clients:
+            found |= await evaluation.at_clients(watch, context.learner, model, number, context.reducer)
+        return found, at_server and at_clients >= (evaluation.clients != 0)

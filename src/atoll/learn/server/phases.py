@@ -1,0 +1,189 @@
+"""The phases of a round with one cohort: what is sent, what comes back, and what becomes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import QuorumError
+
+from ..algorithm import RoundInfo
+from ..checks import require_finite
+from ..selection import Seen
+from .declared import declare
+from .device_outcomes import fates
+from .downlink import held_by, lowered
+from .invitation import reply_bytes
+from .observed import own_reports, seen_of
+from .state import beside
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.core.federation.federation import Federation
+    from atoll.core.requests.party import Parties
+    from atoll.core.requests.results import Combined
+
+    from ..context import Context
+
+__all__ = ["Phases", "account", "folded", "outgoing", "received_model", "round_info"]
+
+
+def round_info(fed: Federation, state: Tree, at: tuple[int, bool], selected: int, replied: int) -> RoundInfo:
+    """What a fold may know.
+
+    Args:
+        fed: for the server's random stream.
+        state: of the server.
+        at: number of the round, and whether clients are contacted in it.
+        selected: how many.
+        replied: how many of them answered.
+    """
+    # The server's numbers follow the contacts too; alone it has others.
+    number, met = at
+    stream = fed.rng.child("server", state["contacts"] if met else f"alone-{number}")
+    return RoundInfo(number, selected, replied, len(fed.parties), state["weight"], stream)
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The phases of a round with one cohort."""
+
+    fed: Federation
+    context: Context
+    invited: Parties
+    number: int
+    odds: dict[int, float] | None = None
+
+    async def all(
+        self, state: Tree, phases: tuple[str, ...], spent: dict[str, Any]
+    ) -> tuple[Tree, dict[str, Any], Seen]:
+        """Run them; ``spent`` are bytes that the round cost before. Returns the state, the row and what was seen."""
+        row: dict[str, Any] = {"selected": len(self.invited), "bytes_up": 0, "bytes_down": 0, **spent}
+        before, sent = state, None
+        seen = Seen(state["contacts"], self.invited, self.invited, np.zeros(len(self.invited)))
+        for phase in phases:
+            if not self.context.algorithm.wanted(state["server"], phase):
+                continue
+            state, message, sizes = outgoing(self.fed, self.context, state, self.invited, phase)
+            sent = received_model(message)
+            try:
+                combined = await self._ask(state, phase, message, sizes)
+            except QuorumError as error:
+                if self.context.pacing.on_failure == "stop" or self.context.algorithm.card.everyone:
+                    raise self._failed(error) from error
+                # Clients already keep what the phases before gave them, and so does the server: both end at the same phase.
+                if error.combined is not None:
+                    self._account(row, error.combined)
+                return state, {**row, "replied": 0, "failed": str(error.what)}, self._nobody(seen)
+            self._account(row, combined)
+            declare(row, self.context.declared(state, phase), combined.n)
+            if combined.n == 0:  # a quorum of none is content, and there is nothing to fold
+                return state, {**row, "failed": "nobody replied"}, self._nobody(seen)
+            info = round_info(self.fed, before, (self.number, True), len(self.invited), combined.n)
+            info = info if self.odds is None else replace(info, odds=self.odds)
+            seen = seen_of(info.round, combined, own_reports(self.context, sent))
+            state = {**state, "down": held_by(state["down"], combined.senders.positions)}
+            state = folded(self.context, state, combined, info, phase)
+        return state, row, replace(seen, round=before["contacts"], model=sent)
+
+    def _account(self, row: dict[str, Any], combined: Combined) -> None:
+        """Write a phase into the round's row. Who crashed or was late is the last phase's; copies sent add up."""
+        account(row, combined)
+        found, copies = fates(self.fed, combined), row.get("synchronised", 0)
+        row.update(found)
+        if found:
+            row["synchronised"] += copies
+
+    def _nobody(self, seen: Seen) -> Seen:
+        return replace(seen, replied=self.invited[:0], seconds=np.zeros(0), reports={})
+
+    async def _ask(self, state: Tree, phase: str, message: Tree, sizes: NDArray[np.int64] | None) -> Combined:
+        context = self.context
+        if not len(self.invited):
+            raise QuorumError(
+                f"{type(context.selection).__name__} invites nobody",
+                where=f"contact {state['contacts']}",
+                remedy="let it choose among more clients, or a longer deadline",
+            )
+        size = min(context.selection.cohort_size(len(self.fed.parties)), len(self.invited))
+        terms = context.pacing.terms(size)
+        if context.algorithm.card.everyone:  # with fewer it would go on, to somewhere else
+            terms["quorum"] = len(self.fed.parties)
+        if context.selection.picks:
+            terms["accept"] = lambda arrived: context.selection.take(arrived, size, state["selection"])
+        return await self.fed.sum(
+            self.invited,
+            self.context.learner.train,
+            message,
+            uplink=context.uplink(phase),
+            reducer=context.reducer,
+            at=(state["contacts"], phase),
+            down=sizes,
+            up=lambda: reply_bytes(context, state["server"]["params"], phase),
+            **terms,
+        )
+
+    def _failed(self, error: QuorumError) -> QuorumError:
+        """What ends a training whose round had too few replies."""
+        what, remedy = error.what, error.remedy
+        if self.context.algorithm.card.everyone:
+            what = f"{what}; {type(self.context.algorithm).__name__} needs every client in every round"
+            remedy = f"{remedy}; with fewer, only an algorithm such as Scaffold can go on"
+        return type(error)(what, where=f"round {self.number}, {error.where}", remedy=remedy)
+
+
+def outgoing(
+    fed: Federation, context: Context, state: Tree, invited: Parties, phase: str
+) -> tuple[Tree, Tree, NDArray[np.int64] | None]:
+    """What a cohort is sent in a phase: the state with what they then hold, the message, and bytes a party (``None``: the message's own)."""
+    broadcast = context.algorithm.broadcast(state["server"], phase)
+    rest = beside(state, context.learner, state["contacts"])
+    broadcast, down, sizes = lowered(
+        fed, context.downlink, state["down"], broadcast, rest, invited, (state["contacts"], phase)
+    )
+    told = (
+        context.selection.reports
+        if phase == context.algorithm.phases[-1] and not context.selection.surveys_only
+        else {}
+    )
+    reports = {"reports": dict(told)} if told else {}
+    return {**state, "down": down}, {"broadcast": {**broadcast, **rest}, "phase": phase, **reports}, sizes
+
+
+def folded(context: Context, state: Tree, combined: Combined, info: RoundInfo, phase: str) -> Tree:
+    """The server's state after a phase: the aggregation operator, then the algorithm's fold."""
+    server = state["server"]
+    # Operators and algorithms see updates; running statistics are averaged as they are.
+    state = {**state, "buffers": combined.value.get("buffers", state["buffers"])}
+    updates = combined.of("update", "side")
+    sums, memory = context.aggregation.combine(
+        replace(combined, value=updates), server["params"], state["aggregation"], info
+    )
+    server = context.algorithm.fold(server, sums, info, phase)
+    require_finite(server["params"], info.round)
+    return {**state, "server": server, "aggregation": memory}
+
+
+def account(row: dict[str, Any], combined: Combined) -> None:
+    """Write what a request moved and measured into the round's row."""
+    row["bytes_up"] += combined.bytes_up
+    row["bytes_down"] += combined.bytes_down
+    row["replied"] = combined.n
+    row["silent"] = len(combined.silent)
+    row["rejected"] = len(combined.rejected)
+    if combined.rejected:
+        row["rejected_clients"] = {**row.get("rejected_clients", {}), **combined.rejected}
+    if combined.errors:
+        row["errors"] = {name: str(error) for name, error in combined.errors.items()}
+    row.update({name: float(value) for name, value in combined.of("metric").items()})
+
+
+def received_model(message: Tree) -> Tree:
+    """The model that clients receive in a train message: what they report on. A compressed way down or the algorithm may send another than the server's."""
+    broadcast = message["broadcast"]
+    model: Tree = {**broadcast["params"], **broadcast.get("buffers", {})}
+    return model

@@ -1,0 +1,11 @@
+"""What the room of reports brings: trackers."""
+
+from __future__ import annotations
+
+import inspect
+
+from atoll.core.rooms import PartKind
+
+__all__ = ["PARTS"]
+
+PARTS = (PartKind("tracker", ("atoll.report.trackers",), inspect.isclass, "Who else is told of every round."),)

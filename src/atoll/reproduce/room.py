@@ -1,0 +1,17 @@
+"""What the room of reproductions brings: an entry a module."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+__all__ = ["reproductions"]
+
+_OTHERS = {"entry", "page", "registry", "room"}
+
+
+def reproductions() -> dict[str, str]:
+    """Every entry's name, that of its module with dashes -> the module. Nothing is loaded."""
+    package = importlib.import_module("atoll.reproduce")
+    found = (m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg)
+    return {name.replace("_", "-"): f"atoll.reproduce.{name}" for name in found if name not in _OTHERS}

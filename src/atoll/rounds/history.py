@@ -1,0 +1,166 @@
+"""The record of a training, one row a round, and the efficiency metrics that are reductions of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.core.errors import ConfigError, nearest
+
+from .participation import Participation, participation
+
+__all__ = ["History"]
+
+
+@dataclass(frozen=True)
+class History(Sequence[dict[str, Any]]):
+    """Records of a training, one a round.
+
+    Each row holds ``round``, ``t_start``, ``t_end`` (seconds on the clock), ``selected``, ``replied``, ``rejected``, ``silent``,
+    ``bytes_up``, ``bytes_down``, ``loss`` (mean local training loss) and whatever the evaluation measured
+    (``test/accuracy``, ``clients/accuracy/worst_decile``, ...). Where stages act on the way up, or on what neighbours send, it holds
+    ``bits_declared`` (what they say that the replies taken, or messages heard, hold), unless that depends on values. On devices it also holds ``crashed``, ``late`` (nobody waits for them),
+    ``synchronised`` (copies of the model sent), ``wasted`` (local updates thrown away, a broken number) and ``energy_wh``; with pacings that
+    look at single replies ``picked``, ``undrafted``, ``deprecated``, ``version_variance`` and ``begun`` (local updates begun in the round, where clients
+    that are invited may still be at work; elsewhere everyone ``selected`` begins one).
+
+    Source of the efficiency metrics: W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, Eqs. 1.4-1.6.
+    """
+
+    rows: list[dict[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self.rows[i]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    @property
+    def names(self) -> list[str]:
+        """Every metric that some round has."""
+        return sorted({name for row in self.rows for name in row})
+
+    def column(self, name: str) -> list[Any]:
+        """One metric by round, ``None`` where a round lacks it.
+
+        Raises:
+            ConfigError: no round has it.
+        """
+        if self.rows and all(name not in row for row in self.rows):
+            raise ConfigError(
+                f"no round recorded {name!r}.{nearest(name, self.names)}", remedy=f"use one of {', '.join(self.names)}"
+            )
+        return [row.get(name) for row in self.rows]
+
+    def last(self, name: str) -> Any:
+        """The newest value of a metric."""
+        values = [v for v in self.column(name) if v is not None]
+        return values[-1] if values else None
+
+    def best(self, name: str, *, lowest: bool | None = None) -> tuple[int, Any]:
+        """``(round, value)`` of the best value; a metric whose name ends in loss or error is best when lowest."""
+        down = lower_is_better(name) if lowest is None else lowest
+        pairs = [(row["round"], row[name]) for row in self.rows if row.get(name) is not None]
+        if not pairs:
+            self.column(name)
+            raise ConfigError(f"{name!r} was never measured", remedy="evaluate more often")
+        return (min if down else max)(pairs, key=lambda pair: pair[1])
+
+    def rounds_to(self, name: str, target: float) -> int | None:
+        """The first round at which a metric reaches the target, Eq. 1.4; ``None`` when it never does."""
+        row = self._first(name, target)
+        return None if row is None else int(row["round"])
+
+    def time_to(self, name: str, target: float) -> float | None:
+        """Seconds on the clock until a metric reaches the target, Eq. 1.5; ``None`` when it never does."""
+        row = self._first(name, target)
+        return None if row is None else float(row["t_end"])
+
+    def bytes_to(self, name: str, target: float) -> int | None:
+        """Bytes up and down until a metric reaches the target; ``None`` when it never does."""
+        row = self._first(name, target)
+        if row is None:
+            return None
+        spent = [r for r in self.rows if r["round"] <= row["round"]]
+        return sum(int(r["bytes_up"] + r["bytes_down"]) for r in spent)
+
+    # ------------------------------------------------------------------ how well rounds use their devices
+
+    def effective_update_ratio(self, population: int) -> float:
+        """``EUR = |S - Z| / |U|``: replies in the round's model, of all clients, mean over rounds (Eq. 3.3)."""
+        taken = [row.get("picked", row["replied"]) for row in self._contacts()]
+        return sum(taken) / (len(taken) * _positive(population)) if taken else 0.0
+
+    def synchronisation_ratio(self, population: int) -> float:
+        """``SR``: copies of the model that were sent, of all clients, mean over rounds (Eq. 3.12)."""
+        copies = [row.get("synchronised", row["selected"]) for row in self._contacts()]
+        return sum(copies) / (len(copies) * _positive(population)) if copies else 0.0
+
+    @property
+    def version_variance(self) -> float:
+        """``VV``: variance of the versions from which the replies were trained, mean over rounds (Eq. 3.13); 0 at a synchronous pace."""
+        spreads = [float(row.get("version_variance", 0.0)) for row in self._contacts()]
+        return sum(spreads) / len(spreads) if spreads else 0.0
+
+    @property
+    def futility(self) -> float:
+        """Share of the local updates begun that was thrown away: crashes that begin anew, models overwritten, replies nobody waits for."""
+        begun = sum(float(row.get("begun", row["selected"])) for row in self._contacts())
+        return sum(float(row.get("wasted", 0.0)) for row in self._contacts()) / begun if begun else 0.0
+
+    @property
+    def energy_wh(self) -> float:
+        """Watt-hours that clients spent, all rounds, where the devices say so."""
+        return sum(float(row.get("energy_wh", 0.0)) for row in self.rows)
+
+    def _contacts(self) -> list[dict[str, Any]]:
+        """Rounds in which somebody was asked."""
+        return [row for row in self.rows if row.get("selected")]
+
+    def _first(self, name: str, target: float) -> dict[str, Any] | None:
+        self.column(name)
+        down = lower_is_better(name)
+        for row in self.rows:
+            value = row.get(name)
+            if value is not None and (value <= target if down else value >= target):
+                return row
+        return None
+
+    def participation(self, clients: int) -> Participation:
+        """How often each of so many clients was asked and its reply taken, and how evenly; see `atoll.rounds.participation`.
+
+        Raises:
+            ConfigError: the training did not record it: it takes ``Evaluation(participants=True)``.
+        """
+        return participation(self.rows, clients)
+
+    @property
+    def average_round_length(self) -> float:
+        """Mean seconds from selection to aggregation, Eq. 1.6."""
+        if not self.rows:
+            return 0.0
+        return sum(float(row["t_end"] - row["t_start"]) for row in self.rows) / len(self.rows)
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that clients sent, all rounds."""
+        return sum(row["bytes_up"] for row in self.rows)
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes that the server sent, all rounds."""
+        return sum(row["bytes_down"] for row in self.rows)
+
+
+def _positive(population: int) -> int:
+    if population < 1:
+        raise ConfigError(f"population={population} clients", where="History", remedy="use the number of all clients")
+    return population
+
+
+def lower_is_better(name: str) -> bool:
+    return any(word in name.rpartition("/")[2] or word in name for word in ("loss", "error", "mse", "mae"))

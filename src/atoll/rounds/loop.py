@@ -1,0 +1,183 @@
+"""The loop around rounds: records, measures, stop rules, checkpoints. It knows nothing of what a round does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from atoll.core.algebra.tree import Tree
+
+from .by_device import by_device
+from .ending import kept_best, report_row, require_watched, stop_reason
+from .history import History
+from .losses import Losses
+from .repeated import Repeated
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+
+    from .by_device import ByDevice
+
+__all__ = ["Course", "Ended", "Measures", "run_rounds"]
+
+
+class Course:
+    """What happens in the rounds of a job. Its state is a tree that checkpoints carry."""
+
+    def initial(self, fed: Federation) -> Tree:
+        """The state before the first round."""
+        raise NotImplementedError
+
+    def turns(self, rounds: int) -> int | None:
+        """The last turn that so many rounds reach, as devices number them; ``None`` where nobody can tell beforehand."""
+        del rounds
+        return None
+
+    def barred(self, fed: Federation, state: Tree, number: int) -> str | None:
+        """Why the coming round may not be held; the run then ends before it."""
+        del fed, state, number
+        return None
+
+    async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """One round: the new state, and its row (``selected``, ``replied`` and measures)."""
+        raise NotImplementedError
+
+    async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
+        """What the rounds have made so far, and what was measured in finding it. What it asks through ``watch`` is metered apart."""
+        raise NotImplementedError
+
+
+class Measures(Protocol):
+    """What is measured of the model between rounds."""
+
+    def timed(self, row: dict[str, Any]) -> dict[str, float]:
+        """Measures of a round that follow from its row."""
+        ...
+
+    def due(self, number: int, last: bool) -> bool:
+        """Whether anything is measured after this round."""
+        ...
+
+    async def take(self, watch: Federation, model: Tree, number: int, last: bool) -> tuple[dict[str, Any], bool]:
+        """Measures of the model after this round, and whether everything was measured that will ever be."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What rounds have made.
+
+    Attributes:
+        model: the last model, or the one of the best round with ``keep_best``.
+        history: a row a round.
+        reason: why the rounds ended.
+        round: the round that the model comes from.
+        devices: what every device was asked, did and spent.
+    """
+
+    model: Tree
+    history: History
+    reason: str
+    round: int
+    devices: ByDevice
+
+
+async def run_rounds(
+    fed: Federation, job: Repeated, course: Course, measures: Measures, *, certain: bool = True
+) -> Ended:
+    """Hold rounds until a stop rule holds.
+
+    The model is found in rounds that are measured only. That is an observer's work: its messages go through a scope of their own,
+    ``observer``; a round's ``bytes_up`` and ``bytes_down`` leave them out, and devices have no part in it: nobody crashes, and no time passes.
+
+    Args:
+        fed: the federation.
+        job: how many rounds, and what ends them.
+        course: what happens in them.
+        measures: what is measured of the model.
+        certain: all rounds will be held, unless a stop rule or a callback ends them.
+    """
+    _require_turns(fed, job, course, certain)
+    state = await fed.restore({"course": course.initial(fed), "best": None, "model": None})
+    reason = _over(job, fed.records)
+    while reason is None:
+        number = len(fed.records) + 1
+        reason = course.barred(fed, state["course"], number)
+        if reason is not None:
+            break
+        state, row = await _round(fed, job, state, (course, measures, number))
+        # A wish to stop is not part of the state: a resumed run goes on.
+        reason = report_row(fed, job, row) or _over(job, fed.records)
+        if reason is not None and state["model"] is None:  # somebody stopped it between two evaluations
+            state = {**state, "model": (await course.model(_watch(fed), state["course"], number))[0]}
+        if fed.durable and (reason is not None or number % job.checkpoint_every == 0):
+            await fed.checkpoint(state)
+    if state["model"] is None:
+        state = {**state, "model": (await course.model(_watch(fed), state["course"], len(fed.records)))[0]}
+    return _ended(fed, job, state, str(reason))
+
+
+def _ended(fed: Federation, job: Repeated, state: Tree, reason: str) -> Ended:
+    """The best round's model with ``keep_best``, else the last one."""
+    history = History(fed.records)
+    chosen = state["best"] if job.keep_best else None
+    model, number = (chosen["params"], chosen["round"]) if chosen else (state["model"], len(history))
+    return Ended(model, history, reason, number, by_device(fed))
+
+
+def _over(job: Repeated, rows: list[dict[str, Any]]) -> str | None:
+    return stop_reason(job.stop, job.rounds, History(rows))
+
+
+def _require_turns(fed: Federation, job: Repeated, course: Course, certain: bool) -> None:
+    """Refuse devices that know too few turns, before anyone is contacted; a run that may end sooner is refused when it comes to that.
+
+    Raises:
+        ConfigError: the trace is shorter than the run.
+    """
+    require = getattr(fed.world.cost, "require_turns", None)
+    last = course.turns(job.rounds) if certain and not job.stop and not job.callbacks else None
+    if require is not None and last is not None:
+        require(fed.parties, last)
+
+
+def _watch(fed: Federation) -> Federation:
+    """The observer's scope: it sees the private state of this one, and has a meter of its own."""
+    watch = fed.scope("observer")
+    watch.settle_at(fed.parties, fed.hub, fed.home)
+    watch.observe()
+    return watch
+
+
+async def _round(
+    fed: Federation, job: Repeated, state: Tree, at: tuple[Course, Measures, int]
+) -> tuple[Tree, dict[str, Any]]:
+    course, measures, number = at
+    start, before, losses = fed.clock.now(), _bytes(fed), Losses.of(fed)
+    kept, row = await course.round(fed, state["course"], number)
+    if "bytes_up" not in row:  # it did not count by itself
+        after = _bytes(fed)
+        row = {**{name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}, **row}
+    row = {**losses.since(fed), **row}
+    row = {"round": number, "t_start": start, "t_end": fed.clock.now(), **row, **measures.timed(row)}
+    last = _over(job, [*fed.records, row]) is not None
+    model = None
+    if measures.due(number, last):
+        watch = _watch(fed)
+        model, found = await course.model(watch, kept, number)
+        row.update(found)
+        found, everything = await measures.take(watch, model, number, last)
+        row.update(found)
+        if everything and "failed" not in row:
+            require_watched(job, History([*fed.records, row]))
+        last = last or _over(job, [*fed.records, row]) is not None  # it may be what was measured
+    best = state["best"] if model is None else kept_best(job.keep_best, state["best"], row, model, number)
+    return {"course": kept, "best": best, "model": model if last else None}, row
+
+
+def _bytes(fed: Federation) -> dict[str, int]:
+    """Bytes so far, without the observer's."""
+    totals = fed.bytes()
+    watched = fed.family.get(f"{fed.slot}/observer")
+    seen = {} if watched is None else watched.bytes()
+    return {name: value - seen.get(name, 0) for name, value in totals.items()}

@@ -1,0 +1,187 @@
+"""A plain program as a job."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from atoll.core import message
+from atoll.core.errors import ConfigError
+from atoll.core.job import Job, Prepared
+from atoll.core.persistence.json_lines import as_json
+from atoll.core.rooms import Own
+from atoll.core.validation import Checked, require_parts
+
+from .ending import stop_reason
+from .history import History
+from .stop import StopRule
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+
+__all__ = ["ProgramJob"]
+
+_SHOWN = 1 << 16
+"""Characters of a result that the manifest of a run repeats."""
+
+
+@dataclass(frozen=True)
+class ProgramJob(Checked, Job):
+    """Run ``async def program(fed, **arguments)``.
+
+    Anything else that is callable is called with the arguments and makes the program: a class with ``async def __call__(self, fed)``, or a
+    function that returns one. The program may have two attributes: ``tasks``, those that no other process finds as ``module:name``, and
+    ``others``, further parties, name -> role.
+
+    Attributes:
+        program: the program, or what makes it.
+        arguments: its arguments; plain data, if it is to travel.
+        rounds: most rounds of `each_round`; ``None`` leaves the end to the program.
+        stop: stop rules over its records; `each_round` obeys them, and ``fed.ending`` tells.
+    """
+
+    kind: ClassVar[str] = "program"
+    method: ClassVar[str] = "program"
+    changeable: ClassVar[tuple[str, ...]] = ("rounds", "stop")
+
+    program: Annotated[Callable[..., Any], Own("program", always=True)]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    rounds: int | None = None
+    stop: Sequence[StopRule] = ()
+
+    def __post_init__(self) -> None:
+        require_parts(self, {}, {"stop": (StopRule, 'atoll.Target("loss", 0.1)')})
+        if self.rounds is not None and self.rounds < 1:
+            raise ConfigError(f"rounds={self.rounds}", remedy="use at least 1 round")
+        _require_program(self.program, self.arguments)
+
+    @classmethod
+    def of(cls, program: Callable[[Federation], Awaitable[Any]]) -> ProgramJob:
+        """The job of a program as it stands: anything that is called with a federation and gives something to await."""
+        return cls(_AsGiven(program))
+
+    @property
+    def most_rounds(self) -> int | None:
+        """The limit that was set."""
+        return self.rounds
+
+    @functools.cached_property
+    def _made(self) -> tuple[Callable[[Federation], Awaitable[Any]], Any]:
+        """The program, and whose attributes say what the world must know of it."""
+        if _is_program(self.program):
+            run = functools.partial(self.program, **self.arguments) if self.arguments else self.program
+            return run, self.program
+        made = self.program(**self.arguments)
+        if not callable(made):
+            raise ConfigError(
+                f"{_name(self.program)} made a {type(made).__name__}, which is no program",
+                where="program",
+                remedy="name an `async def program(fed, **arguments)`, or something that makes one",
+            )
+        return made, made
+
+    def names(self) -> tuple[str, ...]:
+        """The kind, and the program."""
+        program = self.program.whole if isinstance(self.program, _AsGiven) else self.program
+        return (*super().names(), _name(program))
+
+    def others(self, n: int) -> Mapping[str, str]:
+        """Those that the program names."""
+        del n
+        return dict(getattr(self._made[1], "others", {}))
+
+    def prepare(self, data: Any) -> Prepared:
+        """The program, whatever the data."""
+        del data
+        run, owner = self._made
+        return _PreparedProgram(self, run, tuple(getattr(owner, "tasks", ())))
+
+
+class _AsGiven:
+    """A program that nobody looks into."""
+
+    def __init__(self, program: Callable[[Federation], Awaitable[Any]]) -> None:
+        self.whole = program
+        self.tasks = tuple(getattr(program, "tasks", ()))
+        self.others = dict(getattr(program, "others", {}))
+
+    async def __call__(self, fed: Federation) -> Any:
+        return await self.whole(fed)
+
+
+class _PreparedProgram(Prepared):
+    def __init__(self, job: ProgramJob, run: Callable[[Federation], Awaitable[Any]], tasks: Sequence[Any]) -> None:
+        self.job, self.run, self.tasks = job, run, tasks
+
+    async def program(self, fed: Federation) -> Any:
+        """Run it under the job's stop rules."""
+        fed.ends_when(lambda rows: stop_reason(self.job.stop, self.job.rounds, History(rows)))
+        return await self.run(fed)
+
+    def facts(self, outcome: Any) -> Mapping[str, Any]:
+        """What it returned, where that is short."""
+        shown = as_json(outcome)
+        return {"result": outcome} if len(shown) <= _SHOWN else {}
+
+    def files(self, outcome: Any) -> Mapping[str, bytes]:
+        """What it returned, as a message."""
+        return {"result.msg": message.encode(outcome)}
+
+
+def _require_program(program: Any, arguments: Mapping[str, Any]) -> None:
+    """Refuse what cannot be a program, before anybody is asked. What makes a program is not called.
+
+    Raises:
+        ConfigError: it does not take the arguments, or is a function that is not async.
+    """
+    if not callable(program):
+        raise ConfigError(
+            f"program: a {type(program).__name__} is no program",
+            where="ProgramJob",
+            remedy="give an `async def program(fed, **arguments)`, or something that makes one",
+        )
+    if _is_program(program):
+        _require_arguments(program, arguments, None)
+    elif not _takes(program, arguments) and _takes(program, arguments, None):
+        raise ConfigError(
+            f"{_name(program)} takes a federation and is not async",
+            where="program",
+            remedy=f"write `async def {getattr(program, '__name__', 'program')}(...)`, and await what the federation gives",
+        )
+    else:
+        _require_arguments(program, arguments)
+
+
+def _is_program(program: Any) -> bool:
+    """Whether calling it with a federation runs it: a coroutine function, or an object with an ``async def __call__``."""
+    if inspect.iscoroutinefunction(inspect.unwrap(program) if inspect.isfunction(program) else program):
+        return True
+    if isinstance(program, functools.partial):
+        return _is_program(program.func)
+    return not inspect.isclass(program) and inspect.iscoroutinefunction(getattr(program, "__call__", None))  # noqa: B004
+
+
+def _takes(program: Callable[..., Any], arguments: Mapping[str, Any], *fed: Any) -> bool:
+    try:
+        inspect.signature(program).bind(*fed, **arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def _require_arguments(program: Callable[..., Any], arguments: Mapping[str, Any], *fed: Any) -> None:
+    try:
+        inspect.signature(program).bind(*fed, **arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"{_name(program)} does not take these arguments: {error}",
+            where="arguments",
+            remedy=f"its parameters are {inspect.signature(program)}",
+        ) from error
+
+
+def _name(program: Any) -> str:
+    return f"{getattr(program, '__module__', '?')}:{getattr(program, '__qualname__', type(program).__name__)}"

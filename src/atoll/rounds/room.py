@@ -1,0 +1,15 @@
+"""What rounds bring: programs as jobs, and stop rules."""
+
+from __future__ import annotations
+
+from atoll.core.rooms import PartKind, is_class
+
+__all__ = ["JOBS", "PARTS"]
+
+JOBS = {"program": "atoll.rounds.program:ProgramJob"}
+PARTS = (
+    PartKind(
+        "stop rule", ("atoll.rounds.stop",), is_class("atoll.rounds.stop:StopRule"), "When a run has done enough.",
+        "StopRule",
+    ),
+)  # fmt: skip

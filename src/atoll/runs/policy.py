@@ -1,0 +1,74 @@
+"""The policy of a site, as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from .parts import part_class, refusing
+from .problems import collect, refused
+from .schema import Section, names_at
+
+if TYPE_CHECKING:
+    from atoll.core.requests.policy import Policies, SitePolicy
+
+    from .parts import Part as StagePart
+else:
+    StagePart = part_class("uplink stage")
+
+__all__ = ["PolicyConfig", "parse_policy", "policies_of"]
+
+
+class PolicyConfig(Section):
+    """What a site insists on: the settings of ``atoll.core.requests.policy.SitePolicy``."""
+
+    stages: list[StagePart] = Field(default_factory=list)
+    largest_reply: int | None = None
+    smallest_cohort: int = 1
+    tasks: list[str] = Field(default_factory=list)
+    free: list[str] = Field(default_factory=list)
+    allow: list[str] = Field(default_factory=list)
+    results: bool = True
+
+    @model_validator(mode="after")
+    def _accepted(self) -> PolicyConfig:
+        with refusing(list(type(self).model_fields), "SitePolicy"):
+            self.build("policy")
+        return self
+
+    def build(self, path: str) -> SitePolicy:
+        """Make it."""
+        from atoll.core.requests.policy import SitePolicy
+
+        stages = tuple(part.build(f"{path}.stages[{i}]") for i, part in enumerate(self.stages))
+        words = {name: tuple(getattr(self, name)) for name in ("tasks", "free", "allow")}
+        return SitePolicy(stages, self.largest_reply, self.smallest_cohort, results=self.results, **words)
+
+
+def policies_of(policy: PolicyConfig | None, own: Mapping[str, PolicyConfig], names: Iterable[str]) -> Policies | None:
+    """What the islands of a run insist on.
+
+    Args:
+        policy: of every island without one of its own.
+        own: island's name -> its own.
+        names: all islands.
+    """
+    shared = None if policy is None else policy.build("policy")
+    if not own:
+        return shared
+    made = {name: each.build(f"policies.{name}") for name, each in own.items()}
+    return made if shared is None else {**dict.fromkeys(map(str, names), shared), **made}
+
+
+def parse_policy(tree: Any, where: str = "policy") -> SitePolicy:
+    """Check a description of a policy and make it.
+
+    Raises:
+        ConfigError: it names the path, the value and the nearest valid key of everything that is wrong.
+    """
+    try:
+        return PolicyConfig.model_validate(tree).build(where)
+    except ValidationError as error:
+        raise refused(collect(error, tree, lambda loc: names_at(PolicyConfig, loc)), where) from error

@@ -1,0 +1,92 @@
+"""A zip archive with exactly one way to write it: stored regular files of mode 644, dated 1980-01-01, one behind the other.
+
+The standard library reads and writes it. What is read is written again and compared, so links, devices, encryption, comments, hidden members and
+members that two programs would read differently are refused as one. Nothing is compressed, so nothing can be a bomb.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from atoll.core.errors import BundleError
+
+__all__ = ["Member", "members", "write_archive"]
+
+_DATE = (1980, 1, 1, 0, 0, 0)
+_UNIX, _MODE = 3, 0o100644 << 16
+_MALFORMED = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, OSError)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file in an archive.
+
+    Attributes:
+        name: its path.
+        content: its bytes.
+    """
+
+    name: str
+    content: bytes
+
+
+def write_archive(files: Iterable[tuple[str, bytes]]) -> bytes:
+    """An archive of (name, content), in this order.
+
+    Raises:
+        BundleError: they are more than an archive holds, or a name stands twice or holds a zero byte.
+    """
+    made = io.BytesIO()
+    try:
+        with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED, allowZip64=False) as archive:
+            for name, content in files:
+                if "\x00" in name or name in archive.NameToInfo:
+                    raise _refused(f"the name {name!r} is refused: it stands twice, or holds a zero byte")
+                archive.writestr(_info(name), content)
+    except zipfile.LargeZipFile as error:
+        raise _refused(f"its files are more than an archive holds: {error}") from error
+    return made.getvalue()
+
+
+def _info(name: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name, _DATE)
+    info.create_system, info.external_attr = _UNIX, _MODE
+    return info
+
+
+def members(content: bytes, most: int) -> list[Member]:
+    """The files of an archive, in order. Costs no more than a few times its own size, whatever it claims.
+
+    Args:
+        content: the archive.
+        most: how many files it may have.
+
+    Raises:
+        BundleError: it is not exactly what ``write_archive`` makes.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            found = _files(archive, len(content), most)
+        same = write_archive((member.name, member.content) for member in found) == content
+    except _MALFORMED as error:
+        raise _refused(f"it is no archive: {error}") from error
+    if not same:
+        raise _refused("it has bytes of its own beside its files: flags, dates, links, extra fields or comments")
+    return found
+
+
+def _files(archive: zipfile.ZipFile, size: int, most: int) -> list[Member]:
+    infos = archive.infolist()
+    if len(infos) > most:
+        raise _refused(f"it has more than {most} files")
+    # Looked at before anything is read: members may overlap, or claim to be compressed.
+    if any(info.compress_type != zipfile.ZIP_STORED for info in infos) or sum(info.file_size for info in infos) > size:
+        raise _refused("its files are compressed, or overlap")
+    return [Member(info.filename, archive.read(info)) for info in infos]
+
+
+def _refused(what: str) -> BundleError:
+    return BundleError(what, where="bundle", remedy="submit the job again from its folder; a bundle is never edited")

@@ -1,0 +1,1 @@
+"""The people's end: submit, look, follow, abort, resume, clone, fetch."""

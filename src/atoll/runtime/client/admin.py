@@ -1,0 +1,250 @@
+"""The people's end: submit, look, follow, abort, resume, clone, fetch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from atoll.core.errors import AtollError, ConfigError, IdentityError, JobError, MessageError
+from atoll.core.requests.wire import unpack_error
+from atoll.engines.link import LinkClosed
+from atoll.runtime.bundles.bundle import verify
+from atoll.runtime.bundles.unpack import unpack
+from atoll.runtime.line import Line, LineLost, Settings, dial_line
+from atoll.runtime.provision import Kit
+
+from ..daemon.dialling import dialler
+from ..server.requests import REQUEST
+from .receiving import claim, received, require_free
+
+__all__ = ["Admin"]
+
+_LOG = logging.getLogger("atoll.runtime")
+_ENDED = ("finished", "failed", "aborted")
+
+
+class Admin:
+    """A connection to the server, with the kit of an admin or auditor.
+
+    Requests that only look, and ``submit``, are asked again on a new line when the server began anew.
+
+    Args:
+        kit: the kit.
+        server: ``host:port`` in place of the kit's addresses.
+        patience: seconds to try to reach the server.
+
+    Raises:
+        ConfigError: the kit is a server's or a site's.
+    """
+
+    def __init__(self, kit: Kit, server: str | None = None, patience: float = 15.0) -> None:
+        if kit.role not in ("admin", "auditor"):
+            raise ConfigError(
+                f"the kit is that of {kit.role} {kit.name!r}, which asks for nothing",
+                where=str(kit.folder),
+                remedy="give the kit of an admin or auditor: --kit FOLDER, or ATOLL_KIT",
+            )
+        self.kit = kit
+        self._server = server
+        self._settings = Settings(patience=patience)
+        self._dial = dialler(kit, server)
+        self._line: Line | None = None
+        self._connecting = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        await self._connected()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._line is not None:
+            await self._line.close(within=2.0)
+
+    async def _connected(self) -> Line:
+        async with self._connecting:
+            if self._line is None or self._line.lost.is_set():
+                self._line = await self._dialled()
+            return self._line
+
+    async def _dialled(self) -> Line:
+        try:
+            return await dial_line(self._dial, settings=self._settings)
+        except IdentityError:
+            raise
+        except (OSError, TimeoutError) as error:
+            place = self._server or ", ".join(way.address for way in self.kit.ways)
+            names = " or ".join(dict.fromkeys(repr(way.server) for way in self.kit.ways))
+            raise JobError(
+                f"server {names} cannot be reached at {place}: {error}",
+                where=f"{self.kit.role} {self.kit.name!r}, connection",
+                remedy=f"is `atoll server` running there? see what is in the way: atoll doctor {self.kit.folder}",
+            ) from error
+
+    async def ask(self, op: str, **fields: Any) -> AsyncIterator[Any]:
+        """Every answer to a request.
+
+        Raises:
+            AtollError: the server's error, or it went away.
+            LineLost: the server began anew.
+        """
+        channel = (await self._connected()).open(REQUEST)
+        try:
+            await channel.send({"op": op, **fields})
+            while True:
+                try:
+                    answer = await channel.recv()
+                except LineLost:
+                    raise
+                except LinkClosed:
+                    return
+                if answer.get("error") is not None:
+                    raise _error(answer["error"])
+                yield answer
+        finally:
+            channel.close()
+
+    async def one(self, op: str, **fields: Any) -> Any:
+        """The one answer to a request, asked again when the server began anew meanwhile."""
+        while True:
+            try:
+                async for answer in self.ask(op, **fields):
+                    return answer
+            except LineLost as error:
+                _LOG.info("asking again: %s", error)
+                continue
+            raise MessageError(f"no answer to {op!r}", where="server", remedy="use the same version at both ends")
+
+    # ------------------------------------------------------------------ requests
+
+    async def submit(self, job: Path, settings: Iterable[str] = (), where: str | None = None) -> dict[str, Any]:
+        """Sign a job and hand it in.
+
+        Args:
+            job: a file, or a folder with ``job.yaml``.
+            settings: ``a.b=value``.
+            where: for errors; by default the file.
+
+        Raises:
+            AtollError: it cannot be read, names a program that is none, cannot travel, or is refused.
+        """
+        # Other requests need nothing of trainings.
+        from atoll.runtime.bundles.travel import pack_job
+        from atoll.runtime.jobs.spec import load_job
+
+        def packed() -> bytes:
+            config = load_job(job, settings, where)
+            return pack_job(config, self.kit.credentials())
+
+        bundle = await asyncio.to_thread(packed)
+        # The token makes it one job, however often the answer is lost.
+        return dict((await self.one("submit", bundle=bundle, token=secrets.token_hex(16)))["job"])
+
+    async def clone(self, job: str, settings: Iterable[str] = ()) -> dict[str, Any]:
+        """Hand in a job once more, with other settings; it is signed anew."""
+        answer = await self.one("bundle", job=job)
+        bundle = bytes(answer["bundle"])
+        # It is signed anew, so the first signer's certificate may have ended since.
+        verified = verify(bundle, ca=self.kit.bytes_of("ca.pem"), project=self.kit.project, known=lambda manifest: True)
+        with tempfile.TemporaryDirectory() as place:
+            unpack(bundle, verified, Path(place) / "job")
+            # The folder is gone when the error is read, and what was accepted once is refused for what was changed.
+            return await self.submit(Path(place) / "job", settings, "--set" if settings else f"job {job}")
+
+    async def jobs(self) -> list[dict[str, Any]]:
+        """All jobs, oldest first."""
+        return [dict(job) for job in (await self.one("jobs"))["jobs"]]
+
+    async def job(self, job: str) -> dict[str, Any]:
+        """One job."""
+        return dict((await self.one("jobs", job=job))["jobs"][0])
+
+    async def sites(self) -> list[dict[str, Any]]:
+        """The sites that have come since the server began, and how each line is: seconds of its round trip and of its clock's lead, bytes, resumptions."""
+        return [dict(site) for site in (await self.one("sites"))["sites"]]
+
+    async def events(self, job: str | None = None) -> AsyncIterator[dict[str, Any]]:
+        """The audit trail, oldest first: who did what, when. Of all jobs, or of one."""
+        after = 0
+        while found := (await self.one("events", job=job, after=after))["events"]:
+            for event in found:
+                after = event["number"]
+                yield dict(event)
+
+    async def watch(self, job: str | None = None) -> AsyncIterator[list[dict[str, Any]]]:
+        """The jobs (or one job) now, and again whenever something has changed, on whichever line: the server is told what was seen."""
+        seen = None
+        while True:
+            answer = await self.one("jobs", job=job, seen=seen)
+            seen = answer["seen"]
+            yield [dict(found) for found in answer["jobs"]]
+
+    async def wait(self, job: str, on_change: Callable[[dict[str, Any]], None] = lambda job: None) -> dict[str, Any]:
+        """A job at its end."""
+        async for found in self.watch(job):
+            on_change(found[0])
+            if found[0]["state"] in _ENDED:
+                return found[0]
+        raise LineLost("the watch has ended")
+
+    async def logs(self, job: str, follow: bool = False) -> AsyncIterator[tuple[float, str, str]]:
+        """(seconds since 1970, node, line), oldest first; with ``follow`` until the job has ended."""
+        after = 0
+        while True:
+            try:
+                async for answer in self.ask("logs", job=job, after=after, follow=follow):
+                    for number, when, node, line in answer["lines"]:
+                        after = number
+                        yield when, node, line
+                return
+            except LineLost as error:
+                _LOG.info("reading on: %s", error)
+
+    async def abort(self, job: str) -> dict[str, Any]:
+        """End a job; the answer comes when everything of it has stopped."""
+        return dict((await self.one("abort", job=job))["job"])
+
+    async def resume(self, job: str) -> dict[str, Any]:
+        """Have a job go on from its last checkpoint that failed or was aborted: the same job, one more attempt.
+
+        Raises:
+            AtollError: it has not ended, or what it would go on from is gone: clone it.
+        """
+        # The token makes it one resumption, however often the answer is lost.
+        return dict((await self.one("resume", job=job, token=secrets.token_hex(16)))["job"])
+
+    async def result(self, job: str, out: Path, *, replace: bool = False) -> list[Path]:
+        """Fetch what came out of a job into a folder: a new or an empty one, or one that it was fetched into before.
+
+        Args:
+            job: its id.
+            out: the folder.
+            replace: whatever the folder holds, files of the same names are replaced.
+
+        Raises:
+            AtollError: there is nothing yet, it did not arrive whole, or the folder holds something else.
+        """
+        if not replace:
+            require_free(out, job)
+        answers, found = self.ask("result", job=job), []
+        async for answer in answers:
+            if "file" in answer:
+                claim(out, job)
+                found.append(await received(answers, str(answer["file"]), out))
+        return found
+
+
+def _error(packed: Any) -> AtollError:
+    try:
+        found = unpack_error(packed)
+    except (KeyError, TypeError, AttributeError):
+        found = None
+    if isinstance(found, AtollError):
+        return found
+    return JobError(str(found or "an error that cannot be read"), where="server", remedy="see the server's log")

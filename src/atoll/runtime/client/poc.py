@@ -1,0 +1,206 @@
+"""Proof of concept: a project on one machine, with real processes, certificates and connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from atoll.core.errors import JobError
+from atoll.runs import parse_data
+from atoll.runtime.provision import Kit, ProjectConfig, provision
+from atoll.runtime.provision.project import AdminConfig, PartyConfig, ServerConfig
+
+from ..daemon.processes import Process
+
+if TYPE_CHECKING:
+    from atoll.data import Islands
+
+__all__ = ["Poc", "digits_at", "site_names", "write_parts"]
+
+_LOG = logging.getLogger("atoll.runtime")
+_START = 60.0
+"""Seconds that a front has to begin."""
+_HOST = "127.0.0.1"
+
+
+def site_names(count: int) -> list[str]:
+    """``site-1``, ``site-2``, ..."""
+    return [f"site-{i + 1}" for i in range(count)]
+
+
+def digits_at(names: list[str], alpha: float = 0.3, seed: int = 0) -> Islands:
+    """The bundled digits, divided among sites with skewed labels: the same rows that the simulator would give its clients."""
+    from atoll.data import Islands
+
+    partition = {"name": "dirichlet", "parties": len(names), "alpha": alpha, "seed": seed}
+    whole = parse_data({"source": "digits", "partition": partition}).islands()
+    return Islands.from_datasets({name: whole.shard(i).dataset() for i, name in enumerate(names)}, test=whole.test)
+
+
+def write_parts(islands: Islands, folder: Path) -> dict[str, Path]:
+    """Write each client's rows into a folder of its own, as a site would have them; site -> file."""
+    made = {}
+    for shard in islands:
+        rows = shard.dataset()
+        file = folder / str(shard.name) / "data.npz"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(file, x=np.asarray(rows["x"]), y=np.asarray(rows["y"]), labels=np.array(list(rows.about.labels)))
+        made[str(shard.name)] = file
+    return made
+
+
+class _Front:
+    """A front's process, and what it says."""
+
+    def __init__(self, name: str, arguments: list[str], on_line: Callable[[str, str], None]) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.process: Process | None = None
+        self._on_line = on_line
+        self._said: asyncio.Future[dict[str, Any]] | None = None
+        self._last: list[str] = []
+
+    async def start(self, folder: Path) -> dict[str, Any]:
+        """Start it; what it says once it serves.
+
+        Raises:
+            JobError: it ended before that, or took too long.
+        """
+        self._said = asyncio.get_running_loop().create_future()
+        self.process = await Process.start(
+            "atoll.cli", lambda fd: [*self.arguments, "--json"], folder=folder, on_line=self._line
+        )
+        self.process.socket.close()
+        ended: asyncio.Future[Any] = asyncio.create_task(self.process.wait())
+        await asyncio.wait({self._said, ended}, timeout=_START, return_when=asyncio.FIRST_COMPLETED)
+        said = self._said.result() if self._said.done() else {}
+        if "error" not in said and said:
+            return said
+        if said:
+            await ended
+            self._last = [str(said["error"]["what"])]
+        why = f"it ended with exit code {ended.result()}" if ended.done() else f"it took more than {_START:g} s"
+        raise JobError(
+            f"`atoll {self.arguments[0]}` did not begin: {why}; {' / '.join(self._last[-3:])}",
+            where=self.name,
+            remedy="see its log in the folder of --folder",
+        )
+
+    def _line(self, line: str) -> None:
+        self._last = [*self._last[-20:], line]
+        if self._said is not None and not self._said.done() and line.startswith("{"):
+            with contextlib.suppress(ValueError):
+                self._said.set_result(json.loads(line))
+                return
+        self._on_line(self.name, line)
+
+
+class Poc:
+    """A provisioned project whose server and sites run as processes, as long as this is entered.
+
+    Args:
+        folder: kits, data and the folders of all fronts; those of an earlier time go on.
+        data: site -> what follows ``--data``, with further options if there are any.
+        transport: how bytes travel.
+        on_line: called with (node, line) for all that the fronts say.
+        direct: let the sites listen for each other, for jobs that say ``direct: true``.
+
+    Attributes:
+        address: where the server listens.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        data: Mapping[str, list[str]],
+        *,
+        transport: str = "tcp",
+        on_line: Callable[[str, str], None] = lambda node, line: None,
+        direct: bool = False,
+    ) -> None:
+        self.folder = folder.absolute()
+        self.address = f"{_HOST}:0"
+        self._data = dict(data)
+        self._on_line = on_line
+        self._direct = ["--direct", f"{_HOST}:0"] if direct else []
+        self._fronts: dict[str, _Front] = {}
+        project = ProjectConfig.model_validate(
+            {
+                "project": "poc",
+                "servers": [ServerConfig(name="server", hosts=[_HOST], listen=_HOST)],
+                "sites": [PartyConfig(name=name, org=name, direct=[_HOST]) for name in data],
+                "admins": [
+                    AdminConfig(name="admin", org="poc"),
+                    AdminConfig(name="auditor", org="poc", role="auditor"),
+                ],
+                "transport": transport,
+            }
+        )
+        provision(project, self.folder / "kits")
+
+    def kit(self, name: str) -> Kit:
+        """The kit of a party."""
+        return Kit.read(self.folder / "kits" / name)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start("server")
+            await asyncio.gather(*(self.start(name) for name in self._data))
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def start(self, name: str) -> None:
+        """Start a front, for the first time or again; returns once it serves."""
+        place = str(self.folder / "run" / name)
+        kit = str(self.folder / "kits" / name)
+        if name == "server":
+            arguments = ["server", kit, "--folder", place, "--listen", self.address]
+        else:
+            # Jobs of a trial share the machine with each other: no site keeps another from running by asking for all cores.
+            resources = ["--cpus", "64", "--memory", "1TiB", "--gpus", "0"]
+            arguments = [
+                "site",
+                kit,
+                "--data",
+                *self._data[name],
+                "--folder",
+                place,
+                *resources,
+                *self._direct,
+                "--server",
+                self.address,
+            ]
+        front = self._fronts[name] = _Front(name, arguments, self._on_line)
+        Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
+        said = await front.start(Path(place))
+        if name == "server":
+            self.address = str(said["listening"])
+
+    def process(self, name: str) -> Process:
+        """The process of a front."""
+        found = self._fronts[name].process
+        if found is None:
+            raise JobError(f"{name} was not started", where="poc", remedy="enter it first")
+        return found
+
+    async def _stop(self) -> None:
+        """Sites first, so that nothing looks lost to the server."""
+        running = {name: front.process for name, front in self._fronts.items() if front.process is not None}
+        await asyncio.gather(*(process.stop() for name, process in running.items() if name != "server"))
+        if "server" in running:
+            await running["server"].stop()

@@ -1,0 +1,170 @@
+"""What the fronts of server and site say to each other about jobs: short frames on a channel of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from atoll.core.errors import AtollError, MessageError
+from atoll.core.message import Limits
+from atoll.engines.link import LinkClosed
+from atoll.runtime.bundles.names import LIMITS
+from atoll.runtime.line import Channel, PackedMessage
+from atoll.runtime.line.channel import plain
+
+__all__ = [
+    "CONTROL",
+    "FROM_SERVER",
+    "FROM_SITE",
+    "Control",
+    "content",
+    "direct_channel",
+    "job_channel",
+    "text",
+    "whole",
+]
+
+CONTROL = "control"
+"""Name of the channel; the site opens it, and its first frame is ``hello``."""
+
+FROM_SITE = Limits(
+    max_bytes=16 << 20, max_header_bytes=16 << 20, max_text_bytes=16 << 20, max_leaves=200_000, max_depth=16
+)
+"""What a site's frame may be at most: the longest are lines of logs."""
+FROM_SERVER = Limits(
+    max_bytes=LIMITS.bundle + (1 << 20), max_header_bytes=1 << 20, max_text_bytes=1 << 20, max_depth=16
+)
+"""What a server's frame may be at most: the longest holds a bundle."""
+
+_BACKLOG = 1000
+"""Frames that may wait before lines of logs are left out."""
+_LOG = logging.getLogger("atoll.runtime")
+
+Frame = Mapping[str, Any]
+
+
+def job_channel(job: str, attempt: int) -> str:
+    """Name of the channel of an attempt; the server opens it."""
+    return f"job/{job}/{attempt}"
+
+
+def direct_channel(job: str, attempt: int) -> str:
+    """Name of the channel of an attempt between two sites; the one that dialled opens it."""
+    return f"direct/{job}/{attempt}"
+
+
+class Control:
+    """Frames in order, in both directions. Telling never waits: one task writes.
+
+    Args:
+        channel: the channel named ``control``.
+        on_frame: called with every frame that comes and is a mapping with an ``op``. What it raises ends the channel, not the front.
+
+    However fast frames come, others have their turn after each.
+    """
+
+    def __init__(self, channel: Channel, on_frame: Callable[[Frame], None]) -> None:
+        self.channel = channel
+        self._on_frame = on_frame
+        self._out: asyncio.Queue[Any] = asyncio.Queue()
+
+    def tell(self, op: str, **fields: Any) -> None:
+        """Send a frame, behind all that were sent before. Lines of logs are left out while too many frames wait for the network."""
+        if op == "log" and self._out.qsize() > _BACKLOG:
+            return
+        self._out.put_nowait({"op": op, **fields})
+
+    def send(self, frame: PackedMessage) -> None:
+        """Send a frame that was serialised before, behind all that were sent."""
+        self._out.put_nowait(frame)
+
+    async def run(self) -> str:
+        """Carry frames until the channel ends; why it ended."""
+        ways = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+        try:
+            done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            return next(way.result() for way in ways if way in done)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _read(self) -> str:
+        while True:
+            try:
+                frame = await self.channel.recv()
+                self._on_frame(_frame(frame))
+            except LinkClosed as error:
+                return str(error)
+            except AtollError as error:
+                return self._refused(str(error))
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                return self._refused(f"{type(error).__name__}: {error!s:.200}")
+            await asyncio.sleep(0)
+
+    def _refused(self, why: str) -> str:
+        _LOG.warning("%s: a frame about jobs is refused: %s", self.channel.peer, plain(why))
+        self.channel.close(f"a frame was refused: {why}")
+        return why
+
+    async def _write(self) -> str:
+        while True:
+            frame = await self._out.get()
+            try:
+                await self.channel.send(frame)
+            except LinkClosed as error:
+                return str(error)
+
+
+def _frame(found: Any) -> Frame:
+    if not isinstance(found, dict) or not isinstance(found.get("op"), str):
+        raise MessageError(
+            "a frame without an op", where="control", remedy="use the same version of Atoll at both ends"
+        )
+    return found
+
+
+def text(frame: Frame, name: str, most: int = 4000) -> str:
+    """A word of a frame.
+
+    Raises:
+        MessageError: it is not there, no text, or too long.
+    """
+    found = frame.get(name)
+    if not isinstance(found, str) or len(found) > most:
+        raise _wrong(frame, name)
+    return found
+
+
+def content(frame: Frame, name: str) -> bytes:
+    """Bytes of a frame.
+
+    Raises:
+        MessageError: they are not there, or no bytes.
+    """
+    found = frame.get(name)
+    if not isinstance(found, bytes | bytearray | memoryview):
+        raise _wrong(frame, name)
+    return bytes(found)
+
+
+def whole(frame: Frame, name: str) -> int:
+    """A whole number of a frame.
+
+    Raises:
+        MessageError: it is not there, or no whole number.
+    """
+    found = frame.get(name)
+    if isinstance(found, bool) or not isinstance(found, int) or found.bit_length() > 63:
+        raise _wrong(frame, name)
+    return found
+
+
+def _wrong(frame: Frame, name: str) -> MessageError:
+    return MessageError(
+        f"{name!r} of the frame {str(frame.get('op'))[:40]!r} is missing or of another kind",
+        where="control",
+        remedy="use the same version of Atoll at both ends",
+    )

@@ -1,0 +1,185 @@
+"""How a front starts the process of a job: what it hands down, and what it gets back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import AtollError, TaskError
+from atoll.core.persistence.files import read_message, write_bytes, write_message
+from atoll.core.requests.wire import pack_error
+from atoll.engines.link import LinkClosed
+from atoll.runtime.bundles.manifest import JOB_FILE
+from atoll.runtime.identity import Peer
+from atoll.runtime.line import Channel, Line, Settings, local_line
+from atoll.runtime.scheduling.resources import Grant
+from atoll.runtime.transport import local_pipe
+from atoll.runtime.worker.pulses import pulsing
+
+from .lines import Lines
+from .place import Place
+from .processes import Process
+
+__all__ = ["JobProcess", "Stillborn", "launch"]
+
+MODULE = "atoll.runtime.worker"
+_START = 120.0
+"""Seconds that a process has to begin."""
+_WORDS = 1 << 14
+"""Bytes that are kept for a process to say what went wrong: it may be that the disk is full."""
+_MOST = 1 << 20
+"""Bytes of the longest error that is read."""
+_LEAVE, _KILL = 1.0, 3.0
+"""Seconds to end after its line was closed, and after it was told to."""
+
+
+class Stillborn(LinkClosed):
+    """A process ended before it had said anything: somebody killed it, or it cannot run here.
+
+    Args:
+        code: its exit code.
+        what: in words.
+    """
+
+    def __init__(self, code: int, what: str) -> None:
+        super().__init__(what)
+        self.code = code
+
+
+class JobProcess:
+    """A job's process with its line.
+
+    Args:
+        process: the process.
+        line: the line to it.
+        told: the file in which it says what went wrong, if it can.
+        lines: what it says to the log.
+    """
+
+    def __init__(self, process: Process, line: Line, told: Path, lines: Lines) -> None:
+        self._process = process
+        self._lines = lines
+        self._line = line
+        self._told = told
+
+    async def wait(self) -> int:
+        """Its exit code, negative for a signal; all that it has said is in the log by then."""
+        code = await self._process.wait()
+        self._lines.flush()
+        return code
+
+    def channel(self, name: str) -> Channel:
+        """Open a channel to it.
+
+        Raises:
+            LinkClosed: it has ended.
+        """
+        return self._line.open(name)
+
+    def error(self) -> Any:
+        """The error that it told, as ``pack_error`` gives it; None if it told none."""
+        with contextlib.suppress(AtollError, OSError):
+            size = self._told.stat().st_size
+            if size > _MOST:  # not told by our code: it must fill neither this front nor a frame
+                return pack_error(
+                    TaskError(
+                        f"it told an error of {size} bytes", where="the job's process", remedy="see the job's log"
+                    )
+                )
+            return read_message(self._told)
+        return None
+
+    def cpu(self) -> float:
+        """Seconds of processor time that it and its children have used."""
+        return self._process.cpu()
+
+    async def stop(self) -> int:
+        """End it: by closing its line, then by asking, then by force; its exit code."""
+        self._line.lose(LinkClosed("the front has closed the line"))
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(self.wait(), _LEAVE)
+        await self._process.stop(_KILL)
+        return await self.wait()
+
+
+async def launch(
+    place: Place,
+    code: Path,
+    *,
+    role: str,
+    name: str,
+    data: Mapping[str, Any] | None = None,
+    sites: Sequence[str] = (),
+    neighbours: Sequence[str] = (),
+    letters: Mapping[str, Any] | None = None,
+    grant: Grant | None = None,
+    on_lines: Callable[[list[str]], None],
+    on_life: Callable[[], None] = lambda: None,
+) -> JobProcess:
+    """Start the process of a job at a front, and its line.
+
+    Args:
+        place: where the job's files lie.
+        code: the unpacked bundle.
+        role: ``server`` or ``site``.
+        name: of the front.
+        data: the site's data.
+        sites: at the server, the channels that it is to wait for.
+        neighbours: at a site, the other sites to which it may get a channel.
+        letters: at a site, what `LetterKey.order` says.
+        grant: what it may use.
+        on_lines: called with lines that it has written.
+        on_life: called now and then while it begins, as long as it works.
+
+    Raises:
+        TaskError: the system would not start it.
+        Stillborn: it ended before it could say anything.
+    """
+    place.state.mkdir(parents=True, exist_ok=True)
+    told, order, spool = code / "error.msg", code / "order.msg", place.folder / "spool"
+    source = code / "source"
+    write_message(
+        order,
+        {
+            "role": role, "name": name, "id": place.folder.name, "job": str(code / JOB_FILE), "source": str(source) if source.is_dir() else None,
+            "state": str(place.state), "results": str(place.results), "error": str(told), "spool": str(spool), "data": dict(data or {}),
+            "sites": list(sites), "neighbours": list(neighbours), "letters": None if letters is None else dict(letters),
+        },
+    )  # fmt: skip
+    lines = Lines(on_lines)
+    write_bytes(told, bytes(_WORDS))
+    process = await Process.start(
+        MODULE, lambda fd: [str(fd), str(order)], folder=place.folder, on_line=lines.add,
+        environment={} if grant is None else grant.environment(), memory=0 if grant is None else grant.need.memory,
+    )  # fmt: skip
+    try:
+        async with pulsing(_telling(on_life), spent=process.cpu):
+            return JobProcess(process, await _line(process, role, name, spool), told, lines)
+    except BaseException:
+        lines.flush()
+        raise
+
+
+def _telling(on_life: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    async def tell() -> None:
+        on_life()
+
+    return tell
+
+
+async def _line(process: Process, role: str, name: str, spool: Path) -> Line:
+    settings = Settings(spool=spool, greeting=_START)
+    try:
+        pipe = await local_pipe(process.socket, Peer(f"{name}'s job process", role, "", 0, ""))
+        return await local_line(pipe, dialled=False, settings=settings)
+    except (LinkClosed, OSError) as error:
+        code = await process.stop(0.0)
+        raise Stillborn(
+            code, f"the job's process at {role} {name!r} ended as it began, with exit code {code}"
+        ) from error
+    except BaseException:
+        await asyncio.shield(process.stop(0.0))
+        raise

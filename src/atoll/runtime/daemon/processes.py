@@ -1,0 +1,194 @@
+"""Job processes: started with a socket to their front, watched, stopped, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from atoll.core.errors import TaskError
+from atoll.runtime.effort import cpu_seconds
+
+__all__ = ["LINE", "Process"]
+
+LINE = 8192
+"""Bytes of a line of output that are kept; what follows is cut off and said so."""
+_CHUNK = 1 << 16
+_LAST_WORDS = 2.0
+"""Seconds that output which is still on its way has after the end of the process."""
+_NAMES = frozenset(
+    [
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "TEMP",
+        "TMP",
+        "VIRTUAL_ENV",
+        "SYSTEMROOT",
+        "XDG_CACHE_HOME",
+    ]
+)
+_BEGIN = (
+    "LC_", "PYTHON", "LD_LIBRARY_", "DYLD_", "ATOLL_JOB_",
+    # Where libraries look for devices and how many threads they use.
+    "OMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "KMP_", "MALLOC_", "CUDA_", "CUBLAS_", "NVIDIA_", "NCCL_", "TORCH", "HIP_", "ROCR_",
+)  # fmt: skip
+"""What a job's process is told of its front's environment, and nothing else: passphrases and tokens of all sorts live there.
+
+Whoever wants to hand a variable to jobs lets its name begin with ``ATOLL_JOB_``.
+"""
+
+
+class Process:
+    """A process of a job.
+
+    It leads a process group of its own, so that whatever it starts ends with it; on Linux it is killed when its front dies.
+
+    Attributes:
+        pid: its process id, and that of its group.
+        socket: this end of the pair of sockets to it; whoever takes it owns it.
+    """
+
+    def __init__(
+        self,
+        running: asyncio.subprocess.Process,
+        sock: socket.socket,
+        output: IO[bytes],
+        on_line: Callable[[str], None],
+    ):
+        self.pid = running.pid
+        self.socket = sock
+        self._running = running
+        self._reading = asyncio.create_task(_read(output, on_line))
+        self._ended = asyncio.create_task(self._wait())
+
+    @classmethod
+    async def start(
+        cls,
+        module: str,
+        arguments: Callable[[int], Sequence[str]],
+        *,
+        folder: Path,
+        on_line: Callable[[str], None],
+        environment: Mapping[str, str] | None = None,
+        memory: int = 0,
+    ) -> Process:
+        """Start ``python -m module`` in a folder.
+
+        Args:
+            module: a module that can be run.
+            arguments: its arguments, given the number of its end of the socket.
+            folder: its working folder.
+            on_line: called with every line that it writes to stdout or stderr.
+            environment: added to what it is told of this process's own.
+            memory: bytes that it may allocate; 0 for no limit.
+
+        Raises:
+            TaskError: the system would not start it.
+        """
+        ours, theirs = socket.socketpair()
+        # A pipe of our own: asyncio's would make `wait` wait for everybody that holds the other end of it.
+        reading, writing = os.pipe()
+        child = [sys.executable, "-m", "atoll.runtime.daemon.child", str(os.getpid()), str(memory), module]
+        try:
+            running = await asyncio.create_subprocess_exec(
+                *child, *arguments(theirs.fileno()), cwd=folder, env={**_inherited(), **(environment or {})},
+                stdin=asyncio.subprocess.DEVNULL, stdout=writing, stderr=asyncio.subprocess.STDOUT,
+                pass_fds=(theirs.fileno(),), start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            ours.close()
+            os.close(reading)
+            raise TaskError(
+                f"a job process could not be started: {error.strerror or error}",
+                where=str(folder),
+                remedy="free memory or processes on this machine, then submit again",
+            ) from error
+        finally:
+            theirs.close()
+            os.close(writing)
+        return cls(running, ours, os.fdopen(reading, "rb", 0), on_line)
+
+    async def wait(self) -> int:
+        """Its exit code, negative for the signal that ended it; its output was passed on and its group is gone by then."""
+        return await asyncio.shield(self._ended)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._running.returncode is None
+
+    async def stop(self, grace: float = 5.0) -> int:
+        """Ask it to end; kill it and all that it started if it has not after ``grace`` seconds."""
+        if self.alive:
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                return await asyncio.wait_for(self.wait(), grace)
+            self._signal(signal.SIGKILL)
+        return await self.wait()
+
+    def kill(self) -> None:
+        """End it at once, with all that it started."""
+        self._signal(signal.SIGKILL)
+
+    def cpu(self) -> float:
+        """Seconds of processor time that its group has used, 0 where the system does not say."""
+        return cpu_seconds(self.pid)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    async def _wait(self) -> int:
+        code = await self._running.wait()
+        self._signal(signal.SIGKILL)  # what it had started must not outlive it
+        # Something of another group may still hold the other end of its output: nobody waits for that.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._reading, _LAST_WORDS)
+        return code
+
+
+async def _read(output: IO[bytes], on_line: Callable[[str], None]) -> None:
+    """Pass on every line until nobody holds the other end."""
+    stream = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), output
+    )
+    rest, cut = b"", False
+    try:
+        while chunk := await stream.read(_CHUNK):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if not cut:
+                    on_line(_text(line))
+                cut = False
+            if len(rest) > LINE:
+                if not cut:
+                    on_line(_text(rest))
+                rest, cut = b"", True
+        if rest and not cut:
+            on_line(_text(rest))
+    finally:
+        transport.close()
+
+
+def _inherited() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name in _NAMES or name.startswith(_BEGIN)}
+
+
+def _text(line: bytes) -> str:
+    more = len(line) - LINE
+    shown = line[:LINE].rstrip(b"\r").decode("utf-8", "replace")
+    return f"{shown} [cut off]" if more > 0 else shown

@@ -1,0 +1,197 @@
+"""What moves the frames of a line over one connection, until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from atoll.runtime.transport.base import Buffer, Pipe, PipeClosed
+
+from .frames import Frame, Kind, Violation, parse, text_of
+from .turns import Turns
+
+if TYPE_CHECKING:
+    from .channel import Channel
+    from .line import Line
+
+__all__ = ["ConnectionLoop"]
+
+_LOG = logging.getLogger("atoll.runtime")
+
+
+class ConnectionLoop:
+    """Reads and writes the frames of a line over a pipe.
+
+    Args:
+        line: whose.
+        pipe: over which; the pump closes it.
+    """
+
+    def __init__(self, line: Line, pipe: Pipe) -> None:
+        self.line = line
+        self.pipe = pipe
+        self.turns = Turns(line)
+        self._task: asyncio.Task[str] | None = None
+        self._stopped = asyncio.get_running_loop().create_future()
+        self._wake = asyncio.Event()
+        self._idle = False  # nothing is left to write, and the task that writes waits
+        self._begun = False  # a frame is written in part
+        # A pipe over a socket of this process's own saves some ways through the event loop.
+        self._post: Callable[..., bool] | None = getattr(pipe, "post", None)
+        self._feed: Callable[..., Awaitable[None]] | None = getattr(pipe, "feed", None)
+        self._joins: bool = getattr(pipe, "joins", False)  # and one that joins parts sends what others have joined
+        self._farewell: str | None = None  # what the other end said last
+
+    def start(self) -> asyncio.Task[str]:
+        """Begin; the task ends with the connection and says why."""
+        self._task = asyncio.create_task(self._run())
+        return self._task
+
+    async def stop(self) -> None:
+        """End the connection."""
+        self.cancel()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    def cancel(self) -> None:
+        """End the connection soon."""
+        if not self._stopped.done():  # a task that is cancelled before its first step would leave the pipe open
+            self._stopped.set_result(None)
+
+    def ready(self, channel: Channel) -> None:
+        """A channel has something to write."""
+        self.turns.ready(channel)
+        if not (self._idle and self._posted()):
+            self._wake.set()
+
+    def _posted(self) -> bool:
+        """Write short frames at once, without waking the task that writes; whether nothing is left for it."""
+        if self._post is None:
+            return False
+        while self.turns.short() and (frame := self.turns.next()) is not None:
+            parts = frame.parts
+            self._count(parts)
+            if not self._post(*parts):
+                self._begun, self._idle = True, False
+                return False
+        return not self.turns.waiting
+
+    def acknowledge(self, channel: Channel) -> None:
+        """The other end should know what was consumed of a channel."""
+        self.turns.untold(channel)
+        self._wake.set()
+
+    def ask(self, channel: Channel) -> None:
+        """A channel waits for room, and must ask for word of what was consumed."""
+        self.turns.ask(channel)
+        self._wake.set()
+
+    def leave(self, reason: str) -> None:
+        """Once everything is written, say that the line ends."""
+        self.turns.leaving = reason
+        self._wake.set()
+
+    async def _run(self) -> str:
+        talk = {asyncio.create_task(self._read()), asyncio.create_task(self._write())}
+        tasks: set[asyncio.Future[None]] = set(talk)
+        if self.line.settings.heartbeat is not None:
+            tasks.add(asyncio.create_task(self._beat(self.line.settings.heartbeat)))
+        why = "the connection was ended here"
+        try:
+            pending = {*tasks, self._stopped}
+            while (
+                pending & talk
+                and self._stopped in pending
+                and all(t in pending or t.exception() is None for t in tasks)
+            ):
+                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+            await self.pipe.close()
+        for end in ends:
+            if isinstance(end, Exception):
+                why = self._explained(end)
+        self.line.cut(self, self._farewell)
+        return why
+
+    def _explained(self, error: Exception) -> str:
+        if isinstance(error, Violation):
+            _LOG.warning("%s: the connection is ended, as the other end broke the rules: %s", self.line.peer, error)
+        elif not isinstance(error, PipeClosed):
+            _LOG.error("%s: the connection is ended by a fault", self.line.peer, exc_info=error)
+        return str(error)
+
+    async def _read(self) -> None:
+        if self._feed is not None:
+            await self._feed(self._came)
+            return
+        while self._came(await self.pipe.recv()):
+            pass
+
+    def _came(self, block: Buffer) -> bool:
+        """Take a block; whether another may follow."""
+        if self._stopped.done():
+            return False
+        statistics = self.line.statistics
+        statistics.received_blocks += 1
+        statistics.received_bytes += len(block)
+        self._take(parse(block))
+        return self._farewell is None
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind is Kind.PING:
+            self.turns.pulse.asked(frame)
+            self._wake.set()
+        elif frame.kind is Kind.PONG:
+            self.turns.pulse.answered(frame)
+        elif frame.kind is Kind.HELLO:
+            raise Violation("HELLO in the middle of a connection")
+        elif frame.kind is Kind.CLOSE and frame.channel == 0:
+            self._farewell = text_of(frame)
+            self.leave("")
+        else:
+            self.turns.pace.proven |= frame.kind is Kind.ACK
+            self.line.table.take(frame)
+
+    async def _write(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while not (self.turns.left and self._farewell is not None):
+            frame = self.turns.next()
+            if frame is None:
+                self._wake.clear()
+                self._idle = self.turns.leaving is None
+                await self._wake.wait()
+                self._idle = False
+                if self._begun:
+                    self._begun = False
+                    await self.pipe.send()
+                continue
+            parts = frame.joined if self._joins else frame.parts
+            size, began = self._count(parts), clock()
+            await self.pipe.send(*parts)
+            self.turns.pace.took(size, clock() - began)
+            del frame, parts  # a line with nothing to write holds nothing
+
+    def _count(self, parts: tuple[Buffer, ...]) -> int:
+        statistics, size = self.line.statistics, sum(map(len, parts))
+        statistics.sent_blocks += 1
+        statistics.sent_bytes += size
+        return size
+
+    async def _beat(self, interval: float) -> None:
+        silence = self.line.settings.silence
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(interval, silence / 2))
+            quiet = loop.time() - self.pipe.heard
+            if quiet > silence:
+                raise PipeClosed(f"nothing was heard for {quiet:.0f} s")
+            self.turns.pulse.ask()
+            for channel in self.line.table:
+                if channel.inbox.told < channel.inbox.consumed:
+                    self.turns.untold(channel)
+            self._wake.set()

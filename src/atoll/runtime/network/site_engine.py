@@ -1,0 +1,227 @@
+"""A site's half of the engine: an executor with its state, journal and ledger, behind a link.
+
+The link is read by an event loop that is never blocked. Tasks, and everything that touches private state, run one after another in a thread of
+their own, in the order in which the server sent them; roles of conversations run in another, because they wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.requests.chain import Chain
+from atoll.core.requests.request import PartialSum, Request
+from atoll.core.requests.stage import Stage
+from atoll.core.requests.task import resolve
+from atoll.core.requests.wire import pack_error, pack_folded, pack_ran, unpack_request
+from atoll.engines.link import LinkClosed
+
+from .keeper import Keeper, without_state
+from .parked import Parking
+from .shared import worded
+from .signs import Signs
+from .spent import Spent
+from .talks.direct import Neighbours
+from .talks.roles import Roles
+from .thread import TaskThread
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from atoll.core.execution.host import Host
+
+__all__ = ["SiteEngine"]
+
+
+class SiteEngine:
+    """Answers the server until the link closes.
+
+    Args:
+        link: to the server's engine: ``send(tree)``, ``recv() -> tree``, which raises ``LinkClosed``.
+        host: runs tasks, keeps states, journal and ledger.
+        registry: tasks and stages that the program registered by name.
+        pulse: seconds between two looks at whether the work goes on; a small part of the server's patience.
+        neighbours: links to the job processes of other sites, over which roles of conversations may speak.
+    """
+
+    def __init__(
+        self,
+        link: Any,
+        host: Host,
+        registry: Mapping[str, Any],
+        *,
+        pulse: float = 1.0,
+        neighbours: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.link = link
+        self.neighbours = Neighbours(neighbours or {})
+        self._broken: asyncio.Future[None] | None = None
+        self._every = pulse
+        self.host = host
+        self.registry = registry
+        self.parking = Parking(host)
+        self._spent = Spent(host)
+        self._work_thread = TaskThread()
+        self._orders = 0
+        self._unwanted: set[tuple[str, int]] = set()
+        self._roles = Roles(self)
+        self._signs = Signs(
+            self._heard, lambda: self._work_thread.busy or self._roles.busy, lambda: self._roles.playing
+        )
+        self._keeper = Keeper(host, registry, self.parking)
+
+    # ------------------------------------------------------------------ the link
+
+    async def serve(self) -> None:
+        """Answer until the server goes away.
+
+        Raises:
+            NeighbourLost: another site's process went away in the middle of a session.
+            TaskError: another site spoke for a role that is not there.
+        """
+        self._broken = asyncio.get_running_loop().create_future()
+        orders: asyncio.Queue[tuple[Any, Any]] = asyncio.Queue()
+        works = (self._work(orders), self._pulse(), self.neighbours.listen(self._roles.heard, self._roles.lost))
+        helpers = [asyncio.create_task(work) for work in works]
+        reader = asyncio.create_task(self._read(orders))
+        try:
+            tasks: list[asyncio.Future[None]] = [reader, *helpers, self._broken]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._broken in done:
+                self._broken.result()
+            for task in done:
+                with contextlib.suppress(LinkClosed):
+                    task.result()
+        finally:
+            for task in (reader, *helpers):
+                task.cancel()
+            await asyncio.gather(reader, *helpers, return_exceptions=True)
+            self._roles.close()
+            self._work_thread.close()
+
+    def broken(self, error: Exception) -> None:
+        """Something that other sites did ends this site's part."""
+        if self._broken is not None and not self._broken.done():
+            self._broken.set_exception(error)
+            self._broken.exception()  # the link to the server may have ended first
+
+    async def _read(self, orders: asyncio.Queue[tuple[Any, Any]]) -> None:
+        while True:
+            frame = await self.link.recv()
+            self._orders += 1
+            op = frame["op"]
+            if op in ("hand", "gone", "stop"):
+                self._roles.handle(frame)
+                continue
+            if op == "meet":
+                self._roles.meet(frame)
+                continue
+            if op == "role":
+                self._roles.expect(frame)
+            if op == "discard":
+                self._unwanted.update((frame["id"], int(p)) for p in frame["positions"])
+            self._signs.taking = bool(frame.get("body"))
+            body = await self.link.recv() if frame.get("body") else None
+            self._signs.taking = False
+            orders.put_nowait((frame, body))
+
+    async def _work(self, orders: asyncio.Queue[tuple[Any, Any]]) -> None:
+        while True:
+            frame, body = await orders.get()
+            if frame["op"] == "role":
+                self._roles.start(frame)
+                continue
+            for step in self._steps(frame, body):
+                answer = await self._work_thread.run(step)
+                if answer is not None:
+                    self._signs.giving = True
+                    await self.link.send(answer)
+                    self._signs.giving = False
+
+    def _heard(self) -> tuple[int, float]:
+        """What has come so far: orders, and when the last piece of one."""
+        return self._orders, getattr(self.link, "heard", 0.0)
+
+    async def _pulse(self) -> None:
+        """Say that the work goes on, while somebody waits for it; see `Signs`."""
+        while True:
+            await asyncio.sleep(self._every)
+            if self._signs.due():
+                await self.link.send({"op": "pulse"})
+
+    # ------------------------------------------------------------------ orders
+
+    def _steps(self, frame: Any, body: Any) -> list[Callable[[], Awaitable[Any]]]:
+        """The pieces of work in an order, each with an answer of its own."""
+        if frame["op"] == "launch":
+            request = unpack_request(worded(frame["request"], body), self.registry)
+            positions = [int(p) for p in frame["positions"]]
+            return [lambda p=p: self._launch(request, p, frame["push"]) for p in positions]  # type: ignore[misc]
+        if frame["op"] == "collect":
+            return [lambda p=int(p): self._collect(frame, p) for p in frame["positions"]]  # type: ignore[misc]
+        return [lambda: self._keep(frame)]
+
+    async def _launch(self, request: Request, position: int, push: str) -> Any:
+        if (request.id, position) in self._unwanted:
+            self._unwanted.discard((request.id, position))
+            return None
+        host = self.host
+        request = host.seeded(request, np.array([position], dtype=np.int64))
+        ran = host.replay(request, position)
+        if ran is None:
+            key = int(host.executor.keys(request, np.array([position], dtype=np.int64))[0])
+            ran = host.fresh(
+                request, await host.executor.one(request, position, key, host.shelves(request), self._spent.spend)
+            )
+        self.parking.put(request, ran)
+        if not push:
+            return self._frame("done", request.id, position)
+        return await self._reply(request, position, push)
+
+    async def _collect(self, frame: Any, position: int) -> Any:
+        try:
+            parked = self.parking.get(frame["id"], position)
+            stages = [Stage.of(spec, lambda name: resolve(name, self.registry, Stage)) for spec in frame["uplink"]]
+            chain = Chain(stages, frame["place"])
+            request = replace(parked.request, uplink=chain, public=tuple(frame["public"]), apart=frame["apart"])
+            if chain.secret:  # what is released once must not be made again from another reply
+                request = self.host.seeded(request, np.array([position], dtype=np.int64))
+                self.parking.put(request, replace(parked.ran, sealed=True))
+            else:
+                parked.request = request
+            return await self._reply(request, position, frame["as"])
+        except (Exception, SystemExit) as error:  # of a stage, or of what a task gave
+            return self._frame("failed", frame["id"], position, error=pack_error(error))
+
+    async def _reply(self, request: Request, position: int, push: str) -> Any:
+        parked = self.parking.get(request.id, position)
+        if push == "run":
+            return self._frame("ran", request.id, position, ran=pack_ran(without_state(parked.ran)))
+        host = self.host
+        parked.folded = await host.executor.fold(
+            request,
+            np.array([position], dtype=np.int64),
+            host.shelves(request),
+            lambda _: parked.ran,
+            self._spent.spend,
+        )
+        bare = replace_states(parked.folded)
+        return self._frame("folded", request.id, position, folded=pack_folded(bare))
+
+    def _frame(self, op: str, request: str, position: int, **more: Any) -> dict[str, Any]:
+        return {"op": op, "id": request, "party": position, "events": self._spent.on(request, position), **more}
+
+    async def _keep(self, frame: Any) -> Any:
+        if frame["op"] == "discard":
+            self._unwanted -= {(frame["id"], int(p)) for p in frame["positions"]}
+        return self._keeper.obey(frame)
+
+
+def replace_states(folded: PartialSum) -> PartialSum:
+    """The sums alone: states and the stages' memories stay where they are."""
+    return replace(folded, left={}, kept=[], opened={})

@@ -1,0 +1,207 @@
+"""The server's end of the link to one site: orders go out in the order given, answers find who asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from atoll.core.errors import AtollError, CheckpointError, TaskError
+from atoll.core.requests.wire import unpack_error
+from atoll.engines.link import LinkClosed
+
+__all__ = ["SiteLink"]
+
+T = TypeVar("T")
+_PLAIN = (TaskError, CheckpointError, MemoryError, OSError)
+"""What names the site already, and faults of this end while it works on what came."""
+
+
+class SiteLink:
+    """One site.
+
+    Args:
+        name: of the site.
+        link: to its job process.
+        on_frame: takes what is no answer: replies, words of roles.
+        on_end: told once when the link has ended, and why.
+
+    Attributes:
+        heard: when a frame of it came last, or it was asked for something after a rest.
+        alive: whether it has not been given up.
+        mute: whether it has been silent for too long already; until something of it comes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        link: Any,
+        on_frame: Callable[[SiteLink, Any], None],
+        on_end: Callable[[SiteLink, BaseException], None],
+    ) -> None:
+        self.name = name
+        self.link = link
+        self.heard = time.monotonic()
+        self.alive = True
+        self.mute = False
+        self._resting = True
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._orders: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count()
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+
+    @property
+    def owes(self) -> bool:
+        """Whether it has not answered a question."""
+        return bool(self._answers)
+
+    def post(self, frame: dict[str, Any], body: Any = None) -> None:
+        """Put an order on its way, and what belongs to it; to a site that is given up, nothing is said."""
+        if self._resting:
+            self._resting, self.heard = False, time.monotonic()
+        if self.alive:
+            self._orders.put_nowait((frame,) if body is None else (frame, body))
+
+    async def call(self, frame: dict[str, Any], read: Callable[[Any], T]) -> T:
+        """Give an order, wait for its answer and read it.
+
+        Args:
+            frame: the order.
+            read: makes of the answer what was asked for; what it raises ends the site.
+
+        Raises:
+            AtollError: the site's own error, the site went away, or its answer is none.
+        """
+        if not self.alive:
+            raise self.gone()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        number = next(self._numbers)
+        self._answers[number] = future
+        self.post({**frame, "number": number})
+        answer = await future
+        try:
+            told, found = unpack_error(answer.get("error")), None
+            if told is None:
+                found = read(answer)
+        except Exception as error:
+            raise self.refuse(error) from error
+        if told is not None:
+            raise self._named(told)
+        return found  # type: ignore[return-value]  # it was read where nothing was told
+
+    def _named(self, error: Exception) -> Exception:
+        """The site's own error, with the site's name."""
+        if not isinstance(error, AtollError):
+            return error
+        place = "" if error.where is None else f", {error.where}"
+        return type(error)(error.what, where=f"site {self.name}{place}", remedy=error.remedy)
+
+    def refuse(self, error: BaseException) -> BaseException:
+        """The site has said something that no job process of ours says: it is given up.
+
+        Args:
+            error: what is wrong with it.
+
+        Returns:
+            The error that names the site; a fault of this end's stays what it is.
+        """
+        named = error
+        if isinstance(error, Exception) and not isinstance(error, _PLAIN):
+            named = TaskError(
+                f"the site's job process sent what makes no sense: {type(error).__name__}: {_what(error)}",
+                where=f"site {self.name}",
+                remedy="nothing of it was used; look at what runs there, and use the same version of Atoll everywhere",
+            )
+        self._end(named)
+        return named
+
+    def rest(self) -> None:
+        """It owes nothing, and need not say anything: its silence begins with the next order."""
+        self._resting = True
+
+    def silence(self) -> float:
+        """Seconds since anything of it came, or since it was asked for something; a piece of a long message is something."""
+        return time.monotonic() - max(self.heard, getattr(self.link, "heard", 0.0))
+
+    def gone(self) -> TaskError:
+        """What to say when the site's process is not there any more."""
+        return TaskError(
+            "the site's job process went away",
+            where=f"site {self.name}",
+            remedy="see its log; the job goes on from its last checkpoint when the site is back",
+        )
+
+    def late(self) -> TaskError:
+        """What to say of a site that shows no progress."""
+        return TaskError(
+            f"no progress for {self.silence():.0f} seconds",
+            where=f"site {self.name}",
+            remedy="see the site's log; raise `patience` if its work is that slow, or set on_lost: drop",
+        )
+
+    async def _read(self) -> None:
+        try:
+            while self.alive:
+                self._take(await self.link.recv())
+        except LinkClosed:
+            self._end(self.gone())
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a frame that makes no sense, or a disk that is full: whoever waits must know
+            self.refuse(error)
+
+    def _take(self, frame: Any) -> None:
+        """Hand a frame on. Whoever waits for the next one does not hold it: it may be as large as a model."""
+        self.heard, self.mute = time.monotonic(), False
+        if frame["op"] == "answer":
+            future = self._answers.pop(frame["number"], None)
+            if future is not None and not future.done():
+                future.set_result(frame)
+        elif frame["op"] != "pulse":
+            self._on_frame(self, frame)
+
+    async def _write(self) -> None:
+        with contextlib.suppress(LinkClosed, OSError):
+            while True:
+                await self._say(await self._orders.get())
+
+    async def _say(self, order: tuple[Any, ...]) -> None:
+        for piece in order:
+            await self.link.send(piece)
+
+    def _end(self, error: BaseException) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # whoever asked may be gone already
+        self._answers.clear()
+        self._on_end(self, error)
+
+    def part(self) -> None:
+        """Let a site go that was given up, while others go on: what runs there for this job need not."""
+        closing = self.link.close()
+        if closing is not None:
+            self._tasks.append(asyncio.ensure_future(closing))
+
+    async def close(self) -> None:
+        """Let the link go."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._on_end = lambda *_: None
+        self._end(self.gone())
+        closing = self.link.close()
+        if closing is not None:
+            await closing
+
+
+def _what(error: BaseException) -> str:
+    return str(getattr(error, "what", error))[:1000]

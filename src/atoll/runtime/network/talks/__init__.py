@@ -1,0 +1,1 @@
+"""Conversations of roles at different sites: relayed by the server or spoken directly."""

@@ -1,0 +1,266 @@
+"""Conversations between parties at different sites: the server relays or counts what is said, and keeps all of a session or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from atoll.core.errors import SessionError, TaskError
+from atoll.core.requests.request import TaskResult, cut_off
+from atoll.core.time.lamport import Chains
+from atoll.core.time.meter import Said
+from atoll.core.time.prospect import Ending
+
+from ..checks import ran_of
+from ..frames import names_in, text_in, whole_in, wrong
+from ..sealed import keys_in
+from ..shared import bare
+from .talk import Cast, Talk, reached
+
+if TYPE_CHECKING:
+    from atoll.core.federation.session import Switch
+    from atoll.core.requests.request import Request
+
+    from ..engine import Network
+    from ..site_link import SiteLink
+
+__all__ = ["Conversations"]
+
+T = TypeVar("T")
+
+
+class Conversations:
+    """Sessions that go on.
+
+    Args:
+        network: the engine.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._talks: dict[int, Talk] = {}
+        self._numbers = itertools.count()
+
+    def heard(self, station: SiteLink, frame: Any) -> None:
+        """A role says something, or that it waits, or what it has said elsewhere.
+
+        Raises:
+            AtollError: the role lives elsewhere, or what it says is of another form.
+        """
+        talk = self._talks.get(whole_in(frame, "session"))
+        if talk is None:
+            return
+        speaker = talk.require(text_in(frame, "source" if frame["op"] == "pass" else "role"))
+        self._network.require_home(station, talk.roles[speaker][1])
+        talk.heard(speaker, frame)
+
+    async def hold(self, roles: Cast, switch: Switch, start: float) -> dict[str, TaskResult]:
+        """Run each role at its party; what each gave.
+
+        Raises:
+            SessionError: too few roles ended well; then nothing of them is kept.
+        """
+        known = await self._known(roles, switch)
+        if known is not None:
+            missing = {role for role in roles if role not in known}
+            for role, ran in known.items():
+                switch.repeat(role, ran.said, ran.ending, ran.time)
+            for role in missing:
+                known[role] = cut_off(roles[role][1], "lost", start)
+                switch.ended(role, "lost", start)
+            await self._keep(roles, known, {role: ran.said for role, ran in known.items()}, missing, sealed=False)
+            return known
+        session = next(self._numbers)
+        talk = self._talks[session] = Talk(switch, roles)
+        try:
+            rans = await self._run(session, roles, talk, start)
+        finally:
+            del self._talks[session]
+        try:
+            switch.require_quorum()
+        except SessionError:
+            for request, position in roles.values():
+                frame = {"op": "discard", "id": request.id, "positions": [position]}
+                self._network.sites.of(position).post(frame)
+            raise
+        sealed = any(ran.sealed or ran.ending for ran in rans.values())
+        await self._keep(roles, rans, switch.said, talk.cut, sealed=sealed)
+        return rans
+
+    async def _known(self, roles: Cast, switch: Switch) -> dict[str, TaskResult] | None:
+        """The results of a session whose every role is in its site's journal; a session is never repeated in part."""
+        if not self._network.world.resume:
+            return None
+
+        def read(role: str) -> Callable[[Any], TaskResult | None]:
+            return lambda answer: None if answer["ran"] is None else self._ran(answer, *roles[role])
+
+        wanted = [*roles] if switch.known is None else switch.known
+        answers = await asyncio.gather(*(self._call(role, roles, {"op": "known"}, read(role)) for role in wanted))
+        found = {role: ran for role, ran in zip(wanted, answers, strict=True) if ran is not None}
+        return found if len(found) == len(wanted) else None
+
+    @staticmethod
+    def _ran(answer: Any, request: Request, position: int) -> TaskResult:
+        ran = ran_of(answer, position)
+        if request.task.schema is not None and ran.reply.usable:
+            request.task.schema.require_reply(ran.reply.value)
+        if bool(ran.ending) != (ran.reply.error is not None):
+            raise wrong(f"a role that ended {ran.ending!r} gives {'no result' if ran.reply.error else 'a result'}")
+        return ran
+
+    async def _call(self, role: str, roles: Cast, frame: dict[str, Any], read: Callable[[Any], T]) -> T:
+        request, position = roles[role]
+        frame = {**frame, "request": bare(request), "position": position}
+        return await self._network.sites.of(position).call(frame, read)
+
+    async def _run(self, session: int, roles: Cast, talk: Talk, start: float) -> dict[str, TaskResult]:
+        stations = {self._network.sites.of(position) for _, position in roles.values()}
+        calls: list[asyncio.Task[TaskResult]] = []
+        clock = asyncio.create_task(self._expire(session, stations, talk.switch))
+        try:
+            if not await self._met(session, stations, talk, start):
+                return self._none(talk)
+            for role in roles:
+                self._attach(session, role, roles[role][1], talk)
+            calls += [asyncio.create_task(self._role(session, role, roles, start, talk)) for role in roles]
+            rans, _ = await asyncio.gather(asyncio.gather(*calls), talk.switch.verdict())
+        except BaseException:
+            for station in stations:
+                station.post({"op": "stop", "session": session})
+            await asyncio.gather(*calls, return_exceptions=True)
+            raise
+        finally:
+            clock.cancel()
+        found = dict(zip(roles, rans, strict=True))
+        if talk.chains is None:
+            return found
+        timed = {role: replace(ran, time=talk.chains.times[role]) for role, ran in found.items()}
+        talk.switch.ends.update({role: (ran.ending, ran.time) for role, ran in timed.items()})
+        return timed
+
+    async def _met(self, session: int, stations: set[SiteLink], talk: Talk, start: float) -> bool:
+        """Whether all sites are there; where the program goes on without lost sites, one that is gone before the session begins is no error."""
+        try:
+            await self._meet(session, stations, talk, start)
+        except TaskError:
+            if self._network.on_lost == "fail" or all(station.alive for station in stations):
+                raise
+            return False
+        return True
+
+    def _none(self, talk: Talk) -> dict[str, TaskResult]:
+        """What is left of a session that cannot begin."""
+        now, found = self._network.world.clock.now(), {}
+        for role, (_, position) in talk.roles.items():
+            ending: Ending = "told" if self._network.sites.of(position).alive else "lost"
+            talk.switch.ended(role, ending, now)
+            found[role] = cut_off(position, ending, now)
+        return found
+
+    async def _expire(self, session: int, stations: set[SiteLink], switch: Switch) -> None:
+        """Stop all roles when a deadline on a real clock has passed."""
+        await switch.expiry.wait()
+        for station in stations:
+            station.post({"op": "stop", "session": session})
+
+    async def _meet(self, session: int, stations: set[SiteLink], talk: Talk, start: float) -> None:
+        """Before anybody speaks: let every role draw keys, and find out who has links to whom, which decides the way of every message of the session."""
+        places = {role: self._network.sites.of(position).name for role, (_, position) in talk.roles.items()}
+
+        async def ask(station: SiteLink) -> tuple[str, set[str]]:
+            here = [role for role, place in places.items() if place == station.name]
+            frame = {"op": "meet", "session": session, "places": places, "here": here}
+
+            def read(answer: Any) -> set[str]:
+                talk.keys.update(keys_in(answer, here, places))
+                return set(names_in(answer, "neighbours"))
+
+            return station.name, await station.call(frame, read)
+
+        linked = dict(await asyncio.gather(*map(ask, stations)))
+        talk.switch.sealed = set(talk.keys) == set(talk.roles)
+        if (
+            not self._network.direct or talk.switch.timed
+        ):  # what moves a role's clock at its site is told with its messages
+            return
+        direct = {role: reached(role, places, linked) for role in talk.roles}
+        if any(direct.values()):
+            talk.direct, talk.chains = direct, Chains(talk.roles, start)
+        pairs = {" and ".join(sorted((places[r], there))) for r, at in direct.items() for there in at.values()}
+        self._network.choices["direct"] = sorted({*self._network.choices.get("direct", []), *pairs})
+
+    def _attach(self, session: int, role: str, position: int, talk: Talk) -> None:
+        station, base = self._network.sites.of(position), {"session": session, "role": role}
+
+        def put(source: str, message: Any, arrival: float) -> None:
+            station.post({**base, "op": "hand", "source": source, "message": message, "time": arrival})
+
+        def gone(source: str, ending: str, time: float) -> None:
+            # Behind its last message: where those go directly, its site says it.
+            if talk.direct is None or role not in talk.direct[source] or source in talk.cut:
+                station.post({**base, "op": "gone", "source": source, "ending": ending, "time": time})
+
+        talk.switch.attach(role, put, gone)
+
+    async def _role(self, session: int, role: str, roles: Cast, start: float, talk: Talk) -> TaskResult:
+        others = [other for other in roles if other != role]
+        frame = {"op": "role", "session": session, "role": role, "others": others, "start": start}
+        frame["direct"] = None if talk.direct is None else talk.direct[role]
+        name = self._network.world.roster.name
+        frame["cast"] = {r: [name(at), request.id, talk.keys.get(r, {})] for r, (request, at) in roles.items()}
+        frame["prospect"] = talk.switch.prospects[role].packed()
+
+        def read(answer: Any) -> TaskResult:
+            ran = self._ran(answer, *roles[role])
+            self._network.note_events(answer["events"], roles[role][1])
+            return ran
+
+        ran = await self._unless_cut(role, asyncio.ensure_future(self._call(role, roles, frame, read)), talk)
+        talk.switch.ended(role, ran.ending, ran.time)
+        return ran
+
+    async def _unless_cut(self, role: str, call: asyncio.Future[TaskResult], talk: Talk) -> TaskResult:
+        """What a role gave, unless the deadline passes on a real clock, or its site is lost and the program goes on without."""
+        network, position = self._network, talk.roles[role][1]
+        expiry = asyncio.ensure_future(talk.switch.expiry.wait())
+        try:
+            waited: list[asyncio.Future[Any]] = [call, expiry]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if call.done():
+                return call.result()
+            talk.cut.add(role)
+            return cut_off(position, "late", network.world.clock.now())
+        except TaskError:
+            if network.on_lost == "fail" or network.sites.of(position).alive:
+                raise
+            talk.cut.add(role)
+            return cut_off(position, "lost", network.world.clock.now())
+        finally:
+            expiry.cancel()
+            call.cancel()
+
+    async def _keep(
+        self,
+        roles: Cast,
+        rans: dict[str, TaskResult],
+        said: Mapping[str, Mapping[str, Said]],
+        cut: set[str],
+        *,
+        sealed: bool,
+    ) -> None:
+        """All roles have ended: what each left behind is written down at its site before the results are released."""
+        if set(rans) != set(roles):
+            raise TaskError("a session ended in part", remedy="resume the job from its last checkpoint")
+        calls = []
+        for role, (request, position) in roles.items():
+            if role in cut:
+                continue
+            frame = {"op": "kept", "id": request.id, "position": position, "sealed": sealed}
+            frame["said"] = {other: list(words) for other, words in said[role].items()}
+            frame["time"] = rans[role].time
+            calls.append(self._network.sites.of(position).call(frame, lambda answer: None))
+        await asyncio.gather(*calls)

@@ -1,0 +1,308 @@
+"""The roles of conversations at a site, in an event loop of their own: whether that loop is idle says whether they wait for each other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from atoll.core import message as M
+from atoll.core.errors import TaskError
+from atoll.core.federation.session import Deliver, LocalPeers, as_sent
+from atoll.core.requests.wire import pack_ran, unpack_request
+from atoll.core.sealing import sealed_nbytes
+from atoll.core.time.idle import IdleSelector, WatchedLoop, watching
+from atoll.core.time.prospect import Ending
+from atoll.engines.actors import Actors, Key, answer_of, sendable
+from atoll.engines.link import LinkClosed
+
+from ..sealed import SessionKeys
+from .account import Account
+from .direct import NeighbourLost, refused, require_at
+
+if TYPE_CHECKING:
+    from ..site_engine import SiteEngine
+
+__all__ = ["Roles"]
+
+_SMALL = 1 << 16
+"""Bytes of a message that is copied, so that whoever sends it need not wait until it has left for another thread."""
+_MANY = 64
+"""Of so many such messages one is waited for: no more are on their way out."""
+
+
+class Roles:
+    """Runs roles and hands them what others say.
+
+    Args:
+        resident: the site's half of the engine, whose loop owns the link.
+    """
+
+    def __init__(self, resident: SiteEngine) -> None:
+        self._resident = resident
+        self._home: asyncio.AbstractEventLoop | None = None
+        self._loop: WatchedLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._actors = Actors()
+        self._accounts: dict[Key, Account] = {}
+        self._early: dict[Key, list[Any]] = {}
+        self._ordered: set[Key] = set()
+        self._places: dict[int, dict[str, str]] = {}
+        self._sealing = resident.host.executor.sealing
+        self._keys = SessionKeys(self._sealing)
+
+    # ------------------------------------------------------------------ called in the link's loop
+
+    def meet(self, frame: Any) -> None:
+        """A session will be held: roles draw keys for it, and what is said to those here waits until they begin."""
+        self._inside(self._meet, {**frame, "neighbours": self._resident.neighbours.names})
+
+    def expect(self, frame: Any) -> None:
+        """A role will begin once the orders before it are done; what is said to it meanwhile waits."""
+        self._inside(self._announce, frame)
+
+    def start(self, frame: Any) -> None:
+        """Begin a role."""
+        self._inside(self._begin, frame)
+
+    def handle(self, frame: Any) -> None:
+        """Hand over a message of another role, say that one has ended, or stop a session."""
+        self._inside(self._stop if frame["op"] == "stop" else self._hand, frame)
+
+    def heard(self, site: str, frame: Any) -> None:
+        """Another site says something to a role here."""
+        self._inside(self._hear, (site, frame))
+
+    def lost(self, site: str, error: Exception) -> None:
+        """The link to another site has ended."""
+        self._inside(self._lose, (site, error))
+
+    def close(self) -> None:
+        """End the loop and its thread; nothing is said any more."""
+        self._closed = True
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(5)
+            self._loop = None
+
+    @property
+    def playing(self) -> bool:
+        """Whether a role is played here."""
+        return self._actors.some
+
+    @property
+    def busy(self) -> bool:
+        """Whether one of them does something else than to wait for another."""
+        return self._actors.busy
+
+    def _inside(self, call: Any, frame: Any) -> None:
+        if self._loop is None:
+            self._home = asyncio.get_running_loop()
+            self._loop = WatchedLoop(IdleSelector())
+            self._thread = threading.Thread(target=self._live, args=(self._loop,), name="atoll-roles", daemon=True)
+            self._thread.start()
+        self._loop.call_soon_threadsafe(call, frame)
+
+    def _say(self, frame: Mapping[str, Any], site: str | None = None) -> Future[None] | None:
+        """Send to the server or to another site, from the link's own loop."""
+
+        async def send() -> None:
+            with contextlib.suppress(LinkClosed):
+                if site is None:
+                    await self._resident.link.send(dict(frame))
+                else:
+                    await self._resident.neighbours.send(site, frame)
+
+        if self._home is None or self._closed:  # what roles make of this end is no news
+            return None
+        return asyncio.run_coroutine_threadsafe(send(), self._home)
+
+    # ------------------------------------------------------------------ called in the roles' loop
+
+    def _live(self, loop: WatchedLoop) -> None:
+        asyncio.set_event_loop(loop)
+
+        async def watch() -> None:
+            with watching(self._idle):
+                await asyncio.get_running_loop().create_future()
+
+        watcher = loop.create_task(watch())
+        loop.run_forever()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(watcher, *asyncio.all_tasks(loop), return_exceptions=True))
+        loop.close()
+
+    async def _said(self, frame: Mapping[str, Any], site: str | None = None) -> None:
+        """Say it, and return once it may change; meanwhile the loop is not idle. Cancelled in the middle, it still goes."""
+        told = self._say(frame, site)
+        if told is None or self._loop is None:
+            return
+        idle, future = self._loop.idle, asyncio.wrap_future(told)
+        idle.helpers += 1
+
+        def went(future: asyncio.Future[None]) -> None:
+            idle.helpers -= 1
+            if not future.cancelled():
+                future.exception()  # whoever said it may be gone already
+
+        future.add_done_callback(went)
+        await asyncio.shield(future)
+
+    def _idle(self) -> bool:
+        """Nothing goes on here: say which roles wait for whom, if that is news."""
+        waiting = self._actors.waiting()
+        for account in self._accounts.values():
+            account.tell()
+        for frame in waiting:
+            self._say(frame)
+        return False
+
+    def _meet(self, frame: Any) -> None:
+        session = frame["session"]
+        self._places[session] = dict(frame["places"])
+        for role in frame["here"]:
+            self._early[session, role] = []
+        keys = self._keys.draw(session, frame["here"], frame["places"])
+        self._say({"op": "answer", "number": frame["number"], "neighbours": frame["neighbours"], "keys": keys})
+
+    def _announce(self, frame: Any) -> None:
+        key = (frame["session"], frame["role"])
+        self._ordered.add(key)
+        self._early.setdefault(key, [])
+
+    def _hear(self, told: tuple[str, Any]) -> None:
+        site, frame = told
+        try:
+            places = self._places.get(frame["session"])
+            if places is not None:  # else the session is over
+                require_at(site, frame["source"], places)
+                self._hand(frame)
+        except TaskError as error:
+            self._break(error)
+        except (KeyError, TypeError) as error:
+            self._break(refused(site, error))
+
+    def _lose(self, told: tuple[str, Exception]) -> None:
+        site, error = told
+        if not isinstance(error, LinkClosed):
+            self._break(refused(site, error))
+        elif any(site in account.reached.values() for account in self._accounts.values()):
+            self._break(NeighbourLost(f"the link to site {site!r} ended in the middle of a session: {error}"))
+
+    def _break(self, error: Exception) -> None:
+        """End the site's part of the job."""
+        if self._home is not None:
+            self._home.call_soon_threadsafe(self._resident.broken, error)
+
+    def _hand(self, frame: Any) -> None:
+        key = (frame["session"], frame["role"])
+        if key in self._early:
+            self._early[key].append(frame)
+        else:
+            self._actors.hand(frame)
+
+    def _stop(self, frame: Any) -> None:
+        self._actors.stop(frame["session"])
+        for key in [key for key in self._early if key[0] == frame["session"]]:
+            if key in self._ordered:
+                self._early[key].append(frame)
+            else:  # it was announced, and will not begin
+                del self._early[key]
+        self._tidy(frame["session"])
+
+    def _begin(self, frame: Any) -> None:
+        session, role = key = frame["session"], frame["role"]
+        account = self._accounts[key] = Account(session, role, frame["direct"], self._say)
+        gone = sorted(set(account.reached.values()) - set(self._resident.neighbours.names))
+        if gone:  # since the session was announced: nobody could be told then
+            self._break(NeighbourLost(f"the link to site {gone[0]!r} ended before role {role!r} began"))
+
+        def took(source: str) -> None:
+            account.note("took", source)
+
+        party = self._resident.host.executor.roster.name(frame["position"])
+        peers = self._keys.peers(frame, party, self._carrier(key, account), took)
+        self._actors.begin(key, peers, self._role(frame, peers))
+        self._ordered.discard(key)
+        for said in self._early.pop(key, ()):
+            if said["op"] == "stop":
+                self._actors.stop(session)
+            else:
+                self._actors.hand(said)
+
+    def _carrier(self, key: Key, account: Account) -> Deliver:
+        """What sends a role's messages: as they are now, whatever the role does to its arrays next."""
+        (session, role), sends = key, 0
+
+        async def carry(target: str, message: Any, sent: float) -> None:
+            nonlocal sends
+            size, sends = M.nbytes(message), sends + 1
+            waits = size > _SMALL or sends % _MANY == 0
+            said = {"session": session, "source": role, "message": message if waits else as_sent(message), "time": sent}
+            site = account.reached.get(target)
+            if site is None:
+                account.tell()
+                said |= {"op": "pass", "target": target}
+            else:
+                account.note("sent", target, size if self._sealing.real else sealed_nbytes(size))
+                said |= {"op": "hand", "role": target}
+            if waits:
+                await self._said(said, site)
+            else:
+                self._say(said, site)
+
+        return carry
+
+    async def _role(self, frame: Any, peers: LocalPeers) -> None:
+        events: list[Any] = []
+        answer = await answer_of(self._play(frame, peers, events))
+        if "error" not in answer:
+            self._tell_end((frame["session"], frame["role"]), peers, answer["ran"]["ending"])
+        self._end((frame["session"], frame["role"]))
+        self._say({"op": "answer", "number": frame["number"], "events": events, **answer})
+
+    async def _play(self, frame: Any, peers: LocalPeers, events: list[Any]) -> dict[str, Any]:
+        resident = self._resident
+
+        def spend(event: Any, party: str | Sequence[str], request: str) -> None:
+            resident.host.spend(event, party, request)
+            events.append({"event": event.packed(), "party": party, "request": request})
+
+        request = unpack_request({**frame["request"], "message": None}, resident.registry)
+        shelf = resident.host.shelf(request)
+        ran = resident.host.fresh(
+            request, await resident.host.executor.role(request, frame["position"], peers, shelf, spend)
+        )
+        if ran.reply.error is not None and not ran.ending:
+            raise ran.reply.error
+        resident.parking.park(request, ran)
+        return sendable({"ran": pack_ran(replace(ran, left={}))})
+
+    def _tell_end(self, key: Key, peers: LocalPeers, ending: Ending) -> None:
+        """Tell those to whom the role speaks directly that it has ended, behind its last message.
+
+        After an error the server stops them: had they heard of the end sooner, what they make of it might be told in place of the error.
+        """
+        (session, role), account = key, self._accounts[key]
+        account.tell()
+        for other, site in account.reached.items():
+            said = {"op": "gone", "session": session, "role": other, "source": role}
+            self._say({**said, "ending": ending, "time": peers.time}, site)
+
+    def _end(self, key: Key) -> None:
+        """The role has ended: tell the server what it has said so far."""
+        self._accounts.pop(key).tell()
+        self._actors.end(key)
+        self._tidy(key[0])
+
+    def _tidy(self, session: int) -> None:
+        """Forget who is where, once no role of the session is here any more."""
+        if not self._actors.playing(session) and not any(other == session for other, _ in self._early):
+            self._places.pop(session, None)
+            self._keys.forget(session)

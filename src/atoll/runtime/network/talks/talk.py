@@ -1,0 +1,98 @@
+"""One session that goes on, as the server sees it: what its roles say, and whose clock it moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.errors import MessageError
+from atoll.core.requests.request import Request
+from atoll.core.time.lamport import Chains
+
+from ..frames import text_in, whole_in
+
+if TYPE_CHECKING:
+    from atoll.core.federation.session import Switch
+
+__all__ = ["Cast", "Talk", "reached"]
+
+Cast = dict[str, tuple[Request, int]]
+"""Role -> what it is asked to do, and the position of its party."""
+
+
+@dataclass
+class Talk:
+    """A session that goes on.
+
+    Attributes:
+        switch: relays and counts.
+        roles: the cast.
+        direct: role -> those whom it reaches directly -> their site; None where nobody has a link.
+        chains: the clocks of the roles, where some messages do not pass here.
+        keys: role -> other role -> the key that it has drawn for what it will say to that one.
+        cut: roles that the server ended: their sites have nothing to keep of them.
+    """
+
+    switch: Switch
+    roles: Cast
+    direct: dict[str, dict[str, str]] | None = None
+    chains: Chains | None = None
+    keys: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    cut: set[str] = field(default_factory=set)
+
+    def require(self, role: str) -> str:
+        """A role of the session.
+
+        Raises:
+            MessageError: it is none.
+        """
+        if role not in self.roles:
+            raise MessageError(f"the session has no role {role[:80]!r}")
+        return role
+
+    def heard(self, speaker: str, frame: Any) -> None:
+        """A role says something, or that it waits, or what it has said elsewhere.
+
+        Raises:
+            MessageError: what it says is of another form.
+        """
+        if frame["op"] == "waits":
+            for role, had in frame["for"]:
+                text_in({"for": role}, "for")
+                whole_in({"had": had}, "had")
+            self.switch.heard(frame)
+        elif frame["op"] == "words":
+            self._note(speaker, frame["words"])
+        else:
+            self._carry(speaker, frame)
+
+    def _carry(self, source: str, frame: Any) -> None:
+        """Pass a message on."""
+        target = self.require(text_in(frame, "target"))
+        if type(frame["time"]) not in (int, float) or not 0 <= frame["time"] < math.inf:
+            raise MessageError(f"a message sent at {frame['time']!r:.80}")
+        seconds = self.switch.heard(frame)
+        if self.chains is not None:
+            self.chains.sent(source, target, seconds)
+
+    def _note(self, role: str, words: Any) -> None:
+        """Count what a role has said elsewhere, and follow its clock."""
+        if self.chains is None or not isinstance(words, list):
+            raise MessageError("words of a role that speaks to nobody directly")
+        for word, told, *size in words:
+            other = self.require(text_in({"role": told}, "role"))
+            if word == "took":
+                self.chains.received(role, other)
+                continue
+            nbytes = whole_in({"bytes": size[0] if size else None}, "bytes")
+            if nbytes < 0 or other == role:
+                raise MessageError(f"{nbytes} bytes from {role!r} to {other!r}")
+            self.chains.sent(role, other, self.switch.count(role, other, nbytes, direct=True))
+
+
+def reached(role: str, places: Mapping[str, str], linked: Mapping[str, set[str]]) -> dict[str, str]:
+    """Whom a role reaches directly, and at which site: both sites must have the link."""
+    mine = places[role]
+    return {r: there for r, there in places.items() if there in linked[mine] and mine in linked[there]}

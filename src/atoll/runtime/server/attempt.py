@@ -1,0 +1,163 @@
+"""One attempt of a job as the server's front carries it out: deploy, relay, watch, stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import AtollError, JobError
+from atoll.engines.link import LinkClosed
+from atoll.runtime.jobs.terms import JobTerms
+from atoll.runtime.line import Channel, PackedMessage
+
+from ..daemon.launch import JobProcess
+from ..daemon.relay import carry
+from .liveness import stalled
+from .outcomes import AttemptOutcome, aborted, crashed, failed, failed_at, finished
+from .parties import Parties, code_in_words
+from .site_session import Gone, SiteSession
+
+__all__ = ["Attempt"]
+
+_GRACE = 5.0
+"""Seconds that the server's process has to tell its own error once a site told one."""
+_STOPPING = 20.0
+"""Seconds that a connected site has to say that an attempt's process has ended."""
+
+
+class Attempt:
+    """Brings the processes of one attempt to life, joins them, and ends them all when one of them ends.
+
+    Args:
+        job: its id.
+        number: the attempt's.
+        terms: the job's terms.
+        desks: its sites.
+        folder: where the job's checkpoints lie; new ones are progress.
+        deploy: the frame that sites are sent, with the bundle, serialised once.
+        launch: starts the server's process, given the sites that it is to work with.
+        running: called once the sites have deployed, with those that have not and are done without.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        number: int,
+        terms: JobTerms,
+        desks: Sequence[SiteSession],
+        folder: Path,
+        deploy: PackedMessage,
+        launch: Callable[[Sequence[str]], Awaitable[JobProcess]],
+        running: Callable[[Sequence[str]], None],
+    ) -> None:
+        self.job = job
+        self.number = number
+        self._terms = terms
+        self._parties = Parties(job, number, desks)
+        self._folder = folder
+        self._deploying = deploy
+        self._launch = launch
+        self._running = running
+        self._aborted: asyncio.Future[AttemptOutcome] = asyncio.get_running_loop().create_future()
+        self._relays: list[asyncio.Task[None]] = []
+        self._moved = 0
+        self._process: JobProcess | None = None
+
+    def abort(self, who: str) -> None:
+        """A person stops it."""
+        if not self._aborted.done():
+            self._aborted.set_result(aborted(who))
+
+    async def run(self) -> AttemptOutcome:
+        """From deployment to the end of the last process."""
+        before = self._generations()
+        working = asyncio.create_task(self._work())
+        watching = asyncio.create_task(stalled(self.job, self._terms.patience, lambda: self._moved, self._cpu))
+        outcome = crashed("the server was stopped")
+        try:
+            ends: set[asyncio.Future[Any]] = {working, watching, self._aborted, self._parties.ending}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            outcome = await self._judged(working, watching)
+        finally:
+            tasks = (working, watching, *self._relays)
+            for task in tasks:
+                task.cancel()
+            await asyncio.shield(self._stop(tasks, final=outcome.kind == "finished"))
+        if outcome.kind == "crashed" and self._aborted.done():  # while the last processes were stopped: no next attempt
+            outcome = self._aborted.result()
+        return AttemptOutcome(outcome.kind, outcome.reason, outcome.error, bool(self._generations() - before))
+
+    async def _judged(self, working: asyncio.Task[AttemptOutcome], watching: asyncio.Task[JobError]) -> AttemptOutcome:
+        """Which end counts: a person's word first, then what a site said, then what became of the server's own process."""
+        if self._aborted.done():
+            return self._aborted.result()
+        if self._parties.ending.done():
+            told = self._parties.ending.result()
+            if told.kind == "failed" and self._process is not None:
+                # The server's process heard of it as well, and can say more.
+                await asyncio.wait({working}, timeout=_GRACE)
+                if working.done() and working.result().kind == "failed":
+                    return working.result()
+            return told
+        return working.result() if working.done() else failed(watching.result())
+
+    async def _work(self) -> AttemptOutcome:
+        try:
+            here = await self._deployed()
+            self._process = await self._launch([desk.name for desk in here])
+            for desk in here:
+                self._relays.append(asyncio.create_task(self._join(desk, self._process.channel(desk.name))))
+            code = await self._process.wait()
+            error = self._process.error()
+        except AtollError as found:
+            return failed(found)
+        except (Gone, LinkClosed, OSError) as found:
+            return crashed(f"at the server: {found}")
+        if error is not None:
+            return failed_at("server", error)
+        return finished() if code == 0 else crashed(f"the job's process at the server ended with {code_in_words(code)}")
+
+    async def _deployed(self) -> list[SiteSession]:
+        """Have the sites begin; those that have, where the job can do without the others."""
+        desks = self._parties.desks
+        for desk in desks.values():
+            desk.deploy(self.job, self._deploying)
+        late = await self._parties.deployed(self._terms.patience)
+        if late and len(desks) - len(late) < self._terms.floor(len(desks)):
+            raise JobError(
+                f"for {self._terms.patience:g} s nothing was heard of the job's process at {', '.join(late)}",
+                where=f"job {self.job}, deployment at site {late[0]!r}",
+                remedy=f"see the log of `atoll site` at {late[0]}; raise `patience` if it needs longer to start",
+            )
+        for site in late:
+            self._parties.let_go(site)
+        self._running(late)
+        return [desk for desk in desks.values() if desk.name not in late]
+
+    async def _join(self, desk: SiteSession, local: Channel) -> None:
+        """Pass blocks on. Where the site's end has ended, its own word counts, and the server's process need not guess."""
+        far = desk.open(self.job, self.number)
+        try:
+            ending = await carry(far, local, self._count)
+            if ending.channel is local:
+                self._parties.dismiss(desk.name)
+        finally:
+            far.close("the attempt has ended")
+
+    def _count(self, moved: int) -> None:
+        self._moved += moved
+
+    def _cpu(self) -> float | None:
+        return None if self._process is None else self._process.cpu()
+
+    async def _stop(self, tasks: Sequence[asyncio.Task[object]], final: bool) -> None:
+        if self._process is not None:
+            await self._process.stop()
+        # A machine that stands still will not say it: the job need not wait longer for that than it waits for anything.
+        await self._parties.stopped(final, min(_STOPPING, self._terms.patience))
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _generations(self) -> set[str]:
+        return {path.name for path in self._folder.glob("generation-*")}

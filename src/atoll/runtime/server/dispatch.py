@@ -1,0 +1,240 @@
+"""Carries out what the scheduler decides: offers, attempts and their ends, and what the store keeps of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+from atoll.core.errors import AtollError, JobError
+from atoll.runtime.jobs.terms import read_terms
+from atoll.runtime.scheduling.resources import Answer
+from atoll.runtime.scheduling.scheduler import Scheduler
+from atoll.runtime.scheduling.wants import Action, Deploy, Offer, Refuse, Release, Wait
+from atoll.runtime.store.changes import LOG_WIDTH, visible
+from atoll.runtime.store.records import JobRecord
+from atoll.runtime.store.states import JobState
+from atoll.runtime.store.store import JobStore
+
+from ..daemon.control import text, whole
+from .attempt import Attempt
+from .news import News
+from .outcomes import AttemptOutcome, crashed, failed, state_after
+from .site_session import SiteSession
+from .site_sessions import SiteSessions
+
+__all__ = ["Dispatcher"]
+
+_LOG = logging.getLogger("atoll.runtime")
+
+_AGAIN = 1.0
+"""Seconds between two attempts to write down how a job ended."""
+
+Begin = Callable[[JobRecord, list[SiteSession], Callable[[Sequence[str]], None]], Attempt]
+
+
+class Dispatcher:
+    """The jobs of a server, from the queue to their end.
+
+    Args:
+        store: what is remembered.
+        scheduler: what is decided.
+        begin: makes an attempt of a job at sites; the third argument is to be called when it runs, with the sites that it does without.
+        news: told of every change.
+
+    Attributes:
+        desks: connected sites by name.
+    """
+
+    def __init__(self, store: JobStore, scheduler: Scheduler, begin: Begin, news: News) -> None:
+        self.desks = SiteSessions()
+        self._store = store
+        self._scheduler = scheduler
+        self._begin = begin
+        self._news = news
+        self._attempts: dict[str, Attempt] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stirred = asyncio.Event()
+        self._closing = False
+
+    # ------------------------------------------------------------------ what happens
+
+    def restart(self) -> None:
+        """Queue what the store holds: a server that begins anew goes on with everything that had not ended."""
+        for record in self._store.restart(now=time.time()):
+            _LOG.info("job %s goes on", record.id)
+            self.submit(record)
+
+    def submit(self, record: JobRecord) -> None:
+        """A job joins the queue."""
+        try:
+            terms = read_terms(dict(record.spec))
+            self._do(self._scheduler.submit(terms.want(record.id, record.sites), time.monotonic()))
+        except AtollError as error:
+            self._finish(record.id, failed(error))
+
+    def abort(self, job: str, who: str) -> None:
+        """End a job, wherever it is.
+
+        Raises:
+            JobError: there is no such job, or it has ended.
+        """
+        record = self._store.get(job)
+        if record.state.terminal:
+            raise JobError(
+                f"the job has ended already: it is {record.state}", where=f"job {job}", remedy="see atoll jobs"
+            )
+        attempt = self._attempts.get(job)
+        if attempt is not None:
+            attempt.abort(who)
+            return
+        self._do(self._scheduler.ended(job, time.monotonic()))
+        self._move(job, JobState.ABORTED, who=who, reason=f"aborted by {who}")
+
+    def resume(self, job: str, who: str, token: str) -> None:
+        """Have a job go on that failed or was aborted; see ``JobStore.resume``.
+
+        Raises:
+            JobError: there is no such job, it has not ended, or it has its result.
+        """
+        record = self._store.resume(job, now=time.time(), who=who, token=token)
+        _LOG.info("job %s is %s: %s", job, record.state, record.reason)
+        self._news.tell(job)
+        self.submit(record)
+
+    def joined(self, desk: SiteSession) -> None:
+        """A site has a new line."""
+        self.desks.put(desk)
+        self._do(self._scheduler.arrived(desk.name, time.monotonic(), desk.holding))
+
+    def left(self, desk: SiteSession) -> None:
+        """The line of a site is lost."""
+        if self.desks.remove(desk):
+            self._do(self._scheduler.left(desk.name, time.monotonic()))
+
+    def offered(self, desk: SiteSession, frame: Any) -> None:
+        """A site answers an offer."""
+        why = visible(text(frame, "why"), LOG_WIDTH)  # for a store, a log and a terminal
+        answer = Answer(frame.get("ok") is True, why, frame.get("never") is True)
+        job, ticket = text(frame, "job"), whole(frame, "ticket")
+        self._do(self._scheduler.offered(job, desk.name, ticket, answer, time.monotonic()))
+
+    def know(self, sites: Iterable[str]) -> None:
+        """These are the project's sites now."""
+        self._do(self._scheduler.know(sites, time.monotonic()))
+        self._stirred.set()
+
+    async def run(self) -> None:
+        """Let time pass."""
+        while True:
+            now = time.monotonic()
+            wake = self._scheduler.next_wake()
+            pause = 0.5 if wake is None else min(0.5, max(0.01, wake - now))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stirred.wait(), pause)
+            self._stirred.clear()
+            self._look()
+            self._do(self._scheduler.tick(time.monotonic()))
+
+    async def close(self) -> None:
+        """Stop the attempts; their jobs go on when the server is back."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _look(self) -> None:
+        """A line that is cut is not lost: its site cannot be asked meanwhile, and what runs there runs on."""
+        now = time.monotonic()
+        for site, there in self.desks.changed():
+            self._do(self._scheduler.arrived(site, now) if there else self._scheduler.left(site, now))
+
+    # ------------------------------------------------------------------ what is to be done
+
+    def _do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Offer(job, site, need, ticket):
+                    self.desks.tell(site, "offer", job=job, resources=need.tree(), ticket=ticket)
+                case Release(job, site):
+                    self.desks.tell(site, "release", job=job)
+                case Deploy(job, sites):
+                    self._spawn(self._attempt(job, sites))
+                case Refuse(job, error):
+                    self._spawn(self._written(job, failed(error)))
+                case Wait(job, why):
+                    with contextlib.suppress(AtollError):  # why a job waits is worth no more than a word
+                        self._store.note(job, why)
+                    self._news.tell(job)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _attempt(self, job: str, sites: tuple[str, ...]) -> None:
+        outcome = crashed("the server was stopped")
+        try:
+            if not self._store.get(job).state.terminal:  # somebody may have aborted it just now
+                outcome = await self._carried(job, sites)
+        except AtollError as error:
+            outcome = failed(error)
+        except Exception as error:  # a defect must not take the server down, nor leave the job without an end
+            _LOG.exception("job %s", job)
+            outcome = failed(
+                JobError(f"{type(error).__name__}: {error}", where="server", remedy="see the server's log")
+            )
+        finally:
+            self._attempts.pop(job, None)
+            if not self._closing:  # else the job goes on when the server is back, as after its death
+                # Done before the job is submitted again: a release must not follow the offers of the next attempt.
+                self._do(self._scheduler.ended(job, time.monotonic()))
+                await self._written(job, outcome)
+
+    async def _carried(self, job: str, sites: tuple[str, ...]) -> AttemptOutcome:
+        self._move(job, JobState.SCHEDULED, reason="sites hold what it asks for")
+        record = self._move(job, JobState.DEPLOYING, sites=sites, reason=f"attempt at {', '.join(sites)}")
+        gone = self.desks.without(sites)
+        if gone:
+            return crashed(f"site {', '.join(gone)} went away before the attempt began")
+        attempt = self._begin(
+            record, [self.desks[site] for site in sites], lambda late: self._runs(job, record.attempts, late)
+        )
+        self._attempts[job] = attempt
+        return await attempt.run()
+
+    def _runs(self, job: str, attempt: int, late: Sequence[str]) -> None:
+        without = f", without {', '.join(late)}: nothing was heard of the job's process there" if late else ""
+        self._move(job, JobState.RUNNING, reason=f"attempt {attempt}{without}")
+
+    async def _written(self, job: str, outcome: AttemptOutcome) -> None:
+        """The next attempt, or the end; on a disk that is full it is tried until there is room, for every job must end."""
+        for pause in itertools.chain((0.0,), itertools.repeat(_AGAIN)):
+            try:
+                if not self._store.get(job).state.terminal:
+                    self._finish(job, outcome)
+                return
+            except AtollError as error:
+                if pause == 0.0:
+                    _LOG.warning("job %s ended (%s), which cannot be written down: %s", job, outcome.reason, error)
+            await asyncio.sleep(pause)
+
+    def _finish(self, job: str, outcome: AttemptOutcome) -> None:
+        """The end of a job, or its next attempt."""
+        record = self._store.get(job)
+        most = 1 if outcome.kind != "crashed" else read_terms(dict(record.spec)).attempts
+        state, why = state_after(record, outcome, most)
+        moved = self._move(job, state, reason=why.reason, error=why.error, progress=why.progress)
+        if not moved.state.terminal:
+            self.submit(moved)
+
+    def _move(self, job: str, state: JobState, *, reason: str = "", who: str = "server", **more: Any) -> JobRecord:
+        record = self._store.move(job, state, now=time.time(), who=who, reason=reason, **more)
+        _LOG.info("job %s is %s%s", job, state, f": {reason}" if reason else "")
+        self._news.tell(job)
+        self._stirred.set()
+        return record

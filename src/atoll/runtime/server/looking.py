@@ -1,0 +1,132 @@
+"""What people may see: jobs, sites, events, logs and results."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import JobError
+from atoll.runs.versions import versions
+from atoll.runtime.identity import Peer
+from atoll.runtime.store.records import JobRecord
+from atoll.runtime.store.store import JobStore
+
+from .dispatch import Dispatcher
+from .news import News
+from .site_session import SiteSession
+
+__all__ = ["Looking", "shown"]
+
+_CHUNK = 1 << 20
+
+
+def shown(record: JobRecord) -> dict[str, Any]:
+    """A job as people see it."""
+    return {
+        "job": record.id, "name": record.name, "state": str(record.state), "reason": record.reason,
+        "submitter": record.submitter, "org": record.org, "created": record.created, "attempts": record.attempts,
+        "sites": list(record.sites), "error": None if record.error is None else dict(record.error),
+        "times": [[str(state), when] for state, when in record.times],
+    }  # fmt: skip
+
+
+class Looking:
+    """Answers that change nothing. Each is a stream of frames.
+
+    Args:
+        store: what is remembered.
+        dispatcher: what runs.
+        news: wakes those that follow.
+        result: the folder of a job's results.
+    """
+
+    def __init__(self, store: JobStore, dispatcher: Dispatcher, news: News, result: Callable[[str], Path]) -> None:
+        self._store = store
+        self._dispatcher = dispatcher
+        self._news = news
+        self._result_folder = result
+
+    async def _about(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
+        """What runs here."""
+        del peer, frame
+        yield {"atoll": versions()["atoll"]}
+
+    async def _jobs(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
+        """Jobs, all or one; with ``seen`` of an earlier answer, once they are others than it showed."""
+        del peer
+        job = None if frame.get("job") is None else self._store.get(str(frame["job"])).id
+        while True:
+            news = self._news.of(job or "")
+            records = self._store.jobs(limit=frame.get("limit")) if job is None else [self._store.get(job)]
+            told = [shown(record) for record in records]
+            mark = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+            if frame.get("seen") != mark:
+                yield {"jobs": told, "seen": mark}
+                return
+            await news.wait()
+
+    async def _sites(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
+        """The sites that have a line, and how it is."""
+        del peer, frame
+        yield {"sites": [_site(desk) for _, desk in sorted(self._dispatcher.desks.items())]}
+
+    async def _events(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
+        """The audit trail."""
+        del peer
+        found = self._store.events(job=frame.get("job"), after=int(frame.get("after", 0)), limit=1000)
+        yield {"events": [{**vars(event), "details": dict(event.details)} for event in found]}
+
+    async def _logs(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
+        """Lines of a job; with ``follow`` until it has ended."""
+        del peer
+        job, after, follow = (
+            self._store.get(str(frame["job"])).id,
+            int(frame.get("after", 0)),
+            frame.get("follow") is True,
+        )
+        while True:
+            news = self._news.of(job)
+            record = self._store.get(job)
+            while lines := self._store.lines(job, after=after, limit=1000):
+                after = lines[-1].number
+                yield {"lines": [[line.number, line.when, line.node, line.text] for line in lines]}
+            if not follow or record.state.terminal:
+                return
+            await news.wait()
+
+    async def _result(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
+        """The files of a job's results, in pieces."""
+        del peer
+        record = self._store.get(str(frame["job"]))
+        for path in self._files(record):
+            yield {"file": path.name, "size": path.stat().st_size}
+            seen = hashlib.sha256()
+            with path.open("rb") as file:
+                while piece := await asyncio.to_thread(file.read, _CHUNK):
+                    seen.update(piece)
+                    yield {"piece": piece}
+            yield {"sha256": seen.hexdigest()}
+        yield {"job": shown(record)}
+
+    def _files(self, record: JobRecord) -> list[Path]:
+        folder = self._result_folder(record.id)
+        found = sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith("."))
+        if not found or not record.state.terminal:
+            raise JobError(
+                f"the job has no results: it is {record.state}" + (f" ({record.reason})" if record.reason else ""),
+                where=f"job {record.id}",
+                remedy=f"wait for its end, or see why: atoll logs {record.id}",
+            )
+        return found
+
+
+def _site(desk: SiteSession) -> dict[str, Any]:
+    told = desk.line.stats()
+    return {
+        "site": desk.name, "org": desk.line.peer.org, "connected": desk.connected, "round_trip": told.round_trip,
+        "skew": told.skew, "resumes": told.resumes, "received": told.received_bytes, "sent": told.sent_bytes,
+    }  # fmt: skip

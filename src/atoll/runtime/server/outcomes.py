@@ -1,0 +1,108 @@
+"""How an attempt can end, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from atoll.core.errors import AtollError, JobError, MessageError
+from atoll.core.requests.wire import pack_error, unpack_error
+from atoll.runtime.store.changes import visible
+from atoll.runtime.store.records import JobRecord
+from atoll.runtime.store.states import JobState, after_crash
+
+__all__ = ["AttemptOutcome", "aborted", "crashed", "failed", "failed_at", "finished", "state_after"]
+
+_LONGEST = 4000
+_END = {"finished": JobState.FINISHED, "failed": JobState.FAILED, "aborted": JobState.ABORTED}
+
+
+@dataclass(frozen=True)
+class AttemptOutcome:
+    """How an attempt ended.
+
+    Attributes:
+        kind: finished: there is a result; failed: it would fail again; crashed: the next attempt goes on; aborted: a person stopped it.
+        reason: in words.
+        error: the error, as ``pack_error`` gives it.
+        progress: whether it has made a checkpoint that was not there before.
+    """
+
+    kind: Literal["finished", "failed", "crashed", "aborted"]
+    reason: str = ""
+    error: Mapping[str, Any] | None = None
+    progress: bool = False
+
+
+def finished() -> AttemptOutcome:
+    """There is a result."""
+    return AttemptOutcome("finished")
+
+
+def failed(error: AtollError) -> AttemptOutcome:
+    """It would fail again."""
+    return AttemptOutcome("failed", error.what, pack_error(error))
+
+
+def failed_at(node: str, packed: Any) -> AttemptOutcome:
+    """A process told an error of its own.
+
+    Args:
+        node: whose process: ``server`` or ``site 'a'``.
+        packed: the error as it travelled.
+    """
+    found = _readable(packed)
+    place = found.where or ""
+    # The server's process may tell what happened at a site, and then names it.
+    said = place.removeprefix("the ").startswith(("server", "site ")) if node == "server" else node in place
+    named = place if said else f"{node}: {place}" if place else node
+    return failed(type(found)(found.what, where=named, remedy=found.remedy or "see the log: atoll logs JOB"))
+
+
+def _readable(packed: Any) -> AtollError:
+    """An error as it travelled: words, and not too many. It ends in a store, a log and a terminal."""
+    try:
+        found = unpack_error(packed)
+        if not isinstance(found, AtollError) or not isinstance(found.what, str):
+            raise TypeError(packed)
+        return type(found)(
+            visible(found.what, _LONGEST),
+            where=None if found.where is None else visible(found.where, _LONGEST),
+            remedy=None if found.remedy is None else visible(found.remedy, _LONGEST),
+        )
+    except (KeyError, TypeError, AttributeError):
+        return MessageError("it told an error that cannot be read", remedy="use the same version of Atoll everywhere")
+
+
+def crashed(why: str) -> AttemptOutcome:
+    """A process or a front died; the next attempt goes on from the last checkpoint."""
+    return AttemptOutcome("crashed", why, pack_error(JobError(why, where="job", remedy="see the log: atoll logs JOB")))
+
+
+def aborted(who: str) -> AttemptOutcome:
+    """A person stopped it."""
+    return AttemptOutcome("aborted", f"aborted by {who}")
+
+
+def state_after(record: JobRecord, outcome: AttemptOutcome, most: int) -> tuple[JobState, AttemptOutcome]:
+    """What becomes of a job, and why.
+
+    Args:
+        record: the job before.
+        outcome: of its attempt.
+        most: attempts in a row that may end without a checkpoint.
+    """
+    if outcome.kind != "crashed":
+        return _END[outcome.kind], outcome
+    barren = 0 if outcome.progress else record.barren + 1
+    state = after_crash(barren, most)
+    if state is not JobState.FAILED:
+        return state, AttemptOutcome("crashed", outcome.reason, None, outcome.progress)
+    return state, failed(
+        JobError(
+            f"{barren} attempts in a row ended without a checkpoint; the last one: {outcome.reason}",
+            where=f"job {record.id}",
+            remedy=f"see the log: atoll logs {record.id}",
+        )
+    )

@@ -1,0 +1,136 @@
+"""The sites of one attempt: what they say of it, and whether that ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .outcomes import AttemptOutcome, crashed, failed_at
+from .site_session import SiteSession
+
+__all__ = ["Parties"]
+
+
+class Parties:
+    """Listens to the sites of an attempt until each has said its last word, or is lost.
+
+    Args:
+        job: its id.
+        attempt: its number.
+        desks: the sites.
+
+    Attributes:
+        desks: by name.
+        ending: the first outcome that a site has brought about.
+    """
+
+    def __init__(self, job: str, attempt: int, desks: Sequence[SiteSession]) -> None:
+        self.desks = {desk.name: desk for desk in desks}
+        self.ending: asyncio.Future[AttemptOutcome] = asyncio.get_running_loop().create_future()
+        self._dismissed: dict[str, float] = {}
+        self._job = job
+        self._attempt = attempt
+        self._deployed = {name: asyncio.Event() for name in self.desks}
+        self._exited = {name: asyncio.Event() for name in self.desks}
+        self._heard = dict.fromkeys(self.desks, _now())
+        self._tasks = [asyncio.create_task(self._listen(desk)) for desk in desks]
+
+    def dismiss(self, site: str) -> None:
+        """The server's process has let a site go: its end is no news, and what it has to say of it is waited for from now on."""
+        self._dismissed.setdefault(site, _now())
+
+    def let_go(self, site: str) -> None:
+        """Go on without a site whose process has not begun; if it does yet, it is to end."""
+        self.dismiss(site)
+        self.desks[site].stop(self._job, self._attempt, end=False)
+
+    async def deployed(self, patience: float) -> list[str]:
+        """Wait until every site has started its process; those that have not, and of which nothing was heard for so long."""
+        begun = await asyncio.gather(*(self._begun(name, patience) for name in self.desks))
+        return sorted(name for name, there in zip(self.desks, begun, strict=True) if not there)
+
+    async def _begun(self, site: str, patience: float) -> bool:
+        event = self._deployed[site]
+        while not event.is_set() and (left := self._heard[site] + patience - _now()) > 0:
+            await _set(event, left)
+        return event.is_set()
+
+    async def stopped(self, final: bool, within: float) -> None:
+        """Have every process stopped, and wait until sites have said so; one that is away is told when it is back.
+
+        Args:
+            final: the job has its result, and no attempt will follow.
+            within: seconds, since it was let go of.
+        """
+        now = _now()
+        for name, desk in self.desks.items():
+            # A site whose process has ended must still know whether the job has.
+            desk.stop(self._job, self._attempt, end=final)
+            if not desk.connected:
+                self._exited[name].set()
+        left = {name: within - (now - self._dismissed.get(name, now)) for name in self.desks}
+        await asyncio.gather(*(_set(event, left[name]) for name, event in self._exited.items()))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _listen(self, desk: SiteSession) -> None:
+        frames = desk.listen(self._job, self._attempt)
+        lost = asyncio.create_task(desk.line.lost.wait())
+        getting = asyncio.create_task(frames.get())
+        try:
+            while True:
+                await asyncio.wait({getting, lost}, return_when=asyncio.FIRST_COMPLETED)
+                if not getting.done():
+                    if desk.name in self._dismissed:
+                        return
+                    self._end(crashed(f"site {desk.name!r} is gone: {desk.line.error}"))
+                    return
+                frame = getting.result()
+                if frame["op"] == "exited":
+                    self._exit(desk.name, frame)
+                    return
+                self._heard[desk.name] = _now()
+                if frame["op"] == "deployed":
+                    self._deployed[desk.name].set()
+                getting = asyncio.create_task(frames.get())
+        finally:
+            lost.cancel()
+            getting.cancel()
+            self._exited[desk.name].set()
+            desk.forget(self._job, self._attempt)
+
+    def _exit(self, site: str, frame: Mapping[str, Any]) -> None:
+        place, code = f"site {site!r}", frame.get("code")
+        if site in self._dismissed:
+            return  # the server's process let it go, and knows why
+        if frame.get("error") is not None:
+            self._end(failed_at(place, frame["error"]))
+        elif code != 0:
+            self._end(crashed(f"the job's process at {place} ended with {code_in_words(code)}"))
+        else:
+            self._end(crashed(f"the job's process at {place} ended before the job"))
+
+    def _end(self, outcome: AttemptOutcome) -> None:
+        if not self.ending.done():
+            self.ending.set_result(outcome)
+
+
+def code_in_words(code: Any) -> str:
+    """An exit code as `subprocess` has it: negative for a signal."""
+    if isinstance(code, int) and code < 0:
+        return f"signal {-code}"
+    return f"exit code {code}" if type(code) is int else "no exit code"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _set(event: asyncio.Event, within: float) -> None:
+    """Wait for it, but no longer."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within):
+            await event.wait()

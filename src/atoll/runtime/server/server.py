@@ -1,0 +1,231 @@
+"""The server's front: one port, the lines of sites and people, the jobs and their store. It computes nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import AtollError, ConfigError, MessageError
+from atoll.core.persistence.files import write_bytes
+from atoll.engines.link import LinkClosed
+from atoll.runtime.identity import Peer
+from atoll.runtime.jobs.terms import read_terms
+from atoll.runtime.line import Channel, Line, PackedMessage, Settings, Switchboard
+from atoll.runtime.provision import Kit, Revocations, SiteList
+from atoll.runtime.provision.files import make_folder
+from atoll.runtime.scheduling.scheduler import Scheduler
+from atoll.runtime.store.records import Event, JobRecord
+from atoll.runtime.store.sqlite import SqliteStore
+from atoll.runtime.transport import transport
+from atoll.runtime.transport.own import own
+
+from ..daemon.control import CONTROL, FROM_SITE
+from ..daemon.launch import JobProcess, launch
+from ..daemon.place import Place
+from .attempt import Attempt
+from .dispatch import Dispatcher
+from .guard import follow, guard, publish
+from .news import News
+from .requests import MAY, REQUEST, Desktop
+from .resuming import remind, tidy
+from .site_session import SiteSession
+
+__all__ = ["Server"]
+
+_LOG = logging.getLogger("atoll.runtime")
+_REQUESTS = 64
+"""Most requests of a person at once."""
+_AWAY = 3600.0
+"""Seconds without a connection after which a line is given up; the job's own patience is usually shorter."""
+
+
+class Server:
+    """Serves a project until it is stopped. What it must not forget is in its folder: kill it at any moment and start it again.
+
+    Args:
+        kit: a server's kit.
+        folder: its own, with the store, the jobs and their results.
+        address: ``host:port`` to listen at; by default what the kit says. Port 0 lets the system choose.
+        max_jobs: most jobs at once.
+
+    Raises:
+        ConfigError: the kit is not a server's, or the folder cannot be made.
+        IdentityError: its certificate has expired or is not valid yet, as this machine's clock has it.
+        JobError: another process serves from the folder.
+    """
+
+    def __init__(self, kit: Kit, folder: Path, *, address: str | None = None, max_jobs: int | None = None) -> None:
+        kit.require("server")
+        self.kit = kit
+        self.folder = folder
+        self._address = address or f"{kit.server.listen}:{kit.server.port}"
+        make_folder(folder, "--folder")  # models and logs are nobody else's business
+        self._credentials = kit.credentials()
+        own(self._credentials)  # else it would listen, and refuse everybody for a reason that only its clock knows
+        self._revoked = Revocations(kit.revoked_file, kit.folder / "ca.pem")
+        self._news = News()
+        self._store = SqliteStore(folder)
+        self._listed = SiteList(kit.sites_file)
+        self._known = folder / "sites.txt"
+        scheduler = Scheduler(max_jobs=max_jobs, known=self._sites())
+        self._dispatcher = Dispatcher(self._store, scheduler, self._begin, self._news)
+        self._desktop = Desktop(
+            kit, self._store, self._dispatcher, self._news, lambda job: Place.of(folder, job).state, self._revoked
+        )
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def serve(self, on_listening: Callable[[str], None] = lambda address: None) -> None:
+        """Listen until cancelled.
+
+        Args:
+            on_listening: called with the address once others can connect.
+
+        Raises:
+            ConfigError: the address cannot be listened at.
+        """
+        board = Switchboard(self._line, Settings(patience=_AWAY, spool=self.folder / "spool"))
+        try:
+            carrier = transport(self.kit.transport)
+            listener = await carrier.listen(self._address, self._credentials, board.accept, self._revoked)
+        except OSError as error:
+            self._store.close()
+            raise ConfigError(
+                f"cannot listen at {self._address}: {error.strerror or error}",
+                where=f"server {self.kit.name!r}",
+                remedy="stop the server or program that has the port, or choose another with --listen HOST:PORT",
+            ) from error
+        try:
+            write_bytes(self.folder / "address", listener.address.encode())
+            _LOG.info("server %r of project %r listens at %s", self.kit.name, self.kit.project, listener.address)
+            self._store.record(Event(when=time.time(), who="server", what="started"))
+            on_listening(listener.address)
+            self._spawn(guard(board, self._revoked, self._cut))
+            self._spawn(publish(self._revoked, self._dispatcher.desks))
+            self._spawn(tidy(self._dispatcher.desks, self._store))
+            self._spawn(follow(self._listed, lambda: self._dispatcher.know(self._sites())))
+            self._dispatcher.restart()
+            await self._dispatcher.run()
+        finally:
+            await self._dispatcher.close()
+            await board.close("the server was stopped", within=1.0)
+            await listener.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._store.close()
+
+    # ------------------------------------------------------------------ who comes
+
+    def _line(self, line: Line) -> None:
+        peer = line.peer
+        _LOG.info("%s is connected", peer)
+        line.on_lost.append(lambda error: _LOG.info("%s has gone: %s", peer, error))
+        if peer.role == "site":
+            line.on_open = lambda channel: self._spawn(self._site(line, channel))
+        elif peer.role in MAY:
+            line.on_open = lambda channel: self._spawn(self._person(line, channel))
+        else:
+            self._spawn(line.close(f"{peer} has no business here"))
+
+    def _cut(self, peer: Peer) -> None:
+        why = {"why": "its certificate was revoked", "serial": f"{peer.serial:x}"}
+        self._store.record(Event(when=time.time(), who=str(peer), what="cut", details=why))
+
+    async def _site(self, line: Line, channel: Channel) -> None:
+        """The first channel of a site is about jobs; it lasts as long as its line."""
+        if channel.name != CONTROL or channel.number != 1:
+            channel.close("a site opens one channel, named control")
+            return
+        channel.narrow(FROM_SITE)
+        try:
+            holding, kept, direct = _greeting(await channel.recv(), str(line.peer))
+        except (LinkClosed, AtollError) as error:
+            _LOG.warning("%s is refused: %s", line.peer, error)
+            await line.close(f"refused: {error}")
+            return
+        desk = SiteSession(line, channel, holding, self._dispatcher.offered, self._log, kept, direct)
+        if desk.name not in self._sites():
+            try:
+                write_bytes(self._known, "\n".join(sorted({*self._sites(), desk.name})).encode())
+            except AtollError as error:  # it is needed only while the site is away
+                _LOG.warning("that %s has come cannot be written down: %s", line.peer, error)
+        await remind(desk, self._store, time.time())
+        if line.lost.is_set():
+            return
+        self._dispatcher.joined(desk)
+        try:
+            await desk.run()
+        finally:
+            self._dispatcher.left(desk)
+
+    async def _person(self, line: Line, channel: Channel) -> None:
+        if channel.name != REQUEST:
+            channel.close("no such channel")
+        elif len(line.table) > _REQUESTS:
+            _LOG.warning("%s asks for more than %d things at once", line.peer, _REQUESTS)
+            channel.close(f"more than {_REQUESTS} requests at once")
+        else:
+            await self._desktop.serve(channel)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _LOG.error("a defect, which ends one connection's work and no other's", exc_info=task.exception())
+
+    # ------------------------------------------------------------------ jobs
+
+    def _begin(self, record: JobRecord, desks: list[SiteSession], running: Callable[[Sequence[str]], None]) -> Attempt:
+        place, bundle = Place.of(self.folder, record.id), self._store.bundle(record.bundle)
+        terms = read_terms(dict(record.spec))
+        frame = {"op": "deploy", "job": record.id, "attempt": record.attempts, "bundle": bundle}
+        frame["revoked"] = self._revoked.latest()  # sites verify each other's keys for letters
+        if terms.direct:
+            frame["direct"] = {desk.name: desk.direct for desk in desks}
+
+        async def start(sites: Sequence[str]) -> JobProcess:
+            # What lies in the store was verified when it was submitted.
+            code = await asyncio.to_thread(place.open, bundle, self.kit, record.attempts, known=lambda manifest: True)
+            return await launch(
+                place, code, role="server", name=self.kit.name, sites=sites,
+                on_lines=lambda lines: self._log(record.id, "server", lines),
+            )  # fmt: skip
+
+        return Attempt(
+            record.id, record.attempts, terms, desks, place.checkpoints, PackedMessage(frame), start, running
+        )  # fmt: skip
+
+    def _log(self, job: str, node: str, lines: list[str]) -> None:
+        with contextlib.suppress(AtollError):  # of a job that is not here nothing is kept
+            if node == "server" or node in self._store.get(job).sites:
+                self._store.log(job, node, lines, now=time.time())
+                self._news.tell(job)
+
+    def _sites(self) -> list[str]:
+        """Those that the operator's list names, and those that have come; the list may be older, or not be there."""
+        met = self._known.read_text(encoding="utf-8").split() if self._known.exists() else []
+        return sorted(self._listed.among(frozenset(met)))
+
+
+def _greeting(frame: object, where: str) -> tuple[list[str], list[str], str]:
+    """What a site says first: the jobs of which something runs there, those whose files it keeps, and where it listens for other sites.
+
+    Raises:
+        MessageError: it is no greeting.
+    """
+    said = frame if isinstance(frame, dict) and frame.get("op") == "hello" else {}
+    lists, direct = (said.get("holding"), said.get("kept", [])), said.get("direct", "")
+    if not all(isinstance(one, list) and all(isinstance(job, str) for job in one) for one in lists):
+        raise MessageError("no hello", where=where, remedy="use the same version of Atoll at both ends")
+    if not isinstance(direct, str) or len(direct) > 300:
+        raise MessageError("no address for other sites", where=where, remedy="look at its --direct")
+    return list(said["holding"]), list(said.get("kept", [])), direct

@@ -1,0 +1,55 @@
+"""The sites that are connected to a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from .site_session import SiteSession
+
+__all__ = ["SiteSessions"]
+
+
+class SiteSessions(Mapping[str, SiteSession]):
+    """Desks by the name of their site, and which of them can be reached: a line that is cut is not lost yet."""
+
+    def __init__(self) -> None:
+        self._desks: dict[str, SiteSession] = {}
+        self._reached: dict[str, bool] = {}
+
+    def __getitem__(self, site: str) -> SiteSession:
+        return self._desks[site]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._desks)
+
+    def __len__(self) -> int:
+        return len(self._desks)
+
+    def put(self, desk: SiteSession) -> None:
+        """A site has a new line, in place of an older one."""
+        self._desks[desk.name], self._reached[desk.name] = desk, True
+
+    def remove(self, desk: SiteSession) -> bool:
+        """A line is lost; whether it was its site's newest, so that the site is gone."""
+        if self._desks.get(desk.name) is not desk:
+            return False
+        del self._desks[desk.name]
+        return True
+
+    def changed(self) -> list[tuple[str, bool]]:
+        """Sites that can be reached again, or cannot any more, since this was asked last."""
+        now = {site: desk.connected for site, desk in self._desks.items()}
+        found = [(site, there) for site, there in now.items() if there != self._reached.get(site)]
+        self._reached = now
+        return found
+
+    def without(self, sites: Iterable[str]) -> list[str]:
+        """Those of some sites that are not connected."""
+        return sorted(set(sites) - self._desks.keys())
+
+    def tell(self, site: str, op: str, **fields: Any) -> None:
+        """Send a site a frame, if it is there."""
+        desk = self._desks.get(site)
+        if desk is not None:
+            desk.tell(op, **fields)

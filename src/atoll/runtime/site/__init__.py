@@ -1,0 +1,1 @@
+"""The site's process: offers answered, jobs run, lines to other sites."""

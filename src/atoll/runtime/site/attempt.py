@@ -1,0 +1,215 @@
+"""One attempt of a job at a site: its bundle verified here, its process, its way to the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import AtollError, JobError
+from atoll.core.requests.wire import pack_error
+from atoll.engines.link import LinkClosed
+from atoll.runtime.bundles.register import Register
+from atoll.runtime.line import Channel
+from atoll.runtime.provision import Kit
+from atoll.runtime.scheduling.resources import Grant
+from atoll.runtime.worker.letters import LetterKey
+
+from ..daemon.control import direct_channel
+from ..daemon.launch import JobProcess, Stillborn, launch
+from ..daemon.place import Place
+from ..daemon.relay import carry, relay
+from .neighbours import Neighbours, partners
+
+__all__ = ["Post", "SiteAttempt"]
+
+_LOG = logging.getLogger("atoll.runtime")
+_GRACE = 10.0
+"""Seconds that a job's process has to end by itself once the server has closed its channel."""
+_REACH = 5.0
+"""Seconds in which another site must be reached directly."""
+
+Tell = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Post:
+    """What is the same for all jobs of a site.
+
+    Attributes:
+        kit: the site's own; its authorities say whose bundles are run, whatever the server says.
+        data: the site's data, as `atoll.runtime.worker.sitedata.site_spec` gives it.
+        folder: where the site keeps its jobs.
+        register: the bundles that it has run.
+        tell: sends a frame to the server.
+        neighbours: its lines to other sites.
+    """
+
+    kit: Kit
+    data: Mapping[str, Any]
+    folder: Path
+    register: Register
+    tell: Tell
+    neighbours: Neighbours
+
+
+class SiteAttempt:
+    """One attempt of a job at this site. It ends by itself, and then says ``exited`` exactly once.
+
+    Args:
+        post: the site.
+        job: its id.
+        attempt: its number.
+        grant: what it holds here.
+        addresses: every site of the attempt -> where it listens for others, or nothing; empty where the job does not want that.
+    """
+
+    def __init__(
+        self, post: Post, job: str, attempt: int, grant: Grant, addresses: Mapping[str, str] | None = None
+    ) -> None:
+        self.job = job
+        self.attempt = attempt
+        self._post = post
+        self._grant = grant
+        self._place = Place.of(post.folder, job)
+        self._channel: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
+        self._process: JobProcess | None = None
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._dialled, self._awaited = partners(post.kit.name, addresses or {})
+        self._direct: set[asyncio.Task[Any]] = set()
+
+    def start(self, bundle: bytes) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._live(bundle))
+
+    def joined(self, channel: Channel) -> None:
+        """The server has opened the attempt's channel."""
+        if self._channel.done():
+            channel.close("this attempt has its channel already")
+        else:
+            self._channel.set_result(channel)
+
+    def met(self, channel: Channel) -> None:
+        """Another site has opened the attempt's channel to this one."""
+        if channel.peer.name in self._awaited and self._process is not None:
+            self._awaited.discard(channel.peer.name)
+            self._spawn(self._pass_on(channel.peer.name, channel, self._process))
+        else:
+            channel.close("nobody waits for this channel")
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._direct.add(task)
+        task.add_done_callback(self._direct.discard)
+
+    async def stop(self) -> None:
+        """End it, whatever it is at, and wait until it has ended."""
+        self._stopping.set()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _live(self, bundle: bytes) -> None:
+        work: asyncio.Future[Any] = asyncio.create_task(self._work(bundle))
+        stopped: asyncio.Future[Any] = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        code, error = None, None
+        try:
+            stopped.cancel()
+            work.cancel()
+            code, error = await work
+        except asyncio.CancelledError:
+            _LOG.info("job %s: attempt %d is stopped", self.job, self.attempt)
+        except Stillborn as found:
+            _LOG.warning("job %s: attempt %d: %s", self.job, self.attempt, found)
+            code = found.code or None  # no error of the job's: the next attempt may do better
+        except (AtollError, LinkClosed, OSError) as found:
+            _LOG.warning("job %s: attempt %d: %s", self.job, self.attempt, found)
+            error = pack_error(found if isinstance(found, AtollError) else _wrapped(found))
+        finally:
+            for task in self._direct:
+                task.cancel()
+            if self._process is not None:
+                code = await self._process.stop()
+            self._say("exited", code=code, error=error)
+            if self._channel.done():
+                self._channel.result().close("the job's process has ended")
+            await asyncio.to_thread(shutil.rmtree, self._place.code(self.attempt), ignore_errors=True)
+
+    async def _work(self, bundle: bytes) -> tuple[int, Any]:
+        kit = self._post.kit
+        register = self._post.register
+        code = await asyncio.to_thread(
+            self._place.open, bundle, kit, self.attempt,
+            known=partial(register.knows, self.job), admit=partial(register.admit, self.job),
+        )  # fmt: skip
+        letters = await asyncio.to_thread(self._letter_key)
+        self._process = await launch(
+            self._place, code, role="site", name=kit.name, data=self._post.data, grant=self._grant, on_lines=self._log,
+            neighbours=sorted({*self._dialled, *self._awaited}), letters=letters.order(), on_life=partial(self._say, "starting"),
+        )  # fmt: skip
+        self._say("deployed")
+        return await self._serve(self._process)
+
+    def _letter_key(self) -> LetterKey:
+        """The site's key for the letters of this job, signed with its kit, which job processes do not get."""
+        kit = self._post.kit
+        return LetterKey.made(
+            kit.credentials(), project=kit.project, job=self.job, site=kit.name, state=self._place.state,
+            revoked=self._post.neighbours.signed,
+        )  # fmt: skip
+
+    async def _serve(self, process: JobProcess) -> tuple[int, Any]:
+        """Relay until one end closes; the exit code and error of the process."""
+        ended: asyncio.Future[Any] = asyncio.create_task(process.wait())
+        await asyncio.wait({ended, self._channel}, return_when=asyncio.FIRST_COMPLETED)
+        if self._channel.done():
+            local = process.channel("server")
+            for site, address in self._dialled.items():
+                self._spawn(self._reach(site, address, process))
+            ending = await carry(self._channel.result(), local)
+            local.close(str(ending.error))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(ended), _GRACE)
+        code = await process.stop()
+        await ended
+        return code, process.error()
+
+    async def _reach(self, site: str, address: str, process: JobProcess) -> None:
+        """Open a channel to another site, if it can be reached; else the server passes on what is said."""
+        try:
+            async with asyncio.timeout(_REACH):
+                channel = await self._post.neighbours.open(site, address, direct_channel(self.job, self.attempt))
+        except (AtollError, OSError) as error:
+            why = str(error) or f"not within {_REACH:g} s"
+            _LOG.warning("job %s: site %r is not reached directly: %s", self.job, site, why)
+            self._log([f"site {site!r} is not reached directly, the server passes on what is said: {why}"])
+        else:
+            await self._pass_on(site, channel, process)
+
+    @staticmethod
+    async def _pass_on(site: str, channel: Channel, process: JobProcess) -> None:
+        try:
+            local = process.channel(f"direct/{site}")
+        except LinkClosed as error:
+            channel.close(str(error))
+        else:
+            await relay(channel, local)
+
+    def _say(self, op: str, **fields: Any) -> None:
+        self._post.tell(op, job=self.job, attempt=self.attempt, **fields)
+
+    def _log(self, lines: list[str]) -> None:
+        self._post.tell("log", job=self.job, lines=lines)
+
+
+def _wrapped(error: Exception) -> JobError:
+    return JobError(
+        f"the job could not be started: {error}", where="site", remedy="see the site's log, then submit the job again"
+    )

@@ -1,0 +1,177 @@
+"""The lines of a site's front to those of other sites, over which the roles of a conversation speak directly.
+
+A site that is willing (``atoll site KIT --direct HOST:PORT``) listens for other sites of its project, and says so in its hello. For a job with
+``direct: true`` the server tells every site of an attempt where the others listen, and which certificates were revoked; whenever
+that list changes it tells all that are connected, and they cut off whom it names. Of two sites the one that
+does not listen dials the other; where both do, the one whose name comes first. Over the line each attempt has a channel, ``direct/JOB/ATTEMPT``,
+which both fronts pass on to their job processes as ``direct/SITE``, without reading it. What has no channel within a few seconds has none in this
+attempt: all that is said between these two sites then passes through the server. What the job processes do with it: `atoll.runtime.network.talks.direct`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from atoll.core.errors import ConfigError, IdentityError
+from atoll.engines.link import LinkClosed
+from atoll.runtime.identity import Credentials
+from atoll.runtime.line import Channel, Line, LineLost, Settings, Switchboard, dial_line
+from atoll.runtime.provision import Kit
+from atoll.runtime.provision.revocations import RevocationList, read_list
+from atoll.runtime.transport import Listener, Pipe, transport
+from atoll.runtime.transport.addresses import joined, split
+
+__all__ = ["Neighbours", "partners", "require_named"]
+
+_LOG = logging.getLogger("atoll.runtime")
+_SITES = ("site",)
+
+
+def partners(me: str, addresses: Mapping[str, str]) -> tuple[dict[str, str], set[str]]:
+    """Whom a site dials, and by whom it is dialled.
+
+    Args:
+        me: the site.
+        addresses: every site of the attempt -> where it listens, or nothing.
+
+    Returns:
+        Site -> address of those to be dialled; the sites that dial.
+    """
+    mine, others = addresses.get(me, ""), {site: at for site, at in addresses.items() if site != me}
+    dialled = {site: at for site, at in others.items() if at and (not mine or me < site)}
+    return dialled, {site for site in others if mine and site not in dialled}
+
+
+def require_named(kit: Kit, address: str) -> None:
+    """Refuse to listen where no other site could verify who listens.
+
+    Args:
+        kit: the site's own.
+        address: ``host:port``, as others would dial it.
+
+    Raises:
+        ConfigError: the kit's certificate does not name the host.
+    """
+    host, _ = split(address)
+    if host not in kit.config.direct:
+        named = ", ".join(kit.config.direct) or "none"
+        raise ConfigError(
+            f"the kit of {kit.name!r} is not made to be dialled at {host!r} (direct: {named})",
+            where=f"--direct {address}",
+            remedy=f"add `direct: [{host}]` to the site in project.yaml, then atoll provision PROJECT --renew {kit.name}",
+        )
+
+
+class Neighbours:
+    """The lines to other sites; one a site, for all jobs.
+
+    Args:
+        credentials: this site's own.
+        carrier: the name of the transport.
+        address: ``host:port`` to listen at, as others dial it; nothing to listen nowhere. Port 0 lets the system choose.
+        settings: of the lines.
+
+    Attributes:
+        address: where it listens; nothing before ``listen``.
+        on_open: called with each channel that another site opens.
+        signed: the newest revocation list that is known, as the authority signed it; empty before there is one.
+    """
+
+    def __init__(
+        self, credentials: Credentials, carrier: str, address: str | None = None, settings: Settings | None = None
+    ) -> None:
+        self.address = ""
+        self.on_open: Callable[[Channel], None] = lambda channel: channel.close("no such channel")
+        self._wanted = address
+        self._credentials = credentials
+        self._carrier = transport(carrier)
+        self._settings = settings or Settings()
+        self._list: RevocationList | None = None
+        self.signed = b""
+        self._lines: dict[str, tuple[str, Line]] = {}
+        self._dialling: dict[str, asyncio.Lock] = {}
+        self._board = Switchboard(self._came, self._settings)
+        self._listener: Listener | None = None
+
+    async def listen(self) -> None:
+        """Listen, if this site is willing to.
+
+        Raises:
+            ConfigError: the address cannot be listened at.
+        """
+        if not self._wanted:
+            return
+        try:
+            self._listener = await self._carrier.listen(
+                self._wanted, self._credentials, self._board.accept, self._revoked, roles=_SITES
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen at {self._wanted}: {error.strerror or error}",
+                where="--direct",
+                remedy="stop what has the port, or choose another, at an address of this machine: --direct HOST:PORT",
+            ) from error
+        # Under the name that was given: certificates hold names, and the system tells numbers.
+        self.address = joined(split(self._wanted)[0], split(self._listener.address)[1])
+        _LOG.info("other sites may connect at %s", self.address)
+
+    def learn(self, signed: bytes) -> None:
+        """Take the project's revocation list, if it is newer than the one that is known, and cut off whom it names.
+
+        Raises:
+            IdentityError: the authority has not signed it.
+        """
+        found = read_list(signed, self._credentials.ca, "the revocation list that the server sent")
+        if self._list is None or found.number > self._list.number:
+            self._list, self.signed = found, signed
+            for line in (*self._board.lines, *(line for _, line in self._lines.values())):
+                if line.peer.serial in found.serials and not line.lost.is_set():
+                    _LOG.warning("%s is cut off: its certificate (serial %x) was revoked", line.peer, line.peer.serial)
+                    line.lose(LineLost(f"the certificate of {line.peer} was revoked"))
+
+    def _revoked(self, serial: int) -> bool:
+        return self._list is None or serial in self._list.serials  # nobody is let in before the list is known
+
+    def _came(self, line: Line) -> None:
+        _LOG.info("%s is connected directly", line.peer)
+        line.on_open = lambda channel: self.on_open(channel)
+
+    async def open(self, site: str, address: str, name: str) -> Channel:
+        """Open a channel to another site, over its line; without one, dial it.
+
+        Raises:
+            IdentityError: one end refuses the other, or it is another party than was meant.
+            OSError: it cannot be reached.
+        """
+        async with self._dialling.setdefault(site, asyncio.Lock()):
+            at, line = self._lines.get(site, ("", None))
+            if line is None or line.lost.is_set() or at != address:
+                if line is not None:
+                    line.lose(LinkClosed("the other site listens elsewhere now"))
+                dial = partial(self._dial, site, address)
+                line = await dial_line(dial, settings=self._settings)
+                line.on_open = lambda channel: channel.close("no such channel")
+                self._lines[site] = (address, line)
+        if not line.connected:
+            raise LinkClosed(f"the line to site {site!r} is cut")
+        return line.open(name)
+
+    async def _dial(self, site: str, address: str) -> Pipe:
+        pipe = await self._carrier.dial(address, self._credentials, None, self._revoked, roles=_SITES)
+        if pipe.peer.name != site:
+            await pipe.close()
+            raise IdentityError(
+                f"{pipe.peer} answers where site {site!r} was meant", where=address, remedy="correct its --direct"
+            )
+        return pipe
+
+    async def close(self) -> None:
+        """Close all lines."""
+        lines = [line for _, line in self._lines.values()]
+        await asyncio.gather(*(line.close("the site was stopped", within=1.0) for line in lines))
+        await self._board.close("the site was stopped", within=1.0)
+        if self._listener is not None:
+            await self._listener.close()

@@ -1,0 +1,260 @@
+"""A site's front: it dials the server, answers offers, runs the jobs' processes, and opens no port unless it is told to for other sites."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import AtollError, JobError, MessageError
+from atoll.core.persistence.files import write_bytes
+from atoll.core.requests.wire import pack_error
+from atoll.engines.link import LinkClosed
+from atoll.runtime.bundles.register import Register
+from atoll.runtime.line import Backoff, Channel, Line, LineRefused, Settings, dial_line
+from atoll.runtime.provision import Kit
+from atoll.runtime.scheduling.amounts import Resources
+from atoll.runtime.scheduling.resources import ResourceManager
+
+from ..daemon.control import CONTROL, FROM_SERVER, Control, content, direct_channel, job_channel, text, whole
+from ..daemon.dialling import dialler
+from ..daemon.place import Place
+from .attempt import Post, SiteAttempt
+from .neighbours import Neighbours, require_named
+from .owner import take_folder
+
+__all__ = ["Site"]
+
+_ORDERS = 1000
+"""Most orders of the server that wait to be carried out."""
+_LOG = logging.getLogger("atoll.runtime")
+_AWAY = 600.0
+"""Seconds without a connection after which a line to another site is given up; the attempts that use it end then."""
+
+
+class Site:
+    """A site until it is stopped. It is safe to kill at any moment: the jobs go on with their next attempt.
+
+    Args:
+        kit: the site's own.
+        data: what it brings, as `atoll.runtime.worker.site_spec` gives it.
+        folder: its own: private states of jobs and, while they run, their code.
+        resources: what jobs may use here.
+        server: ``host:port`` in place of the kit's addresses.
+        gpus: names of the devices, as ``CUDA_VISIBLE_DEVICES`` takes them.
+        direct: ``host:port`` to listen at for other sites, and as they dial it; by default it opens no port.
+
+    Raises:
+        ConfigError: the kit is not a site's, its certificate does not name the host to listen at, or the folder is another's or cannot be made.
+        CheckpointError: what it has run before cannot be read.
+    """
+
+    def __init__(
+        self,
+        kit: Kit,
+        data: Mapping[str, Any],
+        folder: Path,
+        resources: Resources,
+        *,
+        server: str | None = None,
+        gpus: tuple[str, ...] | None = None,
+        direct: str | None = None,
+    ) -> None:
+        kit.require("site")
+        self.kit = kit
+        self.folder = folder
+        self._dial = dialler(kit, server)
+        if direct is not None:
+            require_named(kit, direct)
+        self._neighbours = Neighbours(
+            kit.credentials(), kit.transport, direct, Settings(spool=folder / "spool", patience=_AWAY)
+        )
+        self._neighbours.on_open = self._met
+        self._manager = ResourceManager(resources, gpus=gpus, site=kit.name)
+        self._data = data
+        self._jobs: dict[str, SiteAttempt] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._control: Control | None = None
+        take_folder(folder, kit)
+        self._register = Register(folder / "bundles.json")
+        # Neither an older server nor a hostile one takes this site back behind what it has known.
+        self._revoked_file = folder / "revoked.crl"
+        for path in (self._revoked_file, kit.revoked_file):
+            if path.is_file():
+                self._learn(path.read_bytes())
+
+    async def serve(self, on_connected: Callable[[str], None] = lambda server: None) -> None:
+        """Stay connected until cancelled.
+
+        Args:
+            on_connected: called with the server's name whenever a line begins.
+
+        Raises:
+            IdentityError: one end refuses the other, or another process uses the kit: a person must act.
+        """
+        await self._neighbours.listen()
+        try:
+            await self._serve(on_connected)
+        except LineRefused as refused:
+            raise refused.error from None
+        finally:
+            await self._neighbours.close()
+
+    async def _serve(self, on_connected: Callable[[str], None]) -> None:
+        settings = Settings(patience=None, spool=self.folder / "spool")
+        # Sites that were cut off together must not come back together.
+        backoff = Backoff(seed=int.from_bytes(hashlib.sha256(self.kit.name.encode()).digest()[:4]))
+        while True:
+            line = await dial_line(self._dial, settings=settings, on_open=self._opened, backoff=backoff)
+            _LOG.info("site %r is connected to %s", self.kit.name, line.peer)
+            try:
+                await self._stay(line, on_connected)
+            finally:
+                await self._stop_all()
+                await line.close("the site was stopped", within=1.0)
+            if isinstance(line.error, LineRefused):
+                raise line.error
+            await asyncio.sleep(backoff.pause())
+
+    async def _stay(self, line: Line, on_connected: Callable[[str], None]) -> None:
+        """From the greeting to the end of the line."""
+        try:
+            channel = line.open(CONTROL)
+            channel.narrow(FROM_SERVER)
+            # A new line means that nothing runs here; of jobs whose files are still here the server says whether they have ended.
+            folders = sorted(path.name for path in (self.folder / "jobs").glob("*"))
+            over = self._register.over
+            kept = [job for job in folders if job not in over]
+            hello = {"op": "hello", "holding": [], "kept": kept}
+            await channel.send({**hello, "direct": self._neighbours.address} if self._neighbours.address else hello)
+            self._control = Control(channel, self._frame)
+            on_connected(line.peer.name)
+            why = await self._control.run()
+        except LinkClosed as error:
+            why = str(error)
+        _LOG.warning("%s: the line has ended (%s); jobs stop here, and go on with their next attempt", line.peer, why)
+
+    async def _stop_all(self) -> None:
+        """The server begins a new attempt of everything: nothing of the old ones may stay."""
+        await asyncio.gather(*(posting.stop() for posting in self._jobs.values()))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for job in self._manager.held:
+            self._manager.release(job)
+        self._jobs.clear()
+
+    # ------------------------------------------------------------------ the server's orders
+
+    def _frame(self, frame: Mapping[str, Any]) -> None:
+        if frame["op"] == "revoked":
+            self._learn(content(frame, "revoked"))
+            return
+        op, job = frame["op"], text(frame, "job")
+        if op not in ("offer", "release", "stop", "deploy"):
+            _LOG.warning("the server's order %r is not known here", op[:40])
+            return
+        if len(self._tasks) >= _ORDERS:
+            raise MessageError(f"more than {_ORDERS} orders wait here", where="control", remedy="look at that server")
+        # One after another for each job: what is to be stopped has begun, and what is offered finds nothing of the last attempt.
+        before = [task for task in self._tasks if task.get_name() == job]
+        task = asyncio.create_task(self._order(before, op, job, frame), name=job)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, AtollError):
+            _LOG.warning("an order of the server was not carried out: %s", error)
+        elif error is not None:
+            _LOG.error("an order of the server was not carried out", exc_info=error)
+
+    def _offer(self, job: str, frame: Mapping[str, Any]) -> None:
+        ticket = whole(frame, "ticket")  # before anything is reserved
+        try:
+            Place.of(self.folder, job)
+            told = self._manager.offer(job, Resources.of(frame.get("resources"))).tree()
+        except AtollError as error:
+            told = {"ok": False, "why": str(error), "never": True}
+        self._tell("offered", job=job, ticket=ticket, **told)
+
+    async def _order(self, before: list[asyncio.Task[Any]], op: str, job: str, frame: Mapping[str, Any]) -> None:
+        await asyncio.gather(*before, return_exceptions=True)
+        posting = self._jobs.get(job)
+        if op == "offer":
+            self._offer(job, frame)
+            return
+        if op == "deploy":
+            number, bundle = whole(frame, "attempt"), content(frame, "bundle")
+            if posting is not None:
+                await posting.stop()
+            learned = self._learn(content(frame, "revoked"))
+            self._deploy(job, number, bundle, self._addresses(frame) if learned else {})
+            return
+        attempt = frame.get("attempt")
+        if posting is not None and attempt in (None, posting.attempt):
+            await posting.stop()
+            self._jobs.pop(job, None)
+        if op == "release":
+            self._manager.release(job)
+        elif frame.get("end") is True:
+            await self._forget(job)
+
+    def _deploy(self, job: str, attempt: int, bundle: bytes, addresses: dict[str, str]) -> None:
+        grant = self._manager.held.get(job)
+        if grant is None:
+            error = JobError("nothing is reserved for it here", where=f"job {job}", remedy="a defect of the server")
+            self._tell("exited", job=job, attempt=attempt, code=None, error=pack_error(error))
+            return
+        post = Post(self.kit, self._data, self.folder, self._register, self._tell, self._neighbours)
+        posting = self._jobs[job] = SiteAttempt(post, job, attempt, grant, addresses)
+        posting.start(bundle)
+
+    def _addresses(self, frame: Mapping[str, Any]) -> dict[str, str]:
+        """Where the other sites of an attempt listen, if its job speaks directly."""
+        found = frame.get("direct")
+        if not isinstance(found, dict):
+            return {}
+        return {str(site): str(at) for site, at in found.items()}
+
+    def _learn(self, signed: bytes) -> bool:
+        """Take a revocation list, and keep it if it is the newest; whether it can be relied on."""
+        before = self._neighbours.signed
+        try:
+            self._neighbours.learn(signed)
+            if self._neighbours.signed != before:
+                write_bytes(self._revoked_file, signed)
+        except AtollError as error:
+            _LOG.warning("a revocation list is ignored: %s", error)
+            return False
+        return True
+
+    async def _forget(self, job: str) -> None:
+        """A job has ended for good: only what it has spent of the site's privacy stays on record."""
+        place = Place.of(self.folder, job)
+        await asyncio.to_thread(self._register.end, job)
+        await asyncio.to_thread(place.forget)
+
+    def _opened(self, channel: Channel) -> None:
+        """The server opens the channel of an attempt."""
+        for job, posting in self._jobs.items():
+            if channel.name == job_channel(job, posting.attempt):
+                posting.joined(channel)
+                return
+        channel.close("no such attempt is here")
+
+    def _met(self, channel: Channel) -> None:
+        """Another site opens the channel of an attempt."""
+        for job, posting in self._jobs.items():
+            if channel.name == direct_channel(job, posting.attempt):
+                posting.met(channel)
+                return
+        channel.close("no such attempt is here")
+
+    def _tell(self, op: str, **fields: Any) -> None:
+        if self._control is not None:
+            self._control.tell(op, **fields)

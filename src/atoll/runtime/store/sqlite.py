@@ -1,0 +1,192 @@
+"""The store in SQLite: one file for the jobs, the audit trail and the logs, and one file for each bundle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from atoll.core.persistence.files import write_bytes
+
+from .changes import (
+    LOG_LINES,
+    LOG_WIDTH,
+    clean,
+    conflict,
+    cut,
+    first_record,
+    missing,
+    move_event,
+    moved,
+    restarted,
+    resume_event,
+    resumed,
+    without_bundle,
+)
+from .database import Database
+from .records import Event, JobRecord, LogLine, Submission
+from .rows import append, find, get, insert, update
+from .states import ACTIVE, JobState
+
+__all__ = ["SqliteStore"]
+
+
+class SqliteStore:
+    """A ``JobStore`` that survives crashes of the server and of its machine.
+
+    Args:
+        folder: where ``jobs.sqlite`` and ``bundles/`` lie; made if it is not there.
+        log_lines: lines that are kept of each node of a job.
+        log_width: characters that are kept of a line.
+
+    Raises:
+        JobError: another process holds the folder, or it cannot be read.
+    """
+
+    def __init__(self, folder: str | Path, *, log_lines: int = LOG_LINES, log_width: int = LOG_WIDTH) -> None:
+        self._folder = Path(folder)
+        self._log_lines, self._log_width = log_lines, log_width
+        self._database = Database(self._folder / "jobs.sqlite")
+
+    def submit(self, job: Submission, *, now: float, who: str) -> JobRecord:
+        """See ``JobStore``."""
+        with self._database.writing() as open_:
+            number = open_.execute("SELECT coalesce(max(number), 0) + 1 FROM jobs").fetchone()[0]
+            made = first_record(number, job, now)
+            there = find(open_, "WHERE submitter = ? AND token = ?", (made.submitter, made.token))
+            if there:
+                conflict(there[0], job)
+                return there[0]
+            if job.bundle and not self._blob(job.bundle).is_file():
+                raise without_bundle(job.bundle)
+            insert(open_, made, who)
+        return made
+
+    def get(self, job: str) -> JobRecord:
+        """See ``JobStore``."""
+        with self._database.reading() as open_:
+            return get(open_, job)
+
+    def jobs(
+        self, *, states: Collection[JobState] | None = None, submitter: str | None = None, limit: int | None = None
+    ) -> list[JobRecord]:
+        """See ``JobStore``."""
+        wanted = list(JobState) if states is None else list(states)
+        where = f"WHERE state IN ({', '.join('?' * len(wanted))})"
+        values: list[Any] = [str(state) for state in wanted]
+        if submitter is not None:
+            where, values = f"{where} AND submitter = ?", [*values, submitter]
+        with self._database.reading() as open_:
+            found = find(open_, f"{where} ORDER BY number DESC LIMIT ?", (*values, -1 if limit is None else limit))
+        return found[::-1]
+
+    def move(
+        self,
+        job: str,
+        state: JobState,
+        *,
+        now: float,
+        who: str = "server",
+        reason: str = "",
+        error: Mapping[str, Any] | None = None,
+        sites: Sequence[str] | None = None,
+        progress: bool = False,
+    ) -> JobRecord:
+        """See ``JobStore``."""
+        with self._database.writing() as open_:
+            old = get(open_, job)
+            new = moved(old, state, now=now, reason=reason, error=error, sites=sites, progress=progress)
+            update(open_, new)
+            append(open_, move_event(old, new, who))
+        return new
+
+    def resume(self, job: str, *, now: float, who: str, token: str = "") -> JobRecord:
+        """See ``JobStore``."""
+        with self._database.writing() as open_:
+            old = get(open_, job)
+            new = resumed(old, now=now, who=who)
+            update(open_, new)
+            append(open_, resume_event(old, new, who, token))
+        return new
+
+    def note(self, job: str, reason: str) -> None:
+        """See ``JobStore``."""
+        with self._database.writing(durable=False) as open_:
+            if not open_.execute("UPDATE jobs SET reason = ? WHERE id = ?", (clean(reason), job)).rowcount:
+                raise missing(job)
+
+    def restart(self, *, now: float) -> list[JobRecord]:
+        """See ``JobStore``."""
+        with self._database.writing() as open_:
+            for old in self.jobs(states=ACTIVE):
+                new = restarted(old, now)
+                update(open_, new)
+                append(open_, move_event(old, new, "server"))
+        return self.jobs(states={JobState.QUEUED})
+
+    def put_bundle(self, content: bytes) -> str:
+        """See ``JobStore``."""
+        digest = hashlib.sha256(content).hexdigest()
+        if not self._blob(digest).is_file():
+            write_bytes(self._blob(digest), content)
+        return digest
+
+    def bundle(self, digest: str) -> bytes:
+        """See ``JobStore``."""
+        path = self._blob(digest)
+        if not path.is_file():
+            raise without_bundle(digest)
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise without_bundle(digest, "was altered on the disk")
+        return content
+
+    def record(self, event: Event) -> int:
+        """See ``JobStore``."""
+        with self._database.writing() as open_:
+            return append(open_, event)
+
+    def events(self, *, job: str | None = None, after: int = 0, limit: int | None = None) -> list[Event]:
+        """See ``JobStore``."""
+        text = "SELECT at, who, what, job, details, number FROM events WHERE number > ?1 AND (?2 IS NULL OR job = ?2)"
+        with self._database.reading() as open_:
+            rows = open_.execute(f"{text} ORDER BY number LIMIT ?3", (after, job, -1 if limit is None else limit))
+            return [
+                Event(when=at, who=who, what=what, job=of, details=json.loads(details), number=number)
+                for at, who, what, of, details, number in rows
+            ]
+
+    def log(self, job: str, node: str, lines: Iterable[str], *, now: float) -> None:
+        """See ``JobStore``."""
+        kept, name = cut(lines, self._log_lines, self._log_width), clean(node)
+        with self._database.writing(durable=False) as open_:
+            get(open_, job)
+            last = open_.execute("SELECT coalesce(max(number), 0) FROM lines WHERE job = ?", (job,)).fetchone()[0]
+            rows = [(job, number, now, name, text) for number, text in enumerate(kept, last + 1)]
+            open_.executemany("INSERT INTO lines (job, number, at, node, text) VALUES (?, ?, ?, ?, ?)", rows)
+            spent = "SELECT number FROM lines WHERE job = ?1 AND node = ?2 ORDER BY number DESC LIMIT 1 OFFSET ?3"
+            open_.execute(
+                f"DELETE FROM lines WHERE job = ?1 AND node = ?2 AND number <= ({spent})",  # noqa: S608
+                (job, name, self._log_lines),
+            )
+
+    def lines(self, job: str, *, node: str | None = None, after: int = 0, limit: int | None = None) -> list[LogLine]:
+        """See ``JobStore``."""
+        text = "SELECT number, at, node, text FROM lines WHERE job = ?1 AND number > ?2 AND (?3 IS NULL OR node = ?3)"
+        with self._database.reading() as open_:
+            get(open_, job)
+            most = -1 if limit is None else limit
+            return [
+                LogLine(*row) for row in open_.execute(f"{text} ORDER BY number LIMIT ?4", (job, after, node, most))
+            ]
+
+    def close(self) -> None:
+        """See ``JobStore``."""
+        self._database.close()
+
+    def _blob(self, digest: str) -> Path:
+        if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+            raise without_bundle(digest, "has no such digest")
+        return self._folder / "bundles" / digest

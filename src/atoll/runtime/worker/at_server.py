@@ -1,0 +1,209 @@
+"""What a job's process does at the server: gathers the sites, runs the program between them, and keeps what came out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.errors import AtollError, DataError
+from atoll.core.federation.federation import run_program
+from atoll.core.requests.party import Roster
+from atoll.core.time.clock import Clock
+from atoll.core.world import World
+from atoll.data import Dataset
+from atoll.engines.link import LinkClosed
+from atoll.learn.local.targets import OutputsError
+from atoll.runs import Kept, keeping, result_of
+from atoll.runs.log import logger
+from atoll.runtime.bundles.manifest import SOURCE
+from atoll.runtime.network import Network
+from atoll.simulation import result_of_run
+
+from .agreement import few, lone_classes, merge_cards, recoded
+from .cards import Card, card_of
+from .folder import JobFolder
+from .frames import Rendezvous, error_frame
+from .remote import RemoteIslands
+from .rendezvous import Gathered, cards_of_all, gather, tell_all, until_ready
+
+if TYPE_CHECKING:
+    from atoll.core.job import Job
+    from atoll.runtime.jobs.spec import JobConfig
+
+__all__ = ["run_job"]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One attempt."""
+
+    job: JobConfig
+    folder: JobFolder
+    channels: Mapping[str, Any]
+    gathered: Gathered
+    resume: bool
+    secret_seed: int | None
+    kept: Kept
+
+
+async def run_job(
+    channels: Mapping[str, Any],
+    job: JobConfig,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    source: Path | None = None,
+    listeners: tuple[Callable[[dict[str, Any]], None], ...] = (),
+    on_record: Callable[[dict[str, Any]], None] | None = None,
+    on_start: Callable[[int], None] | None = None,
+    report: bool = True,
+    secret_seed: int | None = None,
+) -> dict[str, Any]:
+    """Run one attempt of a job to its end.
+
+    Args:
+        channels: site -> channel to its job process; they are closed at the end.
+        job: what the job is; its modules can be imported.
+        folder: the job's own, the same in every attempt; empty or absent at first.
+        resume: go on from the last checkpoint in the folder, if there is one.
+        source: the folder of the job's modules.
+        listeners: called with every record; one may raise ``StopRun``.
+        on_record: called with every record.
+        on_start: called with the number of rounds that were already done.
+        report: write the HTML report at the end.
+        secret_seed: makes the islands' secrets reproducible in a test, and every privacy guarantee void.
+
+    Returns:
+        What the job reached, as `atoll.runs.result_of` has it; with ``"result"`` for a program whose result is short and plain.
+
+    Raises:
+        AtollError: the sites disagree, one of them failed or was lost, or the folder holds another job; the sites were told.
+    """
+    place = JobFolder(folder, source)
+    if job.source is not None:  # the same in every attempt, wherever the bundle was unpacked
+        job = job.model_copy(update={"source": SOURCE})
+    try:
+        with keeping(job, place, resume=resume, on_record=on_record, on_start=on_start) as kept:
+            gathered = await gather(channels, place.sites_file, patience=job.patience, on_lost=job.on_lost)
+            await _dismiss({s: c for s, c in channels.items() if s not in gathered.present})
+            present = {site: channels[site] for site in channels if site in gathered.present}
+            run = _Run(job, place, present, gathered, resume, secret_seed, kept)
+            await _carry_out(run, listeners, report)
+    except Exception as error:
+        # Those that still listen learn why; the others have ended.
+        await tell_all(channels, error_frame(error))
+        raise
+    finally:
+        for channel in channels.values():
+            channel.close()
+    return result_of(place)
+
+
+async def _dismiss(channels: Mapping[str, Any]) -> None:
+    """Let sites go that the job did not begin with."""
+    await tell_all(channels, error_frame(AtollError("the job began without this site", where="server")))
+    for channel in channels.values():
+        channel.close("the job began without this site")
+
+
+async def _carry_out(run: _Run, listeners: tuple[Any, ...], report: bool) -> None:
+    begin = time.perf_counter()
+    job = await asyncio.to_thread(run.job.made)
+    remote, lone = await _population(run, job)
+    run.kept.begin(job, remote, *listeners)
+    try:
+        prepared = await asyncio.to_thread(job.prepare, remote)
+    except DataError as error:
+        raise error if remote.card is None else _naming_classes(error, remote.card, lone) from error
+    world = await _world(run, remote, job.others(len(remote)))
+    world.registry.update({task.name: task for task in prepared.tasks})
+    value, fed = await run_program(world, prepared.program)
+    run.kept.finish(result_of_run(job, remote, prepared, value, fed, time.perf_counter() - begin))
+    if report:
+        await asyncio.to_thread(run.kept.report)
+
+
+async def _population(run: _Run, job: Job) -> tuple[RemoteIslands, Mapping[str, Sequence[str]]]:
+    """What is known of the sites' data, and which site alone has which classes.
+
+    Where a job does not want data of one form, nothing is agreed on, and nothing assumed.
+    """
+    names, sizes = run.gathered.names, run.gathered.sizes
+    if not job.one_form:
+        return RemoteIslands(names, sizes, None, None, run.job.name), {}
+    test = await asyncio.to_thread(run.job.test_set)
+    cards = cards_of_all(run.gathered, None if test is None else card_of(test))
+    card, lone = merge_cards(cards), lone_classes(cards)
+    for name, labels in lone.items():
+        logger.warning("%s alone has %s: correct what is misspelt there", name, _classes(labels))
+    return RemoteIslands(names, sizes, card, _coded(test, card), run.job.name), lone
+
+
+def _naming_classes(error: DataError, card: Card, lone: Mapping[str, Sequence[str]]) -> DataError:
+    """The error, in the names of the classes where it is that the model has too few outputs for them."""
+    if not isinstance(error.__cause__, OutputsError) or not card.labels:
+        return error
+    alone = "; ".join(f"{name} alone has {_classes(labels)}" for name, labels in lone.items())
+    outputs = f"give the model at least {card.classes} outputs"
+    return DataError(
+        f"the sites' data have {card.classes} classes, {_quoted(card.labels)}, and the model has {error.__cause__.outputs} outputs"
+        + (f"; {alone}" if alone else ""),
+        where=error.where,
+        remedy=f"correct the label there first if it is misspelt; if it is a class, {outputs}" if alone else outputs,
+    )
+
+
+def _classes(labels: Sequence[str]) -> str:
+    return f"the class{'es' if len(labels) > 1 else ''} {_quoted(labels)}"
+
+
+def _quoted(labels: Sequence[str]) -> str:
+    return few([repr(label) for label in labels])
+
+
+def _coded(test: Dataset | None, card: Card) -> Dataset | None:
+    """The server's own rows in the codes that all agreed on."""
+    return None if test is None else recoded(test, card_of(test), card)
+
+
+async def _world(run: _Run, remote: RemoteIslands, others: Mapping[str, str]) -> World:
+    """Tell the sites who takes part, wait until they can begin, and make the world."""
+    names, seed = run.gathered.names, run.job.seed
+    muster = Rendezvous(
+        names, run.gathered.sizes, remote.card, seed, dict(others), run.secret_seed, run.gathered.letters
+    )
+    await tell_all(run.channels, muster.packed())
+    lost = await until_ready(run.channels, patience=run.job.patience, on_lost=run.job.on_lost)
+    links = {site: channel for site, channel in run.channels.items() if site not in lost}
+    absent = {site: _Absent(site) for site in run.gathered.hellos if site not in links}
+    engine = Network(
+        {**links, **absent}, run.gathered.placement, patience=run.job.patience, on_lost=run.job.on_lost,
+        direct=run.job.direct,
+    )  # fmt: skip
+    return World(
+        remote, engine, roster=Roster(list(names), others=dict(others)), seed=seed, clock=Clock(virtual=False),
+        folder=run.folder.checkpoints, resume=run.resume, errors=run.job.errors, secret_seed=run.secret_seed,
+        on_record=run.kept.record, on_restore=run.kept.restore,
+    )  # fmt: skip
+
+
+class _Absent:
+    """The link to a site that is not there, where a job goes on without it: its replies never come."""
+
+    def __init__(self, site: str) -> None:
+        self.site = site
+
+    async def send(self, tree: Any) -> None:
+        """Nobody listens."""
+        raise LinkClosed(f"site {self.site!r} is not there")
+
+    async def recv(self) -> Any:
+        """Nobody speaks."""
+        raise LinkClosed(f"site {self.site!r} is not there")
+
+    def close(self, reason: str = "") -> None:
+        """Nothing to close."""

@@ -1,0 +1,181 @@
+"""What a job's process does at a site: loads the data, agrees with the server on them, and runs tasks until the job ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.errors import AtollError, PolicyError, TaskError
+from atoll.core.event import Ledger
+from atoll.core.execution.executor import Executor
+from atoll.core.execution.host import Host
+from atoll.core.persistence.journal import Journal
+from atoll.core.persistence.named_results import NamedResults
+from atoll.core.persistence.store import StateStore
+from atoll.core.requests.party import Roster
+from atoll.core.requests.policy import AllowAll, admit_job
+from atoll.core.sealing import Receipts, Sealing, VirtualSealing
+from atoll.data import Islands
+from atoll.engines.link import LinkClosed
+from atoll.runtime.network import SiteEngine
+
+from .agreement import recoded
+from .cards import card_of
+from .frames import Hello, Rendezvous, error_frame
+from .letters import LetterKey
+from .population import SitePopulation
+from .pulses import pulsing
+from .remote import RemoteIslands
+from .sitedata import SiteData
+
+if TYPE_CHECKING:
+    from atoll.core.job import Prepared
+    from atoll.runtime.jobs.spec import JobConfig
+
+__all__ = ["alive", "named_objects", "serve_job"]
+
+
+async def serve_job(
+    channel: Any,
+    job: JobConfig,
+    load: Callable[[], SiteData],
+    folder: Path | None,
+    *,
+    results: NamedResults | None = None,
+    state_memory: int | None = None,
+    links: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
+    letters: LetterKey | None = None,
+) -> None:
+    """Serve one job to its end: until the server closes the channel.
+
+    Args:
+        channel: to the server's job process.
+        job: what the job is.
+        load: loads this site's data; called in a thread.
+        folder: where private state, journal and privacy ledger go; it must outlive the attempt. ``None`` keeps them in memory.
+        results: the named results that stay at this site's parties; ``None`` keeps them in memory.
+        state_memory: bytes of memory that private state may take; see `atoll.core.persistence.store.StateStore`.
+        links: waits, but not for long, for the links to other sites: site -> link.
+        letters: this site's key for the letters of the job. Fronts always give one; without it letters are not encrypted, and the ledger says so.
+
+    Raises:
+        AtollError: the data cannot be used, the server refused, or the model cannot be built; the server was told.
+        TaskError: the server went away before the work began.
+    """
+    try:
+        async with alive(channel):
+            data = await asyncio.to_thread(load)
+            if data.policy is not None:
+                admit_job({f"site {data.site!r}": data.policy}, job.made(checking=True).names())
+            hello = Hello(data.names, data.sizes, data.card, None if letters is None else letters.signed)
+            await channel.send({"hello": hello.packed()})
+            muster = Rendezvous.unpack(await channel.recv())
+            if letters is not None and muster.secret is not None:
+                raise PolicyError(
+                    "the server wants to choose this site's secrets",
+                    where="roster",
+                    remedy="a seed for secrets is for tests without kits: look at what runs at the server",
+                )
+            sealing = VirtualSealing() if letters is None else letters.sealing(muster.letters)
+            neighbours = {} if links is None else await links()
+            named = NamedResults() if results is None else results
+            resident = await asyncio.to_thread(
+                _resident, channel, job, data, muster, sealing, folder, state_memory, neighbours, named
+            )
+        await channel.send({"ready": True})
+    except LinkClosed as error:
+        raise TaskError(
+            f"the server went away before the work began: {error}",
+            where="site",
+            remedy="see the server's log; the job begins its next attempt by itself",
+        ) from error
+    except Exception as error:
+        await _told(channel, error)
+        raise
+    await resident.serve()
+
+
+def alive(channel: Any) -> AbstractAsyncContextManager[None]:
+    """Show the server, until the work begins, that this process gets on."""
+    return pulsing(lambda: channel.send({"pulse": True}))
+
+
+async def _told(channel: Any, error: Exception) -> None:
+    """Tell the server, unless it was the server that told us, or is gone."""
+    try:
+        await channel.send(error_frame(error))
+    except LinkClosed:
+        return
+
+
+def _resident(
+    channel: Any,
+    job: JobConfig,
+    data: SiteData,
+    muster: Rendezvous,
+    sealing: Sealing,
+    folder: Path | None,
+    state_memory: int | None,
+    neighbours: Mapping[str, Any],
+    named: NamedResults,
+) -> SiteEngine:
+    roster = Roster(list(muster.names), others=muster.others)
+    mine = [roster.position(name) for name in data.names]
+    remote = RemoteIslands(muster.names, muster.sizes, muster.card)
+    registry = named_objects(job, remote, data)
+    rows = _in_agreed_codes(data, muster)
+    population = SitePopulation(list(muster.names), muster.sizes, mine, rows)
+    executor = Executor(
+        roster, population, data.policy or AllowAll(), secret_seed=muster.secret, sealing=sealing, named=named
+    )
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    host = Host(
+        executor,
+        StateStore(folder, roster, state_memory),
+        Ledger(None if folder is None else folder / "ledger.jsonl"),
+        Journal(None if folder is None else folder / "journal.log"),
+        Receipts(None if folder is None else folder / "letters.log"),
+    )
+    return SiteEngine(channel, host, registry, neighbours=neighbours)
+
+
+def named_objects(job: JobConfig, remote: RemoteIslands, data: SiteData | None = None) -> Mapping[str, Any]:
+    """The tasks that a job's requests name, as the simulator registers them.
+
+    Args:
+        job: what the job is.
+        remote: the population as the server knows it: of it every site makes the same tasks as the server.
+        data: this site's data, which the job must be able to use.
+
+    Raises:
+        AtollError: the parts do not go together, or the model does not fit the data.
+    """
+    prepared = job.made().prepare(remote)
+    if data is not None:
+        _require_fit(prepared, data)
+    return {task.name: task for task in prepared.tasks}
+
+
+def _require_fit(prepared: Prepared, data: SiteData) -> None:
+    """Let the job look at the site's own rows."""
+    try:
+        prepared.check(data.population)
+    except AtollError as error:
+        place = f"the data of site {data.site!r}" + ("" if error.where is None else f", {error.where}")
+        raise type(error)(error.what, where=place, remedy=error.remedy) from error
+
+
+def _in_agreed_codes(data: SiteData, muster: Rendezvous) -> Any:
+    """The site's rows with their labels in the codes that all sites use."""
+    own, agreed = data.card, muster.card
+    if own is None or agreed is None or not isinstance(data.population, Islands):
+        return data.population
+    islands = data.population
+    if agreed.task != "classification" or not agreed.labels or own.labels == agreed.labels:
+        return islands
+    shards = {str(shard.name): shard.dataset() for shard in islands}
+    return Islands.from_datasets({name: recoded(rows, card_of(rows), agreed) for name, rows in shards.items()})

@@ -1,0 +1,190 @@
+"""The first words on a job's channel, before the engine takes over.
+
+```
+site   {"pulse": true} ...                                     while it loads its data
+site   {"hello": {"parties": [names], "sizes": [rows], "card": {...} or None, "letters": {...} or None}}     or {"error": ...}
+server {"roster": [names], "sizes": [rows], "others": {name: role}, "card": {...} or None, "seed", "secret",
+        "letters": {site: {...}}}     or {"error": ...}
+site   {"ready": true}                                         or {"error": ...}
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from atoll.core.errors import AtollError, MessageError
+from atoll.core.requests.wire import pack_error, unpack_error
+
+from .cards import Card
+from .letters import SignedKey
+
+__all__ = ["Hello", "Rendezvous", "error_frame", "raise_if_error", "require_own_names"]
+
+MOST_PARTIES = 10_000_000
+MOST_ROWS = 1 << 40
+"""Rows of one party: their sum over all parties must not overflow."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a site says of itself.
+
+    Attributes:
+        parties: names of its clients: its own, or ``site/client``.
+        sizes: rows of each.
+        card: what a server must know of the data, if they have a common form.
+        letters: its key for the letters of this job. It is signed anew in each attempt, so that it is no part of what a site must keep to.
+    """
+
+    parties: tuple[str, ...]
+    sizes: tuple[int, ...]
+    card: Card | None
+    letters: SignedKey | None = field(default=None, compare=False)
+
+    def packed(self) -> dict[str, Any]:
+        """As it travels, and as the server writes it down."""
+        return {
+            "parties": list(self.parties),
+            "sizes": np.asarray(self.sizes, dtype=np.int64),
+            "card": None if self.card is None else self.card.packed(),
+            "letters": None if self.letters is None else self.letters.packed(),
+        }
+
+    @staticmethod
+    def unpack(tree: Any, where: str) -> Hello:
+        """The inverse of ``packed``.
+
+        Raises:
+            MessageError: it is no hello.
+        """
+        try:
+            parties = tuple(_text(name) for name in tree["parties"])
+            sizes = tuple(int(n) for n in np.asarray(tree["sizes"], dtype=np.int64))
+            if (
+                not parties
+                or len(parties) > MOST_PARTIES
+                or len(parties) != len(sizes)
+                or not 0 <= min(sizes) <= max(sizes) <= MOST_ROWS
+            ):
+                raise ValueError(f"{len(parties)} parties and {len(sizes)} sizes")
+            card, letters = tree["card"], tree.get("letters")
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise _refused("a hello", where, error) from error
+        signed = None if letters is None else SignedKey.unpack(letters, where)
+        return Hello(parties, sizes, None if card is None else Card.unpack(card, where), signed)
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Who takes part, as the server tells every site.
+
+    Attributes:
+        names: all clients, in the order of the roster.
+        sizes: rows of each.
+        card: what all sites agree on.
+        seed: of everything reproducible.
+        others: further parties, name -> role, after the clients.
+        secret: makes the islands' secrets reproducible in a test, and every privacy guarantee void.
+        letters: site -> its key for the letters of this job.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    card: Card | None
+    seed: int = 0
+    others: Mapping[str, str] = field(default_factory=dict)
+    secret: int | None = None
+    letters: Mapping[str, SignedKey] = field(default_factory=dict)
+
+    def packed(self) -> dict[str, Any]:
+        """As it travels."""
+        return {
+            "roster": list(self.names),
+            "sizes": np.asarray(self.sizes, dtype=np.int64),
+            "others": dict(self.others),
+            "card": None if self.card is None else self.card.packed(),
+            "seed": self.seed,
+            "secret": self.secret,
+            "letters": {site: signed.packed() for site, signed in self.letters.items()},
+        }
+
+    @staticmethod
+    def unpack(tree: Any, where: str = "server") -> Rendezvous:
+        """The inverse of ``packed``.
+
+        Raises:
+            AtollError: the server's own error, or it is no roster.
+        """
+        raise_if_error(tree, where)
+        try:
+            hello = Hello.unpack({"parties": tree["roster"], "sizes": tree["sizes"], "card": tree["card"]}, where)
+            others = {_text(name): _text(role) for name, role in tree["others"].items()}
+            secret = None if tree["secret"] is None else int(tree["secret"])
+            letters = {_text(site): SignedKey.unpack(signed, where) for site, signed in tree["letters"].items()}
+            return Rendezvous(hello.parties, hello.sizes, hello.card, int(tree["seed"]), others, secret, letters)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, AtollError):
+                raise
+            raise _refused("a roster", where, error) from error
+
+
+def error_frame(error: BaseException) -> dict[str, Any]:
+    """An error as the other end is told."""
+    return {"error": pack_error(error)}
+
+
+def raise_if_error(tree: Any, where: str) -> None:
+    """Raise the other end's error, with its place.
+
+    Raises:
+        AtollError: that error.
+        MessageError: what came is no frame at all.
+    """
+    if not isinstance(tree, dict):
+        raise _refused("a frame", where, TypeError(type(tree).__name__))
+    if tree.get("error") is None:
+        return
+    try:
+        error = unpack_error(tree["error"])
+    except (KeyError, TypeError) as wrong:
+        raise _refused("an error", where, wrong) from wrong
+    if isinstance(error, AtollError):
+        place = where if error.where is None else f"{where}: {error.where}"
+        raise type(error)(error.what, where=place, remedy=error.remedy)
+
+
+def require_own_names(site: str, hello: Hello) -> None:
+    """Refuse a site that speaks for anybody but itself.
+
+    Raises:
+        MessageError: a party's name is neither the site's nor begins with ``site/``, or stands twice.
+    """
+    seen: set[str] = set()
+    for name in hello.parties:
+        if (name != site and not name.startswith(f"{site}/")) or name in seen:
+            why = "twice" if name in seen else "which is not one of its own"
+            raise MessageError(
+                f"it says that it holds party {name!r}, {why}",
+                where=f"site {site!r}",
+                remedy=f"its parties are {site!r} or begin with '{site}/', each once: look at what runs there",
+            )
+        seen.add(name)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 1000 or not value.isprintable():
+        raise ValueError(f"{value!r:.50} is no name")
+    return value
+
+
+def _refused(what: str, where: str, error: Exception) -> MessageError:
+    return MessageError(
+        f"not {what}: {type(error).__name__}: {error}",
+        where=where,
+        remedy="run the same version of Atoll at the server and at every site",
+    )

@@ -1,0 +1,242 @@
+"""What can be said of a site's data without loading them: the columns of its tables, the arrays of an archive. Sites look before they connect."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import logging
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from atoll.core import message as M
+from atoll.core.errors import AtollError, DataError, MessageError, nearest
+from atoll.core.requests.wire import pack_error, unpack_error
+
+from .policies import policy_of_site
+from .words import settings_of
+
+__all__ = [
+    "columns_apart",
+    "for_sites",
+    "is_parquet",
+    "look_at_headers",
+    "require_columns",
+    "tables_in",
+    "tell_columns",
+]
+
+_LOG = logging.getLogger("atoll.runtime")
+_IN_YAML = "(a setting of a YAML file, which is given as --data; see docs/howto/jobs.md)"
+_ARGUMENT = re.compile(r"\b(delimiter|decimal|encoding|categories)=")
+_LOOKED_AT = 10_000
+_TABLES = (".csv", ".csv.gz", ".parquet")
+
+
+def look_at_headers(spec: Mapping[str, Any], name: str) -> None:
+    """Refuse data whose settings, column names or arrays cannot be right, before any job comes; rows are looked at when one does.
+
+    Args:
+        spec: what ``site_spec`` gives.
+        name: of the site.
+
+    Raises:
+        DataError: an unknown setting or column, no target, no array of features, or what may not be read.
+        ConfigError: a YAML file that cannot be read.
+    """
+    try:
+        spec = settings_of(spec, name)
+        policy_of_site(spec, name)
+        paths = [Path(part) for part in str(spec.get("path") or "").split(",") if part]
+        if len(paths) == 1:
+            _look(paths[0], spec)
+    except AtollError as error:
+        where = f"data of site {name!r}" + ("" if error.where is None else f", {error.where}")
+        raise type(error)(error.what, where=where, remedy=error.remedy) from error
+    except OSError as error:
+        raise DataError(
+            f"data that cannot be read: {error.strerror or error}",
+            where=f"data of site {name!r}, {error.filename or spec.get('path')}",
+            remedy="let the user that runs `atoll site` read it, folders included",
+        ) from error
+
+
+def _look(path: Path, spec: Mapping[str, Any]) -> None:
+    if path.suffix == ".npz" and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            held = [name.removesuffix(".npy") for name in archive.namelist()]
+        if not {"x", "x_train"} & set(held):
+            raise DataError("no array 'x'", where=path.name, remedy=f"it holds {', '.join(held)}; name one x")
+    elif path.suffix not in (".npz", ".npy"):
+        tables = tables_in(path)
+        binary = columns_apart([file for file in tables if is_parquet(file)])
+        for file in tables:
+            require_columns(file.name, binary[file] if file in binary else _header(file, spec), spec)
+
+
+def _header(path: Path, spec: Mapping[str, Any]) -> list[str]:
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+    try:
+        with (gzip.open if packed else open)(path, "rt", encoding=spec.get("encoding") or "utf-8", newline="") as file:
+            line: list[str] = next(csv.reader(file, delimiter=spec.get("delimiter") or ","), [])
+            more = bool(line or file.read(1))
+    except (OSError, EOFError, ValueError, LookupError, csv.Error, TypeError) as error:
+        raise DataError(f"its header cannot be read: {error}", where=path.name, remedy=_readable(error)) from error
+    header = [column.removeprefix("\ufeff").strip() for column in line]
+    if not any(header):
+        raise DataError(
+            "the first line is empty" if more else "the file is empty",
+            where=path.name,
+            remedy="begin with a line of column names" if more else "remove it, or fill it: column names, then rows",
+        )
+    _require_separated(path, header)
+    return header
+
+
+def _readable(error: Exception) -> str:
+    """What makes a header readable."""
+    if not isinstance(error, UnicodeDecodeError):
+        return "give CSV text; correct delimiter: and encoding: where a YAML file sets them"
+    from atoll.data.readers._words import likely_encoding  # a site begins without the readers
+
+    return f"write it as UTF-8, or say its encoding, perhaps encoding: {likely_encoding(error)} {_IN_YAML}"
+
+
+def _require_separated(path: Path, header: Sequence[str]) -> None:
+    """Refuse a header that another sign separates."""
+    other = next((sign for sign in ";\t|," if len(header) == 1 and sign in header[0]), None)
+    if other is not None:
+        raise DataError(
+            f"the header is one column, {header[0]!r}",
+            where=path.name,
+            remedy=f"say what separates the values: delimiter: {json.dumps(other)} {_IN_YAML}",
+        )
+
+
+def for_sites(error: DataError) -> DataError:
+    """An error of a reader with a remedy for sites: what readers take as arguments are settings of a YAML file there."""
+    remedy = (error.remedy or "").replace("drop= or keep=", "drop=").replace("drop=", "--drop COLUMN")
+    remedy = remedy.replace("task=", "--task ")
+    settings = _ARGUMENT.sub(r"\1: ", remedy)
+    if settings != remedy:
+        settings = f"{settings} {_IN_YAML}"
+    return DataError(error.what, where=error.where, remedy=settings or None)
+
+
+def columns_apart(files: Sequence[Path]) -> dict[Path, list[str]]:
+    """The columns of Parquet files, looked at in a process of its own: the library that knows them is large, and fronts do without it.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+        DataError: a file cannot be read.
+    """
+    if not files:
+        return {}
+    look = "import sys; from atoll.runtime.worker.headers import tell_columns; tell_columns(sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-P", "-c", look, *map(str, files)], capture_output=True, check=False)
+    try:
+        told = M.decode(done.stdout)
+    except MessageError:
+        why = done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+        raise DataError(
+            f"its header cannot be read: {why}", where=files[0].name, remedy="write it again, or give CSV"
+        ) from None
+    if told["error"] is not None:
+        raise unpack_error(told["error"]) or RuntimeError("unknown")
+    return dict(zip(files, told["columns"], strict=True))
+
+
+def tell_columns(paths: Sequence[str]) -> None:
+    """Write the columns of Parquet files, or what is wrong, to stdout: the other end of `columns_apart`."""
+    from atoll.data.readers.arrow import columns_of_parquet
+
+    columns, error = list[list[str]](), None
+    try:
+        columns = [columns_of_parquet(path) for path in paths]
+    except AtollError as found:
+        error = pack_error(found)
+    sys.stdout.buffer.write(M.encode({"columns": columns, "error": error}))
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a table is a Parquet file, by its name in small or capital letters."""
+    return path.name.lower().endswith(".parquet")
+
+
+def _is_table(path: Path) -> bool:
+    return path.name.lower().endswith(_TABLES) and not path.name.startswith(".")
+
+
+def _below(path: Path) -> Path | None:
+    """The first table found in a folder's subfolders, as seen from the folder; of very many files only the first are looked at."""
+    folders = sorted(sub for sub in path.iterdir() if sub.is_dir() and not sub.name.startswith("."))
+    inside = islice(chain.from_iterable(sub.rglob("*") for sub in folders), _LOOKED_AT)
+    found = next(filter(_is_table, inside), None)
+    return None if found is None else found.relative_to(path)
+
+
+def tables_in(path: Path) -> list[Path]:
+    """A table, or all tables of a folder in the order of their names; a warning tells of tables in subfolders, which are not read.
+
+    Raises:
+        DataError: it is none, or holds none.
+    """
+    if path.is_file():
+        if not path.name.lower().endswith(_TABLES):
+            raise DataError(
+                f"a file of kind {''.join(path.suffixes) or 'unknown'!r}",
+                where=path.name,
+                remedy="give a .csv, .csv.gz, .parquet, .npz, .npy or .yaml file",
+            )
+        return [path]
+    if not path.is_dir():
+        raise DataError(f"there is no file or folder {path.name!r}", where=str(path.parent), remedy="check the path")
+    if (path / "x.npy").exists():
+        raise DataError(
+            "the folder holds arrays", where=path.name, remedy=f"give both files: {path / 'x.npy'},{path / 'y.npy'}"
+        )
+    files, below = sorted(file for file in path.iterdir() if _is_table(file)), _below(path)
+    if not files:
+        raise DataError(
+            "the folder holds no CSV or Parquet file"
+            + ("" if below is None else f" itself; a subfolder does: {str(below)!r}"),
+            where=str(path),
+            remedy="give a folder with tables, or a file",
+        )
+    if below is not None:
+        _LOG.warning(
+            "folder %r: tables in subfolders, such as %s, are not read; move them up to have them count",
+            path.name,
+            below,
+        )
+    return files
+
+
+def require_columns(file: str, columns: Collection[str], options: Mapping[str, Any]) -> None:
+    """Refuse options that name columns which are not there, or no target.
+
+    Raises:
+        DataError: the column is named, and what there is.
+    """
+    target = options.get("target")
+    if target is None and options.get("task") != "unlabelled":
+        raise DataError(
+            "nobody said which column is the target",
+            where=file,
+            remedy=f"say it with --target (or target: in a YAML file); the columns are {', '.join(columns)}",
+        )
+    named = [target] if isinstance(target, str) else list(target or ())
+    for column in [*named, *(o for key in ("features", "drop", "categories") for o in options.get(key) or ())]:
+        if column not in columns:
+            raise DataError(
+                f"no column {column!r}.{nearest(str(column), columns)}",
+                where=file,
+                remedy=f"the columns are {', '.join(columns)}",
+            )

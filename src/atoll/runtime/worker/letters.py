@@ -1,0 +1,210 @@
+"""Keys for letters between organisations: a site has one for each job, signs it with its kit, and verifies those of the other sites by itself.
+
+The server passes signed keys on. It can forge none, move none to another job, project or site, and hand over none whose owner was revoked: that would not
+fit the signature, the authority in the site's own kit, or the newest revocation list that the site knows. All parties of a site share its key, so a party is
+its site's word, as everywhere between organisations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from atoll.core import message as M
+from atoll.core.errors import IdentityError, LetterError, MessageError
+from atoll.core.persistence.files import write_bytes
+from atoll.core.sealing import RealSealing
+from atoll.core.sealing.hpke import KEY, public_of
+from atoll.runtime.identity import Credentials, admit
+from atoll.runtime.provision.revocations import read_list
+from atoll.runtime.signatures import fits, require_issued, sign
+
+__all__ = ["KEY_FILE", "LetterKey", "SignedKey", "SiteKeys"]
+
+KEY_FILE = "letters.key"
+"""The private key, in the job's state: checkpoints hold letters, so it outlives attempts, and goes when the job is forgotten."""
+_PURPOSE = b"atoll letters key 1\n"
+_LONGEST = {"public": KEY, "certificate": 1 << 16, "signature": 1 << 10}
+
+
+@dataclass(frozen=True)
+class SignedKey:
+    """A site's public key for the letters of one job, as it travels.
+
+    Attributes:
+        public: the key.
+        certificate: of the site's kit, PEM.
+        signature: of the kit's key over project, job, site and public key.
+    """
+
+    public: bytes
+    certificate: bytes
+    signature: bytes
+
+    def packed(self) -> dict[str, bytes]:
+        """As a message."""
+        return {"public": self.public, "certificate": self.certificate, "signature": self.signature}
+
+    @staticmethod
+    def unpack(tree: Any, where: str) -> SignedKey:
+        """The inverse of ``packed``.
+
+        Raises:
+            MessageError: it is of another form.
+        """
+        known = isinstance(tree, dict) and set(tree) == set(_LONGEST)
+        if not known or not all(isinstance(tree[n], bytes) and len(tree[n]) <= most for n, most in _LONGEST.items()):
+            raise MessageError(
+                "no signed key for letters", where=where, remedy="use the same version of Atoll everywhere"
+            )
+        return SignedKey(**tree)
+
+
+@dataclass(frozen=True)
+class LetterKey:
+    """A site's own key for the letters of one job, and what it trusts those of others by.
+
+    Attributes:
+        project: the project.
+        job: the job's id.
+        site: the site's name.
+        ca: the authorities in its kit, PEM.
+        revoked: the newest revocation list that it knows; empty if it knows none.
+        signed: the public key, signed.
+        private: the private key.
+    """
+
+    project: str
+    job: str
+    site: str
+    ca: bytes
+    revoked: bytes
+    signed: SignedKey
+    private: bytes = field(repr=False)
+
+    @classmethod
+    def made(
+        cls, credentials: Credentials, *, project: str, job: str, site: str, state: Path, revoked: bytes
+    ) -> LetterKey:
+        """The key of a job, drawn at its first attempt; signed anew each time, as a kit may have been renewed.
+
+        Args:
+            credentials: the site's own.
+            project: the project.
+            job: the job's id.
+            site: the site's name.
+            state: the job's folder that outlives attempts.
+            revoked: the newest revocation list.
+
+        Raises:
+            IdentityError: the kit's key cannot sign.
+            CheckpointError: the key cannot be kept.
+        """
+        import secrets
+
+        path = state / KEY_FILE
+        if not path.exists():
+            write_bytes(path, secrets.token_bytes(KEY), private=True)
+        private = path.read_bytes()
+        public = public_of(private)
+        signed = SignedKey(
+            public, credentials.certificate, sign(_PURPOSE, _text(project, job, site, public), credentials)
+        )
+        return cls(project, job, site, credentials.ca, revoked, signed, private)
+
+    def order(self) -> dict[str, Any]:
+        """What a job's process is told; the private key it reads by itself."""
+        words = {"project": self.project, "job": self.job, "site": self.site, "ca": self.ca, "revoked": self.revoked}
+        return {**words, "signed": self.signed.packed()}
+
+    @classmethod
+    def ordered(cls, order: Mapping[str, Any], state: Path) -> LetterKey:
+        """The inverse of ``order``."""
+        words = {name: order[name] for name in ("project", "job", "site", "ca", "revoked")}
+        signed = SignedKey.unpack(order["signed"], "order")
+        return cls(**words, signed=signed, private=(state / KEY_FILE).read_bytes())
+
+    def sealing(self, told: Mapping[str, SignedKey]) -> RealSealing:
+        """What seals and opens at this site.
+
+        Args:
+            told: site -> its key, as the server says.
+        """
+        return RealSealing(SiteKeys(self, told), f"project {self.project} job {self.job}")
+
+
+class SiteKeys:
+    """The keys of a job as one site has them; see `atoll.core.sealing.Keys`. A key of another site is verified when it is first needed.
+
+    Args:
+        own: the site's own.
+        told: site -> its key, as the server says.
+    """
+
+    def __init__(self, own: LetterKey, told: Mapping[str, SignedKey]) -> None:
+        self._own = own
+        self._told = told
+        self._verified: dict[str, bytes] = {}
+
+    def private(self, party: str) -> bytes:
+        """The site's own key, for its own parties."""
+        if _site_of(party) != self._own.site:
+            raise LetterError(
+                f"{party} is no party of site {self._own.site!r}", remedy="look at whoever relayed the letter"
+            )
+        return self._own.private
+
+    def public(self, party: str) -> bytes:
+        """The key of a party's site.
+
+        Raises:
+            LetterError: the site has told none, or it is refused.
+        """
+        site = _site_of(party)
+        if site == self._own.site:
+            return self._own.signed.public
+        if site not in self._verified:
+            self._verified[site] = self._trusted(site)
+        return self._verified[site]
+
+    def _trusted(self, site: str) -> bytes:
+        own, told = self._own, self._told.get(site)
+        if told is None:
+            raise LetterError(
+                f"no key of site {site!r} is known in this job",
+                where="letters",
+                remedy="only sites that the job began with get letters: look at its `sites`",
+            )
+        if not own.revoked:
+            _refuse(
+                site,
+                "this site knows no revocation list of the project",
+                "copy the newest kit, or ask the server's operator",
+            )
+        try:
+            revoked = read_list(own.revoked, own.ca, "the newest revocation list").serials
+            admit(told.certificate, project=own.project, roles=("site",), name=site, revoked=revoked.__contains__)
+            require_issued(told.certificate, own.ca)
+            text = _text(own.project, own.job, site, told.public)
+            good = fits(_PURPOSE, text, told.signature, told.certificate)
+        except IdentityError as error:
+            _refuse(site, error.what, error.remedy or "ask the project's provisioner", error)
+        if not good:
+            _refuse(site, "its kit has not signed this key for this job", "look at the server that handed it over")
+        return told.public
+
+
+def _text(project: str, job: str, site: str, public: bytes) -> bytes:
+    """What is signed."""
+    return M.encode([project, job, site, public])
+
+
+def _site_of(party: str) -> str:
+    """The site of a party: its own name, or what stands before the stroke. No site's name has one."""
+    return party.partition("/")[0]
+
+
+def _refuse(site: str, why: str, remedy: str, cause: Exception | None = None) -> NoReturn:
+    raise LetterError(f"the key of site {site!r} is refused: {why}", where="letters", remedy=remedy) from cause

@@ -1,0 +1,84 @@
+"""What a site insists on, as its settings say it, and jobs that it refuses before anything of theirs runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.core.errors import PolicyError
+
+if TYPE_CHECKING:
+    from atoll.core.requests.policy import SitePolicy
+
+__all__ = ["policy_of_site", "require_allowed"]
+
+_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""What a job's settings look like where they name code: ``module:name``."""
+
+
+def policy_of_site(given: Mapping[str, Any], name: str) -> SitePolicy | None:
+    """The policy in a site's settings; ``None`` where they hold none.
+
+    Args:
+        given: as `settings_of` gives them.
+        name: of the site.
+
+    Raises:
+        ConfigError: it names the path and the value of everything that is wrong.
+    """
+    if given.get("policy") is None:
+        return None
+    from atoll.runs import parse_policy
+
+    from .sitedata import inside
+
+    with inside(given.get("folder")):
+        return parse_policy(given["policy"], f"policy of site {name!r}")
+
+
+def require_allowed(given: Mapping[str, Any], name: str, file: Path, source: Path | None) -> None:
+    """Refuse a job with code of its own that the site's policy does not allow, before any of it is imported.
+
+    Args:
+        given: as `settings_of` gives them.
+        name: of the site.
+        file: the job's settings.
+        source: the folder of the job's modules.
+
+    Raises:
+        PolicyError: a module, or what the settings name as ``module:name``, is not allowed.
+    """
+    policy = policy_of_site(given, name)
+    if policy is None or not policy.allow:
+        return
+    from atoll.runs import yaml
+
+    tree = yaml.read(file)
+    code = [*_named(tree), *(() if source is None else _modules(source))]
+    try:
+        for one in code:
+            policy.admit_code(one)
+    except PolicyError as error:
+        raise type(error)(error.what, where=f"policy of site {name!r}", remedy=error.remedy) from error
+
+
+def _named(tree: Any) -> Iterator[str]:
+    """What a job's settings name as ``module:name``; the arguments of a program are plain data, and its own name is a word."""
+    if isinstance(tree, str) and _CODE.fullmatch(tree):
+        yield tree
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _named(value)
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            if key != "arguments":
+                yield from _named(value)
+
+
+def _modules(source: Path) -> Iterator[str]:
+    """The modules that travel with a job, each as ``module:``: any of them may be imported in the place of another."""
+    for file in sorted(source.rglob("*.py")):
+        words = file.relative_to(source).with_suffix("").parts
+        yield ".".join(words[:-1] if words[-1] == "__init__" else words) + ":"

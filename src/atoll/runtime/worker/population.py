@@ -1,0 +1,58 @@
+"""The population as a site has it: everyone's names and sizes, and the rows of its own clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atoll.core.errors import PolicyError
+from atoll.core.requests.cohort import Population
+
+__all__ = ["SitePopulation"]
+
+
+class SitePopulation:
+    """All clients of a job by position; only those of this site have data here.
+
+    Args:
+        names: of all clients, in the order of the roster.
+        sizes: rows of each, ``(clients,)``.
+        mine: positions of this site's clients, in the order of ``data``.
+        data: their rows.
+    """
+
+    def __init__(self, names: Sequence[str], sizes: ArrayLike, mine: Sequence[int], data: Population) -> None:
+        self.names = names
+        self.sizes: NDArray[np.int64] = np.asarray(sizes, dtype=np.int64)
+        self.data = data
+        self._local = {int(position): i for i, position in enumerate(mine)}
+        if hasattr(data, "gather"):
+            self.gather = self._gather
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def shard(self, i: int) -> Any:
+        """The data of a client of this site.
+
+        Raises:
+            PolicyError: the client is at another site.
+        """
+        return self.data.shard(self._here(i))
+
+    def _gather(self, clients: ArrayLike, *columns: str) -> Any:
+        """Columns of several clients of this site; see `atoll.data.Islands.gather`."""
+        places = [self._here(int(client)) for client in np.asarray(clients)]
+        return self.data.gather(places, *columns)  # type: ignore[attr-defined]
+
+    def _here(self, i: int) -> int:
+        if int(i) not in self._local:
+            raise PolicyError(
+                f"the data of {self.names[i]!r} are not at this site",
+                where="site",
+                remedy="ask the site that has them; a task sees its own island only",
+            )
+        return self._local[int(i)]

@@ -1,0 +1,238 @@
+"""The process of a job: what a front starts at the server and at a site, ``python -m atoll.runtime.worker SOCKET ORDER``.
+
+SOCKET is the number of an inherited, connected socket: the end of a line to the front. ORDER is a message in a file:
+
+```
+role     "server" or "site"
+name     of the server or site
+id       of the job
+job      path of the job's job.yaml
+source   folder of the job's modules, or None: they are found there first, whatever is installed
+results  at a site: folder of the named results that stay there, of all its jobs
+state    the job's own folder, which outlives the attempt
+error    file that takes the error of an attempt that would fail again
+spool    folder for large messages that are under way
+data     at a site: its data, as ``site_spec`` gives them
+sites    at the server: the names of the channels that the front opens, one a site
+neighbours  at a site: the other sites to which there may be a channel
+letters  at a site: what `LetterKey.order` says, or None: then letters are not encrypted
+```
+
+At a site the front opens one channel, ``server``, and ``direct/NAME`` for each other site that is reached directly. What is written to stdout and stderr is the job's log. Exit codes: 0, the job (at a site: its
+part) has ended; 1, it failed, and the error is in the file; 75 (EX_TEMPFAIL of sysexits.h), the front went away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from atoll.core import message
+from atoll.core.errors import AtollError, JobError, TaskError
+from atoll.core.persistence.files import read_message, write_message
+from atoll.core.persistence.named_results import NamedResults
+from atoll.core.requests.wire import pack_error
+from atoll.core.time.clock import run
+from atoll.engines.link import LinkClosed
+from atoll.runs.log import logger
+from atoll.runtime.bundles.modules import importing
+from atoll.runtime.identity import Peer
+from atoll.runtime.jobs.spec import load_job
+from atoll.runtime.line import Channel, Line, Settings, local_line
+from atoll.runtime.transport import local_pipe
+
+from .at_server import run_job
+from .at_site import alive, serve_job
+from .letters import LetterKey
+from .policies import require_allowed
+from .sitedata import load_site_data
+from .words import settings_of
+
+__all__ = ["FRONT_GONE", "main", "start"]
+
+_MEETING = 6.0
+"""Seconds that links to other sites have to come once all have loaded their data; fronts try for a little less."""
+_LONGEST = 4000
+"""Characters that are told of each part of an error."""
+FRONT_GONE = 75
+"""Exit code of a process whose front went away: nothing is wrong with the job."""
+
+
+def main(argv: list[str]) -> int:
+    """Carry out one order; the exit code."""
+    sock, order = socket.socket(fileno=int(argv[0])), read_message(Path(argv[1]))
+    _log_to_stderr()
+    return run(_attend(sock, order), virtual=False)
+
+
+def _log_to_stderr() -> None:
+    """Send what Atoll logs to the job's log, a line each."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Line())
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+class _Line(logging.Formatter):
+    """``message: key value, key value``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        row = getattr(record, "record", None)
+        said = {k: v for k, v in row.items() if k not in ("slot", "clock", "round")} if isinstance(row, dict) else {}
+        shown = ", ".join(f"{k} {v:.6g}" if isinstance(v, float) else f"{k} {v}" for k, v in said.items())
+        number = f" {row['round']}" if isinstance(row, dict) and "round" in row else ""
+        level = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
+        error = f": {record.error}" if hasattr(record, "error") else ""
+        return f"{level}{record.getMessage()}{number}{error}" + (f": {shown}" if shown else "")
+
+
+async def _attend(sock: socket.socket, order: Mapping[str, Any]) -> int:
+    opened: asyncio.Queue[Channel] = asyncio.Queue()
+    pipe = await local_pipe(sock, Peer("front", str(order["role"]), "", 0, ""))
+    settings = Settings(spool=Path(order["spool"]))
+    line = await local_line(pipe, dialled=True, settings=settings, on_open=opened.put_nowait)
+    source = None if order["source"] is None else Path(order["source"])
+    try:
+        with importing(source):
+            await _while_there(
+                line, _site(order, opened) if order["role"] == "site" else _server(order, source, opened)
+            )
+    except Exception as error:
+        return _failed(error, line, Path(order["error"]))
+    finally:
+        await line.close(within=5.0)
+    return 0
+
+
+async def _while_there(line: Line, work: Coroutine[Any, Any, None]) -> None:
+    """Work until it is done, or until the front is gone.
+
+    Raises:
+        LinkClosed: the front is gone.
+    """
+    working, lost = asyncio.create_task(work), asyncio.create_task(line.lost.wait())
+    try:
+        await asyncio.wait({working, lost}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise LinkClosed("the front is gone")
+        working.result()
+    finally:
+        for task in (working, lost):
+            task.cancel()
+        await asyncio.gather(working, lost, return_exceptions=True)
+
+
+def _failed(error: Exception, line: Line, told: Path) -> int:
+    """Say what went wrong, unless it is only that the front is gone."""
+    if line.lost.is_set() or isinstance(error, LinkClosed):
+        return FRONT_GONE
+    if not isinstance(error, AtollError):
+        traceback.print_exception(error)
+    _tell(told, _shortened(pack_error(_explained(error))))
+    return 1
+
+
+def _shortened(error: dict[str, str | None]) -> dict[str, str | None]:
+    """No longer than anybody reads, and than a frame may be that passes it on; the log has it all."""
+    return {key: value if value is None else value[:_LONGEST] for key, value in error.items()}
+
+
+def _tell(told: Path, error: Any) -> None:
+    """Write the error; where there is no room any more, into the room that the front has kept for it."""
+    try:
+        write_message(told, error)
+    except AtollError:
+        content = message.encode(error)
+        with told.open("r+b", buffering=0) as file:
+            file.write(content)
+            file.truncate(len(content))
+
+
+def _explained(error: Exception) -> AtollError:
+    if isinstance(error, AtollError):
+        return error
+    if isinstance(error, MemoryError):
+        return JobError(
+            f"memory ran out: {error}" if str(error) else "memory ran out",
+            where="the job's process",
+            remedy="ask for more (resources: {memory: ...}), or use smaller batches or models",
+        )
+    return TaskError(
+        f"{type(error).__name__}: {error}",
+        where="the job's process",
+        remedy="see the log, which has the traceback: atoll logs JOB",
+    )
+
+
+async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> None:
+    channels: dict[str, Channel] = {}
+    names = {f"direct/{site}": str(site) for site in order["neighbours"]}
+    await _until({"server"}, channels, opened)
+
+    async def links() -> dict[str, Channel]:
+        # Every site is there by now: what has not come in this time will not come.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_MEETING):
+                await _until(set(names), channels, opened)
+        return {site: channels[name] for name, site in names.items() if name in channels}
+
+    state = Path(order["state"])
+    letters = None if order["letters"] is None else LetterKey.ordered(order["letters"], state)
+    async with alive(channels["server"]):
+        source = None if order["source"] is None else Path(order["source"])
+        await asyncio.to_thread(_require_allowed, order, source)
+        job, name = await asyncio.to_thread(load_job, order["job"]), str(order["name"])
+    named = NamedResults(Path(order["results"]), str(order["id"]))
+    await serve_job(
+        channels["server"], job, lambda: load_site_data(order["data"], name), state,
+        results=named, links=links, letters=letters,
+    )  # fmt: skip
+
+
+def _require_allowed(order: Mapping[str, Any], source: Path | None) -> None:
+    """Refuse a job's own code, where the site's policy does, before any of it is imported."""
+    if order["data"]:
+        name = str(order["name"])
+        require_allowed(settings_of(order["data"], name), name, Path(order["job"]), source)
+
+
+async def _until(names: set[str], channels: dict[str, Channel], opened: asyncio.Queue[Channel]) -> None:
+    """Take the channels that the front opens until these are there."""
+    while not names <= set(channels):
+        channel = await opened.get()
+        channels[channel.name] = channel
+
+
+async def _server(order: Mapping[str, Any], source: Path | None, opened: asyncio.Queue[Channel]) -> None:
+    job = await asyncio.to_thread(load_job, order["job"])
+    channels: dict[str, Channel] = {}
+    await _until(set(order["sites"]), channels, opened)
+    await run_job(channels, job, Path(order["state"]), resume=True, source=source)
+
+
+def _leave(code: int) -> None:
+    """End now: a task that still runs in a thread serves nobody any more."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def start() -> None:
+    """Carry out the order of the command line and end the process."""
+    try:
+        code = main(sys.argv[1:])
+    except LinkClosed:
+        code = FRONT_GONE
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    _leave(code)

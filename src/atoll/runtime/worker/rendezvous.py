@@ -1,0 +1,204 @@
+"""Gathering the sites of a job: who is there, in which order, and whether they are those that the job began with."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from atoll.core.errors import AtollError, CheckpointError, JobError
+from atoll.core.persistence.files import read_message, write_message
+from atoll.engines.link import LinkClosed
+
+from .cards import Card
+from .frames import Hello, raise_if_error, require_own_names
+from .letters import SignedKey
+
+__all__ = ["Gathered", "cards_of_all", "gather", "tell_all", "until_ready"]
+
+OnLost = Literal["fail", "drop"]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The sites of a job.
+
+    Attributes:
+        hellos: site -> what it said when the job began, in the order of the roster; its key for letters is the newest.
+        present: sites that are there now.
+    """
+
+    hellos: Mapping[str, Hello]
+    present: frozenset[str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All clients in the order of the roster: sites by name (numbers in names by value), each site's clients as it gave them."""
+        return tuple(name for hello in self.hellos.values() for name in hello.parties)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each client."""
+        return tuple(size for hello in self.hellos.values() for size in hello.sizes)
+
+    @property
+    def letters(self) -> dict[str, SignedKey]:
+        """The keys for letters of all sites that have told one."""
+        return {site: hello.letters for site, hello in self.hellos.items() if hello.letters is not None}
+
+    @property
+    def placement(self) -> tuple[str, ...]:
+        """The site of each client."""
+        return tuple(site for site, hello in self.hellos.items() for _ in hello.parties)
+
+
+async def gather(
+    channels: Mapping[str, Any], record: Path, *, patience: float = 600.0, on_lost: OnLost = "fail"
+) -> Gathered:
+    """Hear every site, and hold them to what they said when the job began.
+
+    Args:
+        channels: site -> channel to its job process.
+        record: the file that keeps what they said at first.
+        patience: seconds without any sign of life after which a site is lost.
+        on_lost: what then happens: the job fails, or goes on without the site.
+
+    Raises:
+        JobError: a site is lost, or nobody is left.
+        CheckpointError: a site is missing that the job began with, or came back with other parties or data.
+        AtollError: a site's own error.
+    """
+    heard = await asyncio.gather(*(_hello(site, channel, patience, on_lost) for site, channel in channels.items()))
+    hellos = {site: hello for site, hello in zip(channels, heard, strict=True) if hello is not None}
+    if not record.exists():
+        if not hellos:
+            raise JobError("no site is left", where="job", remedy="see the sites' logs, then submit again")
+        ordered = {site: hellos[site] for site in sorted(hellos, key=_natural)}
+        write_message(record, [[site, hello.packed()] for site, hello in ordered.items()])
+        return Gathered(ordered, frozenset(ordered))
+    first = {site: Hello.unpack(tree, str(record)) for site, tree in read_message(record)}
+    for site, hello in hellos.items():
+        if site in first:
+            _require_same(site, first[site], hello)
+    gone = [site for site in first if site not in hellos]
+    if gone and (on_lost == "fail" or len(gone) == len(first)):
+        raise CheckpointError(
+            f"site {gone[0]!r} is missing, and the job began with it",
+            where="job",
+            remedy="bring the site back, or set on_lost: drop to go on without it",
+        )
+    renewed = {site: replace(hello, letters=hellos.get(site, hello).letters) for site, hello in first.items()}
+    return Gathered(renewed, frozenset(site for site in hellos if site in first))
+
+
+async def _hello(site: str, channel: Any, patience: float, on_lost: OnLost) -> Hello | None:
+    where = f"site {site!r}"
+    try:
+        frame = await _heard(channel, patience)
+    except (LinkClosed, TimeoutError) as error:
+        if on_lost == "drop":
+            return None
+        raise _lost(where, error, patience, "before it had loaded its data") from error
+    raise_if_error(frame, where)
+    hello = Hello.unpack(frame.get("hello"), where)
+    require_own_names(site, hello)
+    return hello
+
+
+async def _heard(channel: Any, patience: float) -> Any:
+    """The next frame that says something; every sign of life begins the waiting anew."""
+    while True:
+        frame = await asyncio.wait_for(channel.recv(), patience)
+        if not (isinstance(frame, dict) and frame.get("pulse") is True):
+            return frame
+
+
+def _lost(where: str, error: Exception, patience: float, when: str) -> JobError:
+    why = f"no progress for {patience:g} s" if isinstance(error, TimeoutError) else f"its job process ended: {error}"
+    return JobError(
+        f"the site was lost {when}: {why}",
+        where=where,
+        remedy="see the site's log; raise `patience`, or set on_lost: drop to go on without it",
+    )
+
+
+def _require_same(site: str, first: Hello, now: Hello) -> None:
+    """Refuse a site that came back as another."""
+    if first == now:
+        return
+    if first.parties != now.parties:
+        said = f"parties {', '.join(now.parties[:5])}, and it began with {', '.join(first.parties[:5])}"
+    elif first.sizes != now.sizes:
+        said = f"{sum(now.sizes)} rows, and it began with {sum(first.sizes)}"
+    else:
+        said = "columns, features or labels other than those it began with"
+    raise CheckpointError(
+        f"it came back with {said}",
+        where=f"site {site!r}",
+        remedy="bring back the data that the job began with, or submit the job anew: atoll clone JOB",
+    )
+
+
+def cards_of_all(gathered: Gathered, test: Card | None = None) -> dict[str, Card]:
+    """The card of every site, as an error shall say it (``"site 'a'"``), and that of the server's own test rows.
+
+    Raises:
+        JobError: a site's data have no card.
+    """
+    cards = {f"site {site!r}": hello.card for site, hello in gathered.hellos.items()}
+    bare = [name for name, card in cards.items() if card is None]
+    if bare:
+        raise JobError(
+            "its data are of its own kind, and a model needs columns x and y",
+            where=bare[0],
+            remedy="give it a data set (a CSV file, an archive, an atoll.data.Dataset), or run a program of your own",
+        )
+    known = {name: card for name, card in cards.items() if card is not None}
+    return known if test is None else {**known, "the server's data.test": test}
+
+
+async def tell_all(channels: Mapping[str, Any], frame: Any) -> None:
+    """Send every site the same; one that is gone is found out when its answer is awaited."""
+
+    async def tell(channel: Any) -> None:
+        try:
+            await channel.send(frame)
+        except LinkClosed:
+            return
+
+    await asyncio.gather(*(tell(channel) for channel in channels.values()))
+
+
+async def until_ready(channels: Mapping[str, Any], *, patience: float = 600.0, on_lost: OnLost = "fail") -> set[str]:
+    """Wait until every site can begin; return those that are lost.
+
+    Raises:
+        JobError: a site is lost.
+        AtollError: a site's own error; the others are told.
+    """
+    lost: set[str] = set()
+
+    async def wait(site: str, channel: Any) -> None:
+        try:
+            frame = await _heard(channel, patience)
+        except (LinkClosed, TimeoutError) as error:
+            if on_lost == "fail":
+                raise _lost(f"site {site!r}", error, patience, "before the work began") from error
+            lost.add(site)
+            return
+        raise_if_error(frame, f"site {site!r}")
+
+    found = await asyncio.gather(*(wait(s, c) for s, c in channels.items()), return_exceptions=True)
+    for error in found:
+        if isinstance(error, BaseException):
+            # A site's own error says more than the loss of another, which may follow from it.
+            raise next((e for e in found if isinstance(e, AtollError) and not isinstance(e, JobError)), error)
+    return lost
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts site-2 before site-10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,137 @@
+"""What a site may bring as its data, and how it is loaded: ``atoll site KIT --data SPEC``."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.errors import AtollError, DataError
+from atoll.core.requests.cohort import Community, Population
+from atoll.data import Dataset, Islands
+from atoll.runs.registries import HOME
+
+from .cards import Card, card_of
+from .formats import load_arrays, load_tables
+from .policies import policy_of_site
+from .words import SETTINGS, settings_of, site_spec
+
+if TYPE_CHECKING:
+    from atoll.core.requests.policy import SitePolicy
+
+__all__ = ["SETTINGS", "SiteData", "inside", "load_site_data"]
+
+_OF_TEXT = ("delimiter", "decimal", "encoding")
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """The data of one site.
+
+    Attributes:
+        site: the site's name.
+        names: of its clients: the site alone, or ``site/client``.
+        population: their data by position.
+        sizes: rows of each.
+        card: what a server must know; ``None`` for data of your own kind.
+        policy: what it insists on; ``None`` is nothing.
+    """
+
+    site: str
+    names: tuple[str, ...]
+    population: Population
+    sizes: tuple[int, ...]
+    card: Card | None
+    policy: SitePolicy | None = None
+
+
+def load_site_data(spec: str | Mapping[str, Any], name: str) -> SiteData:
+    """Load what a site brings.
+
+    Args:
+        spec: what ``site_spec`` gives, or the words it takes.
+        name: of the site; its one client is named so too, and several are named ``name/client``.
+
+    Raises:
+        DataError: the data cannot be had or used; the file and column are named.
+        ConfigError: settings that cannot be used.
+    """
+    given = site_spec(spec) if isinstance(spec, str) else dict(spec)
+    try:
+        given = settings_of(given, name)
+        made, categories = _made(given)
+        return replace(_of(made, categories, name), policy=policy_of_site(given, name))
+    except AtollError as error:
+        where = f"data of site {name!r}" if error.where is None else f"data of site {name!r}, {error.where}"
+        raise type(error)(error.what, where=where, remedy=error.remedy) from error
+
+
+def _made(given: Mapping[str, Any]) -> tuple[Any, Mapping[str, Sequence[str]]]:
+    """The data, and the declared values of text columns."""
+    if given.get("source"):
+        return _from_source(given), {}
+    if given.get("factory"):
+        return _from_factory(given), {}
+    paths = [Path(part) for part in str(given["path"]).split(",")]
+    if paths[0].suffix in (".npz", ".npy"):
+        return load_arrays(paths, given.get("task")), {}
+    options = {key: given.get(key) for key in ("target", "task", "features", "drop", "categories", *_OF_TEXT)}
+    return load_tables(paths, options), given.get("categories") or {}
+
+
+def _from_source(given: Mapping[str, Any]) -> Any:
+    from atoll.runs import parse_data
+
+    known = ("source", "partition", "corruptions", "corruption_seed")
+    settings = {key: given[key] for key in known if key in given}
+    with inside(given.get("folder")):
+        config = parse_data(settings)
+        if config.partition is None and not config.corruptions:
+            return config.source.build("data.source")
+        return config.islands()
+
+
+def _from_factory(given: Mapping[str, Any]) -> Any:
+    from atoll.runs.registries import imported
+
+    with inside(given.get("folder")):
+        made = imported(str(given["factory"]), "data")(**(given.get("arguments") or {}))
+    if isinstance(made, Mapping) and made and all(isinstance(values, np.ndarray) for values in made.values()):
+        return Dataset(made, task=given.get("task"), name=str(given["factory"]))
+    return made
+
+
+@contextlib.contextmanager
+def inside(folder: Any) -> Iterator[None]:
+    """Paths and modules of the site's own are found from where the site was started."""
+    if folder is None:
+        yield
+        return
+    sys.path.insert(0, str(folder))
+    home = HOME.set("the folder where the site was started")
+    try:
+        with contextlib.chdir(folder):
+            yield
+    finally:
+        HOME.reset(home)
+        sys.path.remove(str(folder))
+
+
+def _of(made: Any, categories: Mapping[str, Sequence[str]], name: str) -> SiteData:
+    if isinstance(made, Dataset):
+        return SiteData(name, (name,), Islands.from_datasets({name: made}), (len(made),), card_of(made, categories))
+    several = all(hasattr(made, attribute) for attribute in ("names", "shard", "__len__"))
+    if not several:
+        size = len(made) if hasattr(made, "__len__") else 0
+        return SiteData(name, (name,), Community({name: made}), (size,), None)
+    if len(made) == 0:
+        raise DataError("there are no clients", remedy="give at least one data set")
+    known = getattr(made, "sizes", None)
+    sizes = [len(made.shard(i)) for i in range(len(made))] if known is None else np.asarray(known).tolist()
+    names = tuple(f"{name}/{client}" for client in made.names)
+    return SiteData(name, names, made, tuple(sizes), card_of(made, categories) if isinstance(made, Islands) else None)

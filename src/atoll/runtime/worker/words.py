@@ -1,0 +1,124 @@
+"""The words of ``atoll site KIT --data ...`` as a mapping that a process in another folder can load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from atoll.core.errors import DataError, nearest
+
+__all__ = ["SETTINGS", "check_settings", "from_yaml", "settings_of", "site_spec"]
+
+SETTINGS = ("path", "target", "task", "features", "drop", "categories", "delimiter", "decimal", "encoding",
+            "source", "partition", "corruptions", "corruption_seed", "factory", "arguments", "folder", "policy")  # fmt: skip
+"""What a mapping that describes a site's data may hold; ``policy`` is what it insists on."""
+
+
+def site_spec(
+    data: str,
+    *,
+    target: str | None = None,
+    task: str | None = None,
+    features: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    base: str | Path | None = None,
+) -> dict[str, Any]:
+    """The words of a command line as a plain mapping that another process, in another folder, can load.
+
+    Args:
+        data: a file, a folder, two files ``x.npy,y.npy``, or ``module:factory``.
+        target: target column of a table.
+        task: see `atoll.data.About`.
+        features: feature columns of a table; by default all others.
+        drop: columns to leave out.
+        base: what relative paths begin at; the working folder by default.
+
+    Raises:
+        DataError: there is no such file or folder.
+    """
+    base = Path.cwd() if base is None else Path(base)
+    options = {"target": target, "task": task, "features": list(features), "drop": list(drop)}
+    said = {name: value for name, value in options.items() if value}
+    if _is_factory(data, base):
+        return {"factory": data, "folder": str(base), **said}
+    paths = [base / part.strip() for part in data.split(",")]
+    for path in paths:
+        if not path.exists():
+            raise DataError(
+                f"there is no file or folder {str(path)!r}",
+                where="--data",
+                remedy="give a CSV file or a folder of them, an .npz, two .npy files, a Parquet file, a YAML file, or module:factory",
+            )
+    return {"path": ",".join(str(path.resolve()) for path in paths), **said}
+
+
+def _is_factory(data: str, base: Path) -> bool:
+    module, colon, name = data.partition(":")
+    words = [*module.split("."), *name.split(".")]
+    return bool(colon) and all(word.isidentifier() for word in words) and not (base / data).exists()
+
+
+def check_settings(given: Mapping[str, Any], name: str) -> None:
+    """Refuse unknown settings, and data that are said in no way or in two.
+
+    Raises:
+        DataError: it names the setting.
+    """
+    for key in given:
+        if key not in SETTINGS:
+            raise DataError(
+                f"{key!r} is no setting of a site's data.{nearest(str(key), SETTINGS)}",
+                where=f"data of site {name!r}",
+                remedy=f"use {', '.join(SETTINGS)}",
+            )
+    ways = [key for key in ("path", "source", "factory") if given.get(key)]
+    if len(ways) != 1:
+        raise DataError(
+            f"{' and '.join(ways) if ways else 'none of path, source and factory'} given",
+            where=f"data of site {name!r}",
+            remedy="give one of path, source and factory",
+        )
+
+
+def settings_of(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The settings themselves: those of the YAML file that the words name, or the words.
+
+    Raises:
+        DataError: unknown settings, or data that are said in no way or in two.
+        ConfigError: a file that cannot be read.
+    """
+    check_settings(given, name)
+    first = Path(str(given.get("path") or "").split(",")[0])
+    if not is_yaml(first):
+        return dict(given)
+    tree = from_yaml(first, given)
+    check_settings(tree, name)
+    return tree
+
+
+def is_yaml(path: Path) -> bool:
+    """Whether a file holds settings and no data."""
+    return path.suffix in (".yaml", ".yml")
+
+
+def from_yaml(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in a YAML file, with those of the command line above them; paths are relative to the file.
+
+    Raises:
+        DataError: no mapping, or one that names another YAML file.
+        ConfigError: it cannot be read.
+    """
+    from atoll.runs import yaml
+
+    tree = yaml.read(path)
+    if not isinstance(tree, dict):
+        raise DataError("not a mapping of settings", where=path.name, remedy="begin with source: or path:")
+    tree = {**tree, **{key: value for key, value in given.items() if key != "path"}}
+    if "path" in tree:
+        parts = [str((path.parent / part.strip()).resolve()) for part in str(tree["path"]).split(",")]
+        if any(is_yaml(Path(part)) for part in parts):
+            raise DataError("its path is another YAML file", where=path.name, remedy="give the data's own path")
+        tree["path"] = ",".join(parts)
+    tree.setdefault("folder", str(path.parent.resolve()))
+    return tree

@@ -1,0 +1,18 @@
+"""What the room of stages brings."""
+
+from __future__ import annotations
+
+from atoll.core.rooms import PartKind, is_class
+
+__all__ = ["PARTS"]
+
+PARTS = (
+    PartKind(
+        "uplink stage", ("atoll.core.requests.stage", "atoll.stages"), is_class("atoll.core.requests.stage:Stage"),
+        "What happens to an update on its way up.", "Stage",
+    ),
+    PartKind(
+        "reducer", ("atoll.core.federation.reducer", "atoll.secure"), is_class("atoll.core.federation.reducer:Reducer"),
+        "How replies become one.", "Reducer",
+    ),
+)  # fmt: skip

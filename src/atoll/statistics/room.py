@@ -1,0 +1,7 @@
+"""What statistics bring: a kind of job."""
+
+from __future__ import annotations
+
+__all__ = ["JOBS"]
+
+JOBS = {"statistics": "atoll.statistics.summary:Statistics"}

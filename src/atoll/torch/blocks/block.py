@@ -1,0 +1,265 @@
+"""Programs for blocks of one shape, made when first needed and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..native import NativeSteps, make_native
+from ..tracing.compiler import Program, make_program
+from .feed import Feed
+from .update import StepForm, Update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .course import BlockCourse
+    from .pool import Pool
+    from .schedule import BatchSchedule
+
+__all__ = ["Block", "TrainedBlock"]
+
+Tensor = torch.Tensor
+
+
+@dataclass
+class TrainedBlock:
+    """A block after its last step.
+
+    Attributes:
+        local: leaves of the local state, with a client axis unless the block is one client without axis.
+        examples: number of examples, one a client.
+        steps: number of steps, one a client.
+        losses: mean loss over the steps, one a client.
+    """
+
+    local: list[Tensor]
+    examples: Tensor
+    steps: Tensor
+    losses: Tensor
+
+
+@dataclass
+class Block:
+    """Everything needed to train blocks of one size.
+
+    Attributes:
+        update: the functions.
+        unroll: steps in one call of a program.
+        compiled: whether programs are compiled.
+        native: whether steps run in native code where that can be had.
+        channels_last: whether images and their filters keep the channel as the innermost axis.
+        programs: what was made so far.
+    """
+
+    update: Update
+    unroll: int
+    compiled: bool
+    channels_last: bool = False
+    native: bool = False
+    programs: dict[Any, Program] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: {"trace": 0.0, "compile": 0.0})
+    templates: list[Tensor] | None = None
+    valid: dict[int, Tensor] = field(default_factory=dict)
+    _own: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    _borrowed: set[int] = field(default_factory=set)
+    _native: dict[Any, NativeSteps | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.feed = Feed(self.update.network, self.update.clients, self.unroll)
+
+    @torch.no_grad()
+    def train(
+        self,
+        pool: Pool,
+        course: BlockCourse,
+        sent: Sequence[Tensor],
+        private: Sequence[Tensor],
+    ) -> TrainedBlock:
+        """Run ``start`` and all steps.
+
+        Args:
+            pool: the rows.
+            course: mini-batches, one slot a client of the block.
+            sent: leaves of the broadcast.
+            private: leaves of the private states, stacked.
+        """
+        device, dtype = self.update.network.device, self.update.network.dtype
+        clients = self.update.clients
+        local = list(self.program("start", self.update.start, [*sent, *private])([*sent, *private]))
+        losses = torch.zeros(clients or (), dtype=dtype, device=device)
+        left: list[list[Tensor]] = []
+        self._borrowed = set(range(len(local)))
+        for plan in course.pieces:
+            slots = plan.rows.shape[0]
+            if clients and slots < len(local[0]):
+                # The clients behind the last slot are done.
+                left.append([leaf[slots:] for leaf in local])
+                local = [leaf[:slots] for leaf in local]
+            local = self._steps(pool, course, plan, local, sent, losses[:slots] if clients else losses)
+        local = [_settled(leaf) for leaf in local]  # a block of clients without examples has taken no step
+        if left:
+            local = [torch.cat([leaf, *(part[i] for part in left[::-1])]) for i, leaf in enumerate(local)]
+        counts = torch.from_numpy(course.steps).to(device=device, dtype=dtype)
+        examples = torch.from_numpy(course.sizes).to(device=device, dtype=dtype)
+        if not clients:
+            counts, examples = counts[0], examples[0]
+        return TrainedBlock(local, examples, counts, losses / counts.clamp(min=1.0))
+
+    def _steps(
+        self,
+        pool: Pool,
+        course: BlockCourse,
+        plan: BatchSchedule,
+        local: list[Tensor],
+        sent: Sequence[Tensor],
+        losses: Tensor,
+    ) -> list[Tensor]:
+        """Run the steps of one rectangle and add up the losses."""
+        if course.widths is not None and plan.rows.shape[2] not in course.widths:
+            return self._without_program(pool, course, plan, local, sent, losses)
+        made = self._all_steps(pool, plan, local, sent, losses)
+        return self._step_by_step(pool, course, plan, local, sent, losses) if made is None else made
+
+    def _all_steps(
+        self, pool: Pool, plan: BatchSchedule, local: list[Tensor], sent: Sequence[Tensor], losses: Tensor
+    ) -> list[Tensor] | None:
+        """Run all steps in one call of native code, if there is such for them."""
+        if not self.native or self.update.network.device.type != "cpu" or self.feed.cut(plan):
+            return None
+        rows, network = torch.from_numpy(plan.rows), self.update.network
+        data = [] if plan.weights is None else [torch.from_numpy(plan.weights).to(dtype=network.dtype)]
+        data.append(torch.from_numpy(plan.seeds))
+        shared = [*sent, *network.frozen.values()]
+        native = self._native_steps(pool, plan, local, shared, data)
+        if native is None:
+            return None
+        own = [self._buffer(i, leaf, dense=True).copy_(leaf) for i, leaf in enumerate(local)]
+        active = None if plan.active is None else torch.from_numpy(plan.active)
+        sums = native(own, shared, list(pool.columns.values()), rows, data, active)
+        losses += sums if self.update.clients else sums[0]
+        return own
+
+    def _native_steps(
+        self, pool: Pool, plan: BatchSchedule, local: list[Tensor], shared: list[Tensor], data: list[Tensor]
+    ) -> NativeSteps | None:
+        """The native code for this width, made when it is first asked for."""
+        width = plan.rows.shape[2]
+        form = (plan.weights is not None, width, pool.form)
+        if form not in self._native:
+            batch = [column.new_empty(1, width, *column.shape[1:]) for column in pool.columns.values()]
+            examples = [leaf[0] for leaf in local] if self.update.clients else local
+            step = self.update.alone().steps(StepForm(1, plan.weights is not None))
+            self._native[form] = found = make_native(step, examples, shared, batch, [c[0, :1] for c in data])
+            for what, seconds in (found.seconds if found else {}).items():
+                self.seconds[what] += seconds
+        return self._native[form]
+
+    def _without_program(
+        self,
+        pool: Pool,
+        course: BlockCourse,
+        plan: BatchSchedule,
+        local: list[Tensor],
+        sent: Sequence[Tensor],
+        losses: Tensor,
+    ) -> list[Tensor]:
+        """Run the operations one by one: for a width that is met too rarely for a program."""
+        frozen = list(self.update.network.frozen.values())
+        for form, data in self.feed.windows(pool, course, plan):
+            *local, loss = self.update.steps(form)(*local, *sent, *frozen, *data)
+            losses += loss
+        return local
+
+    def _step_by_step(
+        self,
+        pool: Pool,
+        course: BlockCourse,
+        plan: BatchSchedule,
+        local: list[Tensor],
+        sent: Sequence[Tensor],
+        losses: Tensor,
+    ) -> list[Tensor]:
+        """Run a few steps at a time."""
+        frozen = list(self.update.network.frozen.values())
+        program: Program | None = None
+        for form, data in self.feed.windows(pool, course, plan):
+            rest = [*sent, *frozen, *data]
+            if self.feed.cut(plan) and course.widths is not None and data[0].shape[1] not in course.widths:
+                *local, loss = self.update.steps(form)(*local, *rest)
+                losses += loss
+                continue
+            before, program = program, self._step_program(form, local, rest)
+            if program is not before:
+                local = self._take(program, local)
+            strides = [leaf.stride() for leaf in local] if program.compiled else None
+            given = local
+            *local, loss = program([*local, *rest])
+            if strides is not None:
+                local = [_restrided(leaf, stride) for leaf, stride in zip(local, strides, strict=True)]
+            if program is not before:
+                self._borrowed &= {i for i, leaf in enumerate(local) if leaf.data_ptr() == given[i].data_ptr()}
+            losses += loss
+        return local
+
+    def program(
+        self, name: Any, fn: Callable[..., Sequence[Tensor]], inputs: list[Tensor], owned: set[int] | None = None
+    ) -> Program:
+        """The program of a name, made for these inputs when it is first asked for."""
+        found = self.programs.get(name)
+        if found is None:
+            # Starting and finishing are a few operations a block: not worth a compilation.
+            compiled = self.compiled and name not in ("start", "finish")
+            found = make_program(fn, inputs, compiled=compiled, owned=owned)
+            self.programs[name] = found
+            for what, seconds in found.seconds.items():
+                self.seconds[what] += seconds
+        return found
+
+    def _step_program(self, form: StepForm, local: list[Tensor], rest: list[Tensor]) -> Program:
+        x = rest[self.update.broadcast.count + len(self.update.frozen_names)]
+        name = (form, tuple(x.shape), x.stride())
+        if name in self.programs:
+            return self.programs[name]
+        # Contiguous stand-ins: what the program will get from its own buffers.
+        examples = [_settled(leaf) for leaf in local]
+        return self.program(name, self.update.steps(form), [*examples, *rest], owned=set(range(len(local))))
+
+    def _take(self, program: Program, local: list[Tensor]) -> list[Tensor]:
+        """Copy what the program will overwrite, and others may hold, into buffers of our own; lay out the rest densely."""
+        taken: list[Tensor] = []
+        for i, leaf in enumerate(local):
+            if i not in program.overwrites or i not in self._borrowed:
+                taken.append(_settled(leaf))
+                continue
+            self._borrowed.remove(i)
+            taken.append(self._buffer(i, leaf).copy_(leaf))
+        return taken
+
+    def _buffer(self, i: int, leaf: Tensor, *, dense: bool = False) -> Tensor:
+        """Memory of our own for a leaf of the local state, one for each number of slots."""
+        place = (i, len(leaf) if self.update.clients else 0)
+        own = self._own.get(place)
+        if own is None or own.shape != leaf.shape or (dense and not own.is_contiguous()):
+            own = self._own[place] = torch.empty_like(
+                leaf if dense else _settled(leaf),
+                memory_format=torch.contiguous_format if dense else torch.preserve_format,
+            )
+        return own
+
+
+def _restrided(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """The tensor with the strides that the next call expects: generated code does not look at them."""
+    if tensor.stride() == stride:
+        return tensor
+    made = torch.empty_strided(tensor.size(), stride, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
+
+
+def _settled(tensor: Tensor) -> Tensor:
+    """The tensor in a dense layout of its own: a broadcast axis is written out, image filters keep channels last."""
+    if tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)):
+        return tensor
+    return tensor.contiguous()

@@ -1,0 +1,164 @@
+"""How to run a cohort: one client at a time or a block at once, how many, how far unrolled, compiled or not.
+
+A decision is a plain dict, so that it can be recorded with a run and given back when the run resumes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.utils.flop_counter import flop_registry
+
+from atoll.core.errors import ConfigError
+
+__all__ = ["Choices", "best_of", "block_size", "step_cost", "unroll_of"]
+
+_MODES = ("vector", "single", "each")
+_CACHE = 1 << 20  # bytes of a core's cache that a block may fill: half of a common 2 MiB L2
+_LARGEST = 128
+_PLAIN = {torch.ops.aten.addmm_: torch.ops.aten.addmm, torch.ops.aten.baddbmm_: torch.ops.aten.baddbmm}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How a cohort is run.
+
+    Attributes:
+        mode: "vector" (a block of clients in one program), "single" (one client after another through one
+            program), "each" (the plain loop, for what cannot be traced).
+        block: clients in a block; 1 unless vector.
+        unroll: local steps in one call of a program.
+        compiled: whether programs are compiled.
+        native: whether clients are run in native code where that can be had; compiled says so too.
+        threads: that share a cohort in native code; results do not depend on it.
+        channels_last: memory order of images.
+        widths: mini-batch sizes that programs are made for, others run without; ``None`` for all.
+        stretch: how many times its own size a client's mini-batch may be padded to, to fit a program.
+        uneven: whether clients have unlike numbers of examples or steps.
+        reason: why, for the record.
+    """
+
+    mode: str
+    block: int = 1
+    unroll: int = 1
+    compiled: bool = False
+    native: bool = False
+    threads: int = 1
+    channels_last: bool = False
+    widths: tuple[int, ...] | None = None
+    stretch: int = 2
+    uneven: bool = False
+    reason: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """As a plain dict."""
+        return {**asdict(self), "widths": None if self.widths is None else list(self.widths)}
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Choices:
+        """From a plain dict.
+
+        Raises:
+            ConfigError: an unknown mode or field.
+        """
+        known = set(cls.__dataclass_fields__)
+        if not set(record) <= known or record.get("mode") not in _MODES or int(record.get("block", 1)) < 1:
+            raise ConfigError(
+                f"choices {record} are not of this version",
+                where="local training",
+                remedy="leave them out, and they are made anew",
+            )
+        widths = record.get("widths")
+        return cls(**{**record, "widths": None if widths is None else tuple(int(w) for w in widths)})
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What one local step of one client costs.
+
+    Attributes:
+        flops: floating-point operations in products and convolutions.
+        bytes: memory that the step's tensors take.
+        convolves: whether there is a convolution.
+    """
+
+    flops: float
+    bytes: float
+    convolves: bool
+
+
+def step_cost(gm: GraphModule) -> StepCost:
+    """Count a traced step of one client."""
+    flops = 0.0
+    touched = 0.0
+    convolves = False
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            touched += value.numel() * value.element_size()
+        if node.op != "call_function":
+            continue
+        packet: Any = getattr(node.target, "overloadpacket", None)
+        convolves = convolves or "convolution" in str(packet)
+        count = flop_registry.get(_PLAIN.get(packet, packet))
+        if count is not None:
+            args = [_value(a) for a in node.args]
+            kwargs = {k: _value(v) for k, v in node.kwargs.items()}
+            flops += float(count(*args, **kwargs, out_val=value))
+    return StepCost(flops, touched, convolves)
+
+
+def _value(arg: Any) -> Any:
+    return arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg
+
+
+def block_size(cost: StepCost, clients: int, device: torch.device) -> int:
+    """Clients in a block: as many as fit the cache, shared out evenly.
+
+    A single client's step on small tensors costs mostly calls, which a block shares; past the cache, memory rules.
+    """
+    if device.type != "cpu":
+        return max(1, min(clients, 1024))
+    fit = int(_CACHE // max(cost.bytes, 1.0))
+    most = max(1, min(_LARGEST, max(fit, 8), clients))
+    blocks = -(-clients // most)
+    return -(-clients // blocks)
+
+
+def favoured(cost: StepCost, device: torch.device) -> str:
+    """The mode that arithmetic alone settles, or ``""`` where a trial must decide."""
+    if device.type != "cpu":
+        return "vector"
+    if cost.convolves or cost.flops > 4e6:
+        return "single"
+    return "vector" if cost.flops < 1e6 else ""
+
+
+def unroll_of(cost: StepCost, mode: str, block: int, steps: int, compiled: bool) -> int:
+    """Local steps in one call: many where a step is short, since a call costs some 20 microseconds; else one."""
+    if not compiled or steps < 2:
+        return 1
+    work = cost.flops * (block if mode == "vector" else 1)
+    if work > 2e7:
+        return 1
+    sizes = [u for u in range(2, 9) if steps % u == 0]
+    return max(sizes) if sizes else min(4, steps)
+
+
+def best_of(trials: dict[str, Callable[[], Any]], repeats: int = 3) -> tuple[str, dict[str, float]]:
+    """Time each trial a few times and return the name of the fastest, and the times in seconds."""
+    times: dict[str, float] = {}
+    for name, run in trials.items():
+        run()
+        best = float("inf")
+        for _ in range(repeats):
+            began = time.perf_counter()
+            run()
+            best = min(best, time.perf_counter() - began)
+        times[name] = best
+    return min(times, key=lambda name: times[name]), times

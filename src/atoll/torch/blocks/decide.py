@@ -1,0 +1,358 @@
+"""The decision how to run a cohort: look at the model, count one step, try what counting cannot settle, verify."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import CompositionError
+from atoll.learn.local.update import count_many
+
+from ..native import enabled
+from ..tracing.compiler import can_compile, notice
+from .choose import Choices, StepCost, best_of, block_size, favoured, step_cost, unroll_of
+from .course import is_uneven, program_widths, rungs
+from .pool import Pool
+from .private import Privates
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.learn.local.partial import Counted
+
+    from .cohort import Runner
+
+__all__ = ["decide"]
+
+_CALL = 4e-6  # seconds of one uncompiled operation on a CPU
+_FEED = 8  # as many operations as it takes to hand a step its mini-batch
+_RATE = 6e10  # floating-point operations a second of one core
+_COMPILE = 15.0  # seconds to compile a set of programs
+_TRANSLATE = (
+    4.0  # seconds of uncompiled work from which native code pays: twice what translating and compiling it takes
+)
+_BATCHES = 8  # mini-batches of a client that a trial looks at
+_ROWS = 256  # examples, where a mini-batch is all of them
+_UNROLL = 4  # steps in one call, where clients take unlike numbers of steps
+_STRETCH = 1024  # how far to pad batches, where a step costs calls rather than arithmetic
+
+
+class _UnsoundError(Exception):
+    """What clients raise alone too, by place: it says nothing of ways to train."""
+
+    def __init__(self, errors: dict[int, Exception]) -> None:
+        super().__init__(f"{len(errors)} clients raise alone")
+        self.errors = errors
+
+
+def decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]) -> Choices:
+    """Choose mode, block, unrolling and compilation for cohorts like this one.
+
+    Raises:
+        Exception: what all clients raise, however they are trained.
+    """
+    try:
+        return _decide(runner, pool, broadcast, states, keys)
+    except _UnsoundError as found:
+        errors = found.errors
+    first = next(iter(errors))
+    others = np.delete(np.arange(len(keys)), list(errors))
+    if not len(others):
+        raise errors[first]
+    chosen = _decide(runner, pool.part(others), broadcast, states[others], keys[others])
+    if chosen.mode == "each":
+        return chosen
+    # The others run like this; if that one does too, a block hides what a client raises: a model may look at the size of its batches.
+    try:
+        batches = _run(runner, chosen, _clipped(pool, runner.algorithm), broadcast, states, keys, np.array([first]))
+    except Exception:
+        return chosen
+    hidden = not any(batch.rejected for batch in batches)
+    return (
+        _each(runner, f"alone a client raises what it does not in a block ({_short(errors[first])})")
+        if hidden
+        else chosen
+    )
+
+
+def _decide(runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]) -> Choices:
+    if not len(pool.sizes) or not pool.sizes.any():
+        return Choices("each", reason="no examples")
+    stateful = runner.training.stateful(pool.x)
+    if stateful:
+        return _each(runner, stateful)
+    algorithm, sizes = pool.work(runner.algorithm), pool.sizes
+    steps, uneven = count_many(algorithm, sizes, keys), is_uneven(algorithm, sizes, keys)
+    # Trials look at the first few mini-batches of each client: one with thousands costs no more than the others.
+    pool = _clipped(pool, algorithm)
+    biggest = int(np.argmax(pool.sizes))
+    try:
+        cost, calls = _look(runner, pool, broadcast, states, keys, biggest)
+    except Exception as error:
+        _blame(runner, pool, broadcast, states, keys, np.array([biggest]))
+        return _each(runner, f"it cannot be traced ({_short(error)})")
+    device = runner.network.device
+    mode = favoured(cost, device)
+    reason = f"{cost.flops / 1e6:.2f} MFLOP a step"
+    exact = not runner.network.loss.padded
+    if exact:
+        mode, reason = "single", "the loss gives means only, so batches cannot be padded"
+    block = block_size(cost, len(pool.sizes), device)
+    if mode != "single":
+        mode, reason = _vectorise(runner, pool, broadcast, states, keys, mode, block, reason)
+    if mode == "single":
+        block = 1
+    widths = program_widths(algorithm, sizes, steps, mode, exact)
+    runner.seconds_a_client = float(steps.mean()) * ((calls + _FEED) * _CALL / block + cost.flops / _RATE)
+    programs = len(widths) * (len(rungs(block)) if mode == "vector" else 2) if uneven else 1
+    native = not exact and _native(runner, cost, len(widths))
+    compiled = _compile(runner, programs)
+    chosen = Choices(
+        mode,
+        block,
+        unroll_of(cost, mode, block, _UNROLL if uneven else int(steps.max()), compiled),
+        compiled,
+        native,
+        channels_last=mode == "single" and cost.convolves and device.type == "cpu",
+        widths=widths,
+        stretch=_STRETCH if mode == "vector" and cost.flops < 4e6 else 2,
+        uneven=uneven,
+        reason=reason,
+    )
+    try:
+        return _verified(runner, chosen, pool, broadcast, states, keys)
+    except Exception:
+        _blame(runner, pool, broadcast, states, keys, np.arange(len(keys)))
+        raise
+
+
+def _blame(
+    runner: Runner,
+    pool: Pool,
+    broadcast: Tree,
+    states: Privates,
+    keys: NDArray[np.uint64],
+    members: NDArray[np.int64],
+) -> None:
+    """Find out whether one of these clients raises alone too; all that do, of the whole pool, are then left out."""
+
+    def among(places: Iterable[int]) -> dict[int, Exception]:
+        found = {at: runner.error_of(at, pool, broadcast, states, keys) for at in places}
+        return {at: error for at, error in found.items() if error is not None}
+
+    errors = among(members.tolist())
+    if errors:
+        raise _UnsoundError(errors | among(at for at in range(len(keys)) if at not in errors))
+
+
+def _clipped(pool: Pool, algorithm: Counted) -> Pool:
+    """The pool with a few mini-batches of each client; a partial one stays partial."""
+    sizes, batch = pool.sizes, algorithm.batch_size
+    kept = np.minimum(sizes, _ROWS if batch is None else _BATCHES * batch + sizes % batch)
+    if (kept == sizes).all():
+        return pool
+    rows = np.concatenate([np.arange(o, o + k) for o, k in zip(pool.offsets[:-1], kept, strict=True)])
+    return pool.take(rows, kept)
+
+
+def _each(runner: Runner, why: str) -> Choices:
+    notice(f"each:{runner.network.title}:{why}", f"{runner.network.title} is trained client by client: {why}")
+    return Choices("each", reason=why)
+
+
+def _short(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:200]
+
+
+def _look(
+    runner: Runner, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64], at: int
+) -> tuple[StepCost, int]:
+    """Trace one client's step and count it: ``(cost, operations)``."""
+    chosen = Choices("single")
+    _run(runner, chosen, pool, broadcast, states, keys, np.array([at]))
+    programs = [
+        program
+        for block in runner._blocks.values()
+        for name, program in block.programs.items()
+        if not isinstance(name, str) and name[0] != "sum"
+    ]
+    graph = programs[-1].graph
+    return step_cost(graph), sum(1 for node in graph.graph.nodes if node.op == "call_function")
+
+
+def _run(
+    runner: Runner,
+    chosen: Choices,
+    pool: Pool,
+    broadcast: Tree,
+    states: Privates,
+    keys: NDArray[np.uint64],
+    members: NDArray[np.int64],
+) -> Any:
+    """Train some clients of the pool in a given way and return their batches."""
+    part = pool.part(members)
+    with _as(runner, chosen):
+        return list(runner.blocks(members, part, broadcast, states[members], keys[members]))
+
+
+def _vectorise(
+    runner: Runner,
+    pool: Pool,
+    broadcast: Tree,
+    states: Privates,
+    keys: NDArray[np.uint64],
+    mode: str,
+    block: int,
+    reason: str,
+) -> tuple[str, str]:
+    """Check that a block of clients can be run at once; where counting settles nothing, time it against single clients."""
+    order = np.argsort(-pool.sizes, kind="stable")[:block]
+    vector, single = Choices("vector", block), Choices("single")
+
+    def run(chosen: Choices) -> Any:
+        return _run(runner, chosen, pool, broadcast, states, keys, order)
+
+    try:
+        with warnings.catch_warnings():
+            # vmap tells of operations without a batching rule by a warning: those loop over the clients, slowly.
+            warnings.filterwarnings("error", message=".*batching rule.*")
+            run(vector)
+    except Exception as error:
+        _blame(runner, pool, broadcast, states, keys, order)
+        why = f"it cannot be run on several clients at once ({_short(error)})"
+        notice(f"single:{runner.network.title}:{why}", f"{runner.network.title} is run one client at a time: {why}")
+        return "single", why
+    if mode:
+        return mode, reason
+    best, times = best_of({"vector": lambda: run(vector), "single": lambda: run(single)})
+    shown = ", ".join(f"{name} {1e3 * seconds / len(order):.3g} ms" for name, seconds in times.items())
+    return best, f"measured a client: {shown}"
+
+
+def _native(runner: Runner, cost: StepCost, widths: int) -> bool:
+    """Whether to make native code, which costs a run of the compiler for each width."""
+    wish, device = runner.training.compile, runner.network.device
+    if wish == "never" or device.type != "cpu" or cost.convolves or not enabled() or not can_compile(device):
+        return False
+    return wish == "always" or runner.training.volume * runner.seconds_a_client > _TRANSLATE * widths
+
+
+def _compile(runner: Runner, programs: int) -> bool:
+    """Whether to compile so many programs, given the seconds that one client's update takes uncompiled."""
+    wish, device = runner.training.compile, runner.network.device
+    if wish == "never":
+        return False
+    if wish == "auto" and runner.training.volume * runner.seconds_a_client < 2 * _COMPILE * max(1.0, programs / 2):
+        return False
+    if not can_compile(device):
+        need = "C++ compiler (g++ or clang++)" if device.type == "cpu" else "triton"
+        notice("compiler", f"no {need} was found, so the local update runs uncompiled and slower")
+        return False
+    return True
+
+
+def _verified(
+    runner: Runner, chosen: Choices, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]
+) -> Choices:
+    """Compare one client with the reference; a model whose examples look at each other within a batch fails here."""
+    sizes = pool.sizes
+    # A client with a partial batch shows whether padding leaks, one of another size whether masking does.
+    members = np.unique(np.concatenate([np.argsort(sizes, kind="stable")[[0, -1]], [0]]))
+    members = members[sizes[members] > 0][:2]
+    for at, got, summed in _found(runner, chosen, pool, broadcast, states, keys, members):
+
+        def reference(sent: Tree, at: int = at, summed: bool = summed) -> dict[str, Tree]:
+            reply = runner.training._train_one(pool, at, sent, states[at], int(keys[at])).reply
+            return {name: (a.total() if summed else a).value for name, a in reply.items()}
+
+        try:
+            want = reference(broadcast)
+        except Exception as error:
+            return _each(runner, f"alone a client raises what it does not in a block ({_short(error)})")
+        wrong = _differs(want, got, dict.fromkeys(got, _CLOSE))
+        if wrong:
+            # Rounding may flip a maximum or a ReLU, and training amplifies that: how far does a nudge carry?
+            nudged = reference(_nudge(broadcast))
+            reach = {name: _CLOSE + 30.0 * _gap(want[name], nudged[name]) for name in want}
+            wrong = _differs(want, got, reach)
+        if wrong:
+            return _each(runner, f"in a block its {wrong!r} differs from that of a single client")
+    return chosen
+
+
+def _found(
+    runner: Runner,
+    chosen: Choices,
+    pool: Pool,
+    broadcast: Tree,
+    states: Privates,
+    keys: NDArray[np.uint64],
+    members: NDArray[np.int64],
+) -> Iterator[tuple[int, dict[str, Tree], bool]]:
+    """What single clients give: ``(client, values, whether they are sums)``; sums where the reply has them, for those are run mostly."""
+    from ..local import Summed
+
+    try:
+        sums = []
+        for at in members.tolist():
+            one = np.array([at])
+            made = Summed({}, one[:0], {}, [], np.zeros(1, np.int64), np.zeros(1))
+            with _as(runner, chosen):
+                runner.add_up(made, np.zeros(1, np.int64), pool.part(one), broadcast, states[one], keys[one])
+            if not made.rejected:
+                sums.append((at, {name: total.value for name, total in made.totals.items()}, True))
+        yield from sums
+    except CompositionError:
+        for batch in _run(runner, chosen, pool, broadcast, states, keys, members):
+            for place, at in enumerate(batch.positions.tolist()):
+                values = {name: T.map(lambda leaf, i=place: leaf[i], a.value) for name, a in batch.reply.items()}
+                yield int(at), values, False
+
+
+@contextmanager
+def _as(runner: Runner, chosen: Choices) -> Iterator[None]:
+    """Run cohorts in a given way."""
+    before = runner.training._choices, runner.trying
+    runner.training._choices, runner.trying = chosen, True
+    try:
+        yield
+    finally:
+        runner.training._choices, runner.trying = before
+
+
+_CLOSE = 1e-3
+
+
+def _nudge(broadcast: Tree) -> Tree:
+    """The broadcast with every other parameter entry moved by a few units of float32 rounding."""
+
+    def move(leaf: Any) -> Any:
+        array = np.array(leaf)
+        flat = array.reshape(-1)
+        flat[::2] = flat[::2] * (1.0 + 1e-6)
+        return array
+
+    return {**broadcast, "params": T.map(move, broadcast["params"])}
+
+
+def _differs(want: dict[str, Tree], got: dict[str, Tree], within: dict[str, float]) -> str:
+    """The first aggregate that is further from the reference than allowed, or ``""``; non-finite ones are not compared."""
+    for name, value in want.items():
+        if _gap(value, got[name]) > within[name]:
+            return name
+    return ""
+
+
+def _gap(want: Tree, got: Tree) -> float:
+    """``||got - want|| / ||want||`` over all leaves; 0 where the reference is not finite."""
+    pairs = list(zip(T.leaves(want), T.leaves(got), strict=True))
+    size = float(sum(np.square(np.asarray(a, dtype=np.float64)).sum() for a, _ in pairs))
+    apart = float(sum(np.square(np.asarray(b, dtype=np.float64) - np.asarray(a)).sum() for a, b in pairs))
+    return float(np.sqrt(apart)) / (float(np.sqrt(size)) + 1e-6) if np.isfinite(size) else 0.0

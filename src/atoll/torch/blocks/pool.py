@@ -1,0 +1,179 @@
+"""The rows of many clients as one pool of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+
+from atoll.core.errors import DataError
+from atoll.data.missing import without_hidden
+from atoll.learn.local.loss_signature import LABELLED
+from atoll.learn.local.partial import quota
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.learn.algorithm import Algorithm
+    from atoll.learn.local.partial import Counted
+
+__all__ = ["Form", "Pool", "PoolPlace", "columns_of", "names_of", "numbered", "pool_of"]
+
+Form: TypeAlias = "tuple[tuple[str, tuple[int, ...], torch.dtype], ...]"
+"""Name, shape and type of each column of a row."""
+
+
+@dataclass(frozen=True)
+class PoolPlace:
+    """Where rows are, for those who read them one by one.
+
+    Attributes:
+        columns: contiguous tensors or arrays, in the order of the pool's; of the pool's clients alone, or of many others too.
+        first: number of each client's first row.
+        order: where the row of each number is, int32 or int64; ``None`` in the order of their numbers.
+    """
+
+    columns: tuple[Any, ...]
+    first: NDArray[np.int64]
+    order: NDArray[Any] | None
+
+
+@dataclass
+class Pool:
+    """Rows of several clients, client after client.
+
+    Attributes:
+        columns: ``x``, the inputs, ``(rows, ...)``: floating point in the model's dtype, whole numbers (token ids) in int64; ``y``, the targets;
+            and what else the loss asks for.
+        labels: the targets as NumPy, for checks.
+        offsets: client ``c`` has the rows ``offsets[c]:offsets[c + 1]``.
+        epochs: (or steps) that are asked of the clients; ``None`` for the algorithm's own.
+    """
+
+    columns: dict[str, torch.Tensor]
+    labels: NDArray[Any]
+    offsets: NDArray[np.int64]
+    epochs: int | None = None
+
+    @property
+    def x(self) -> torch.Tensor:
+        """Inputs."""
+        return self.columns["x"]
+
+    @property
+    def y(self) -> torch.Tensor:
+        """Targets."""
+        return self.columns["y"]
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Rows of each client."""
+        return np.diff(self.offsets)
+
+    @property
+    def form(self) -> Form:
+        """Of a row."""
+        return tuple((name, tuple(column.shape[1:]), column.dtype) for name, column in self.columns.items())
+
+    @property
+    def place(self) -> PoolPlace:
+        """Where the rows are."""
+        columns = tuple(column.contiguous() for column in self.columns.values())
+        return PoolPlace(columns, np.ascontiguousarray(self.offsets[:-1], np.int64), None)
+
+    def part(self, clients: NDArray[np.int64]) -> Pool:
+        """The rows of some clients."""
+        rows = np.concatenate([np.arange(self.offsets[c], self.offsets[c + 1]) for c in clients])
+        return self.take(rows, self.sizes[clients])
+
+    def take(self, rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> Pool:
+        """Some rows, of clients with so many each."""
+        index = torch.from_numpy(rows).to(self.x.device)
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        columns = {name: column[index] for name, column in self.columns.items()}
+        return Pool(columns, self.labels[rows], offsets, self.epochs)
+
+    def work(self, algorithm: Algorithm) -> Counted:
+        """How an algorithm goes through these rows: as often as is asked."""
+        return quota(algorithm, self.epochs)
+
+
+def names_of(shard: Any) -> tuple[str, ...]:
+    """The names of a client's columns."""
+    if isinstance(shard, Mapping):
+        return tuple(map(str, shard))
+    return tuple(getattr(shard, "columns", ("x", "y")))
+
+
+def columns_of(shard: Any, extra: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """The columns of one client: inputs, targets, and some others.
+
+    Args:
+        shard: anything with columns ``x`` and ``y`` (a `Shard`, a `Dataset`, a dict), or a pair ``(x, y)``.
+        extra: names of further columns; ``"index"`` is made where the rows are put together.
+
+    Raises:
+        DataError: no such columns, or columns of different lengths.
+    """
+    try:
+        pair = isinstance(shard, tuple | list)
+        found = dict(zip(("x", "y"), shard[:2], strict=True)) if pair else {"x": shard["x"], "y": shard["y"]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"a shard of type {type(shard).__name__} has no columns 'x' and 'y'",
+            remedy="give a data set with the columns x (inputs) and y (targets), or a pair (x, y)",
+        ) from error
+    made = {name: np.asarray(column) for name, column in found.items()}
+    if len(made["x"]) != len(made["y"]):
+        raise DataError(f"{len(made['x'])} inputs and {len(made['y'])} targets", remedy="give every example one target")
+    for name in extra:
+        if name == LABELLED and name not in names_of(shard):
+            made[name] = np.ones(len(made["x"]), dtype=bool)
+        elif name != "index":
+            made[name] = np.asarray(shard[name])
+    return made
+
+
+def pool_of(
+    columns: Mapping[str, NDArray[Any]], offsets: NDArray[np.int64], device: torch.device, dtype: torch.dtype
+) -> Pool:
+    """Make a pool of stacked columns. What a label that is not there holds is never looked at: it becomes 0."""
+    labels, there = columns["y"], columns.get(LABELLED)
+    if there is not None:
+        labels = without_hidden(labels, there)
+    made = {"x": _input(columns["x"], device, dtype), "y": _target(labels, device, dtype)}
+    more = {name: _target(column, device, dtype) for name, column in columns.items() if name not in made}
+    return Pool({**made, **more}, labels, offsets)
+
+
+def numbered(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The number of each row among its client's."""
+    return np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
+
+
+def _input(array: NDArray[Any], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Inputs: bytes and booleans are measurements (pixels), wider integers are ids."""
+    tensor = _shared(array)
+    ids = not tensor.is_floating_point() and tensor.dtype not in (torch.uint8, torch.bool)
+    return tensor.to(device=device, dtype=torch.int64 if ids else dtype)
+
+
+def _target(array: NDArray[Any], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    tensor = _shared(array)
+    return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else torch.int64)
+
+
+def _shared(array: NDArray[Any]) -> torch.Tensor:
+    if array.dtype.kind not in "fiub":
+        raise DataError(
+            f"a column of type {array.dtype} cannot become a tensor",
+            remedy="encode it as numbers first",
+        )
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    if array.dtype.byteorder not in "=|" or not array.flags.writeable:
+        array = array.astype(array.dtype.newbyteorder("="), copy=True)
+    return torch.from_numpy(np.ascontiguousarray(array))

@@ -1,0 +1,180 @@
+"""Which rows each client takes at each step, as arrays: mini-batches of a whole block of clients, padded exactly.
+
+The order of a client's batches is that of `atoll.learn.local.update.batch_rows`: keyed by (client key, epoch), the last partial batch
+kept, a full batch taken as it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atoll.core.algebra.rng import shuffles
+from atoll.learn.local.update import count_many
+
+from ..tracing.keyed import step_seeds
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from atoll.learn.local.partial import Counted
+
+__all__ = ["BatchSchedule", "Orders", "cut_blocks", "pad_width", "schedule"]
+
+
+@dataclass
+class BatchSchedule:
+    """The mini-batches of a block of clients.
+
+    Attributes:
+        rows: row numbers in the pool, ``(clients, steps, batch)``; padded entries repeat a row that exists.
+        weights: 1.0 for a real row, 0.0 for padding, same shape; ``None`` when nothing is padded.
+        active: whether a client takes the step, ``(clients, steps)``; ``None`` when all take all.
+        steps: steps of each client, ``(clients,)``.
+        sizes: examples of each client, ``(clients,)``.
+        seeds: for the draws of each client at each step, ``(clients, steps, 2)``.
+    """
+
+    rows: NDArray[np.int64]
+    weights: NDArray[np.float32] | None
+    active: NDArray[np.bool_] | None
+    steps: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    seeds: NDArray[np.int64]
+
+    def one(self, i: int) -> BatchSchedule:
+        """The schedule of one client of a block in which all take all steps."""
+        row = slice(i, i + 1)
+        weights = None if self.weights is None else self.weights[row]
+        return BatchSchedule(self.rows[row], weights, None, self.steps[row], self.sizes[row], self.seeds[row])
+
+
+def cut_blocks(sizes: NDArray[np.int64], block: int) -> Iterator[NDArray[np.int64]]:
+    """Cut a cohort of like clients into blocks of at most ``block``, in order."""
+    for start in range(0, len(sizes), block):
+        yield np.arange(start, min(start + block, len(sizes)))
+
+
+def pad_width(width: int) -> int:
+    """The next of 1, 2, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...: few distinct widths, so that few programs are made."""
+    if width <= 2:
+        return max(width, 1)
+    power = 1 << ((width - 1).bit_length() - 1)
+    return next(w for w in (power * q // 4 for q in (4, 5, 6, 7, 8)) if w >= width)
+
+
+def schedule(
+    members: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    keys: NDArray[np.uint64],
+    algorithm: Counted,
+    *,
+    slots: int | None = None,
+    exact: bool = False,
+) -> BatchSchedule:
+    """Lay out the mini-batches of some clients.
+
+    Args:
+        members: which clients of the pool, in block order.
+        offsets: the pool's offsets, ``(clients of the pool + 1,)``.
+        keys: one key for each client of the pool.
+        algorithm: its epochs, batch size and steps.
+        slots: clients of the block including empty slots; ``None`` for as many as there are members.
+        exact: keep the width of a full batch as it is instead of padding it to one of few widths.
+    """
+    sizes = (offsets[members + 1] - offsets[members]).astype(np.int64)
+    slots = len(members) if slots is None else slots
+    steps = count_many(algorithm, sizes, keys[members])
+    same = slots == len(members) and bool((sizes == sizes[0]).all() and (steps == steps[0]).all())
+    total = int(steps.max())
+    largest = int(sizes.max())
+    width = int(algorithm.batch_of(largest))
+    if algorithm.batch_size is None or largest < algorithm.batch_size:
+        width = width if exact or same else pad_width(width)
+    width = max(width, 1)
+    if same and total and sizes[0] % width == 0:
+        rows = _orders(int(sizes[0]), width, total, keys[members], algorithm.cyclic) + offsets[members][:, None, None]
+        return BatchSchedule(rows, None, None, steps, sizes, step_seeds(keys[members], np.arange(total)))
+    plan = Orders(members, offsets, keys, algorithm).rectangle(slots, (0, total), width)
+    if plan.weights is not None and plan.weights.all():
+        plan.weights = None
+    if plan.active is not None and plan.active.all():
+        plan.active = None
+    return plan
+
+
+class Orders:
+    """The mini-batches of some clients, each as long as it is; any stretch of steps can be laid out as a rectangle.
+
+    Args:
+        members: which clients of the pool, in block order.
+        offsets: the pool's offsets.
+        keys: one key for each client of the pool.
+        algorithm: its epochs, batch size and steps.
+    """
+
+    def __init__(
+        self,
+        members: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        keys: NDArray[np.uint64],
+        algorithm: Counted,
+    ) -> None:
+        self.sizes = (offsets[members + 1] - offsets[members]).astype(np.int64)
+        self.steps = count_many(algorithm, self.sizes, keys[members])
+        self._keys, self._begin = keys[members], offsets[members]
+        self._groups: list[tuple[NDArray[np.int64], NDArray[Any]]] = []
+        for n, steps in _kinds(self.sizes, self.steps):
+            at = np.flatnonzero((self.sizes == n) & (self.steps == steps))
+            size = int(algorithm.batch_of(n))
+            if n and steps:
+                self._groups.append((at, _orders(n, size, steps, self._keys[at], algorithm.cyclic)))
+
+    def rectangle(self, slots: int, stretch: tuple[int, int], width: int) -> BatchSchedule:
+        """Lay out the steps ``stretch[0] .. stretch[1] - 1`` of the first ``slots`` clients.
+
+        Slots without a client, steps after a client's last, and places behind a partial batch are masked.
+        """
+        begin, end = stretch
+        shape = (slots, end - begin, width)
+        rows = np.zeros(shape, dtype=np.int64)
+        weights = np.zeros(shape, dtype=np.float32)
+        for at, orders in self._groups:
+            at, made = at[at < slots], orders[: int((at < slots).sum()), begin:end]
+            if not made.size:
+                continue
+            real = made >= 0
+            first = self._begin[at][:, None, None]
+            # A padded entry repeats the client's first row, so that whatever the model computes there is finite.
+            rows[at, : made.shape[1]] = first
+            rows[at, : made.shape[1], : made.shape[2]] = np.where(real, made, 0) + first
+            weights[at, : made.shape[1], : made.shape[2]] = real
+        sizes, steps, seeds = (np.zeros((slots, *more), np.int64) for more in ((), (), (end - begin, 2)))
+        count = min(slots, len(self.sizes))
+        sizes[:count], steps[:count] = self.sizes[:count], self.steps[:count]
+        seeds[:count] = step_seeds(self._keys[:count], np.arange(begin, end))
+        active = np.arange(begin, end)[None, :] < steps[:, None]
+        return BatchSchedule(rows, weights, active, steps, sizes, seeds)
+
+
+def _kinds(sizes: NDArray[np.int64], steps: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """The different pairs of a size and a number of steps, sorted."""
+    if len(sizes) and (sizes == sizes[0]).all() and (steps == steps[0]).all():
+        return [(int(sizes[0]), int(steps[0]))]
+    return sorted(set(zip(sizes.tolist(), steps.tolist(), strict=True)))
+
+
+def _orders(n: int, size: int, steps: int, keys: NDArray[np.uint64], cyclic: bool) -> NDArray[Any]:
+    """Row numbers ``(clients, steps, size)`` of clients with ``n`` examples; -1 where a last batch is partial."""
+    per_epoch = -(-n // size)
+    passes = -(-steps // per_epoch)
+    if size == n:
+        return np.broadcast_to(np.arange(n), (len(keys), steps, n))
+    orders = np.broadcast_to(np.arange(n), (len(keys), passes, n)) if cyclic else shuffles(keys, passes, n)
+    short = per_epoch * size - n
+    if short:
+        orders = np.concatenate([orders, np.full((len(keys), passes, short), -1, dtype=orders.dtype)], axis=2)
+    return orders.reshape(len(keys), passes * per_epoch, size)[:, :steps]

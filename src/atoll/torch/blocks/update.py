@@ -1,0 +1,251 @@
+"""The local update of an algorithm as functions of flat tensors: start, a few steps, finish, and finish-and-add.
+
+Each is written for one client; ``clients`` turns it into the same for a block with a leading client axis (``vmap``). They are what
+gets traced and compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.func import vmap
+
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
+from atoll.core.errors import CompositionError
+from atoll.learn.algorithm import LocalWork
+
+from ..leaves import Layout, ReplyKind, flatten, split_reply
+from ..tracing.gradient import gradient_of
+from ..tracing.indices import Bounded
+
+if TYPE_CHECKING:
+    from atoll.learn.algorithm import Algorithm
+
+    from ..network import Network
+
+__all__ = ["StepForm", "Update"]
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class StepForm:
+    """The shape of a program of local steps.
+
+    Attributes:
+        unroll: steps in one call.
+        weighted: whether batches are padded and rows carry weights.
+        masked: whether some clients sit some steps out.
+    """
+
+    unroll: int
+    weighted: bool = False
+    masked: bool = False
+
+
+class _Oracle:
+    """``grad(params)`` and its kin, for tracing; remembers the first loss it saw."""
+
+    def __init__(self, loss_at: Callable[[Tree], Tensor]) -> None:
+        self.loss_at = loss_at
+        self.first: Tensor | None = None
+
+    def __call__(self, params: Tree) -> Tree:
+        gradient, loss = gradient_of(self.loss_at, params)
+        self.first = loss.detach() if self.first is None else self.first
+        return gradient
+
+    def loss(self, params: Tree) -> Tensor:
+        loss = self.loss_at(params).detach()
+        self.first = loss if self.first is None else self.first
+        return loss
+
+    def hvp(self, params: Tree, vector: Tree) -> Tree:
+        def along(at: Tree) -> Tensor:
+            found: Tensor = T.dot(gradient_of(self.loss_at, at)[0], vector)
+            return found
+
+        return gradient_of(along, params)[0]
+
+    def hvps(self, params: Tree, vectors: Tree) -> Tree:
+        return vmap(lambda vector: self.hvp(params, vector))(vectors)
+
+
+class Update:
+    """An algorithm on a network, for one structure of broadcast and client state.
+
+    Args:
+        network: model and loss.
+        algorithm: pure functions over trees.
+        broadcast: structure of what the server sends.
+        client: structure of the private state.
+        clients: clients in a block; 0 is one client without a client axis.
+        columns: names of the columns of a mini-batch.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        algorithm: Algorithm,
+        broadcast: Layout,
+        client: Layout,
+        clients: int,
+        columns: tuple[str, ...] = ("x", "y"),
+    ) -> None:
+        self.network = network
+        self.algorithm = algorithm
+        self.broadcast = broadcast
+        self.client = client
+        self.clients = clients
+        self.columns = columns
+        self.frozen_names = list(network.frozen)
+        self.local: Layout | None = None
+        self.reply: Layout | None = None
+        self.kinds: dict[str, ReplyKind] = {}
+        self.state: Layout | None = None
+
+    def _each(self, fn: Callable[..., Any], in_dims: tuple[Any, ...]) -> Callable[..., Any]:
+        """The function over a block of clients, or itself for one client."""
+        return vmap(fn, in_dims=in_dims) if self.clients else fn
+
+    def _tensors(self, leaves: Sequence[Any]) -> list[Tensor]:
+        return _tensors(leaves, self.network.device, self.network.dtype)
+
+    def alone(self) -> Update:
+        """The update of one client without a client axis."""
+        if not self.clients:
+            return self
+        made = Update(self.network, self.algorithm, self.broadcast, self.client, 0, self.columns)
+        made.local = self.local
+        return made
+
+    def start(self, *flat: Tensor) -> list[Tensor]:
+        """``broadcast, client -> local``."""
+        n = self.broadcast.count
+
+        def one(sent: list[Tensor], private: list[Tensor]) -> list[Tensor]:
+            local = self.algorithm.start(self.broadcast.build(sent), self.client.build(private))
+            leaves, self.local = flatten(local)
+            return self._tensors(leaves)
+
+        # A block whose start depends on nothing private has no batched input: the client axis is added here.
+        sent, private = list(flat[:n]), list(flat[n:])
+        if self.clients and not private:
+            return [leaf.expand(self.clients, *leaf.shape) for leaf in one(sent, private)]
+        made: list[Tensor] = self._each(one, (None, 0))(sent, private)
+        return made
+
+    def steps(self, form: StepForm) -> Callable[..., list[Tensor]]:
+        """``local, broadcast, frozen, columns, [weights], [active], seeds -> local, sum of losses``."""
+        assert self.local is not None  # noqa: S101 - set by tracing `start`
+        counts = (self.local.count, self.broadcast.count, len(self.frozen_names))
+
+        def one(
+            local: list[Tensor], sent: list[Tensor], fixed: list[Tensor], data: list[Tensor], seeds: Tensor
+        ) -> list[Tensor]:
+            frozen = dict(zip(self.frozen_names, fixed, strict=True))
+            broadcast = self.broadcast.build(sent)
+            losses: list[Tensor] = []
+            for s in range(form.unroll):
+                batch = [column[s] for column in data]
+                columns = dict(zip(self.columns, batch, strict=False))
+                weights = batch[len(columns)] if form.weighted else None
+                active = batch[-1] if form.masked else None
+                local, loss = self._step(local, broadcast, frozen, columns, weights, seeds[s], active)
+                losses.append(loss)
+            return [*local, functools.reduce(torch.add, losses)]
+
+        def call(*flat: Tensor) -> list[Tensor]:
+            a, b, c = counts
+            local, sent, fixed = list(flat[:a]), list(flat[a : a + b]), list(flat[a + b : a + b + c])
+            *data, seeds = flat[a + b + c :]
+            made: list[Tensor] = self._each(one, (0, None, None, 0, 0))(local, sent, fixed, data, seeds)
+            return made
+
+        return call
+
+    def _step(
+        self,
+        local: list[Tensor],
+        broadcast: Tree,
+        frozen: dict[str, Tensor],
+        columns: dict[str, Tensor],
+        weights: Tensor | None,
+        seed: Tensor,
+        active: Tensor | None,
+    ) -> tuple[list[Tensor], Tensor]:
+        mode = Bounded(seed, strict=True)
+
+        def loss_at(params: Tree) -> Tensor:
+            with mode:
+                return self.network.batch_loss(params, frozen, columns, weights, broadcast, mode)
+
+        grad = _Oracle(loss_at)
+        assert self.local is not None  # noqa: S101
+        after, layout = flatten(self.algorithm.step(self.local.build(local), grad, broadcast))
+        if layout.key != self.local.key:
+            raise CompositionError(
+                f"{type(self.algorithm).__name__}.step returns another structure than start",
+                remedy="return a local state with the same keys from start and from every step",
+            )
+        self.network.looks_up = self.network.looks_up or mode.looked
+        after = self._tensors(after)
+        loss = grad.first if grad.first is not None else torch.zeros((), dtype=self.network.dtype, device=seed.device)
+        if active is not None:
+            pairs = zip(after, local, strict=True)  # a leaf that no step touches needs no choice
+            after = [old if new is old else torch.where(active, new, old) for new, old in pairs]
+            loss = torch.where(active, loss, torch.zeros_like(loss))
+        return after, loss
+
+    def finish(self, *flat: Tensor) -> list[Tensor]:
+        """``local, broadcast, client, examples, steps -> reply leaves, state leaves``."""
+        assert self.local is not None  # noqa: S101
+        counts = (self.local.count, self.broadcast.count, self.client.count)
+
+        def one(
+            local: list[Tensor], sent: list[Tensor], private: list[Tensor], examples: Tensor, steps: Tensor
+        ) -> list[Tensor]:
+            assert self.local is not None  # noqa: S101
+            work = LocalWork(examples, steps)
+            reply, state = self.algorithm.finish(
+                self.local.build(local), self.broadcast.build(sent), self.client.build(private), work
+            )
+            tree, self.kinds = split_reply(reply)
+            leaves, self.reply = flatten(tree)
+            kept, self.state = flatten(state)
+            return self._tensors([*leaves, *kept])
+
+        a, b, c = counts
+        parts = (list(flat[:a]), list(flat[a : a + b]), list(flat[a + b : a + b + c]), flat[-2], flat[-1])
+        made: list[Tensor] = self._each(one, (0, None, 0, 0, 0))(*parts)
+        return made
+
+    def finite(self, leaves: Sequence[Tensor]) -> list[Tensor]:
+        """For each aggregate of the reply, whether it is finite, one flag a client."""
+        assert self.reply is not None  # noqa: S101
+        flags: list[Tensor] = []
+        for fields in self.reply.build(list(leaves)).values():
+            # A sum is finite only if every term is (barring overflow, which is no result either).
+            sums = [self._total(leaf) for leaf in T.leaves(fields) if isinstance(leaf, torch.Tensor)]
+            total: Any = sum(s for s in sums if s.is_floating_point())
+            flags.append(torch.isfinite(total))
+        return flags
+
+    def _total(self, leaf: Tensor) -> Tensor:
+        return leaf.reshape(self.clients, -1).sum(1) if self.clients else leaf.sum()
+
+
+def _tensors(leaves: Sequence[Any], device: torch.device, dtype: torch.dtype) -> list[Tensor]:
+    """Plain numbers among the leaves become tensors."""
+
+    def tensor(leaf: Any) -> Tensor:
+        if isinstance(leaf, torch.Tensor):
+            return leaf
+        return torch.full((), leaf, device=device, dtype=torch.int64 if isinstance(leaf, int) else dtype)
+
+    return [tensor(leaf) for leaf in leaves]

@@ -1,0 +1,11 @@
+"""Native code: the local work of small models as C++ that is generated, compiled and kept.
+
+The rest of the room uses three names: ``Natives`` (whole cohorts), ``make_native`` (the steps of one client) and ``enabled``. One switch turns all of
+it off: ``ATOLL_NATIVE=0`` in the environment. PyTorch's own programs run then, with the same results to rounding.
+"""
+
+from .cohorts import Natives
+from .steps import NativeSteps, make_native
+from .switch import enabled
+
+__all__ = ["NativeSteps", "Natives", "enabled", "make_native"]

@@ -1,0 +1,1 @@
+"""Traced programs: operations recorded, rewritten and compiled."""

@@ -1,0 +1,48 @@
+"""A gradient as a function, for tracing.
+
+``torch.func.grad_and_value`` first loads PyTorch's compiler (to switch off a part of it that nobody switched on), which takes a second. This does the same
+with the pieces it is made of, and falls back to it where a version of PyTorch has no such pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.func import grad_and_value
+
+from atoll.core.algebra import tree as T
+from atoll.core.algebra.tree import Tree
+
+try:
+    from torch._functorch import eager_transforms as _pieces
+
+    _nesting: Any = _pieces.grad_increment_nesting
+    _wrap: Any = _pieces._wrap_all_tensors
+    _open: Any = _pieces._create_differentiable
+    _close: Any = _pieces._undo_create_differentiable
+except (ImportError, AttributeError):  # pragma: no cover - another version
+    _nesting = None
+
+__all__ = ["gradient_of"]
+
+Tensor = torch.Tensor
+
+
+def gradient_of(fn: Callable[[Tree], Tensor], at: Tree) -> tuple[Tree, Tensor]:
+    """The gradient of ``fn``, a function with a scalar value, and the value; may be nested and run under ``vmap``."""
+    if _nesting is None:
+        made: tuple[Tree, Tensor] = grad_and_value(fn)(at)
+        return made
+    with _nesting() as level, torch.enable_grad():
+        params: Any = T.map(lambda leaf: _open(_wrap(leaf, level), level), at)
+        value = fn(params)
+        inputs = T.leaves(params)
+        found: Any = [None] * len(inputs)
+        if value.requires_grad:
+            # The graph is kept so that a gradient of this gradient can be taken.
+            found = torch.autograd.grad([value], inputs, create_graph=True, allow_unused=True)
+        filled = iter([torch.zeros_like(x) if g is None else g for g, x in zip(found, inputs, strict=True)])
+        gradient = T.map(lambda _: _close(next(filled), level), params)
+        return gradient, _close(value, level)

@@ -1,0 +1,265 @@
+"""Dropout whose masks depend on a key, never on a generator's state, and recurrent layers in plain tensor operations.
+
+A mask is a function of (client key, step, number of the call within the step, position in the tensor), computed with tensor
+operations. So it is the same one client at a time, in a block of any size and in a compiled program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from atoll.core.algebra.rng import mix64
+
+from .recurrent import RECURRENT, native_does
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["ForeignRandomnessError", "Keyed", "step_seeds", "uniform"]
+
+Tensor = torch.Tensor
+_MASK = 0xFFFFFFFF
+# Odd multipliers below 2^31, so that products of 32-bit numbers stay inside int64: those of C. Wellons' and T. Mueller's mixers.
+_MUL_1 = 0x7FEB352D
+_MUL_2 = 0x45D9F3B
+
+
+class ForeignRandomnessError(RuntimeError):
+    """The model draws random numbers that cannot be keyed by client."""
+
+
+def step_seeds(keys: NDArray[np.uint64], steps: NDArray[np.int64], *, paired: bool = False) -> NDArray[np.int64]:
+    """Two 32-bit seeds for the draws of a client at a step.
+
+    Args:
+        keys: one key a client, ``(clients,)``.
+        steps: numbers of the steps, ``(steps,)``.
+        paired: one step a key instead of all.
+
+    Returns:
+        Shape ``(clients, steps, 2)``; paired ``(steps, 2)``.
+    """
+    clients = mix64(np.asarray(keys, dtype=np.uint64))
+    noise = mix64((clients if paired else clients[:, None]) ^ mix64(~steps.astype(np.uint64)))
+    halves: NDArray[np.uint64] = np.stack([noise >> np.uint64(32), noise & np.uint64(_MASK)], axis=-1)
+    return halves.astype(np.int64)
+
+
+def uniform(seed: Tensor, call: int, shape: tuple[int, ...]) -> Tensor:
+    """Uniform whole numbers in ``[0, 2^32)``, a function of (seed, call, position).
+
+    ``x = (position ^ a) * c + b + call * g``, then two rounds of xor-shift and multiplication, all mod 2^32. Few values are
+    used twice, because a code generator that writes them out each time takes twice as long for each.
+
+    Args:
+        seed: two 32-bit numbers ``a`` and ``b``, shape ``(2,)``.
+        call: number of the draw within the step.
+        shape: of the result.
+    """
+    position = torch.arange(math.prod(shape), device=seed.device, dtype=torch.int64).reshape(shape)
+    x = ((position ^ seed[0]) * _MUL_1 + (seed[1] + (0x9E3779B9 * (call + 1) & _MASK))) & _MASK
+    x = (((x >> 16) ^ x) * _MUL_2) & _MASK
+    x = (((x >> 15) ^ x) * _MUL_1) & _MASK
+    return (x >> 16) ^ x
+
+
+class Keyed(TorchFunctionMode):
+    """While active, dropout draws keyed masks and recurrent layers run as plain tensor operations, where they draw masks or are traced.
+
+    Args:
+        seed: of this client and step, see `step_seeds`, shape ``(2,)``.
+        strict: for what is traced: refuse other random functions of PyTorch (they cannot be keyed) instead of letting them through, and its own kernels
+            of recurrent layers, which have no batching rule.
+    """
+
+    def __init__(self, seed: Tensor, *, strict: bool) -> None:
+        super().__init__()
+        self.seed = seed
+        self.strict = strict
+        self.calls = 0
+
+    def keep(self, shape: tuple[int, ...], p: float) -> Tensor:
+        """The next mask: true where an entry is kept, with probability ``1 - p``."""
+        drawn = uniform(self.seed, self.calls, shape)
+        self.calls += 1
+        return drawn >= int(p * (_MASK + 1))
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Replace what must be keyed; everything else passes."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _DROPOUTS and func in _KNOWN:
+            return _DROPOUTS[name](self, *args, **kwargs)
+        if name in RECURRENT and func in _KNOWN:
+            if not self.strict and native_does(*args):
+                return func(*args, **kwargs)
+            return RECURRENT[name](self, *args, **kwargs)
+        if name == "one_hot" and _classes(args, kwargs) > 0:
+            # PyTorch's own looks at the values, which a traced program cannot do.
+            x = args[0] if args else kwargs["tensor"]
+            return (x.unsqueeze(-1) == torch.arange(_classes(args, kwargs), device=x.device)).to(torch.int64)
+        if name == "scaled_dot_product_attention":
+            return _attention(self, *args, **kwargs)
+        if name == "multi_head_attention_forward" and self.strict and _attention_drops(args, kwargs):
+            raise ForeignRandomnessError(
+                "nn.MultiheadAttention with dropout draws masks that cannot be keyed by client"
+            )
+        if self.strict and name in _RANDOM:
+            raise ForeignRandomnessError(f"the model calls torch's {name}, whose numbers cannot be keyed by client")
+        return func(*args, **kwargs)
+
+
+def _dropout(mode: Keyed, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
+    return _drop(mode, input, p, training, tuple(input.shape))
+
+
+def _channels(mode: Keyed, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
+    """Whole channels are dropped: one draw for each (row, channel)."""
+    shape = tuple(input.shape[:2]) + (1,) * (input.dim() - 2)
+    return _drop(mode, input, p, training, shape)
+
+
+def _drop(mode: Keyed, input: Tensor, p: float, training: bool, shape: tuple[int, ...]) -> Tensor:  # noqa: A002
+    if not training or p == 0.0:
+        return input
+    if p >= 1.0:
+        return input * 0.0
+    return torch.where(mode.keep(shape, p), input * (1.0 / (1.0 - p)), torch.zeros_like(input))
+
+
+_ALPHA = -1.7580993408473766  # -scale * alpha of SELU (Klambauer et al. 2017, section 3)
+
+
+def _alpha_dropout(mode: Keyed, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:  # noqa: A002
+    return _alpha(mode, input, p, training, tuple(input.shape))
+
+
+def _alpha_channels(
+    mode: Keyed,
+    input: Tensor,  # noqa: A002
+    p: float = 0.5,
+    training: bool = False,
+    inplace: bool = False,
+) -> Tensor:
+    return _alpha(mode, input, p, training, tuple(input.shape[:2]) + (1,) * (input.dim() - 2))
+
+
+def _alpha(mode: Keyed, input: Tensor, p: float, training: bool, shape: tuple[int, ...]) -> Tensor:  # noqa: A002
+    if not training or p == 0.0:
+        return input
+    if p >= 1.0:
+        return input * 0.0
+    a = ((1.0 - p) * (1.0 + p * _ALPHA**2)) ** -0.5
+    kept = torch.where(mode.keep(shape, p), input, torch.full_like(input, _ALPHA))
+    made: Tensor = a * kept - a * p * _ALPHA
+    return made
+
+
+def _attention(
+    mode: Keyed,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """``softmax(q k' * scale + mask) v`` with keyed dropout on the weights."""
+    if dropout_p == 0.0:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    if enable_gqa:
+        raise ForeignRandomnessError("grouped-query attention with dropout is not keyed by client")
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query @ key.transpose(-2, -1)) * factor
+    if is_causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = torch.where(allowed, scores, torch.full_like(scores, -torch.inf))
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            scores = torch.where(attn_mask, scores, torch.full_like(scores, -torch.inf))
+        else:
+            scores = scores + attn_mask
+    weights = torch.softmax(scores, -1)
+    return _drop(mode, weights, dropout_p, True, tuple(weights.shape)) @ value
+
+
+def _classes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    return int(args[1] if len(args) > 1 else kwargs.get("num_classes", -1))
+
+
+def _attention_drops(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of ``multi_head_attention_forward`` drops weights: arguments 10 (dropout_p) and 13 (training)."""
+    p = args[10] if len(args) > 10 else kwargs.get("dropout_p", 0.0)
+    training = args[13] if len(args) > 13 else kwargs.get("training", True)
+    return bool(training) and p > 0.0
+
+
+def _train_last(drop: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The functions in ``torch`` name their last argument ``train``."""
+
+    def call(mode: Keyed, input: Tensor, p: float = 0.5, train: bool = True, **rest: Any) -> Tensor:  # noqa: A002
+        return drop(mode, input, p, rest.get("training", train))
+
+    return call
+
+
+_DROPOUTS: dict[str, Callable[..., Tensor]] = {
+    "dropout": _train_last(_dropout),
+    "dropout_": _train_last(_dropout),
+    "dropout1d": _train_last(_channels),
+    "dropout2d": _train_last(_channels),
+    "dropout3d": _train_last(_channels),
+    "feature_dropout": _train_last(_channels),
+    "alpha_dropout": _alpha_dropout,
+    "feature_alpha_dropout": _alpha_channels,
+}
+_KNOWN: set[Any] = {
+    found
+    for space in (F, torch)
+    for name in [*_DROPOUTS, *RECURRENT]
+    if (found := getattr(space, name, None)) is not None
+}
+_RANDOM = frozenset(
+    [
+        "rand",
+        "randn",
+        "rand_like",
+        "randn_like",
+        "randint",
+        "randint_like",
+        "randperm",
+        "bernoulli",
+        "bernoulli_",
+        "multinomial",
+        "normal",
+        "normal_",
+        "uniform_",
+        "random_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "cauchy_",
+        "poisson",
+        "binomial",
+        "rrelu",
+        "rrelu_",
+        "gumbel_softmax",
+        "fractional_max_pool2d",
+        "fractional_max_pool3d",
+        "_sample_dirichlet",
+        "_standard_gamma",
+    ]
+)

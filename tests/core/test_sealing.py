@@ -1,0 +1,370 @@
+"""Letters: only the recipient reads, only the sender can have written, and a letter is good for one request."""
+
+from __future__ import annotations
+
+import stat
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.core import message as M
+from atoll.core.errors import ConfigError, LetterError, MissingExtraError, PolicyError
+from atoll.core.requests.cohort import Community
+from atoll.core.requests.policy import Policy
+from atoll.core.requests.request import Mailboxes
+from atoll.core.requests.task import task
+from atoll.core.sealing import DerivedKeys, Letter, RealSealing, Receipts, VirtualSealing, hpke
+from atoll.core.world import World
+from atoll.engines import Inline
+from atoll.simulation import run_in
+from atoll.testing.strategies import messages
+
+SECRET = "nobody but the recipient reads this"
+
+# ---------------------------------------------------------------------- the cryptography
+
+
+def test_known_answer_of_rfc_9180():
+    """Appendix A.2.3: DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, ChaCha20Poly1305, mode_auth, message 0."""
+    recipient = bytes.fromhex("3ca22a6d1cda1bb9480949ec5329d3bf0b080ca4c45879c95eddb55c70b80b82")
+    sender = bytes.fromhex("f0f4f9e96c54aeed3f323de8534fffd7e0577e4ce269896716bcb95643c8712b")
+    enc = bytes.fromhex("f7674cc8cd7baa5872d1f33dbaffe3314239f6197ddf5ded1746760bfc847e0e")
+    sealed = bytes.fromhex("ab1a13c9d4f01a87ec3440dbd756e2677bd2ecf9df0ce7ed73869b98e00c09be111cb9fdf077347aeb88e61bdf")
+    context = hpke.receive(enc, sender, recipient, b"Ode on a Grecian Urn")
+    assert context.open(sealed, b"Count-0") == b"Beauty is truth, truth beauty"
+
+
+def test_a_context_keeps_the_order():
+    ours, theirs = bytes(range(32)), bytes(range(1, 33))
+    enc, sending = hpke.send(hpke.public_of(theirs), ours, bytes(range(2, 34)), b"talk")
+    first, second = sending.seal(b"one", b""), sending.seal(b"two", b"")
+    receiving = hpke.receive(enc, hpke.public_of(ours), theirs, b"talk")
+    assert (receiving.open(first, b""), receiving.open(second, b"")) == (b"one", b"two")
+    with pytest.raises(LetterError, match="does not open"):
+        hpke.receive(enc, hpke.public_of(ours), theirs, b"talk").open(second, b"")
+
+
+def test_a_key_without_a_secret_in_it_is_refused():
+    with pytest.raises(LetterError, match="public key that cannot be used"):
+        hpke.send(bytes(32), bytes(range(32)), bytes(range(1, 33)), b"")
+
+
+# ---------------------------------------------------------------------- letters
+
+
+def sealing(domain="job 1", root=b"r" * 32):
+    return RealSealing(DerivedKeys(root), domain)
+
+
+def letter(seals=None, sender="a", to="b", request="main/t/0", number=0, content=SECRET, ephemeral=b"e" * 32):
+    return (seals or sealing()).seal(sender, to, request, number, content, lambda n: ephemeral[:n])
+
+
+def changed(original, **fields):
+    return Letter.unpack({**original.packed(), **fields})
+
+
+def test_a_letter_opens_at_its_recipient():
+    assert sealing().open(letter()) == SECRET
+    assert SECRET.encode() not in letter().encoded()
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pytest.param(lambda a: changed(a, **{"from": "c"}), id="another-sender"),
+        pytest.param(lambda a: changed(a, to="c"), id="another-recipient"),
+        pytest.param(lambda a: changed(a, **{"from": "b", "to": "a"}), id="reflected"),
+        pytest.param(lambda a: changed(a, at="main/t/1"), id="another-request"),
+        pytest.param(lambda a: changed(a, n=1), id="another-number"),
+        pytest.param(lambda a: changed(a, box=a.ciphertext[:-1] + bytes([a.ciphertext[-1] ^ 1])), id="altered"),
+        pytest.param(lambda a: changed(a, box=a.ciphertext[:-20]), id="cut"),
+        pytest.param(lambda a: changed(a, key=b"k" * 32), id="another-key"),
+        pytest.param(lambda a: changed(a, key=letter(content="other", ephemeral=b"f" * 32).key), id="swapped-key"),
+        pytest.param(lambda a: letter(sealing("job 2")), id="another-job"),
+        pytest.param(lambda a: letter(sealing(root=b"s" * 32)), id="another-authority"),
+        pytest.param(lambda a: letter(VirtualSealing()), id="not-encrypted"),
+    ],
+)
+def test_nothing_of_a_letter_can_be_changed(forged):
+    with pytest.raises(LetterError, match=r"does not open|not encrypted"):
+        sealing().open(forged(letter()))
+
+
+@given(messages())
+def test_virtual_letters_account_the_size_of_real_ones(content):
+    real, virtual = letter(content=content), letter(VirtualSealing(), content=content)
+    assert virtual.nbytes == real.nbytes == M.nbytes(real.packed()) == len(real.encoded())
+    assert M.equal(VirtualSealing().open(virtual), sealing().open(real))
+    assert Letter.unpack(virtual.packed()).nbytes == virtual.nbytes
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        {},
+        {**letter().packed(), "more": 1},
+        {**letter().packed(), "key": b"short"},
+        {**letter().packed(), "n": -1},
+    ],
+)
+def test_what_is_no_letter_is_refused(wrong):
+    with pytest.raises(LetterError, match=r"that is no letter|a letter whose key"):
+        Letter.unpack(wrong)
+    with pytest.raises(LetterError, match=r"that is no letter|a letter whose key"):
+        Letter.decode(M.encode(wrong))
+
+
+def test_the_program_has_no_way_to_a_content():
+    mail = Mailboxes({"b": {"a": letter(VirtualSealing())}})
+    seen = [name for name in dir(mail.box("b")["a"]) if not name.startswith("_")]
+    assert seen == [
+        "ciphertext", "decode", "encoded", "envelope", "key", "nbytes", "number", "packed", "real", "request", "sender", "tag", "to", "unpack",
+    ]  # fmt: skip
+    assert SECRET not in repr(mail.box("b"))
+    assert mail.box("b")["a"].ciphertext == b""
+    assert mail.routes == [("a", "b")]
+    assert mail.nbytes("b") == letter().nbytes
+
+
+def test_the_letters_of_two_supersteps_go_out_together():
+    first, second = letter(request="main/t/0"), letter(sender="c", request="main/u/0")
+    one, other = Mailboxes({"b": {"a": first}}), Mailboxes({"b": {"c": second}, "a": {"c": letter(sender="c", to="a")}})
+    both = one | other
+    assert both.routes == [("a", "b"), ("c", "a"), ("c", "b")]
+    assert both.box("b") == {"a": first, "c": second}
+    assert both.nbytes("b") == one.nbytes("b") + other.nbytes("b")
+    assert (one.routes, other.routes) == ([("a", "b")], [("c", "a"), ("c", "b")])
+    again = Mailboxes({"b": {"a": letter(request="main/t/1")}})
+    with pytest.raises(ConfigError, match=r"two letters of a to b, of main/t/0 and main/t/1.*hand over one of them"):
+        one | again
+
+
+# ---------------------------------------------------------------------- receipts
+
+
+def test_a_letter_is_good_for_one_request_also_after_a_restart(tmp_path):
+    path, tag = tmp_path / "letters.log", letter().tag
+    receipts = Receipts(path)
+    receipts.require_fresh("main/r/0", "b", [tag])
+    receipts.note("main/r/0", "b", [tag])
+    with path.open("ab") as file:
+        file.write(b"torn")
+    again = Receipts(path)
+    again.require_fresh("main/r/0", "b", [tag])  # the same request, run again after a crash
+    again.require_fresh("main/r/1", "c", [tag])  # a letter to somebody else
+    with pytest.raises(LetterError, match=r"the letter of a to b, written in main/t/0, was opened before"):
+        again.require_fresh("main/r/1", "b", [tag])
+    again.note("main/r/0", "b", [tag])
+    assert len(Receipts(path)) == 1
+
+
+def test_without_a_file_only_the_latest_are_remembered():
+    receipts = Receipts()
+    for number in range(30_000):
+        receipts.note("main/r/0", "b", [("main/t/0", "a", number)])
+    assert len(receipts) <= 20_000
+    with pytest.raises(LetterError, match="opened before"):
+        receipts.require_fresh("main/r/1", "b", [("main/t/0", "a", 29_999)])
+
+
+# ---------------------------------------------------------------------- in a federation
+
+
+@task
+def writes(island, message):
+    island.post(message, {"secret": SECRET, "x": np.ones(3)})
+    return island.seal(message, [SECRET])
+
+
+@task
+def reads(island, message):
+    return island.inbox["client-0"]["secret"], None if message is None else island.open("client-0", message)
+
+
+@task
+def reads_what_opens(island, message):
+    found = []
+    for sender, one in island.letters.items():
+        try:
+            found.append(island.open(sender, one)["secret"])
+        except LetterError as error:
+            found.append(str(error))
+    return found
+
+
+def live(program, **more):
+    return run_in(World(Community([1.0, 2.0, 3.0]), Inline(), **more), program)
+
+
+def delivered(relay=lambda mail: mail, reader="client-1", task=reads, times=1, **more):
+    """Client 0 writes to client 1; the relay does what it likes; the reader reads."""
+
+    async def program(fed):
+        first = await fed.exchange(fed.parties[:1], writes, "client-1")
+        mail = relay(first.mail)
+        for _ in range(times):
+            last = await fed.exchange(fed.parties.named(reader), task, first.values[0], mail=mail)
+        return last.values[0] if len(last) else last.errors
+
+    return live(program, **more)[0]
+
+
+@pytest.mark.parametrize("kind", ["virtual", "real"])
+def test_posted_and_sealed_values_arrive(kind):
+    assert delivered(sealing=kind) == (SECRET, [SECRET])
+
+
+def test_what_the_relay_holds_is_ciphertext():
+    held = []
+    delivered(lambda mail: held.append(M.encode(mail.sealed())) or mail, sealing="real")
+    assert SECRET.encode() not in held[0]
+    assert len(held[0]) > 100
+
+
+def forge(mail, **fields):
+    return Mailboxes({"client-1": {"client-0": {**mail.sealed()["client-1"]["client-0"], **fields}}})
+
+
+def swapped(mail):
+    return Mailboxes({"client-1": {"client-2": mail.sealed()["client-1"]["client-0"]}})
+
+
+def redirected(mail):
+    return Mailboxes({"client-2": {"client-0": mail.sealed()["client-1"]["client-0"]}})
+
+
+@pytest.mark.parametrize("kind", ["virtual", "real"])
+@pytest.mark.parametrize(
+    ("relay", "reader", "match"),
+    [
+        (swapped, "client-1", r"envelope says client-0 to client-1.*a letter of client-2 to client-1"),
+        (redirected, "client-2", r"envelope says client-0 to client-1"),
+    ],
+)
+def test_a_letter_in_the_wrong_hands_is_refused(kind, relay, reader, match):
+    with pytest.raises(LetterError, match=match):
+        delivered(relay, reader, task=reads_inbox, sealing=kind)
+
+
+@task
+def reads_inbox(island, message):
+    return island.inbox
+
+
+def test_a_relay_that_alters_is_refused_and_the_party_counted():
+    def alters(mail):
+        return forge(mail, box=bytes(64))
+
+    with pytest.raises(LetterError, match=r"does not open.*a letter of client-0 to client-1"):
+        delivered(alters, sealing="real")
+
+    async def program(fed):
+        first = await fed.exchange(fed.parties[:1], writes, "client-1")
+        return await fed.exchange(fed.parties[1:2], reads, mail=alters(first.mail), quorum=0)
+
+    heard, _ = live(program, sealing="real", errors="drop")
+    assert isinstance(heard.errors["client-1"], LetterError)
+    assert heard.silent.names == ["client-1"]
+
+
+@pytest.mark.parametrize("kind", ["virtual", "real"])
+def test_a_letter_that_is_handed_over_twice_is_refused(kind):
+    with pytest.raises(LetterError, match="was opened before in another request"):
+        delivered(times=2, sealing=kind)
+
+
+def test_a_protocol_may_go_on_without_what_does_not_open():
+    found = delivered(lambda mail: forge(mail, n=5), task=reads_what_opens, sealing="real")
+    assert len(found) == 1
+    assert "does not open" in found[0]
+    assert delivered(task=reads_what_opens, sealing="real") == [SECRET]
+
+
+def test_nobody_outside_the_job_gets_a_letter():
+    with pytest.raises(ConfigError, match=r"no party is named 'client-7'"):
+        live(lambda fed: fed.ask("client-0", writes, "client-7"))
+
+
+@task
+def seals_raw_data(island, message):
+    return island.seal("client-1", "raw data")
+
+
+class NoRawData(Policy):
+    def release(self, party, task, reply):
+        if reply == "raw data":
+            raise PolicyError("raw data stay here", where=party.name)
+
+
+def test_a_policy_sees_what_is_sealed():
+    with pytest.raises(PolicyError, match="raw data stay here"):
+        live(lambda fed: fed.ask("client-0", seals_raw_data), policy=NoRawData(), sealing="real")
+
+
+@task
+def draws_between(island, message):
+    before = island.secret.bytes(4)
+    if message:
+        island.post("client-1", 1)
+    return before + island.secret.bytes(4)
+
+
+def test_sealing_changes_no_other_secret():
+    def drawn(message):
+        return live(lambda fed: fed.ask("client-0", draws_between, message), sealing="real", secret_seed=3)[0]
+
+    assert drawn(False) == drawn(True)
+
+
+def test_a_reply_with_real_letters_is_in_the_journal():
+    kept = []
+
+    async def program(fed):
+        await fed.exchange(fed.parties[:1], writes, "client-1")
+        kept.append(len(fed.world.engine.host.journal))
+
+    live(program, sealing="real")
+    live(program)
+    assert kept == [1, 0]
+
+
+def test_the_worlds_key_lies_in_its_folder_and_is_nobody_elses_to_read(tmp_path):
+    delivered(sealing="real", folder=tmp_path)
+    path = tmp_path / "letters.key"
+    assert len(path.read_bytes()) == 32
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_ledger_says_that_letters_were_not_encrypted():
+    def kinds(**more):
+        async def program(fed):
+            for _ in range(2):
+                await fed.exchange(fed.parties[:1], writes, "client-1")
+
+        _, fed = live(program, **more)
+        return [entry["kind"] for entry in fed.world.ledger]
+
+    assert kinds() == ["letters-unencrypted"]
+    assert kinds(sealing="real") == []
+
+
+def test_a_sealing_that_does_not_exist_is_refused():
+    with pytest.raises(ConfigError, match="sealing='none'"):
+        live(lambda fed: fed.ask("client-0", reads), sealing="none")
+
+
+def test_without_cryptography_the_remedy_is_the_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "atoll\[net\]"'):
+        letter()
+
+
+@given(st.binary(max_size=64))
+def test_bytes_that_are_no_letter_are_refused_in_words(raw):
+    with pytest.raises(LetterError, match="no letter"):
+        Letter.decode(raw)

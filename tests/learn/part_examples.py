@@ -1,0 +1,173 @@
+"""One or more examples of every part of a training, by slot, and the verdict on a training that is composed of some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+import atoll
+from atoll.core.errors import AtollError
+from atoll.core.federation.reducer import Plain, TreeReducer
+from atoll.data import Dataset, Islands
+from atoll.learn import Evaluation, Training, aggregation, pacing, selection, topology
+from atoll.learn.admm.sums_only import SumsOnly
+from atoll.learn.algorithms import FedAvg
+from atoll.learn.catalogue import example, kinds
+from atoll.learn.metrics import Confusion
+from atoll.privacy import Budget
+from atoll.stages import DGC, QSGD, Clip, CountSketch, ErrorFeedback, RandomK, Shift, Sign, TopK
+
+CLIENTS = 6
+
+
+def _bayes() -> Any:
+    from sklearn.naive_bayes import GaussianNB
+
+    return GaussianNB()
+
+
+ALGORITHMS: dict[str, Callable[[], Any]] = {name: (lambda kind=kind: example(kind)) for name, kind in kinds().items()}
+PARTS: dict[str, dict[str, Callable[[], Any]]] = {
+    "model": {
+        "linear": lambda: atoll.models.linear(4, 2),
+        "mlp": lambda: atoll.models.mlp(4, 2, hidden=(3,)),
+        "bayes": lambda: _bayes(),
+    },
+    "algorithm": ALGORITHMS,
+    "topology": {
+        "Star": topology.Star,
+        "Hierarchical": topology.Hierarchical,
+        "Hierarchical(every=2)": lambda: topology.Hierarchical(every=2),
+        "Hierarchical(lockstep)": lambda: topology.Hierarchical(lockstep=True, every=2),
+        "Hierarchical(together)": lambda: topology.Hierarchical(lockstep=True, together=True),
+        "Hierarchical(groups=1)": lambda: topology.Hierarchical(groups=1),
+        "ClusteredGossip": topology.ClusteredGossip,
+        "Gossip": topology.Gossip,
+        "Gossip(compress)": lambda: topology.Gossip(compress=QSGD(), gamma=0.5),
+        "Cooperative": topology.Cooperative,
+        "DefKT": topology.DefKT,
+        "RandomWalk": topology.RandomWalk,
+        "CFL": topology.CFL,
+    },
+    "pacing": {
+        "Synchronous": pacing.Synchronous,
+        "Synchronous(quorum=4)": lambda: pacing.Synchronous(quorum=4),
+        "Synchronous(deadline)": lambda: pacing.Synchronous(deadline=5.0, over_select=1.3, on_failure="skip"),
+        "PaceSteering": pacing.PaceSteering,
+        "PartialBarrier": pacing.PartialBarrier,
+        "FedBuff": lambda: pacing.FedBuff(buffer=2),
+        "FedBuff(group=2)": lambda: pacing.FedBuff(buffer=2, group=2),
+        "FedAsync": pacing.FedAsync,
+        "SAFA": pacing.SAFA,
+        "Tiered": lambda: pacing.Tiered(tiers=2),
+        "HybridFL": pacing.HybridFL,
+    },
+    "selection": {
+        "Everyone": selection.Everyone,
+        "Uniform(3)": lambda: selection.Uniform(3),
+        "Uniform(0.5)": lambda: selection.Uniform(0.5),
+        "Schedule": lambda: selection.Schedule([[0, 1], [2, 3]]),
+        "AFL": lambda: selection.AFL(3),
+        "CFCFM": lambda: selection.CFCFM(0.5),
+        "DivFL": lambda: selection.DivFL(3),
+        "FedCS": lambda: selection.FedCS(3, deadline=5.0),
+        "FedProf": lambda: selection.FedProf(3),
+        "FedProf(replace)": lambda: selection.FedProf(3, replace=True),
+        "Oort": lambda: selection.Oort(3),
+        "PowerOfChoice": lambda: selection.PowerOfChoice(3, d=4),
+        "SizeProportional": lambda: selection.SizeProportional(3),
+        "Submodular": lambda: selection.Submodular(3),
+        "TiFL": lambda: selection.TiFL(3, tiers=2),
+    },
+    "aggregation": {
+        "Renormalised": aggregation.Renormalised,
+        "EqualWeights": aggregation.EqualWeights,
+        "InverseProbability": aggregation.InverseProbability,
+        "KeepGlobal": aggregation.KeepGlobal,
+        "KeepLocal": aggregation.KeepLocal,
+        "Rescaled": aggregation.Rescaled,
+        "Valued": aggregation.Valued,
+    },
+    "uplink": {
+        "QSGD": lambda: [QSGD()],
+        "Clip": lambda: [Clip(1.0)],
+        "Sign": lambda: [Sign()],
+        "TopK": lambda: [TopK(0.5)],
+        "RandomK(shared)": lambda: [RandomK(0.5, shared=True)],
+        "CountSketch": lambda: [CountSketch(8, 3)],
+        "ErrorFeedback(TopK)": lambda: [ErrorFeedback(TopK(0.5))],
+        "DGC": lambda: [DGC(0.5)],
+        "Shift(RandomK)": lambda: [Shift(RandomK(0.5))],
+    },
+    "downlink": {"QSGD": QSGD},
+    "reducer": {"Plain": Plain, "TreeReducer": TreeReducer, "SumsOnly": SumsOnly},
+    "evaluation": {
+        "server": Evaluation,
+        "clients": lambda: Evaluation(clients=-1),
+        "personal": lambda: Evaluation(clients=-1, personal=True),
+        "Confusion at clients": lambda: Evaluation(clients=-1, metrics=[Confusion(2)]),
+    },
+    "budget": {"Budget": lambda: Budget(epsilon=3.0, delta=1e-5)},
+    "stop": {"Target": lambda: [atoll.Target("test/accuracy", 0.9)]},
+}
+"""slot of ``Training`` -> name of an example -> what makes it."""
+
+COMPANIONS: dict[str, dict[str, str]] = {
+    "HybridFL": {"topology": "Hierarchical", "selection": "Uniform(3)"},
+    "InverseProbability": {"selection": "SizeProportional"},
+    "personal": {"algorithm": "Ditto"},
+    "Budget": {"algorithm": "OutputPerturbation"},
+    "FedProf": {"model": "mlp"},
+    "FedProf(replace)": {"model": "mlp"},
+    "Submodular": {"model": "mlp"},
+    "SufficientStatistics": {"model": "bayes"},
+}
+"""What a part goes with that is refused with the defaults, unless a composition says otherwise."""
+
+_DRAW = np.random.default_rng(0)
+
+
+def _rows(count: int) -> Dataset:
+    return Dataset({"x": _DRAW.normal(size=(count, 4)), "y": np.arange(count) % 2}, task="classification", classes=2)
+
+
+DATA = Islands.from_datasets([_rows(24) for _ in range(CLIENTS)], test=_rows(9))
+
+
+def verdict(**parts: Any) -> str | None:
+    """Why a training of these parts is refused before anyone is contacted; ``None`` if it is not."""
+    try:
+        job = Training(**{"model": PARTS["model"]["linear"](), "algorithm": FedAvg(lr=0.1), "rounds": 2, **parts})
+        job.program(DATA, job.learner(DATA))
+    except AtollError as error:
+        return str(error)
+    return None
+
+
+def pairs() -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+    """Every pair of parts of two slots, and every part alone (with itself)."""
+    every = [(slot, name) for slot, made in PARTS.items() for name in made]
+    for one in every:
+        yield one, one
+    yield from ((one, other) for one, other in combinations(every, 2) if one[0] != other[0])
+
+
+def verdict_of(*chosen: tuple[str, str]) -> str | None:
+    """The verdict on a training with these parts, their companions, and otherwise the defaults."""
+    rows = [row for _, name in chosen for row in COMPANIONS.get(name, {}).items()]
+    names = {**dict(rows), **dict(chosen)}
+    return verdict(**{slot: PARTS[slot][name]() for slot, name in names.items()})
+
+
+def refused() -> list[str]:
+    """Every pair that is refused, a line each: ``pacing FedAsync + aggregation KeepLocal``."""
+    return [f"{' '.join(one)} + {' '.join(other)}" for one, other in pairs() if verdict_of(one, other)]
+
+
+if __name__ == "__main__":
+    from pathlib import Path
+
+    (Path(__file__).parent / "refused_pairs.txt").write_text("\n".join([*refused(), ""]))

@@ -1,0 +1,124 @@
+"""What goes with what is decided by rows (`atoll.learn.compose`): no part of a training asks which class another one is of."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src" / "atoll"
+ROOMS = ("learn", "stages", "privacy", "rounds")
+BASES = frozenset(
+    {
+        "Algorithm",
+        "Topology",
+        "Pacing",
+        "Selection",
+        "Aggregation",
+        "Stage",
+        "Reducer",
+        "Evaluation",
+        "Budget",
+        "Learner",
+        "Reporting",
+    }
+)
+"""Whoever has one of these among its bases, by name, is a part."""
+ALLOWED = {
+    "learn/algorithms/accelerated.py": {"Transformed", "Wrapped"},
+    "learn/algorithms/objective_perturbation.py": {"FedDyn", "FedProx", "Wrapped"},
+    "learn/algorithms/one_gradient.py": {"Stage"},
+    "learn/catalogue.py": {"Algorithm", "Wrapped"},
+    "learn/given.py": {"Drawing"},
+    "learn/moving.py": {"Wrapped"},
+    "learn/local/release.py": {"Wrapped"},
+    "learn/training.py": {"Algorithm"},
+    "learn/wrapped.py": {"Algorithm", "Wrapped"},
+    "stages/around.py": {"Stage"},
+    "stages/clip.py": {"Clip"},
+    "stages/noise.py": {"GaussianNoise"},
+}
+"""File -> classes that it asks for. All of them look inside: a wrapper at its base, a stage at the stage inside it or at another of its own kind."""
+
+
+def trees() -> dict[str, ast.Module]:
+    """Path below ``src/atoll`` -> syntax tree."""
+    found = sorted(path for room in ROOMS for path in (SOURCE / room).rglob("*.py"))
+    return {str(path.relative_to(SOURCE)): ast.parse(path.read_text(encoding="utf-8")) for path in found}
+
+
+def classes(found: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """Class -> names of its bases."""
+    made: dict[str, set[str]] = {}
+    for tree in found.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                made.setdefault(node.name, set()).update(name_of(base) for base in node.bases)
+    return made
+
+
+def name_of(node: ast.AST) -> str:
+    """The last word of a name or an attribute."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def parts(bases: dict[str, set[str]]) -> set[str]:
+    """Classes that are parts of a training."""
+    known, size = set(BASES), 0
+    while size != len(known):
+        size = len(known)
+        known |= {name for name, above in bases.items() if above & known}
+    return known
+
+
+def kinds_asked(tree: ast.AST) -> Iterator[str]:
+    """Names of classes in ``isinstance(x, C)``, ``type(x) is C`` and ``type(x) in (C, D)``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and name_of(node.func) in ("isinstance", "issubclass"):
+            yield from (name_of(inner) for inner in ast.walk(node.args[1]))
+        elif isinstance(node, ast.Compare) and any(is_type(side) for side in (node.left, *node.comparators)):
+            yield from (name_of(inner) for side in (node.left, *node.comparators) for inner in ast.walk(side))
+
+
+def is_type(node: ast.AST) -> bool:
+    """Whether it is ``type(x)`` itself, and not an attribute of it."""
+    return isinstance(node, ast.Call) and name_of(node.func) == "type" and len(node.args) == 1
+
+
+def asked(found: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """File -> parts whose class it asks for."""
+    known = parts(classes(found))
+    named = {path: set(kinds_asked(tree)) & known for path, tree in found.items()}
+    return {path: names for path, names in named.items() if names}
+
+
+def test_no_part_asks_which_class_another_is_of() -> None:
+    found = asked(trees())
+    extra = {path: names - ALLOWED.get(path, set()) for path, names in found.items()}
+    gone = {path: names - found.get(path, set()) for path, names in ALLOWED.items()}
+    assert {path: names for path, names in extra.items() if names} == {}, "declare a row, see docs/extend/composing.md"
+    assert {path: names for path, names in gone.items() if names} == {}, "take it out of ALLOWED"
+
+
+def test_the_guard_finds_what_it_forbids() -> None:
+    text = """
+class Mine(Pacing): ...
+class Mine2(Mine): ...
+def check(job):
+    if isinstance(job.pacing, Mine2) or type(job.topology) is not Star: ...
+    if type(job.selection) in (Uniform, Everyone): ...
+    type(job.pacing).course is Mine.course
+class Star(Topology): ...
+class Uniform(Selection): ...
+class Everyone(Selection): ...
+"""
+    assert asked({"m.py": ast.parse(text)}) == {"m.py": {"Mine2", "Star", "Uniform", "Everyone"}}
+
+
+def test_what_a_learner_offers_is_asked_of_its_protocols() -> None:
+    """No ``hasattr(learner, ...)``: `atoll.learn.offered` says what a learner may offer. ``check`` is of the contract itself."""
+    probe = re.compile(r"(?:has|get)attr\((?:\w+\.)*learner, \"(?!check\")")
+    texts = {str(path.relative_to(SOURCE)): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
+    assert [name for name, text in texts.items() if probe.search(text) and name != "learn/offered.py"] == []
+    assert probe.search('getattr(self.learner, "curved", False)')

@@ -1,0 +1,124 @@
+"""A site's YAML file says what it insists on; the same section stands in a run's configuration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from atoll.core.errors import ConfigError, PolicyError
+from atoll.core.requests.policy import SitePolicy
+from atoll.runs import parse_config
+from atoll.runs.execution import execute
+from atoll.runs.folder import RunFolder
+from atoll.runtime.jobs.spec import parse_job
+from atoll.runtime.worker import load_site_data, site_spec
+from atoll.runtime.worker.headers import look_at_headers
+from atoll.runtime.worker.policies import require_allowed
+from atoll.runtime.worker.words import settings_of
+from atoll.stages import Clip, GaussianNoise
+
+SECTION = (
+    "policy:\n  stages: [{name: Clip, bound: 2.0}, {name: GaussianNoise, multiplier: 0.5}]\n  tasks: ['atoll.*']\n"
+)
+
+
+def site(folder, policy):
+    np.savez(folder / "rows.npz", x=np.ones((4, 2)), y=np.array([0, 1, 0, 1]))
+    (folder / "site.yaml").write_text(f"path: rows.npz\n{policy}")
+    return site_spec(str(folder / "site.yaml"))
+
+
+def test_a_site_reads_its_policy(tmp_path):
+    spec = site(tmp_path, SECTION)
+    look_at_headers(spec, "north")
+    made = load_site_data(spec, "north")
+    assert made.policy == SitePolicy(stages=[Clip(2.0), GaussianNoise(0.5)], tasks=["atoll.*"])
+    assert made.sizes == (4,)
+    assert load_site_data(site(tmp_path, ""), "north").policy is None
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("policy: {stages: [{name: Clipp}]}", "Clipp"),
+        ("policy: {largest_replies: 3}", "Did you mean"),
+        ("policy: {smallest_cohort: 0}", "smallest_cohort=0"),
+    ],
+)
+def test_a_wrong_policy_is_refused_before_the_site_connects(tmp_path, section, words):
+    with pytest.raises(ConfigError, match=words):
+        look_at_headers(site(tmp_path, section), "north")
+
+
+@pytest.mark.parametrize(
+    ("allow", "job", "words"),
+    [
+        ("[FedAvg]", "algorithm: FedAvg\n", None),
+        ("[FedAvg]", "model: {name: 'my_nets:small'}\n", "code of the job's own, my_nets:small, may not run here"),
+        ("['my_nets:*', 'shadow:*']", "model: {name: 'my_nets:small'}\n", None),
+        ("['my_nets:*']", "algorithm: FedAvg\n", r"code of the job's own, shadow:\*, may not run here"),
+        ("['*:*']", "program: 'a.b:c'\narguments: {at: 'other:thing'}\n", None),
+    ],
+)
+def test_code_that_a_site_does_not_allow_is_not_imported(tmp_path, allow, job, words):
+    spec = site(tmp_path, f"policy: {{allow: {allow}}}\n")
+    (tmp_path / "job.yaml").write_text(job)
+    source = None
+    if "shadow" in f"{allow}{words}":
+        source = tmp_path / "source"
+        source.mkdir()
+        (source / "shadow.py").write_text("raise RuntimeError('it was imported')\n")
+    given = settings_of(spec, "north")
+    if words is None:
+        require_allowed(given, "north", tmp_path / "job.yaml", source)
+        return
+    with pytest.raises(PolicyError, match=words) as found:
+        require_allowed(given, "north", tmp_path / "job.yaml", source)
+    assert found.value.where == "policy of site 'north'"
+
+
+def test_a_run_has_policies_of_single_islands(tmp_path):
+    strict = {"stages": [{"name": "Clip", "bound": 1.0}]}
+    tree = {
+        "data": {"source": "iris", "partition": {"name": "iid", "parties": 4}},
+        "model": {"name": "linear", "features": 4, "outputs": 3},
+        "selection": "Everyone",
+        "rounds": 1,
+        "policies": {"client-1": strict},
+    }
+
+    def refused(name, **more):
+        config = parse_config({**tree, **more})
+        (row,) = execute(config, RunFolder(tmp_path / name), report=False).metrics
+        return sorted(row.get("rejected_clients", {}))
+
+    assert refused("one") == ["client-1"]
+    assert refused("others", policy=strict, policies={"client-1": {}}) == [
+        "client-0",
+        "client-2",
+        "client-3",
+    ]
+    with pytest.raises(ConfigError, match=r"no party is named 'client-7'"):
+        refused("nobody", policies={"client-7": strict})
+    with pytest.raises(ConfigError, match=r"policies\.client-1\.larges_reply"):
+        parse_config({**tree, "policies": {"client-1": {"larges_reply": 3}}})
+    with pytest.raises(ConfigError, match=r"policies.*is each site's own"):
+        parse_job({"model": tree["model"], "policies": {"north": strict}})
+    assert parse_config({**tree, "policies": {}}).digest() != parse_config(tree).digest()
+
+
+def test_a_run_has_a_policy(tmp_path):
+    tree = {
+        "data": {"source": "iris", "partition": {"name": "iid", "parties": 4}},
+        "model": {"name": "linear", "features": 4, "outputs": 3},
+        "selection": "Everyone",
+        "rounds": 1,
+        "policy": {"stages": [{"name": "Clip", "bound": 1.0}]},
+        "pacing": {"name": "Synchronous", "quorum": 0},
+    }
+    refused = execute(parse_config(tree), RunFolder(tmp_path / "refused"), report=False)
+    (row,) = refused.metrics
+    assert (row["replied"], row["rejected"]) == (0, 4)
+    kept = parse_config({**tree, "uplink": [{"name": "Clip", "bound": 0.5}]})
+    (row,) = execute(kept, RunFolder(tmp_path / "kept"), report=False).metrics
+    assert row["replied"] == 4
