@@ -23,7 +23,7 @@ from atoll.runtime.store.states import JobState
 LIFE = [JobState.SCHEDULED, JobState.DEPLOYING, JobState.RUNNING, JobState.FAILED]
 INTERRUPTED = 130
 STATS = SimpleNamespace(round_trip=0.012, skew=-2.5, resumes=3, received_bytes=2**20, sent_bytes=0)
-DESKS = {
+SESSIONS = {
     name: SimpleNamespace(
         name=name, connected=here, line=SimpleNamespace(peer=SimpleNamespace(org="[x]"), stats=lambda: STATS)
     )
@@ -45,7 +45,7 @@ def kit(tmp_path: Path) -> Path:
 def server(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """A server without a network: whenever somebody has seen all there is, its job moves on; after its end comes Ctrl-C."""
     store, news = MemoryStore(), News()
-    looking = Looking(store, SimpleNamespace(desks=DESKS), news, lambda job: Path(job))  # type: ignore[arg-type]
+    looking = Looking(store, SimpleNamespace(sessions=SESSIONS), news, lambda job: Path(job))  # type: ignore[arg-type]
     said: dict[str, Any] = {"submitter": "ann", "org": "x", "spec": {}}
     store.submit(Submission(name="[b]calm", token="1", **said), now=0.0, who="ann")
     job = store.submit(Submission(name="walk", token="2", **said), now=0.0, who="ann").id

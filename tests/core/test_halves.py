@@ -267,13 +267,13 @@ def fold(half, work=WORK, *, fast=True, policy=None, replay=None, message=None, 
         executor = replace(executor, policy=policy)
     inner = Request("work", work, {"w": np.ones(2), **(message or {})}, "s", Rng.of(1).key)
     request = Request("half", half, None, "s//half", Rng.of(2).key, wraps=inner, mail=mail)
-    shelves = {slot: StateTable() for slot in request.slots}
+    tables = {slot: StateTable() for slot in request.slots}
 
     def spend(event, party, at):
         if events is not None:
             events.append((party, at))
 
-    return run(executor.fold(request, np.arange(SIZE), shelves, replay, spend))
+    return run(executor.fold(request, np.arange(SIZE), tables, replay, spend))
 
 
 def counted():

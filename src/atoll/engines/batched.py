@@ -86,9 +86,9 @@ class Batched(Inline):
     async def _fold_again(self, request: Request, positions: NDArray[np.int64], workers: int) -> PartialSum:
         """Some replies may be in the journal, which workers do not have: add up here, part by part as they would."""
         request, host = self.host.seeded(request, positions), self.host
-        replay, shelves = functools.partial(host.replay, request), host.shelves(request)
+        replay, tables = functools.partial(host.replay, request), host.tables(request)
         parts = shares(host.executor, request, positions, workers)
-        folds = [await host.executor.fold(request, part, shelves, replay, host.spend) for part in parts if len(part)]
+        folds = [await host.executor.fold(request, part, tables, replay, host.spend) for part in parts if len(part)]
         return host.absorb_fold(request, merge_folded(folds, positions))
 
     async def _fold_together(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
@@ -98,7 +98,7 @@ class Batched(Inline):
         try:
             for i, part in enumerate(theirs):
                 crew.post(i, self._frame(request, part))
-            first = await self.host.executor.fold(request, mine, self.host.shelves(request), None, self.host.spend)
+            first = await self.host.executor.fold(request, mine, self.host.tables(request), None, self.host.spend)
             frames = [crew.collect(i) for i in range(len(theirs))]
         except BaseException:  # an answer that nobody took would be taken for the next one's
             await self.close()
@@ -141,8 +141,8 @@ class Batched(Inline):
             tuning.recall(recorded["tuning"])
         executor = self.host.executor
         part = positions[: -(-len(positions) // self.choices["workers"])]
-        shelf = self.host.shelf(request)
-        cohort = Cohort(Parties(executor.roster, part), executor.keys(request, part), executor.population, shelf)
+        table = self.host.table(request)
+        cohort = Cohort(Parties(executor.roster, part), executor.keys(request, part), executor.population, table)
         cores = 1 if recorded is not None else self.choices["workers"]
         seconds = tuning.prepare(cohort, request.message, cores) * len(positions) / max(1, len(part))
         workers = self.choices["workers"] if seconds > WORTH_A_PROCESS else 1

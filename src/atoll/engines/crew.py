@@ -23,7 +23,7 @@ from atoll.core.execution.executor import Executor
 from atoll.core.requests.wire import pack_error, pack_folded, unpack_request
 
 from .forking import Workers
-from .worker import carried_shelves, collector
+from .worker import carried_tables, collector
 
 if TYPE_CHECKING:
     from atoll.core.requests.request import Request
@@ -103,7 +103,7 @@ def _work(sock: socket.socket, executor: Executor, registry: Mapping[str, Any]) 
         try:
             request = unpack_request(frame["request"], registry)
             positions = np.asarray(frame["positions"])
-            fold = executor.fold(request, positions, carried_shelves(frame), None, collector(events))
+            fold = executor.fold(request, positions, carried_tables(frame), None, collector(events))
             answer = {"folded": pack_folded(_drive(request, fold)), "events": events}
         except Exception as error:
             answer = {"error": pack_error(error), "events": events}

@@ -210,8 +210,8 @@ class Ray(Remote):
             return
         executor = self.host.executor
         part = positions[: -(-len(positions) // self.choices["workers"])]
-        keys, shelf = executor.keys(asked, part), self.host.shelf(asked)
-        cohort = Cohort(Parties(executor.roster, part), keys, executor.population, shelf)
+        keys, table = executor.keys(asked, part), self.host.table(asked)
+        cohort = Cohort(Parties(executor.roster, part), keys, executor.population, table)
         with contextlib.suppress(Exception, SystemExit):  # of a party: the actor that meets it says whose it is
             tuning.prepare(cohort, asked.message, 1)
         made = {"tuning": tuning.choices, "seconds": dict(tuning.seconds)}

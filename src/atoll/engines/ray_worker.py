@@ -127,12 +127,12 @@ class KeepingWorker(Worker):
     def __init__(self, link: Any, executor: Executor, registry: Mapping[str, Any], allowance: Allowance) -> None:
         super().__init__(link, executor, registry)
         self._allowance = allowance
-        self._shelves: dict[str, StateTable] = {}
+        self._tables: dict[str, StateTable] = {}
 
     async def _answer(self, frame: Any) -> None:
         if frame["op"] == "forget":
-            for name in [name for name in self._shelves if within(name, frame["slot"])]:
-                del self._shelves[name]
+            for name in [name for name in self._tables if within(name, frame["slot"])]:
+                del self._tables[name]
             return
         await super()._answer(frame)
 
@@ -144,16 +144,16 @@ class KeepingWorker(Worker):
             return await super()._work(frame, request, events)
         positions, kept = np.asarray(frame["positions"]), frame["kept"]
         fresh = positions[~np.asarray(kept["held"])]
-        shelves = {slot: self._filled(slot, fresh, states) for slot, states in frame["shelves"].items()}
-        folded = await self.executor.fold(request, positions, shelves, None, collector(events))
+        tables = {slot: self._filled(slot, fresh, states) for slot, states in frame["tables"].items()}
+        folded = await self.executor.fold(request, positions, tables, None, collector(events))
         for slot, left in folded.left.items():
-            if slot in shelves:  # named results are kept by the engine alone
-                shelves[slot].put_all(left)
+            if slot in tables:  # named results are kept by the engine alone
+                tables[slot].put_all(left)
         return {"folded": pack_folded(folded)}
 
     def _filled(self, slot: str, fresh: Any, states: Any) -> StateTable:
-        """A slot's shelf with the states that came for some clients; those for whom none came have none."""
-        shelf = self._shelves.setdefault(slot, StateTable(self._allowance))
-        shelf.discard(fresh)
-        shelf.put_all(States.unpack(states))
-        return shelf
+        """A slot's table with the states that came for some clients; those for whom none came have none."""
+        table = self._tables.setdefault(slot, StateTable(self._allowance))
+        table.discard(fresh)
+        table.put_all(States.unpack(states))
+        return table

@@ -193,7 +193,7 @@ class Remote(Memory):
                 ran[one.reply.party] = one
                 self.host.absorb(request, one)
         folds = [
-            await self.host.executor.fold(request, part, self.host.shelves(request), ran.get, self.host.spend)
+            await self.host.executor.fold(request, part, self.host.tables(request), ran.get, self.host.spend)
             for part in self._shares(request, positions, channels)
             if len(part)
         ]
@@ -264,8 +264,8 @@ class Remote(Memory):
         self._switches[session] = switch
         channels = await self.channels(next(iter(roles.values()))[0])
         at = {role: channels[position % len(channels)] for role, (_, position) in roles.items()}
-        pumps = [asyncio.create_task(self._hand(session, role, channel, switch)) for role, channel in at.items()]
-        pumps.append(asyncio.create_task(self._expire(session, [*dict.fromkeys(at.values())], switch)))
+        forwarding = [asyncio.create_task(self._hand(session, role, channel, switch)) for role, channel in at.items()]
+        forwarding.append(asyncio.create_task(self._expire(session, [*dict.fromkeys(at.values())], switch)))
         calls = [asyncio.create_task(self._role(at[role], session, role, roles, start, switch)) for role in roles]
         try:
             with self._busy():
@@ -274,8 +274,8 @@ class Remote(Memory):
             await self._stop(session, at, calls)
             raise
         finally:
-            for pump in pumps:
-                pump.cancel()
+            for each in forwarding:
+                each.cancel()
             del self._switches[session]
         return self.host.absorb_session(roles, dict(zip(roles, rans, strict=True)), switch)
 
@@ -315,7 +315,7 @@ class Remote(Memory):
         switch: Switch,
     ) -> TaskResult:
         request, position = roles[role]
-        states = self.host.shelf(request).pick(np.array([position], dtype=np.int64))
+        states = self.host.table(request).pick(np.array([position], dtype=np.int64))
         frame = await channel.call(
             next(self._numbers),
             {
@@ -356,7 +356,7 @@ class Remote(Memory):
 
 def carried_states(host: Host, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:
     """What the parties keep in the slots that a request may read: it rides along."""
-    return {"shelves": {slot: shelf.pick(positions).packed() for slot, shelf in host.shelves(request).items()}}
+    return {"tables": {slot: table.pick(positions).packed() for slot, table in host.tables(request).items()}}
 
 
 def merge_folded(parts: list[PartialSum], positions: NDArray[np.int64]) -> PartialSum:

@@ -24,7 +24,7 @@ from atoll.core.time.prospect import Prospect
 from .actors import Actors, answer_of, sendable
 from .link import Conduit, Link, LinkClosed
 
-__all__ = ["Worker", "carried_shelves", "collector", "serve"]
+__all__ = ["Worker", "carried_tables", "collector", "serve"]
 
 
 class Worker:
@@ -80,12 +80,12 @@ class Worker:
 
     async def _work(self, frame: Any, request: Request, events: list[Any]) -> dict[str, Any]:
         positions = np.asarray(frame["positions"])
-        shelves = carried_shelves(frame)
+        tables = carried_tables(frame)
         spend = collector(events)
         if frame["op"] == "fold":
-            folded = await self.executor.fold(request, positions, shelves, None, spend)
+            folded = await self.executor.fold(request, positions, tables, None, spend)
             return {"folded": pack_folded(folded)}
-        ran = [pack_ran(one) for one in await self.executor.run(request, positions, shelves, spend)]
+        ran = [pack_ran(one) for one in await self.executor.run(request, positions, tables, spend)]
         return {"ran": ran}
 
     def _start_role(self, frame: Any) -> None:
@@ -107,17 +107,17 @@ class Worker:
         await self.link.send({"id": frame["id"], "events": events, **answer})
 
     async def _play(self, frame: Any, peers: LocalPeers, events: list[Any]) -> dict[str, Any]:
-        request, shelf = (
+        request, table = (
             unpack_request(frame["request"], self.registry),
             StateTable.holding(States.unpack(frame["states"])),
         )
-        ran = await self.executor.role(request, frame["position"], peers, shelf, collector(events))
+        ran = await self.executor.role(request, frame["position"], peers, table, collector(events))
         return sendable({"ran": [pack_ran(ran)]})
 
 
-def carried_shelves(frame: Any) -> dict[str, StateTable]:
+def carried_tables(frame: Any) -> dict[str, StateTable]:
     """What came with a request of what the parties keep, by slot."""
-    return {slot: StateTable.holding(States.unpack(states)) for slot, states in frame["shelves"].items()}
+    return {slot: StateTable.holding(States.unpack(states)) for slot, states in frame["tables"].items()}
 
 
 def collector(events: list[Any]) -> Spend:

@@ -16,7 +16,7 @@ class Card:
     """An algorithm's entry in ``atoll algorithms``. The paper is the class's ``citation``. What can be measured (client state, floats on the wire) is measured, not written here.
 
     Attributes:
-        family: the shelf it stands on.
+        family: the group that it belongs to.
         unbiased: with full participation and identical step counts its fixed point is the optimum of the global objective.
         everyone: needs every client in every round.
         note: what a user should know, in a sentence.

@@ -55,7 +55,7 @@ class Fact:
     Attributes:
         name: of the class.
         paper: where it is from.
-        family: the shelf it stands on.
+        family: the group that it belongs to.
         state: floats that a client keeps between rounds, with what the method's own uplink stages remember, as a formula in ``d``; ``None``
             where it could not be measured.
         exchanges: what crosses in a round, phase by phase.

@@ -58,7 +58,7 @@ class Entry:
         source: the publication.
         needs: what it needs that Atoll does not bring along, in words; empty for nothing.
         run: ``(lab, quick) -> claims``.
-        shelf: the folder of its trainings; empty for its name. Reproductions that have trainings in common share one.
+        folder: the folder of its trainings; empty for its name. Reproductions that have trainings in common share one.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Entry:
     source: str
     run: Callable[[Lab, bool], list[Claim]]
     needs: str = ""
-    shelf: str = ""
+    folder: str = ""
 
 
 class Interrupted(Exception):  # noqa: N818 - a request of the user, not an error

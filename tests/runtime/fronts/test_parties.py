@@ -103,9 +103,9 @@ def attempted(folder: Path, *sites: Site, **terms: Any) -> tuple[Attempt, list[S
         )  # fmt: skip
 
     frame: Any = None
-    desks: Any = sites
+    sessions: Any = sites
     job = JobTerms(sites=[site.name for site in sites], patience=PATIENCE, **terms)
-    return Attempt("7", 1, job, desks, folder, frame, launch, told.append), told
+    return Attempt("7", 1, job, sessions, folder, frame, launch, told.append), told
 
 
 def test_a_site_whose_process_never_begins_is_done_without_where_the_job_says_so(tmp_path: Path) -> None:

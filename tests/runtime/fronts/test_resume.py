@@ -151,14 +151,14 @@ def record(state: JobState, **changes: Any) -> JobRecord:
 
 def test_a_job_of_which_nothing_is_left_is_to_be_cloned(tmp_path: Path) -> None:
     failed = record(JobState.FAILED)
-    desks: Any = {"north": SimpleNamespace(kept={"7"})}  # the other one is away, and believed
-    require_kept(failed, tmp_path, desks, 200.0)
+    sessions: Any = {"north": SimpleNamespace(kept={"7"})}  # the other one is away, and believed
+    require_kept(failed, tmp_path, sessions, 200.0)
     require_kept(record(JobState.ABORTED), tmp_path, {}, 100.0 + KEPT)
-    gone: Any = {**desks, "south": SimpleNamespace(kept={"8"})}
+    gone: Any = {**sessions, "south": SimpleNamespace(kept={"8"})}
     for job, state, here, now, why in (
-        (record(JobState.FAILED, attempts=0), tmp_path, desks, 200.0, "it never began"),
-        (failed, tmp_path / "none", desks, 200.0, "its folder is not at the server any more"),
-        (failed, tmp_path, desks, 101.0 + KEPT, "it ended 30 days ago, and sites keep what it left for 30"),
+        (record(JobState.FAILED, attempts=0), tmp_path, sessions, 200.0, "it never began"),
+        (failed, tmp_path / "none", sessions, 200.0, "its folder is not at the server any more"),
+        (failed, tmp_path, sessions, 101.0 + KEPT, "it ended 30 days ago, and sites keep what it left for 30"),
         (failed, tmp_path, gone, 200.0, "site 'south' keeps nothing of it any more"),
     ):
         with pytest.raises(JobError, match=rf"cannot be resumed: {why}.*atoll clone 7"):

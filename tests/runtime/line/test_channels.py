@@ -194,8 +194,8 @@ def test_a_process_that_dies_ends_the_line() -> None:
     async def play() -> None:
         async with two() as lines:
             _, there = await joined(*lines)
-            assert lines[0].pump is not None
-            await lines[0].pump.pipe.close()
+            assert lines[0].loop is not None
+            await lines[0].loop.pipe.close()
             with pytest.raises(LineLost, match="is gone"):
                 await there.recv()
 

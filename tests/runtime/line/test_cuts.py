@@ -404,8 +404,8 @@ def test_a_line_that_is_lost_while_it_is_greeted_is_lost_at_both_ends(monkeypatc
             other = await server.lines.get()
             await server.channels.get()
             monkeypatch.setattr("atoll.runtime.line.accepting.write_hello", slowly)
-            assert other.pump is not None
-            other.pump.cancel()
+            assert other.loop is not None
+            other.loop.cancel()
             await greeted.wait()
             other.lose(LineLost("its patience is over"))
             lost.set()

@@ -237,8 +237,8 @@ def test_after_a_violation_the_line_goes_on_where_it_was() -> None:
             here = line.open("job")
             there = await server.channels.get()
             await here.send(1)
-            assert line.pump is not None
-            await line.pump.pipe.send(frame(99))
+            assert line.loop is not None
+            await line.loop.pipe.send(frame(99))
             await here.send(2)
             assert [await there.recv(), await there.recv()] == [1, 2]
             while not line.stats().resumes:

@@ -193,10 +193,10 @@ async def announced():
     """A site that knows of a session in which role ``a`` will live there: the server, the neighbour at which ``b`` is, the site at work."""
     server, neighbour = Wire(), Wire()
     world = World(Community([np.arange(3.0)] * 2), Inline(), registry={one.name: one for one in (gossips, tells)})
-    resident = site_of(
+    site_engine = site_of(
         world.executor(vectorised=False), world.registry, None, False, 1e3, server, {"site-2": neighbour}
     )
-    serving = asyncio.create_task(resident.serve())
+    serving = asyncio.create_task(site_engine.serve())
     server.came.put_nowait(
         {
             "op": "meet",

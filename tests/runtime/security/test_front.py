@@ -83,7 +83,7 @@ def test_strangers_are_refused_and_the_others_are_served(
                 await shout(siege.address, words)
             await asyncio.to_thread(bare, siege.address, good.bytes_of("ca.pem"))
             async with good_site(good, siege.address, tmp_path / "north"):
-                await until(lambda: "north" in siege.server._dispatcher.desks)
+                await until(lambda: "north" in siege.server._dispatcher.sessions)
                 assert await siege.serves() == []
             await until(
                 lambda: sum("a connection" in line for line in warnings(caplog)) >= len(wrong) + len(GARBAGE) + 1
@@ -127,7 +127,7 @@ def test_each_role_has_its_own_channels_and_no_other(kit: Kits, tmp_path: Path) 
             for who in ("anna", "vera"):
                 for name in ("control", "job/1/1"):
                     assert "no such channel" in await closed(siege, who, name, hello)
-            assert siege.server._dispatcher.desks == {}
+            assert siege.server._dispatcher.sessions == {}
             for op in ("submit", "abort", "bundle"):
                 told = await siege.ask("vera", {"op": op, "job": "1", "bundle": b"", "token": "t"})
                 assert told["error"]["kind"] == PolicyError.__name__
@@ -261,8 +261,8 @@ def test_frames_about_jobs_that_make_no_sense(kit: Kits, tmp_path: Path, caplog:
                 await until(lambda number=number: sum("refused" in line for line in warnings(caplog)) >= number)
                 await line.close(within=0.1)
             line, _ = await control(siege, hello, *NO_MATTER)
-            await until(lambda: "south" in siege.server._dispatcher.desks)
-            assert sorted(siege.server._dispatcher.desks) == ["north", "south"]
+            await until(lambda: "south" in siege.server._dispatcher.sessions)
+            assert sorted(siege.server._dispatcher.sessions) == ["north", "south"]
             assert await siege.serves() == []
             await line.close(within=0.1)
 
@@ -318,7 +318,7 @@ def test_a_flood_of_channels_ends_its_connection_only(kit: Kits, tmp_path: Path,
                     await pipe.send(HEADER.pack(Kind.OPEN, 0, number, 0) + b"more")
             await gone(pipe)
             assert await siege.serves() == []
-            assert "north" in siege.server._dispatcher.desks
+            assert "north" in siege.server._dispatcher.sessions
 
     played(body)
     assert "more than 1024 channels are open" in caplog.text
@@ -397,7 +397,7 @@ def test_what_was_recorded_on_the_wire_cannot_be_played_again(kit: Kits, tmp_pat
             middle = await asyncio.start_server(serve, "127.0.0.1", 0)
             real, siege.address = siege.address, f"127.0.0.1:{middle.sockets[0].getsockname()[1]}"
             line, channel = await control(siege, {"op": "hello", "holding": []})
-            await until(lambda: "south" in siege.server._dispatcher.desks)
+            await until(lambda: "south" in siege.server._dispatcher.sessions)
             before = len([r for r in caplog.records if "is connected" in r.getMessage()])
             await shout(real, bytes(seen))
             await until(lambda: any("a connection" in line for line in warnings(caplog)))
@@ -448,7 +448,7 @@ def test_a_site_cannot_write_into_the_log_of_a_job_that_is_not_its_own(kit: Kits
             line, _ = await control(
                 siege, {"op": "hello", "holding": []}, {"op": "log", "job": job, "lines": ["forged"]}, {"op": "unknown"}
             )
-            await until(lambda: "south" in siege.server._dispatcher.desks)
+            await until(lambda: "south" in siege.server._dispatcher.sessions)
             assert await siege.serves()
             assert store.lines(job) == []
             siege.server._log(job, "server", ["a\x1b[2J\x07b", "one\nserver: two", "x" * 9000])

@@ -63,11 +63,11 @@ def test_who_is_revoked_is_cut_off_though_it_cannot_be_written_down(
         async with besieged(own, tmp_path) as siege:
             line = await siege.line("south")
             await line.open("control").send({"op": "hello", "holding": []})
-            await until(lambda: "south" in siege.server._dispatcher.desks)
+            await until(lambda: "south" in siege.server._dispatcher.sessions)
             make_room = filled(siege)
             provision(project, tmp_path / "kits", revoke=["south"])
             await until(lambda: "cannot be written down yet" in caplog.text)
-            await until(lambda: "south" not in siege.server._dispatcher.desks)
+            await until(lambda: "south" not in siege.server._dispatcher.sessions)
             make_room()
             await until(lambda: any(event.what == "cut" for event in siege.server._store.events()))
 
@@ -83,7 +83,7 @@ def test_a_site_that_cannot_be_listed_takes_part(own: Kits, tmp_path: Path, capl
             siege.server._listed.changed()
             (siege.folder / ".sites.txt.tmp").mkdir()  # what is refused as on a disk that is full
             async with good_site(siege.kit("north"), siege.address, tmp_path / "north"):
-                await until(lambda: "north" in siege.server._dispatcher.desks)
+                await until(lambda: "north" in siege.server._dispatcher.sessions)
 
     played(body)
     assert "has come cannot be written down" in caplog.text

@@ -11,7 +11,7 @@ from test_engine import honest, play, step
 
 from atoll.engines.link import LinkClosed
 from atoll.runtime.network import Network
-from atoll.runtime.network import site_link as station
+from atoll.runtime.network import site_link as site_link
 
 SOUTH = 1  # the position of the party whose site is silent
 
@@ -21,16 +21,16 @@ class Beats:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(station, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(site_link, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     async def until(self, engine: Network, work: asyncio.Task[Any]) -> int:
         """Beat whenever only the silent site owes something, until work is done; how often."""
         count = 0
         while not work.done():
             owing = engine._replies.owed() | {
-                SOUTH for one in engine.sites.stations.values() if one.owes and one.name == "south"
+                SOUTH for one in engine.sites.site_links.values() if one.owes and one.name == "south"
             }
-            if owing == {SOUTH} and not engine.sites.stations["north"].owes:
+            if owing == {SOUTH} and not engine.sites.site_links["north"].owes:
                 self.now += engine.patience / 10
                 count += 1
                 engine.beat()
@@ -50,19 +50,19 @@ def test_a_silent_site_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def rounds(fed: Any) -> Any:
         engine, beats = fed.world.engine, Beats(monkeypatch)
-        for one in engine.sites.stations.values():
+        for one in engine.sites.site_links.values():
             one.heard = one.link.heard = 0.0
         counts, silents = [], []
         for number in (1, 2, 3):
             work = asyncio.ensure_future(fed.sum(fed.parties, step, {"n": 1}, at=number, quorum=1))
             counts.append(await beats.until(engine, work))
             silents.append(work.result().silent.names)
-        assert engine.sites.stations["south"].alive  # it may come back, as long as nothing was saved without it
+        assert engine.sites.site_links["south"].alive  # it may come back, as long as nothing was saved without it
         saving = asyncio.ensure_future(engine.commit("main", 1))
         counts.append(await beats.until(engine, saving))
-        assert not engine.sites.stations["south"].alive
+        assert not engine.sites.site_links["south"].alive
         with pytest.raises(LinkClosed, match=r"channel|closed"):
-            await engine.sites.stations["south"].link.recv()  # what runs there is let go
+            await engine.sites.site_links["south"].link.recv()  # what runs there is let go
         return counts, silents
 
     counts, silents = play(rounds, silent, "drop")
@@ -76,11 +76,11 @@ def test_a_site_that_speaks_again_is_asked_again(monkeypatch: pytest.MonkeyPatch
 
     async def rounds(fed: Any) -> Any:
         engine, beats = fed.world.engine, Beats(monkeypatch)
-        for one in engine.sites.stations.values():
+        for one in engine.sites.site_links.values():
             one.heard = one.link.heard = 0.0
         work = asyncio.ensure_future(fed.sum(fed.parties, step, {"n": 1}, at=1, quorum=1))
         assert await beats.until(engine, work) == 11
-        engine.sites.stations["south"].mute = False  # as a pulse of it does
+        engine.sites.site_links["south"].mute = False  # as a pulse of it does
         return (await fed.sum(fed.parties, step, {"n": 1}, at=2)).n
 
     assert play(rounds, late, "drop") == 2

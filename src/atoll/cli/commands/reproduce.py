@@ -57,7 +57,7 @@ def command(
     stopping = Stopping(tell=output.note)
     output.if_stopped = CHECKPOINT_COUNTS
     shown: list[Rounds] = []
-    lab = Lab(root / (wanted.shelf or wanted.name), stopping, _watch(output, shown), fresh, kept)
+    lab = Lab(root / (wanted.folder or wanted.name), stopping, _watch(output, shown), fresh, kept)
     try:
         with stopping.signals():
             found = reproduce(name, lab, quick=quick)

@@ -39,7 +39,7 @@ class Adding:
         request: what they answer.
         roster: everyone, for names.
         largest: position -> bytes that the party's reply may take, ``None`` for any number.
-        shelves: what the parties keep, by slot.
+        tables: what the parties keep, by slot.
         spending: takes what the stages release.
         refused: position -> why its policy refuses the request.
     """
@@ -47,7 +47,7 @@ class Adding:
     request: Request
     roster: Roster
     largest: Callable[[int], int | None]
-    shelves: Mapping[str, StateTable]
+    tables: Mapping[str, StateTable]
     spending: UplinkSpending
     refused: dict[int, str]
     folded: PartialSum = field(init=False)
@@ -70,7 +70,7 @@ class Adding:
         if fresh:
             self.folded.keep(ran)
         position = ran.reply.party
-        memory = Memory(self.shelves.get(self.request.memory), position)
+        memory = Memory(self.tables.get(self.request.memory), position)
         nbytes = self._add(ran.reply, key, memory)
         if nbytes is None:
             return

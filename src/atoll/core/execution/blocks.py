@@ -220,14 +220,14 @@ class ReplyBlock:
         self.memory.update({name: kept for name, kept in before.items() if name not in self.reply})
         return found
 
-    def _remembered(self, shelf: StateTable) -> dict[str, dict[str, Tree]]:
+    def _remembered(self, table: StateTable) -> dict[str, dict[str, Tree]]:
         """What the stages remember of these clients, stacked."""
         fresh = self.request.uplink.fresh({name: a.row(0) for name, a in self.reply.items()})
         if not fresh:
             return {}
-        stacked = shelf.gather(self.positions, fresh)
+        stacked = table.gather(self.positions, fresh)
         if stacked is None:  # of different forms: only what is known of these aggregates has one
-            known = [shelf.get(p) or {} for p in self.positions.tolist()]
+            known = [table.get(p) or {} for p in self.positions.tolist()]
             self.others = [{k: v for k, v in row.items() if k not in self.reply} for row in known]
             rows = [{**fresh, **{k: v for k, v in row.items() if k in fresh}} for row in known]
             return T.map(lambda *leaves: np.stack(leaves), *rows)  # type: ignore[no-any-return]

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
     from ..requests.task import Batch
 
-__all__ = ["Executor", "Shelves"]
+__all__ = ["Executor", "Tables"]
 
-Shelves = Mapping[str, StateTable]
+Tables = Mapping[str, StateTable]
 """The parties' private states by slot, of every slot that a request may read; see ``Request.slots``."""
 Replay = Callable[[int], "TaskResult | None"]
 
@@ -122,7 +122,7 @@ class Executor:
         request: Request,
         position: int,
         key: int,
-        shelf: StateTable,
+        table: StateTable,
         spend: Spend | None,
         totals: Callable[[], Awaitable[Totals]] | None = None,
     ) -> Island:
@@ -133,7 +133,7 @@ class Executor:
             lambda: self.data(position),
             key,
             request=request.id,
-            state=lambda: shelf.get(position),
+            state=lambda: table.get(position),
             ledger=spend,
             letters=self._letterbox(request, party),
             secret_seed=self.secret_seed,
@@ -154,14 +154,14 @@ class Executor:
         request: Request,
         position: int,
         key: int,
-        shelves: Shelves,
+        tables: Tables,
         spend: Spend | None = None,
         turns: Stepper | None = None,
     ) -> TaskResult:
         """Run the task at one party; in ``turns`` with others, if what it wraps runs for all of them at once."""
-        inner = None if request.wraps is None else _Inner(self, request.wraps, position, shelves, spend, turns)
+        inner = None if request.wraps is None else _Inner(self, request.wraps, position, tables, spend, turns)
         island = self.island(
-            request, position, key, shelves[request.slot], spend, None if inner is None else inner.totals
+            request, position, key, tables[request.slot], spend, None if inner is None else inner.totals
         )
         policy = self.policy_at(position)
         try:
@@ -193,7 +193,7 @@ class Executor:
         self,
         request: Request,
         positions: NDArray[np.int64],
-        shelves: Shelves,
+        tables: Tables,
         replay: Replay | None = None,
         spend: Spend | None = None,
     ) -> PartialSum:
@@ -202,7 +202,7 @@ class Executor:
         Args:
             request: what to do.
             positions: the cohort.
-            shelves: what the parties keep.
+            tables: what the parties keep.
             replay: knows replies that must not be made twice.
             spend: takes privacy events.
         """
@@ -211,19 +211,17 @@ class Executor:
         spending = UplinkSpending(request, self.roster, spend)
         blocks = self.vectorised and not self.single
         if blocks and request.wraps is None and request.mail is None and request.task.many is not None:
-            cohort = Cohort(Parties(self.roster, positions), keys, self.population, shelves[request.slot])
-            made = self._fold_blocks(request, cohort, spending, shelves, limits)
+            cohort = Cohort(Parties(self.roster, positions), keys, self.population, tables[request.slot])
+            made = self._fold_blocks(request, cohort, spending, tables, limits)
             made.rejected.update(refused)
             return made
-        adding = Adding(request, self.roster, lambda p: self.policy_at(p).largest, shelves, spending, refused)
+        adding = Adding(request, self.roster, lambda p: self.policy_at(p).largest, tables, spending, refused)
         known = {} if replay is None else _known(replay, positions)
         if self.wraps_blocks(request):
             return await self._fold_halves(adding, positions, keys, spend, limits, known)
         for i, (position, key) in enumerate(zip(positions.tolist(), keys.tolist(), strict=True)):
             ran = known.get(i)
-            adding.take(
-                await self.one(request, position, key, shelves, spend) if ran is None else ran, key, ran is None
-            )
+            adding.take(await self.one(request, position, key, tables, spend) if ran is None else ran, key, ran is None)
         return adding.finish()
 
     def _fold_blocks(
@@ -231,7 +229,7 @@ class Executor:
         request: Request,
         cohort: Cohort,
         spending: UplinkSpending,
-        shelves: Shelves,
+        tables: Tables,
         limits: NDArray[np.int64] | None,
         batches: Iterator[Batch] | None = None,
     ) -> PartialSum:
@@ -239,7 +237,7 @@ class Executor:
         try:
             if request.misfit is not None:
                 raise request.misfit
-            made = fold_batches(request, cohort, spending, shelves.get(request.memory), limits, batches)
+            made = fold_batches(request, cohort, spending, tables.get(request.memory), limits, batches)
             made.errors = {p: self.explain(error, request, p) for p, error in made.errors.items()}
             return made
         except (Exception, SystemExit) as error:
@@ -256,8 +254,8 @@ class Executor:
         known: dict[int, TaskResult],
     ) -> PartialSum:
         """Run what a task wraps in blocks, and so the task itself if it has a ``many``."""
-        request, shelves = adding.request, adding.shelves
-        wrapped = self._wrapped(request, positions, shelves, spend)
+        request, tables = adding.request, adding.tables
+        wrapped = self._wrapped(request, positions, tables, spend)
         fresh = [i for i in range(len(positions)) if i not in known]
 
         def take(i: int, ran: TaskResult) -> None:
@@ -265,18 +263,18 @@ class Executor:
 
         if request.task.many is None:
             stepper = Stepper(take, dict(known))
-            await stepper.run(self._halves(request, positions, keys, shelves, spend, stepper, fresh), wrapped)
+            await stepper.run(self._halves(request, positions, keys, tables, spend, stepper, fresh), wrapped)
             return adding.finish()
 
         def island(i: int) -> Island:
-            return self.island(request, int(positions[i]), int(keys[i]), shelves[request.slot], spend)
+            return self.island(request, int(positions[i]), int(keys[i]), tables[request.slot], spend)
 
-        whole = HalfCohort(wrapped, keys, shelves[request.slot], island)
+        whole = HalfCohort(wrapped, keys, tables[request.slot], island)
         part = whole.part(np.array(fresh, dtype=np.int64)) if known else whole
         singly = dict(known)
         batches = part.batches(request.task.batches(part, request.message), singly, request.slot)
         some = limits[fresh] if limits is not None and known else limits
-        made = self._fold_blocks(request, part, adding.spending, shelves, some, batches)
+        made = self._fold_blocks(request, part, adding.spending, tables, some, batches)
         made.errors.update({p: self.explain(error, request, p) for p, error in wrapped.errors.items()})
         made.rejected.update(wrapped.rejected)
         for slot, states in wrapped.kept(made.senders).items():
@@ -293,30 +291,30 @@ class Executor:
         return inner is not None and inner.task.many is not None and self.vectorised and not self.single
 
     def _wrapped(
-        self, request: Request, positions: NDArray[np.int64], shelves: Shelves, spend: Spend | None
+        self, request: Request, positions: NDArray[np.int64], tables: Tables, spend: Spend | None
     ) -> WrappedCohort:
         inner = request.wraps or request
         parties = Parties(self.roster, positions)
-        cohort = Cohort(parties, self.keys(inner, positions), self.population, shelves[inner.slot])
-        return WrappedCohort(inner, cohort, shelves, UplinkSpending(inner, self.roster, spend), self.explain)
+        cohort = Cohort(parties, self.keys(inner, positions), self.population, tables[inner.slot])
+        return WrappedCohort(inner, cohort, tables, UplinkSpending(inner, self.roster, spend), self.explain)
 
     def _halves(
         self,
         request: Request,
         positions: NDArray[np.int64],
         keys: NDArray[np.uint64],
-        shelves: Shelves,
+        tables: Tables,
         spend: Spend | None,
         stepper: Stepper,
         which: list[int],
     ) -> dict[int, Coroutine[Any, Any, TaskResult]]:
-        return {i: self.one(request, int(positions[i]), int(keys[i]), shelves, spend, stepper) for i in which}
+        return {i: self.one(request, int(positions[i]), int(keys[i]), tables, spend, stepper) for i in which}
 
     async def run(
         self,
         request: Request,
         positions: NDArray[np.int64],
-        shelves: Shelves,
+        tables: Tables,
         spend: Spend | None = None,
         known: Mapping[int, TaskResult] | None = None,
     ) -> list[TaskResult]:
@@ -325,7 +323,7 @@ class Executor:
         Args:
             request: what to do.
             positions: of the parties.
-            shelves: what they keep.
+            tables: what they keep.
             spend: takes privacy events.
             known: place -> a reply that must not be made twice.
         """
@@ -333,21 +331,21 @@ class Executor:
         fresh = [i for i in range(len(positions)) if i not in found]
         if self.wraps_blocks(request):
             stepper = Stepper(found.__setitem__, {})
-            halves = self._halves(request, positions, keys, shelves, spend, stepper, fresh)
-            await stepper.run(halves, self._wrapped(request, positions, shelves, spend))
+            halves = self._halves(request, positions, keys, tables, spend, stepper, fresh)
+            await stepper.run(halves, self._wrapped(request, positions, tables, spend))
         else:
             for i in fresh:
-                found[i] = await self.one(request, int(positions[i]), int(keys[i]), shelves, spend)
+                found[i] = await self.one(request, int(positions[i]), int(keys[i]), tables, spend)
         return [found[i] for i in range(len(positions))]
 
     async def role(
-        self, request: Request, position: int, peers: LocalPeers, shelf: StateTable, spend: Spend | None = None
+        self, request: Request, position: int, peers: LocalPeers, table: StateTable, spend: Spend | None = None
     ) -> TaskResult:
         """Run one role of a session: ``async (island, peers) -> result``; one that is lost, late or gives up leaves nothing."""
         key = int(self.keys(request, np.array([position], dtype=np.int64))[0])
         # A session that a crash cut off has already spoken: running it again is another release, with fresh secrets.
         attempt = "" if self.secret_seed is not None else "~" + secrets.token_hex(8)
-        island = self.island(replace(request, id=request.id + attempt), position, key, shelf, spend)
+        island = self.island(replace(request, id=request.id + attempt), position, key, table, spend)
         policy = self.policy_at(position)
         guarded = GuardedPeers(peers, lambda message: policy.release(island.party, request.task.name, message))
         try:
@@ -418,14 +416,14 @@ class _Inner:
         executor: Executor,
         request: Request,
         position: int,
-        shelves: Shelves,
+        tables: Tables,
         spend: Spend | None,
         turns: Stepper | None,
     ) -> None:
         self._executor = executor
         self._request = request
         self._position = position
-        self._shelves = shelves
+        self._tables = tables
         self._spend = spend
         self._turns = turns
         self._told: Totals | None = None
@@ -453,8 +451,8 @@ class _Inner:
         """Run the task at this party alone."""
         executor, request, position = self._executor, self._request, self._position
         key = int(executor.keys(request, np.array([position], dtype=np.int64))[0])
-        island = executor.island(request, position, key, self._shelves[request.slot], self._spend)
-        memory = Memory(self._shelves.get(request.memory), position)
+        island = executor.island(request, position, key, self._tables[request.slot], self._spend)
+        memory = Memory(self._tables.get(request.memory), position)
         try:
             value = await _answer(request, island)
             executor.policy_at(position).release(island.party, request.task.name, value)

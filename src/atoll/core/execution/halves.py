@@ -31,7 +31,7 @@ class HalfCohort(Cohort):
     Args:
         wrapped: the wrapped request at these parties.
         keys: of the half's own request.
-        shelf: the half's own private states.
+        table: the half's own private states.
         islands: makes the view of the party at a place.
     """
 
@@ -39,11 +39,11 @@ class HalfCohort(Cohort):
         self,
         wrapped: WrappedCohort,
         keys: NDArray[np.uint64],
-        shelf: StateTable | None,
+        table: StateTable | None,
         islands: Callable[[int], Island],
     ) -> None:
         whole = wrapped.cohort
-        super().__init__(whole.parties, keys, whole.population, shelf)
+        super().__init__(whole.parties, keys, whole.population, table)
         self._wrapped = wrapped
         self._make = islands
         self._places = np.arange(len(whole))
@@ -54,7 +54,7 @@ class HalfCohort(Cohort):
         """Some of its clients, by their places in it."""
         made = object.__new__(HalfCohort)
         made.__dict__.update(self.__dict__)
-        Cohort.__init__(made, self.parties[places], self.keys[places], self.population, self._shelf)
+        Cohort.__init__(made, self.parties[places], self.keys[places], self.population, self._table)
         made._places = self._places[places]
         return made
 

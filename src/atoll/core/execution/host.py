@@ -117,13 +117,13 @@ class Host:
         self.drafts.leave(request, folded.left)
         return folded
 
-    def shelf(self, request: Request, slot: str | None = None) -> StateTable:
+    def table(self, request: Request, slot: str | None = None) -> StateTable:
         """What a request finds in a slot, by default its own."""
-        return self.drafts.shelf(request, request.slot if slot is None else slot)
+        return self.drafts.table(request, request.slot if slot is None else slot)
 
-    def shelves(self, request: Request) -> dict[str, StateTable]:
+    def tables(self, request: Request) -> dict[str, StateTable]:
         """Every slot that a request may read."""
-        return {slot: self.drafts.shelf(request, slot) for slot in request.slots}
+        return {slot: self.drafts.table(request, slot) for slot in request.slots}
 
     def replay(self, request: Request, position: int) -> TaskResult | None:
         """What the journal knows of a request at a party."""
@@ -135,7 +135,7 @@ class Host:
         Raises:
             CheckpointError: one cannot be written.
         """
-        for slot in sorted(slot for slot in self.store.shelves if MARK in slot):
+        for slot in sorted(slot for slot in self.store.tables if MARK in slot):
             home, _, name = slot.rpartition(MARK)
             scope = home.partition("/")[2]
             for position in self.store.touched(slot):
@@ -156,14 +156,14 @@ class Host:
     async def _one(self, request: Request, position: int, key: int) -> Reply:
         ran = self.replay(request, position)
         if ran is None:
-            ran = await self.executor.one(request, position, key, self.shelves(request), self.spend)
+            ran = await self.executor.one(request, position, key, self.tables(request), self.spend)
         return self.absorb(request, ran)
 
     async def _run_blocks(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
         """Run what a task wraps for all parties at once; what they leave is kept when all have answered."""
         places = np.array(list(dict.fromkeys(positions.tolist())), dtype=np.int64)
         known = {i: ran for i, p in enumerate(places.tolist()) if (ran := self.replay(request, p)) is not None}
-        rans = await self.executor.run(request, places, self.shelves(request), self.spend, known)
+        rans = await self.executor.run(request, places, self.tables(request), self.spend, known)
         replies = {ran.reply.party: self.absorb(request, ran) for ran in rans}
         return [replies[position] for position in positions.tolist()]
 
@@ -171,12 +171,12 @@ class Host:
         """Run the task at each party and add up the replies."""
         request = self.seeded(request, positions)
         replay = (lambda position: self.replay(request, position)) if self.journal else None
-        folded = await self.executor.fold(request, positions, self.shelves(request), replay, self.spend)
+        folded = await self.executor.fold(request, positions, self.tables(request), replay, self.spend)
         return self.absorb_fold(request, folded)
 
     async def role(self, request: Request, position: int, peers: LocalPeers) -> TaskResult:
         """Run one role of a session; what it left behind is kept when all roles have ended."""
-        ran = self.fresh(request, await self.executor.role(request, position, peers, self.shelf(request), self.spend))
+        ran = self.fresh(request, await self.executor.role(request, position, peers, self.table(request), self.spend))
         if ran.reply.error is not None and not ran.ending:
             raise ran.reply.error
         return ran

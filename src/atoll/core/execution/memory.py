@@ -21,13 +21,13 @@ class Memory:
     """The memory of one party for one kind of request: aggregate -> index of the stage -> what it remembers.
 
     Attributes:
-        shelf: where it is kept; ``None`` remembers nothing from before.
+        table: where it is kept; ``None`` remembers nothing from before.
         position: whose.
         before: what was remembered.
         now: what is to be remembered, once the reply is in.
     """
 
-    shelf: StateTable | None = None
+    table: StateTable | None = None
     position: int = 0
     before: dict[str, dict[str, Tree]] = field(default_factory=dict)
     now: dict[str, dict[str, Tree]] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Memory:
     def begin(self, request: Request, reply: Mapping[str, Aggregate]) -> None:
         """Look up what was remembered; an aggregate that comes for the first time begins anew."""
         if request.uplink.remembers:
-            kept = None if self.shelf is None else self.shelf.get(self.position)
+            kept = None if self.table is None else self.table.get(self.position)
             self.before = {**request.uplink.fresh(reply), **(kept or {})}
             self.now = {name: memory for name, memory in (kept or {}).items() if name not in reply}
 

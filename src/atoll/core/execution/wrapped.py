@@ -43,7 +43,7 @@ class WrappedCohort:
     Attributes:
         request: the wrapped one.
         cohort: its parties.
-        shelves: what they keep, by slot.
+        tables: what they keep, by slot.
         spending: takes what the stages release, before a block is handed out.
         explain: says which request an error belongs to.
         rejected: position -> why its reply must not be in the sum.
@@ -53,7 +53,7 @@ class WrappedCohort:
 
     request: Request
     cohort: Cohort
-    shelves: Mapping[str, StateTable]
+    tables: Mapping[str, StateTable]
     spending: UplinkSpending
     explain: Callable[[Exception | SystemExit, Request, int | None], Exception]
     rejected: dict[int, str] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class WrappedCohort:
         require_sums(batch.reply)
         block = ReplyBlock(request, batch, positions[batch.positions], cohort.keys[batch.positions], None)
         block.leave_out(batch, positions, self.rejected)
-        totals = block.totals(self.shelves.get(request.memory) or StateTable(), self.rejected)
+        totals = block.totals(self.tables.get(request.memory) or StateTable(), self.rejected)
         self.spending.add(block.positions[block.encoded].tolist(), len(block.reply))
         self.spending.write()
         if batch.states is not None:

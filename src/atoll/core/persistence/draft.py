@@ -26,10 +26,10 @@ __all__ = ["Draft", "Drafts"]
 
 
 class Draft(StateTable):
-    """States that were left beside those of another shelf.
+    """States that were left beside those of another table.
 
     Args:
-        under: the other shelf, read where this one has nothing.
+        under: the other table, read where this one has nothing.
     """
 
     def __init__(self, under: StateTable) -> None:
@@ -42,7 +42,7 @@ class Draft(StateTable):
         self._left.append(states)
 
     def commit(self, positions: NDArray[np.int64]) -> None:
-        """Make the states of these parties those of the shelf below."""
+        """Make the states of these parties those of the table below."""
         for states in self._left:
             who = states.positions()
             mine = np.isin(who, positions)
@@ -92,19 +92,19 @@ class Drafts:
         self._store = store
         self._open: dict[str, dict[str, Draft]] = {}
 
-    def shelf(self, request: Request, slot: str) -> StateTable:
+    def table(self, request: Request, slot: str) -> StateTable:
         """What a request finds in a slot: what its own sum left there, before the parties' states."""
         draft = self._open.get(request.sum, {}).get(slot) if request.sum else None
         return self._below(slot) if draft is None else draft
 
     def _below(self, slot: str) -> StateTable:
-        return StateTable() if slot.endswith(PASSING) else self._store.shelf(slot)
+        return StateTable() if slot.endswith(PASSING) else self._store.table(slot)
 
     def leave(self, request: Request, left: Mapping[str, States]) -> None:
         """Keep what a request left: at once, or for its sum to decide."""
         for slot, states in left.items():
             if not request.sum:
-                self._store.shelf(slot).put_all(states)
+                self._store.table(slot).put_all(states)
                 continue
             drafts = self._open.setdefault(request.sum, {})
             if slot not in drafts:

@@ -1,4 +1,4 @@
-"""A shelf: the private states of one scope, in columns.
+"""A state table: the private states of one scope, in columns.
 
 States of one form (structure, dtypes, shapes) are rows of one table, so that a block of clients is read and written with one indexing
 operation a leaf, whatever the number of clients. What does not fit into columns, and forms beyond the first few, is kept client by client.
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["StateTable"]
 
 MOST_FORMS = 16
-"""Tables a shelf keeps; a scope with states of more forms keeps the others client by client."""
+"""Forms that a state table keeps in columns; states of further forms are kept client by client."""
 
 
 class StateTable:
     """Private states of one scope by position.
 
     Args:
-        allowance: the memory that it shares with other shelves.
+        allowance: the memory that it shares with other tables.
     """
 
     def __init__(self, allowance: Allowance | None = None) -> None:
@@ -46,10 +46,10 @@ class StateTable:
 
     @staticmethod
     def holding(states: States) -> StateTable:
-        """A shelf with these states."""
-        shelf = StateTable()
-        shelf.put_all(states)
-        return shelf
+        """A table with these states."""
+        made = StateTable()
+        made.put_all(states)
+        return made
 
     @property
     def spilled(self) -> bool:

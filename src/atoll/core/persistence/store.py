@@ -1,6 +1,6 @@
 """Where private state lives between rounds, and how it survives a crash.
 
-A store belongs to a host and keeps a shelf of states for every slot. A slot is one program's scope, so two concurrent programs never see each
+A store belongs to a host and keeps a table of states for every slot. A slot is one program's scope, so two concurrent programs never see each
 other's state; what uplink stages remember, and what reducers keep, lies in slots of its own below it (``slot//...``), and goes with it. ``commit`` writes what changed since the last generation into segment files; the manifest of the checkpoint decides
 which segments count. A crash between the two leaves segments that nobody names: they are removed when the run is opened again.
 """
@@ -43,32 +43,32 @@ class StateStore:
             one). ``None`` is a quarter of this machine's memory. States that fit no column stay in memory.
 
     Attributes:
-        shelves: slot -> its states.
+        tables: slot -> its states.
     """
 
     def __init__(self, folder: Path | None = None, roster: Roster | None = None, memory: int | None = None) -> None:
         self.folder = folder
         self.roster = roster
         self.allowance = Allowance(memory, folder)
-        self.shelves: dict[str, StateTable] = {}
+        self.tables: dict[str, StateTable] = {}
 
-    def shelf(self, slot: str) -> StateTable:
+    def table(self, slot: str) -> StateTable:
         """The states of a slot."""
-        if slot not in self.shelves:
-            self.shelves[slot] = StateTable(self.allowance)
-        return self.shelves[slot]
+        if slot not in self.tables:
+            self.tables[slot] = StateTable(self.allowance)
+        return self.tables[slot]
 
     def get(self, slot: str, position: int) -> Tree:
         """A copy of a party's state in a slot, ``None`` when it has none."""
-        return self.shelf(slot).get(position)
+        return self.table(slot).get(position)
 
     def put(self, slot: str, position: int, state: Tree) -> None:
         """Replace a party's state; the old generation stays as it was."""
-        self.shelf(slot).put(position, state)
+        self.table(slot).put(position, state)
 
     def touched(self, slot: str) -> list[int]:
         """Positions that have state in a slot."""
-        return [int(position) for position in self.shelf(slot).positions()]
+        return [int(position) for position in self.table(slot).positions()]
 
     def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
         """Write what changed in a slot; return the names of the new segments (none when nothing changed).
@@ -85,8 +85,8 @@ class StateStore:
             return []
         names = list[str]()
         try:
-            for own, shelf in self._shelves_of(slot):
-                for part in shelf.parts(shelf.positions(changed=not full), SEGMENT_BYTES):
+            for own, table in self._tables_of(slot):
+                for part in table.parts(table.positions(changed=not full), SEGMENT_BYTES):
                     name = f"state-{generation:08d}-{hash64(slot):016x}-{len(names):04d}.msg"
                     write_message(self.folder / name, {"slot": own, **part.packed(), "owners": self._owners(part)})
                     names.append(name)
@@ -99,8 +99,8 @@ class StateStore:
 
     def settle(self, slot: str) -> None:
         """The generation is safe: what was committed is no longer new."""
-        for _, shelf in self._shelves_of(slot):
-            shelf.settle()
+        for _, table in self._tables_of(slot):
+            table.settle()
 
     def load(self, slot: str, segments: list[str]) -> None:
         """Go back to the generation whose segments are named, oldest first.
@@ -108,28 +108,28 @@ class StateStore:
         Raises:
             CheckpointError: a segment cannot be read, or holds the state of a party that is not there any more.
         """
-        for own, _ in self._shelves_of(slot):
-            del self.shelves[own]
+        for own, _ in self._tables_of(slot):
+            del self.tables[own]
         for name in segments:
             if self.folder is None:
                 raise CheckpointError(f"segment {name!r} without a folder", remedy="open the store with its folder")
             content: dict[str, Any] = read_message(self.folder / name)
             states = States.unpack(content)
             self._check_owners(states, content["owners"], self.folder / name)
-            self.shelf(content["slot"]).put_all(states)
+            self.table(content["slot"]).put_all(states)
         self.settle(slot)
 
-    def _shelves_of(self, slot: str) -> list[tuple[str, StateTable]]:
-        """The shelf of a slot, and those of what uplink stages remember for it (see ``Request.memory``): they are one generation."""
-        self.shelf(slot)
+    def _tables_of(self, slot: str) -> list[tuple[str, StateTable]]:
+        """The table of a slot, and those of what uplink stages remember for it (see ``Request.memory``): they are one generation."""
+        self.table(slot)
         return [
-            (name, self.shelves[name]) for name in sorted(self.shelves) if name == slot or name.startswith(slot + "//")
+            (name, self.tables[name]) for name in sorted(self.tables) if name == slot or name.startswith(slot + "//")
         ]
 
     def drop(self, slot: str) -> None:
         """Forget a slot that ended, and every slot inside it."""
-        for name in [name for name in self.shelves if within(name, slot)]:
-            del self.shelves[name]
+        for name in [name for name in self.tables if within(name, slot)]:
+            del self.tables[name]
 
     def _owners(self, states: States) -> NDArray[np.uint64] | None:
         """The hash of each owner's name."""

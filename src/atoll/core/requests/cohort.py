@@ -94,14 +94,14 @@ class Cohort:
         parties: Parties,
         keys: NDArray[np.uint64],
         population: Population,
-        shelf: StateTable | None = None,
+        table: StateTable | None = None,
     ) -> None:
         if len(keys) != len(parties):
             raise ConfigError(f"{len(keys)} keys for {len(parties)} parties", remedy="give one key a party")
         self.parties = parties
         self.keys = keys
         self.population = population
-        self._shelf = shelf
+        self._table = table
 
     def __len__(self) -> int:
         return len(self.parties)
@@ -113,7 +113,7 @@ class Cohort:
 
     def part(self, places: NDArray[np.int64]) -> Cohort:
         """Some of its clients, by their places in it."""
-        return Cohort(self.parties[places], self.keys[places], self.population, self._shelf)
+        return Cohort(self.parties[places], self.keys[places], self.population, self._table)
 
     def shard(self, i: int) -> Any:
         """The data of the ``i``-th client of the cohort."""
@@ -144,12 +144,12 @@ class Cohort:
 
     def state(self, i: int) -> Tree:
         """The private state of the ``i``-th client, ``None`` before its first."""
-        return None if self._shelf is None else self._shelf.get(int(self.positions[i]))
+        return None if self._table is None else self._table.get(int(self.positions[i]))
 
     @property
     def stateless(self) -> bool:
         """Whether none of the clients has a private state yet."""
-        return self._shelf is None or not self._shelf.knows(self.positions)
+        return self._table is None or not self._table.knows(self.positions)
 
     def states(self, places: NDArray[np.int64] | None = None, *, fresh: Tree = None) -> Tree:
         """The private states of a block of clients, stacked: leaves with a leading client axis, gathered by one indexing operation each.
@@ -163,4 +163,4 @@ class Cohort:
             ``fresh``: then ask for each by ``state``.
         """
         positions = self.positions if places is None else self.positions[places]
-        return (StateTable() if self._shelf is None else self._shelf).gather(positions, fresh)
+        return (StateTable() if self._table is None else self._table).gather(positions, fresh)

@@ -103,7 +103,7 @@ def synthetic(number: int, late: float, paper: Paper) -> Entry:
         title=f"Upcycled-FL on synthetic data, {late:.0%} stragglers: seven bases with and without".replace("%", " %"),
         source=f"{SOURCE}, Table {number}",
         run=run,
-        shelf="upcycled",
+        folder="upcycled",
     )
 
 

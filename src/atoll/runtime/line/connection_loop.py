@@ -26,7 +26,7 @@ class ConnectionLoop:
 
     Args:
         line: whose.
-        pipe: over which; the pump closes it.
+        pipe: over which; the loop closes it.
     """
 
     def __init__(self, line: Line, pipe: Pipe) -> None:

@@ -39,7 +39,7 @@ class Line:
         lost: set once the line is lost or closed.
         on_lost: called with the error then.
         table: its channels.
-        pump: moves frames over the present connection; None without one.
+        loop: moves frames over the present connection; None without one.
         statistics: see ``stats``.
     """
 
@@ -52,7 +52,7 @@ class Line:
         self.lost = asyncio.Event()
         self.on_lost: list[Callable[[Exception], None]] = []
         self.table = ChannelTable(self, dialled)
-        self.pump: ConnectionLoop | None = None
+        self.loop: ConnectionLoop | None = None
         self.statistics = Stats()
         self._leaving: str | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -64,7 +64,7 @@ class Line:
     @property
     def connected(self) -> bool:
         """Whether there is a connection now."""
-        return self.pump is not None
+        return self.loop is not None
 
     @property
     def on_open(self) -> Callable[[Channel], None] | None:
@@ -92,8 +92,8 @@ class Line:
 
     def stats(self) -> Stats:
         """What the line has done so far."""
-        if self.pump is not None:
-            self.statistics.heard = self.pump.pipe.heard
+        if self.loop is not None:
+            self.statistics.heard = self.loop.pipe.heard
         return self.statistics
 
     async def close(self, reason: str = "", within: float = 5.0) -> None:
@@ -108,8 +108,8 @@ class Line:
         for channel in self.table:
             channel.close(reason)
         self._leaving = plain(reason)
-        if self.pump is not None:
-            self.pump.leave(self._leaving)
+        if self.loop is not None:
+            self.loop.leave(self._leaving)
         try:
             async with asyncio.timeout(within):
                 await self.lost.wait()
@@ -140,23 +140,23 @@ class Line:
         self.other = theirs.line
         if self._deadline is not None:
             self._deadline.cancel()
-        self.pump = ConnectionLoop(self, pipe)
+        self.loop = ConnectionLoop(self, pipe)
         for channel in self.table:
             self.ready(channel)
         if self._leaving is not None:
-            self.pump.leave(self._leaving)
-        return self.pump.start()
+            self.loop.leave(self._leaving)
+        return self.loop.start()
 
     async def detach(self) -> None:
         """End the present connection, if there is one."""
-        if self.pump is not None:
-            await self.pump.stop()
+        if self.loop is not None:
+            await self.loop.stop()
 
-    def cut(self, pump: ConnectionLoop, farewell: str | None) -> None:
+    def cut(self, loop: ConnectionLoop, farewell: str | None) -> None:
         """A connection ended, perhaps with a farewell; without another one in time, the line is lost."""
-        if self.pump is not pump:
+        if self.loop is not loop:
             return
-        self.pump = None
+        self.loop = None
         if farewell is not None:
             self.lose(LineLost(farewell or f"{self.peer} closed the line"))
         else:
@@ -180,8 +180,8 @@ class Line:
         self.lost.set()
         if self._deadline is not None:
             self._deadline.cancel()
-        if self.pump is not None:
-            self.pump.cancel()
+        if self.loop is not None:
+            self.loop.cancel()
         self.table.lose(error)
         for told in self.on_lost:
             told(error)
@@ -190,15 +190,15 @@ class Line:
 
     def ready(self, channel: Channel) -> None:
         """A channel has something to write."""
-        if self.pump is not None and channel.outbox.cursor < channel.outbox.next:
-            self.pump.ready(channel)
+        if self.loop is not None and channel.outbox.cursor < channel.outbox.next:
+            self.loop.ready(channel)
 
     def ask(self, channel: Channel) -> None:
         """The other end should say once it has consumed all; without a connection, its next greeting says it."""
-        if self.pump is not None:
-            self.pump.ask(channel)
+        if self.loop is not None:
+            self.loop.ask(channel)
 
     def tell(self, channel: Channel) -> None:
         """The other end should know what was consumed; without a connection, the next greeting says it."""
-        if self.pump is not None:
-            self.pump.acknowledge(channel)
+        if self.loop is not None:
+            self.loop.acknowledge(channel)

@@ -71,7 +71,7 @@ class Network:
         self.direct = direct
         self.sites = Sites(links, placement)
         self._replies = Replies(self.news, self._refuse)
-        self._generations = Generations(self.sites.stations, keep_on=on_lost == "drop")
+        self._generations = Generations(self.sites.site_links, keep_on=on_lost == "drop")
         self._talks = Conversations(self)
         self._world: World | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -102,18 +102,18 @@ class Network:
 
     # ------------------------------------------------------------------ what sites say
 
-    def _heard(self, station: SiteLink, frame: Any) -> None:
+    def _heard(self, site_link: SiteLink, frame: Any) -> None:
         if frame["op"] in ("pass", "waits", "words"):
-            self._talks.heard(station, frame)
+            self._talks.heard(site_link, frame)
             return
         position, request = whole_in(frame, "party"), text_in(frame, "id")
-        self.require_home(station, position)
+        self.require_home(site_link, position)
         self.note_events(frame.get("events"), position)
         self._replies.arrived(request, position, frame, self.world.clock.now())
 
-    def require_home(self, station: SiteLink, position: int) -> None:
+    def require_home(self, site_link: SiteLink, position: int) -> None:
         """Refuse a site that speaks for a party that does not live there; see `Sites.require_home`."""
-        self.sites.require_home(station, position, self.world.roster.name)
+        self.sites.require_home(site_link, position, self.world.roster.name)
 
     def note_events(self, events: Any, position: int) -> None:
         """What a party has spent is in the server's ledger before the program sees what it released.
@@ -129,15 +129,15 @@ class Network:
         """A party's reply cannot be added to the others': its site is given up."""
         return self.sites.of(position).refuse(error)
 
-    def _ended(self, station: SiteLink, error: BaseException) -> None:
+    def _ended(self, site_link: SiteLink, error: BaseException) -> None:
         if self.on_lost == "fail" or not isinstance(error, TaskError):
             self.news.fail(error)
         else:
-            self._give_up(station)
-            station.part()
+            self._give_up(site_link)
+            site_link.part()
 
-    def _give_up(self, station: SiteLink) -> None:
-        self._replies.lost(self.sites.at(station), self.world.clock.now())
+    def _give_up(self, site_link: SiteLink) -> None:
+        self._replies.lost(self.sites.at(site_link), self.world.clock.now())
 
     async def _watching(self) -> None:
         while True:
@@ -150,20 +150,20 @@ class Network:
         Where the program goes on without it, it is not waited for again until something of it comes.
         """
         owing = self.sites.grouped(self._replies.owed())
-        for station in self.sites.stations.values():
-            if station not in owing and not station.owes:
-                station.rest()
-            elif station.silence() > self.patience and station.alive:
-                self._silent(station)
+        for site_link in self.sites.site_links.values():
+            if site_link not in owing and not site_link.owes:
+                site_link.rest()
+            elif site_link.silence() > self.patience and site_link.alive:
+                self._silent(site_link)
 
-    def _silent(self, station: SiteLink) -> None:
-        if station.owes:  # what its parties keep is not what the others' is any more: it cannot come back
-            station.refuse(station.late())
+    def _silent(self, site_link: SiteLink) -> None:
+        if site_link.owes:  # what its parties keep is not what the others' is any more: it cannot come back
+            site_link.refuse(site_link.late())
         elif self.on_lost == "drop":
-            station.mute = True
-            self._give_up(station)
+            site_link.mute = True
+            self._give_up(site_link)
         else:
-            self.news.fail(station.late())
+            self.news.fail(site_link.late())
 
     # ------------------------------------------------------------------ work
 
@@ -172,18 +172,18 @@ class Network:
         started = self._replies.begin(request, positions, self._drop, push)
         body = Shared(words(request))
         wanted = "fold" if push == "sum" else push
-        for station, here in self.sites.grouped(dict.fromkeys(positions.tolist())).items():
-            if station.mute or not station.alive:
-                self._give_up(station)
+        for site_link, here in self.sites.grouped(dict.fromkeys(positions.tolist())).items():
+            if site_link.mute or not site_link.alive:
+                self._give_up(site_link)
                 continue
             names = [self.world.roster.name(p) for p in here] if request.mail else []
             frame = {"op": "launch", "request": bare(request, names), "positions": here, "push": wanted, "body": True}
-            station.post(frame, body.form(station.link))
+            site_link.post(frame, body.form(site_link.link))
         return started
 
     def _drop(self, request: str, positions: list[int], undo: bool) -> None:
-        for station, here in self.sites.grouped(dict.fromkeys(positions)).items():
-            station.post({"op": "discard" if undo else "keep", "id": request, "positions": here})
+        for site_link, here in self.sites.grouped(dict.fromkeys(positions)).items():
+            site_link.post({"op": "discard" if undo else "keep", "id": request, "positions": here})
 
     async def _ready(self, request: Request, positions: NDArray[np.int64], kind: str) -> None:
         """Wait for the replies of these parties, asked for if nobody has."""
@@ -203,9 +203,9 @@ class Network:
         words = bare(request)
         frame = {"op": "collect", "as": kind, "id": request.id, "positions": []}
         frame |= {name: words[name] for name in ("uplink", "place", "public", "apart")}
-        for station, here in self.sites.grouped(parked).items():
+        for site_link, here in self.sites.grouped(parked).items():
             self._replies.reopen(request, here, kind)
-            station.post({**frame, "positions": here})
+            site_link.post({**frame, "positions": here})
         await self._replies.wait(request.id, parked)
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
@@ -229,8 +229,8 @@ class Network:
     async def conclude(self, path: str, asked: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
         """Tell the sites of those who were asked; every site hears of it before its next order."""
         there = set(kept.tolist())
-        for station, here in self.sites.grouped(dict.fromkeys(asked.tolist())).items():
-            station.post({"op": "conclude", "id": path, "positions": [p for p in here if p in there]})
+        for site_link, here in self.sites.grouped(dict.fromkeys(asked.tolist())).items():
+            site_link.post({"op": "conclude", "id": path, "positions": [p for p in here if p in there]})
 
     def _taken(self, request: str, position: int) -> Any:
         """What a party said, once; its site's own error names the site."""

@@ -18,18 +18,18 @@ class Generations:
     """Orders about private state that go to every site.
 
     Args:
-        stations: the sites by name.
+        site_links: the sites by name.
         keep_on: whether the program goes on without a site that is lost, and so without its answer.
     """
 
-    def __init__(self, stations: Mapping[str, SiteLink], *, keep_on: bool) -> None:
-        self._stations = stations
+    def __init__(self, site_links: Mapping[str, SiteLink], *, keep_on: bool) -> None:
+        self._links = site_links
         self._keep_on = keep_on
 
     async def commit(self, slot: str, generation: int, *, full: bool) -> list[str]:
         """Let every site write what changed; the segments' names say where they are: ``file@site``."""
         frame = {"op": "commit", "slot": slot, "generation": generation, "full": full}
-        answers = await self._everywhere(dict.fromkeys(self._stations, frame), lambda answer: names_in(answer, "names"))
+        answers = await self._everywhere(dict.fromkeys(self._links, frame), lambda answer: names_in(answer, "names"))
         return [f"{name}@{site}" for site in sorted(answers) for name in answers[site]]
 
     async def settle(self, slot: str, names: Iterable[str]) -> None:
@@ -42,19 +42,19 @@ class Generations:
 
     async def publish(self) -> None:
         """Let every site write down the named results of its parties."""
-        await self._everywhere({site: {"op": "publish"} for site in self._stations})
+        await self._everywhere({site: {"op": "publish"} for site in self._links})
 
     def drop(self, slot: str) -> None:
         """Let every site forget a slot."""
-        for station in self._stations.values():
-            station.post({"op": "drop", "slot": slot})
+        for site_link in self._links.values():
+            site_link.post({"op": "drop", "slot": slot})
 
     async def _named(self, op: str, slot: str, names: Iterable[str]) -> None:
         split = [name.rpartition("@") for name in names]
         await self._everywhere(
             {
                 site: {"op": op, "slot": slot, "names": [file for file, _, where in split if where == site]}
-                for site in self._stations
+                for site in self._links
             }
         )
 
@@ -63,16 +63,16 @@ class Generations:
     ) -> dict[str, Any]:
         """Give every site an order and wait for all answers; where the program goes on without a lost site, without its answer too."""
 
-        async def told(station: SiteLink) -> Any:
+        async def told(site_link: SiteLink) -> Any:
             try:
-                if station.mute:  # it was waited for already
-                    raise station.refuse(station.late())
-                return await station.call(frames[station.name], read)
+                if site_link.mute:  # it was waited for already
+                    raise site_link.refuse(site_link.late())
+                return await site_link.call(frames[site_link.name], read)
             except TaskError:
-                if station.alive or not self._keep_on:
+                if site_link.alive or not self._keep_on:
                     raise
                 return None
 
-        stations = [station for station in self._stations.values() if station.alive]
-        answers = await asyncio.gather(*map(told, stations))
-        return {s.name: answer for s, answer in zip(stations, answers, strict=True) if answer is not None}
+        site_links = [site_link for site_link in self._links.values() if site_link.alive]
+        answers = await asyncio.gather(*map(told, site_links))
+        return {s.name: answer for s, answer in zip(site_links, answers, strict=True) if answer is not None}

@@ -176,7 +176,7 @@ class SiteEngine:
         if ran is None:
             key = int(host.executor.keys(request, np.array([position], dtype=np.int64))[0])
             ran = host.fresh(
-                request, await host.executor.one(request, position, key, host.shelves(request), self._spent.spend)
+                request, await host.executor.one(request, position, key, host.tables(request), self._spent.spend)
             )
         self.parking.put(request, ran)
         if not push:
@@ -206,7 +206,7 @@ class SiteEngine:
         parked.folded = await host.executor.fold(
             request,
             np.array([position], dtype=np.int64),
-            host.shelves(request),
+            host.tables(request),
             lambda _: parked.ran,
             self._spent.spend,
         )

@@ -1,4 +1,4 @@
-"""The sites of a world as its server sees them: a station each, and who lives where."""
+"""The sites of a world as its server sees them: a link each, and who lives where."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Sites"]
 
 
 class Sites:
-    """Stations by name, and parties by site.
+    """The sites that have a link, and the parties at each.
 
     Args:
         links: site -> link to its job process.
@@ -22,7 +22,7 @@ class Sites:
     Attributes:
         links: see above.
         placement: see above.
-        stations: site -> station, once it is open.
+        site_links: site -> ``SiteLink``, once it is open.
 
     Raises:
         ConfigError: a party lives where there is no link to.
@@ -34,27 +34,27 @@ class Sites:
             raise ConfigError(f"no link to site {homeless[0]!r}", where="placement", remedy="connect every site")
         self.links = dict(links)
         self.placement = list(placement)
-        self.stations: dict[str, SiteLink] = {}
+        self.site_links: dict[str, SiteLink] = {}
 
     def open(
         self, on_frame: Callable[[SiteLink, Any], None], on_end: Callable[[SiteLink, BaseException], None]
     ) -> None:
         """Begin to listen; see `SiteLink` for what is called."""
         for name, link in self.links.items():
-            self.stations[name] = SiteLink(name, link, on_frame, on_end)
+            self.site_links[name] = SiteLink(name, link, on_frame, on_end)
 
     async def close(self) -> None:
         """Let all links go."""
-        for station in self.stations.values():
-            await station.close()
+        for site_link in self.site_links.values():
+            await site_link.close()
 
     def of(self, position: int) -> SiteLink:
         """The site of a party."""
-        return self.stations[self.placement[position]]
+        return self.site_links[self.placement[position]]
 
-    def at(self, station: SiteLink) -> set[int]:
+    def at(self, site_link: SiteLink) -> set[int]:
         """The parties of a site."""
-        return {position for position, site in enumerate(self.placement) if site == station.name}
+        return {position for position, site in enumerate(self.placement) if site == site_link.name}
 
     def grouped(self, positions: Iterable[int]) -> dict[SiteLink, list[int]]:
         """Parties by site."""
@@ -63,11 +63,11 @@ class Sites:
             found.setdefault(self.of(int(position)), []).append(int(position))
         return found
 
-    def require_home(self, station: SiteLink, position: int, name: Callable[[int], str]) -> None:
+    def require_home(self, site_link: SiteLink, position: int, name: Callable[[int], str]) -> None:
         """Refuse a site that speaks for a party that does not live there.
 
         Args:
-            station: who speaks.
+            site_link: whose frame it is.
             position: for whom.
             name: the name of a party, for the error.
 
@@ -77,9 +77,9 @@ class Sites:
         """
         if not 0 <= position < len(self.placement):
             raise MessageError(f"there is no party number {position}")
-        if self.placement[position] != station.name:
+        if self.placement[position] != site_link.name:
             raise TaskError(
                 f"it answered for {name(position)!r}, who lives at {self.placement[position]!r}",
-                where=f"site {station.name}",
+                where=f"site {site_link.name}",
                 remedy="look at what runs there: the reply was refused",
             )

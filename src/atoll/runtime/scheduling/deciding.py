@@ -47,7 +47,7 @@ class Decisions:
         """The sites of the project. One that its list names no longer is one of them for as long as it is connected."""
         return self._listed | self._connected
 
-    def _pump(self, now: float) -> list[Action]:
+    def _decide(self, now: float) -> list[Action]:
         """Let every job ask that may, earlier ones first."""
         self._now = max(self._now, now)
         actions: list[Action] = []
@@ -115,7 +115,7 @@ class Decisions:
             if all(site in waiting.barred for site in asking.noes):  # each but once: it need not wait
                 waiting.retry = now
             let_go = [Release(job, site) for site in asking.sites]
-            return [*let_go, Wait(job, waiting.why), *self._pump(now)]
+            return [*let_go, Wait(job, waiting.why), *self._decide(now)]
         if asking.pending:
             return []
         del self._asking[job], self._queue[job]
@@ -123,7 +123,7 @@ class Decisions:
         for earlier, other in self._queue.items():
             if earlier < job and other.absent is None and any(map(other.may_use, asking.held)):
                 other.overtaken += 1
-        return [Deploy(job, self._deployed[job]), *self._pump(now)]
+        return [Deploy(job, self._deployed[job]), *self._decide(now)]
 
     def _refuse(self, job: str, error: JobError) -> Refuse:
         del self._queue[job]

@@ -57,7 +57,7 @@ class Scheduler(Decisions):
         if want.job in self._queue or want.job in self._deployed:
             raise JobError("it is scheduled already", where=f"job {want.job}", remedy="end its attempt first")
         self._queue[want.job] = Waiting(want)
-        return self._pump(now)
+        return self._decide(now)
 
     def know(self, sites: Iterable[str], now: float) -> list[Action]:
         """These are the sites of the project, and those that are connected: what ``all`` means from now on."""
@@ -65,7 +65,7 @@ class Scheduler(Decisions):
         self._dropped = (self._dropped | self._known) - named
         self._listed = named
         self._views.clear()
-        return self._pump(now)
+        return self._decide(now)
 
     def arrived(self, site: str, now: float, holding: Collection[str] | None = None) -> list[Action]:
         """A site can be asked.
@@ -86,13 +86,13 @@ class Scheduler(Decisions):
         if site not in self._connected or holding is not None:
             self._connected.add(site)
             self._wake([site], now)
-        return actions + self._pump(now)
+        return actions + self._decide(now)
 
     def left(self, site: str, now: float) -> list[Action]:
         """A site cannot be asked for now. What runs there is left alone: whoever carries the attempts out knows when they end."""
         self._connected.discard(site)
         self._views.clear()
-        return self._forget(site, now, "is not connected") + self._pump(now)
+        return self._forget(site, now, "is not connected") + self._decide(now)
 
     def offered(self, job: str, site: str, ticket: int, answer: Answer, now: float) -> list[Action]:
         """A site's answer. One to an offer that was withdrawn meanwhile means nothing: the release is behind the offer."""
@@ -115,7 +115,7 @@ class Scheduler(Decisions):
         asking = self._asking.pop(job, None)
         held = sites if asking is None else asking.sites
         self._wake(held, now)
-        return [*(Release(job, site) for site in held), *self._pump(now)]
+        return [*(Release(job, site) for site in held), *self._decide(now)]
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed. To be called at ``next_wake``."""
@@ -125,7 +125,7 @@ class Scheduler(Decisions):
                 silent = list(asking.pending)
                 actions += [Release(job, site) for site in silent if asking.drop(site, f"{site!r} does not answer")]
                 actions += self._settle(job, now)
-        return actions + self._pump(now)
+        return actions + self._decide(now)
 
     def next_wake(self) -> float | None:
         """When something happens even if nothing else does."""

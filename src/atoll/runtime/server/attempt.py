@@ -34,7 +34,7 @@ class Attempt:
         job: its id.
         number: the attempt's.
         terms: the job's terms.
-        desks: its sites.
+        sessions: its sites.
         folder: where the job's checkpoints lie; new ones are progress.
         deploy: the frame that sites are sent, with the bundle, serialised once.
         launch: starts the server's process, given the sites that it is to work with.
@@ -46,7 +46,7 @@ class Attempt:
         job: str,
         number: int,
         terms: JobTerms,
-        desks: Sequence[SiteSession],
+        sessions: Sequence[SiteSession],
         folder: Path,
         deploy: PackedMessage,
         launch: Callable[[Sequence[str]], Awaitable[JobProcess]],
@@ -55,7 +55,7 @@ class Attempt:
         self.job = job
         self.number = number
         self._terms = terms
-        self._parties = Parties(job, number, desks)
+        self._parties = Parties(job, number, sessions)
         self._folder = folder
         self._deploying = deploy
         self._launch = launch
@@ -106,9 +106,9 @@ class Attempt:
     async def _work(self) -> AttemptOutcome:
         try:
             here = await self._deployed()
-            self._process = await self._launch([desk.name for desk in here])
-            for desk in here:
-                self._relays.append(asyncio.create_task(self._join(desk, self._process.channel(desk.name))))
+            self._process = await self._launch([session.name for session in here])
+            for session in here:
+                self._relays.append(asyncio.create_task(self._join(session, self._process.channel(session.name))))
             code = await self._process.wait()
             error = self._process.error()
         except AtollError as found:
@@ -121,11 +121,11 @@ class Attempt:
 
     async def _deployed(self) -> list[SiteSession]:
         """Have the sites begin; those that have, where the job can do without the others."""
-        desks = self._parties.desks
-        for desk in desks.values():
-            desk.deploy(self.job, self._deploying)
+        sessions = self._parties.sessions
+        for session in sessions.values():
+            session.deploy(self.job, self._deploying)
         late = await self._parties.deployed(self._terms.patience)
-        if late and len(desks) - len(late) < self._terms.floor(len(desks)):
+        if late and len(sessions) - len(late) < self._terms.floor(len(sessions)):
             raise JobError(
                 f"for {self._terms.patience:g} s nothing was heard of the job's process at {', '.join(late)}",
                 where=f"job {self.job}, deployment at site {late[0]!r}",
@@ -134,15 +134,15 @@ class Attempt:
         for site in late:
             self._parties.let_go(site)
         self._running(late)
-        return [desk for desk in desks.values() if desk.name not in late]
+        return [session for session in sessions.values() if session.name not in late]
 
-    async def _join(self, desk: SiteSession, local: Channel) -> None:
+    async def _join(self, session: SiteSession, local: Channel) -> None:
         """Pass blocks on. Where the site's end has ended, its own word counts, and the server's process need not guess."""
-        far = desk.open(self.job, self.number)
+        far = session.open(self.job, self.number)
         try:
             ending = await carry(far, local, self._count)
             if ending.channel is local:
-                self._parties.dismiss(desk.name)
+                self._parties.dismiss(session.name)
         finally:
             far.close("the attempt has ended")
 

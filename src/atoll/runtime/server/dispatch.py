@@ -47,11 +47,11 @@ class Dispatcher:
         news: told of every change.
 
     Attributes:
-        desks: connected sites by name.
+        sessions: connected sites by name.
     """
 
     def __init__(self, store: JobStore, scheduler: Scheduler, begin: Begin, news: News) -> None:
-        self.desks = SiteSessions()
+        self.sessions = SiteSessions()
         self._store = store
         self._scheduler = scheduler
         self._begin = begin
@@ -106,22 +106,22 @@ class Dispatcher:
         self._news.tell(job)
         self.submit(record)
 
-    def joined(self, desk: SiteSession) -> None:
+    def joined(self, session: SiteSession) -> None:
         """A site has a new line."""
-        self.desks.put(desk)
-        self._do(self._scheduler.arrived(desk.name, time.monotonic(), desk.holding))
+        self.sessions.put(session)
+        self._do(self._scheduler.arrived(session.name, time.monotonic(), session.holding))
 
-    def left(self, desk: SiteSession) -> None:
+    def left(self, session: SiteSession) -> None:
         """The line of a site is lost."""
-        if self.desks.remove(desk):
-            self._do(self._scheduler.left(desk.name, time.monotonic()))
+        if self.sessions.remove(session):
+            self._do(self._scheduler.left(session.name, time.monotonic()))
 
-    def offered(self, desk: SiteSession, frame: Any) -> None:
+    def offered(self, session: SiteSession, frame: Any) -> None:
         """A site answers an offer."""
         why = visible(text(frame, "why"), LOG_WIDTH)  # for a store, a log and a terminal
         answer = Answer(frame.get("ok") is True, why, frame.get("never") is True)
         job, ticket = text(frame, "job"), whole(frame, "ticket")
-        self._do(self._scheduler.offered(job, desk.name, ticket, answer, time.monotonic()))
+        self._do(self._scheduler.offered(job, session.name, ticket, answer, time.monotonic()))
 
     def know(self, sites: Iterable[str]) -> None:
         """These are the project's sites now."""
@@ -150,7 +150,7 @@ class Dispatcher:
     def _look(self) -> None:
         """A line that is cut is not lost: its site cannot be asked meanwhile, and what runs there runs on."""
         now = time.monotonic()
-        for site, there in self.desks.changed():
+        for site, there in self.sessions.changed():
             self._do(self._scheduler.arrived(site, now) if there else self._scheduler.left(site, now))
 
     # ------------------------------------------------------------------ what is to be done
@@ -159,9 +159,9 @@ class Dispatcher:
         for action in actions:
             match action:
                 case Offer(job, site, need, ticket):
-                    self.desks.tell(site, "offer", job=job, resources=need.tree(), ticket=ticket)
+                    self.sessions.tell(site, "offer", job=job, resources=need.tree(), ticket=ticket)
                 case Release(job, site):
-                    self.desks.tell(site, "release", job=job)
+                    self.sessions.tell(site, "release", job=job)
                 case Deploy(job, sites):
                     self._spawn(self._attempt(job, sites))
                 case Refuse(job, error):
@@ -198,11 +198,11 @@ class Dispatcher:
     async def _carried(self, job: str, sites: tuple[str, ...]) -> AttemptOutcome:
         self._move(job, JobState.SCHEDULED, reason="sites hold what it asks for")
         record = self._move(job, JobState.DEPLOYING, sites=sites, reason=f"attempt at {', '.join(sites)}")
-        gone = self.desks.without(sites)
+        gone = self.sessions.without(sites)
         if gone:
             return crashed(f"site {', '.join(gone)} went away before the attempt began")
         attempt = self._begin(
-            record, [self.desks[site] for site in sites], lambda late: self._runs(job, record.attempts, late)
+            record, [self.sessions[site] for site in sites], lambda late: self._runs(job, record.attempts, late)
         )
         self._attempts[job] = attempt
         return await attempt.run()

@@ -57,17 +57,17 @@ async def follow(sites: SiteList, on_change: Callable[[], None]) -> None:
             on_change()
 
 
-async def publish(revoked: Revocations, desks: Mapping[str, SiteSession]) -> None:
+async def publish(revoked: Revocations, sessions: Mapping[str, SiteSession]) -> None:
     """Send the revocation list to the sites whenever it changes: they are connected to each other, too.
 
     Args:
         revoked: the list.
-        desks: connected sites by name.
+        sessions: connected sites by name.
     """
     known = revoked.signed
     while True:
         await asyncio.sleep(EVERY)
         if (found := revoked.latest()) != known:
             known = found
-            for desk in desks.values():
-                desk.tell("revoked", revoked=known)
+            for session in sessions.values():
+                session.tell("revoked", revoked=known)

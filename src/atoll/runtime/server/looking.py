@@ -72,7 +72,7 @@ class Looking:
     async def _sites(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """The sites that have a line, and how it is."""
         del peer, frame
-        yield {"sites": [_site(desk) for _, desk in sorted(self._dispatcher.desks.items())]}
+        yield {"sites": [_site(session) for _, session in sorted(self._dispatcher.sessions.items())]}
 
     async def _events(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
         """The audit trail."""
@@ -124,9 +124,9 @@ class Looking:
         return found
 
 
-def _site(desk: SiteSession) -> dict[str, Any]:
-    told = desk.line.stats()
+def _site(session: SiteSession) -> dict[str, Any]:
+    told = session.line.stats()
     return {
-        "site": desk.name, "org": desk.line.peer.org, "connected": desk.connected, "round_trip": told.round_trip,
+        "site": session.name, "org": session.line.peer.org, "connected": session.connected, "round_trip": told.round_trip,
         "skew": told.skew, "resumes": told.resumes, "received": told.received_bytes, "sent": told.sent_bytes,
     }  # fmt: skip

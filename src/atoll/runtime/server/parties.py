@@ -19,23 +19,23 @@ class Parties:
     Args:
         job: its id.
         attempt: its number.
-        desks: the sites.
+        sessions: the sites.
 
     Attributes:
-        desks: by name.
+        sessions: by name.
         ending: the first outcome that a site has brought about.
     """
 
-    def __init__(self, job: str, attempt: int, desks: Sequence[SiteSession]) -> None:
-        self.desks = {desk.name: desk for desk in desks}
+    def __init__(self, job: str, attempt: int, sessions: Sequence[SiteSession]) -> None:
+        self.sessions = {session.name: session for session in sessions}
         self.ending: asyncio.Future[AttemptOutcome] = asyncio.get_running_loop().create_future()
         self._dismissed: dict[str, float] = {}
         self._job = job
         self._attempt = attempt
-        self._deployed = {name: asyncio.Event() for name in self.desks}
-        self._exited = {name: asyncio.Event() for name in self.desks}
-        self._heard = dict.fromkeys(self.desks, _now())
-        self._tasks = [asyncio.create_task(self._listen(desk)) for desk in desks]
+        self._deployed = {name: asyncio.Event() for name in self.sessions}
+        self._exited = {name: asyncio.Event() for name in self.sessions}
+        self._heard = dict.fromkeys(self.sessions, _now())
+        self._tasks = [asyncio.create_task(self._listen(session)) for session in sessions]
 
     def dismiss(self, site: str) -> None:
         """The server's process has let a site go: its end is no news, and what it has to say of it is waited for from now on."""
@@ -44,12 +44,12 @@ class Parties:
     def let_go(self, site: str) -> None:
         """Go on without a site whose process has not begun; if it does yet, it is to end."""
         self.dismiss(site)
-        self.desks[site].stop(self._job, self._attempt, end=False)
+        self.sessions[site].stop(self._job, self._attempt, end=False)
 
     async def deployed(self, patience: float) -> list[str]:
         """Wait until every site has started its process; those that have not, and of which nothing was heard for so long."""
-        begun = await asyncio.gather(*(self._begun(name, patience) for name in self.desks))
-        return sorted(name for name, there in zip(self.desks, begun, strict=True) if not there)
+        begun = await asyncio.gather(*(self._begun(name, patience) for name in self.sessions))
+        return sorted(name for name, there in zip(self.sessions, begun, strict=True) if not there)
 
     async def _begun(self, site: str, patience: float) -> bool:
         event = self._deployed[site]
@@ -65,42 +65,42 @@ class Parties:
             within: seconds, since it was let go of.
         """
         now = _now()
-        for name, desk in self.desks.items():
+        for name, session in self.sessions.items():
             # A site whose process has ended must still know whether the job has.
-            desk.stop(self._job, self._attempt, end=final)
-            if not desk.connected:
+            session.stop(self._job, self._attempt, end=final)
+            if not session.connected:
                 self._exited[name].set()
-        left = {name: within - (now - self._dismissed.get(name, now)) for name in self.desks}
+        left = {name: within - (now - self._dismissed.get(name, now)) for name in self.sessions}
         await asyncio.gather(*(_set(event, left[name]) for name, event in self._exited.items()))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _listen(self, desk: SiteSession) -> None:
-        frames = desk.listen(self._job, self._attempt)
-        lost = asyncio.create_task(desk.line.lost.wait())
+    async def _listen(self, session: SiteSession) -> None:
+        frames = session.listen(self._job, self._attempt)
+        lost = asyncio.create_task(session.line.lost.wait())
         getting = asyncio.create_task(frames.get())
         try:
             while True:
                 await asyncio.wait({getting, lost}, return_when=asyncio.FIRST_COMPLETED)
                 if not getting.done():
-                    if desk.name in self._dismissed:
+                    if session.name in self._dismissed:
                         return
-                    self._end(crashed(f"site {desk.name!r} is gone: {desk.line.error}"))
+                    self._end(crashed(f"site {session.name!r} is gone: {session.line.error}"))
                     return
                 frame = getting.result()
                 if frame["op"] == "exited":
-                    self._exit(desk.name, frame)
+                    self._exit(session.name, frame)
                     return
-                self._heard[desk.name] = _now()
+                self._heard[session.name] = _now()
                 if frame["op"] == "deployed":
-                    self._deployed[desk.name].set()
+                    self._deployed[session.name].set()
                 getting = asyncio.create_task(frames.get())
         finally:
             lost.cancel()
             getting.cancel()
-            self._exited[desk.name].set()
-            desk.forget(self._job, self._attempt)
+            self._exited[session.name].set()
+            session.forget(self._job, self._attempt)
 
     def _exit(self, site: str, frame: Mapping[str, Any]) -> None:
         place, code = f"site {site!r}", frame.get("code")

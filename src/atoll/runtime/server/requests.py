@@ -29,7 +29,7 @@ from .looking import Looking, shown
 from .news import News
 from .resuming import require_kept
 
-__all__ = ["MAY", "REQUEST", "Desktop"]
+__all__ = ["MAY", "REQUEST", "RequestHandler"]
 
 REQUEST = "request"
 """Name of the channel of one request."""
@@ -49,7 +49,7 @@ _QUIET = ("about", "jobs", "sites", "events")
 """Requests that leave no trace in the events: they only look, and some look again and again."""
 
 
-class Desktop(Looking):
+class RequestHandler(Looking):
     """Answers the requests of admins and auditors.
 
     Args:
@@ -177,7 +177,7 @@ class Desktop(Looking):
         job, token = str(frame["job"]), text(frame, "token", 100)
         if not any(e.what == "resumed" and e.details["token"] == token for e in self._store.events(job=job)):
             record = self._store.get(job)  # else it is the answer that was lost
-            require_kept(record, self._result_folder(job), self._dispatcher.desks, time.time())
+            require_kept(record, self._result_folder(job), self._dispatcher.sessions, time.time())
             await self._verified(self._store.bundle(record.bundle), known=True)
             self._dispatcher.resume(job, str(peer), token)
         yield {"job": shown(self._store.get(job))}

@@ -35,13 +35,13 @@ def forgotten(record: JobRecord, now: float) -> bool:
     return record.state.terminal and now - record.times[-1][1] > KEPT
 
 
-def require_kept(record: JobRecord, state: Path, desks: Mapping[str, SiteSession], now: float) -> None:
+def require_kept(record: JobRecord, state: Path, sessions: Mapping[str, SiteSession], now: float) -> None:
     """Refuse to resume a job that has nothing to go on from. Sites that are away are believed to keep what they had.
 
     Args:
         record: the job.
         state: the folder of its results and checkpoints at the server.
-        desks: the connected sites by name.
+        sessions: the connected sites by name.
         now: seconds since 1970.
 
     Raises:
@@ -56,7 +56,7 @@ def require_kept(record: JobRecord, state: Path, desks: Mapping[str, SiteSession
         days = (now - record.times[-1][1]) / 86400
         raise _gone(record, f"it ended {days:.0f} days ago, and sites keep what it left for {KEPT / 86400:.0f}")
     for site in record.sites:
-        if site in desks and record.id not in desks[site].kept:
+        if site in sessions and record.id not in sessions[site].kept:
             raise _gone(record, f"site {site!r} keeps nothing of it any more")
 
 
@@ -68,24 +68,24 @@ def _gone(record: JobRecord, what: str) -> JobError:
     )
 
 
-async def remind(desk: SiteSession, store: JobStore, now: float) -> None:
+async def remind(session: SiteSession, store: JobStore, now: float) -> None:
     """Tell a site which jobs it need not keep: it may have been away when they ended.
 
     Args:
-        desk: the site.
+        session: the site.
         store: the jobs; of those that are not there, it keeps what it has.
         now: seconds since 1970.
     """
-    for job in sorted(desk.kept):
+    for job in sorted(session.kept):
         with contextlib.suppress(AtollError):
             if forgotten(store.get(job), now):
-                desk.stop(job, 0, end=True)
+                session.stop(job, 0, end=True)
         await asyncio.sleep(0)  # the list may be long, and others have their turn
 
 
-async def tidy(desks: Mapping[str, SiteSession], store: JobStore) -> None:
+async def tidy(sessions: Mapping[str, SiteSession], store: JobStore) -> None:
     """Remind all sites again and again, for as long as the server runs."""
     while True:
         await asyncio.sleep(_EVERY)
-        for desk in list(desks.values()):
-            await remind(desk, store, time.time())
+        for session in list(sessions.values()):
+            await remind(session, store, time.time())

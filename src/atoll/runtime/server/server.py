@@ -31,7 +31,7 @@ from .attempt import Attempt
 from .dispatch import Dispatcher
 from .guard import follow, guard, publish
 from .news import News
-from .requests import MAY, REQUEST, Desktop
+from .requests import MAY, REQUEST, RequestHandler
 from .resuming import remind, tidy
 from .site_session import SiteSession
 
@@ -74,7 +74,7 @@ class Server:
         self._known = folder / "sites.txt"
         scheduler = Scheduler(max_jobs=max_jobs, known=self._sites())
         self._dispatcher = Dispatcher(self._store, scheduler, self._begin, self._news)
-        self._desktop = Desktop(
+        self._requests = RequestHandler(
             kit, self._store, self._dispatcher, self._news, lambda job: Place.of(folder, job).state, self._revoked
         )
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -105,8 +105,8 @@ class Server:
             self._store.record(Event(when=time.time(), who="server", what="started"))
             on_listening(listener.address)
             self._spawn(guard(board, self._revoked, self._cut))
-            self._spawn(publish(self._revoked, self._dispatcher.desks))
-            self._spawn(tidy(self._dispatcher.desks, self._store))
+            self._spawn(publish(self._revoked, self._dispatcher.sessions))
+            self._spawn(tidy(self._dispatcher.sessions, self._store))
             self._spawn(follow(self._listed, lambda: self._dispatcher.know(self._sites())))
             self._dispatcher.restart()
             await self._dispatcher.run()
@@ -148,20 +148,20 @@ class Server:
             _LOG.warning("%s is refused: %s", line.peer, error)
             await line.close(f"refused: {error}")
             return
-        desk = SiteSession(line, channel, holding, self._dispatcher.offered, self._log, kept, direct)
-        if desk.name not in self._sites():
+        session = SiteSession(line, channel, holding, self._dispatcher.offered, self._log, kept, direct)
+        if session.name not in self._sites():
             try:
-                write_bytes(self._known, "\n".join(sorted({*self._sites(), desk.name})).encode())
+                write_bytes(self._known, "\n".join(sorted({*self._sites(), session.name})).encode())
             except AtollError as error:  # it is needed only while the site is away
                 _LOG.warning("that %s has come cannot be written down: %s", line.peer, error)
-        await remind(desk, self._store, time.time())
+        await remind(session, self._store, time.time())
         if line.lost.is_set():
             return
-        self._dispatcher.joined(desk)
+        self._dispatcher.joined(session)
         try:
-            await desk.run()
+            await session.run()
         finally:
-            self._dispatcher.left(desk)
+            self._dispatcher.left(session)
 
     async def _person(self, line: Line, channel: Channel) -> None:
         if channel.name != REQUEST:
@@ -170,7 +170,7 @@ class Server:
             _LOG.warning("%s asks for more than %d things at once", line.peer, _REQUESTS)
             channel.close(f"more than {_REQUESTS} requests at once")
         else:
-            await self._desktop.serve(channel)
+            await self._requests.serve(channel)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
@@ -184,13 +184,15 @@ class Server:
 
     # ------------------------------------------------------------------ jobs
 
-    def _begin(self, record: JobRecord, desks: list[SiteSession], running: Callable[[Sequence[str]], None]) -> Attempt:
+    def _begin(
+        self, record: JobRecord, sessions: list[SiteSession], running: Callable[[Sequence[str]], None]
+    ) -> Attempt:
         place, bundle = Place.of(self.folder, record.id), self._store.bundle(record.bundle)
         terms = read_terms(dict(record.spec))
         frame = {"op": "deploy", "job": record.id, "attempt": record.attempts, "bundle": bundle}
         frame["revoked"] = self._revoked.latest()  # sites verify each other's keys for letters
         if terms.direct:
-            frame["direct"] = {desk.name: desk.direct for desk in desks}
+            frame["direct"] = {session.name: session.direct for session in sessions}
 
         async def start(sites: Sequence[str]) -> JobProcess:
             # What lies in the store was verified when it was submitted.
@@ -201,7 +203,7 @@ class Server:
             )  # fmt: skip
 
         return Attempt(
-            record.id, record.attempts, terms, desks, place.checkpoints, PackedMessage(frame), start, running
+            record.id, record.attempts, terms, sessions, place.checkpoints, PackedMessage(frame), start, running
         )  # fmt: skip
 
     def _log(self, job: str, node: str, lines: list[str]) -> None:

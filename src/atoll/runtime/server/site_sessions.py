@@ -11,45 +11,45 @@ __all__ = ["SiteSessions"]
 
 
 class SiteSessions(Mapping[str, SiteSession]):
-    """Desks by the name of their site, and which of them can be reached: a line that is cut is not lost yet."""
+    """Sessions by the name of their site, and which of them can be reached: a line that is cut is not lost yet."""
 
     def __init__(self) -> None:
-        self._desks: dict[str, SiteSession] = {}
+        self._sessions: dict[str, SiteSession] = {}
         self._reached: dict[str, bool] = {}
 
     def __getitem__(self, site: str) -> SiteSession:
-        return self._desks[site]
+        return self._sessions[site]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._desks)
+        return iter(self._sessions)
 
     def __len__(self) -> int:
-        return len(self._desks)
+        return len(self._sessions)
 
-    def put(self, desk: SiteSession) -> None:
+    def put(self, session: SiteSession) -> None:
         """A site has a new line, in place of an older one."""
-        self._desks[desk.name], self._reached[desk.name] = desk, True
+        self._sessions[session.name], self._reached[session.name] = session, True
 
-    def remove(self, desk: SiteSession) -> bool:
+    def remove(self, session: SiteSession) -> bool:
         """A line is lost; whether it was its site's newest, so that the site is gone."""
-        if self._desks.get(desk.name) is not desk:
+        if self._sessions.get(session.name) is not session:
             return False
-        del self._desks[desk.name]
+        del self._sessions[session.name]
         return True
 
     def changed(self) -> list[tuple[str, bool]]:
         """Sites that can be reached again, or cannot any more, since this was asked last."""
-        now = {site: desk.connected for site, desk in self._desks.items()}
+        now = {site: session.connected for site, session in self._sessions.items()}
         found = [(site, there) for site, there in now.items() if there != self._reached.get(site)]
         self._reached = now
         return found
 
     def without(self, sites: Iterable[str]) -> list[str]:
         """Those of some sites that are not connected."""
-        return sorted(set(sites) - self._desks.keys())
+        return sorted(set(sites) - self._sessions.keys())
 
     def tell(self, site: str, op: str, **fields: Any) -> None:
         """Send a site a frame, if it is there."""
-        desk = self._desks.get(site)
-        if desk is not None:
-            desk.tell(op, **fields)
+        session = self._sessions.get(site)
+        if session is not None:
+            session.tell(op, **fields)

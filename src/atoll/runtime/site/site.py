@@ -139,7 +139,7 @@ class Site:
 
     async def _stop_all(self) -> None:
         """The server begins a new attempt of everything: nothing of the old ones may stay."""
-        await asyncio.gather(*(posting.stop() for posting in self._jobs.values()))
+        await asyncio.gather(*(running.stop() for running in self._jobs.values()))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -184,20 +184,20 @@ class Site:
 
     async def _order(self, before: list[asyncio.Task[Any]], op: str, job: str, frame: Mapping[str, Any]) -> None:
         await asyncio.gather(*before, return_exceptions=True)
-        posting = self._jobs.get(job)
+        running = self._jobs.get(job)
         if op == "offer":
             self._offer(job, frame)
             return
         if op == "deploy":
             number, bundle = whole(frame, "attempt"), content(frame, "bundle")
-            if posting is not None:
-                await posting.stop()
+            if running is not None:
+                await running.stop()
             learned = self._learn(content(frame, "revoked"))
             self._deploy(job, number, bundle, self._addresses(frame) if learned else {})
             return
         attempt = frame.get("attempt")
-        if posting is not None and attempt in (None, posting.attempt):
-            await posting.stop()
+        if running is not None and attempt in (None, running.attempt):
+            await running.stop()
             self._jobs.pop(job, None)
         if op == "release":
             self._manager.release(job)
@@ -211,8 +211,8 @@ class Site:
             self._tell("exited", job=job, attempt=attempt, code=None, error=pack_error(error))
             return
         post = Post(self.kit, self._data, self.folder, self._register, self._tell, self._neighbours)
-        posting = self._jobs[job] = SiteAttempt(post, job, attempt, grant, addresses)
-        posting.start(bundle)
+        running = self._jobs[job] = SiteAttempt(post, job, attempt, grant, addresses)
+        running.start(bundle)
 
     def _addresses(self, frame: Mapping[str, Any]) -> dict[str, str]:
         """Where the other sites of an attempt listen, if its job speaks directly."""
@@ -241,17 +241,17 @@ class Site:
 
     def _opened(self, channel: Channel) -> None:
         """The server opens the channel of an attempt."""
-        for job, posting in self._jobs.items():
-            if channel.name == job_channel(job, posting.attempt):
-                posting.joined(channel)
+        for job, running in self._jobs.items():
+            if channel.name == job_channel(job, running.attempt):
+                running.joined(channel)
                 return
         channel.close("no such attempt is here")
 
     def _met(self, channel: Channel) -> None:
         """Another site opens the channel of an attempt."""
-        for job, posting in self._jobs.items():
-            if channel.name == direct_channel(job, posting.attempt):
-                posting.met(channel)
+        for job, running in self._jobs.items():
+            if channel.name == direct_channel(job, running.attempt):
+                running.met(channel)
                 return
         channel.close("no such attempt is here")
 

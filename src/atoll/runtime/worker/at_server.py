@@ -173,10 +173,10 @@ def _coded(test: Dataset | None, card: Card) -> Dataset | None:
 async def _world(run: _Run, remote: RemoteIslands, others: Mapping[str, str]) -> World:
     """Tell the sites who takes part, wait until they can begin, and make the world."""
     names, seed = run.gathered.names, run.job.seed
-    muster = Rendezvous(
+    rendezvous = Rendezvous(
         names, run.gathered.sizes, remote.card, seed, dict(others), run.secret_seed, run.gathered.letters
     )
-    await tell_all(run.channels, muster.packed())
+    await tell_all(run.channels, rendezvous.packed())
     lost = await until_ready(run.channels, patience=run.job.patience, on_lost=run.job.on_lost)
     links = {site: channel for site, channel in run.channels.items() if site not in lost}
     absent = {site: _Absent(site) for site in run.gathered.hellos if site not in links}

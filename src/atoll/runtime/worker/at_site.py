@@ -72,18 +72,18 @@ async def serve_job(
                 admit_job({f"site {data.site!r}": data.policy}, job.made(checking=True).names())
             hello = Hello(data.names, data.sizes, data.card, None if letters is None else letters.signed)
             await channel.send({"hello": hello.packed()})
-            muster = Rendezvous.unpack(await channel.recv())
-            if letters is not None and muster.secret is not None:
+            rendezvous = Rendezvous.unpack(await channel.recv())
+            if letters is not None and rendezvous.secret is not None:
                 raise PolicyError(
                     "the server wants to choose this site's secrets",
                     where="roster",
                     remedy="a seed for secrets is for tests without kits: look at what runs at the server",
                 )
-            sealing = VirtualSealing() if letters is None else letters.sealing(muster.letters)
+            sealing = VirtualSealing() if letters is None else letters.sealing(rendezvous.letters)
             neighbours = {} if links is None else await links()
             named = NamedResults() if results is None else results
-            resident = await asyncio.to_thread(
-                _resident, channel, job, data, muster, sealing, folder, state_memory, neighbours, named
+            engine = await asyncio.to_thread(
+                _engine, channel, job, data, rendezvous, sealing, folder, state_memory, neighbours, named
             )
         await channel.send({"ready": True})
     except LinkClosed as error:
@@ -95,7 +95,7 @@ async def serve_job(
     except Exception as error:
         await _told(channel, error)
         raise
-    await resident.serve()
+    await engine.serve()
 
 
 def alive(channel: Any) -> AbstractAsyncContextManager[None]:
@@ -111,25 +111,25 @@ async def _told(channel: Any, error: Exception) -> None:
         return
 
 
-def _resident(
+def _engine(
     channel: Any,
     job: JobConfig,
     data: SiteData,
-    muster: Rendezvous,
+    rendezvous: Rendezvous,
     sealing: Sealing,
     folder: Path | None,
     state_memory: int | None,
     neighbours: Mapping[str, Any],
     named: NamedResults,
 ) -> SiteEngine:
-    roster = Roster(list(muster.names), others=muster.others)
+    roster = Roster(list(rendezvous.names), others=rendezvous.others)
     mine = [roster.position(name) for name in data.names]
-    remote = RemoteIslands(muster.names, muster.sizes, muster.card)
+    remote = RemoteIslands(rendezvous.names, rendezvous.sizes, rendezvous.card)
     registry = named_objects(job, remote, data)
-    rows = _in_agreed_codes(data, muster)
-    population = SitePopulation(list(muster.names), muster.sizes, mine, rows)
+    rows = _in_agreed_codes(data, rendezvous)
+    population = SitePopulation(list(rendezvous.names), rendezvous.sizes, mine, rows)
     executor = Executor(
-        roster, population, data.policy or AllowAll(), secret_seed=muster.secret, sealing=sealing, named=named
+        roster, population, data.policy or AllowAll(), secret_seed=rendezvous.secret, sealing=sealing, named=named
     )
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -169,9 +169,9 @@ def _require_fit(prepared: Prepared, data: SiteData) -> None:
         raise type(error)(error.what, where=place, remedy=error.remedy) from error
 
 
-def _in_agreed_codes(data: SiteData, muster: Rendezvous) -> Any:
+def _in_agreed_codes(data: SiteData, rendezvous: Rendezvous) -> Any:
     """The site's rows with their labels in the codes that all sites use."""
-    own, agreed = data.card, muster.card
+    own, agreed = data.card, rendezvous.card
     if own is None or agreed is None or not isinstance(data.population, Islands):
         return data.population
     islands = data.population

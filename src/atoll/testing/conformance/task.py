@@ -118,7 +118,7 @@ def _check(
             request = Request(f"{request.id}//half", half, told, "check//half", own, mail=mail, wraps=request)
         spent: list[set[Any]] = [set(), set()]
         many, one = (
-            run(each.fold(request, positions, _shelves(request, kept), None, functools.partial(_note, into)))
+            run(each.fold(request, positions, _tables(request, kept), None, functools.partial(_note, into)))
             for each, kept, into in ((fast, ours, spent[0]), (slow, theirs, spent[1]))
         )
         where = f"{(wraps[0] if wraps else task).name}, cohort {name!r}, round {number + 1}"
@@ -135,7 +135,7 @@ def _note(into: set[Any], event: Event, party: str | Sequence[str], request: str
     into.update((name, repr(event), request) for name in ([party] if isinstance(party, str) else party))
 
 
-def _shelves(request: Request, kept: dict[str, StateTable]) -> dict[str, StateTable]:
+def _tables(request: Request, kept: dict[str, StateTable]) -> dict[str, StateTable]:
     return {slot: kept.setdefault(slot, StateTable()) for slot in request.slots}
 
 

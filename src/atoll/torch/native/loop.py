@@ -19,7 +19,7 @@ struct Job {
 };
 
 // What a thread works in: the scratch memory, and the rows of two clients, since the next one's are fetched while one is at its last step.
-struct Desk {
+struct Workspace {
   Scratch& scratch;
   char* room;
   i64 side;
@@ -28,7 +28,7 @@ struct Desk {
 // The rows of a step, which belong to client `c` or, where it has no such step, to one behind it, whose mini-batches are then drawn.
 struct Reader {
   Job& job;
-  Desk& desk;
+  Workspace& space;
   i64 holder, base;
   i64* rows;
   float* weights;
@@ -38,10 +38,10 @@ struct Reader {
     if (!rows || at >= job.begins[holder + 1]) {
       while (job.begins[holder + 1] <= at) ++holder;
       base = job.begins[holder];
-      desk.side = 1 - desk.side;
-      rows = (i64*)(desk.room + desk.side * drawn_room(job.longest));
+      space.side = 1 - space.side;
+      rows = (i64*)(space.room + space.side * drawn_room(job.longest));
       weights = (float*)(rows + job.longest * BATCH);
-      draw(*job.draws, holder, job.begins[holder + 1] - base, rows, weights, desk.room + 2 * drawn_room(job.longest));
+      draw(*job.draws, holder, job.begins[holder + 1] - base, rows, weights, space.room + 2 * drawn_room(job.longest));
     }
     const i64 step = at - base;
     fetch(job.given, to, rows + step * BATCH, weights + step * BATCH);
@@ -52,9 +52,9 @@ struct Reader {
 
 // For every client: the beginning, its steps but those that it sits out, the end. Rows of the pool are fetched one step ahead: the processor
 // then copies them while it computes, and what it wrote is in the cache before it is read.
-static void run_part(Job& job, i64 part, Desk& desk) {
+static void run_part(Job& job, i64 part, Workspace& space) {
   char *p[COUNT], *mine[COUNT];
-  Scratch& scratch = desk.scratch;
+  Scratch& scratch = space.scratch;
   i64 bad = 0, side = 0;
   const i64 *begins = job.begins, last = job.parts[part + 1], end = begins[last];
   for (int i = 0; i < COUNT; ++i) {
@@ -63,7 +63,7 @@ static void run_part(Job& job, i64 part, Desk& desk) {
   }
   hold(mine, scratch);
   const auto next = [&](i64 at) { while (job.active && at < end && !job.active[at]) ++at; return at; };
-  Reader reader{job, desk, job.parts[part], 0, nullptr, nullptr};
+  Reader reader{job, space, job.parts[part], 0, nullptr, nullptr};
   i64 ready = next(begins[job.parts[part]]);
   if (ready < end) reader.read(ready, scratch.fetched[0]);
   for (i64 c = job.parts[part]; c < last; ++c) {
@@ -92,8 +92,8 @@ constexpr i64 FIXED = (sizeof(Scratch) + 63) / 64 * 64;
 
 static void* work(void* given) {
   const Hand& hand = *(Hand*)given;
-  Desk desk{*(Scratch*)hand.room, hand.room + FIXED, 0};
-  for (i64 part; (part = __atomic_fetch_add(&hand.job->next, 1, __ATOMIC_SEQ_CST)) < hand.job->count;) run_part(*hand.job, part, desk);
+  Workspace space{*(Scratch*)hand.room, hand.room + FIXED, 0};
+  for (i64 part; (part = __atomic_fetch_add(&hand.job->next, 1, __ATOMIC_SEQ_CST)) < hand.job->count;) run_part(*hand.job, part, space);
   return nullptr;
 }
 

@@ -44,7 +44,7 @@ class Conversations:
         self._talks: dict[int, Talk] = {}
         self._numbers = itertools.count()
 
-    def heard(self, station: SiteLink, frame: Any) -> None:
+    def heard(self, site_link: SiteLink, frame: Any) -> None:
         """A role says something, or that it waits, or what it has said elsewhere.
 
         Raises:
@@ -54,7 +54,7 @@ class Conversations:
         if talk is None:
             return
         speaker = talk.require(text_in(frame, "source" if frame["op"] == "pass" else "role"))
-        self._network.require_home(station, talk.roles[speaker][1])
+        self._network.require_home(site_link, talk.roles[speaker][1])
         talk.heard(speaker, frame)
 
     async def hold(self, roles: Cast, switch: Switch, start: float) -> dict[str, TaskResult]:
@@ -118,19 +118,19 @@ class Conversations:
         return await self._network.sites.of(position).call(frame, read)
 
     async def _run(self, session: int, roles: Cast, talk: Talk, start: float) -> dict[str, TaskResult]:
-        stations = {self._network.sites.of(position) for _, position in roles.values()}
+        site_links = {self._network.sites.of(position) for _, position in roles.values()}
         calls: list[asyncio.Task[TaskResult]] = []
-        clock = asyncio.create_task(self._expire(session, stations, talk.switch))
+        clock = asyncio.create_task(self._expire(session, site_links, talk.switch))
         try:
-            if not await self._met(session, stations, talk, start):
+            if not await self._met(session, site_links, talk, start):
                 return self._none(talk)
             for role in roles:
                 self._attach(session, role, roles[role][1], talk)
             calls += [asyncio.create_task(self._role(session, role, roles, start, talk)) for role in roles]
             rans, _ = await asyncio.gather(asyncio.gather(*calls), talk.switch.verdict())
         except BaseException:
-            for station in stations:
-                station.post({"op": "stop", "session": session})
+            for site_link in site_links:
+                site_link.post({"op": "stop", "session": session})
             await asyncio.gather(*calls, return_exceptions=True)
             raise
         finally:
@@ -142,12 +142,12 @@ class Conversations:
         talk.switch.ends.update({role: (ran.ending, ran.time) for role, ran in timed.items()})
         return timed
 
-    async def _met(self, session: int, stations: set[SiteLink], talk: Talk, start: float) -> bool:
+    async def _met(self, session: int, site_links: set[SiteLink], talk: Talk, start: float) -> bool:
         """Whether all sites are there; where the program goes on without lost sites, one that is gone before the session begins is no error."""
         try:
-            await self._meet(session, stations, talk, start)
+            await self._meet(session, site_links, talk, start)
         except TaskError:
-            if self._network.on_lost == "fail" or all(station.alive for station in stations):
+            if self._network.on_lost == "fail" or all(site_link.alive for site_link in site_links):
                 raise
             return False
         return True
@@ -161,27 +161,27 @@ class Conversations:
             found[role] = cut_off(position, ending, now)
         return found
 
-    async def _expire(self, session: int, stations: set[SiteLink], switch: Switch) -> None:
+    async def _expire(self, session: int, site_links: set[SiteLink], switch: Switch) -> None:
         """Stop all roles when a deadline on a real clock has passed."""
         await switch.expiry.wait()
-        for station in stations:
-            station.post({"op": "stop", "session": session})
+        for site_link in site_links:
+            site_link.post({"op": "stop", "session": session})
 
-    async def _meet(self, session: int, stations: set[SiteLink], talk: Talk, start: float) -> None:
+    async def _meet(self, session: int, site_links: set[SiteLink], talk: Talk, start: float) -> None:
         """Before anybody speaks: let every role draw keys, and find out who has links to whom, which decides the way of every message of the session."""
         places = {role: self._network.sites.of(position).name for role, (_, position) in talk.roles.items()}
 
-        async def ask(station: SiteLink) -> tuple[str, set[str]]:
-            here = [role for role, place in places.items() if place == station.name]
+        async def ask(site_link: SiteLink) -> tuple[str, set[str]]:
+            here = [role for role, place in places.items() if place == site_link.name]
             frame = {"op": "meet", "session": session, "places": places, "here": here}
 
             def read(answer: Any) -> set[str]:
                 talk.keys.update(keys_in(answer, here, places))
                 return set(names_in(answer, "neighbours"))
 
-            return station.name, await station.call(frame, read)
+            return site_link.name, await site_link.call(frame, read)
 
-        linked = dict(await asyncio.gather(*map(ask, stations)))
+        linked = dict(await asyncio.gather(*map(ask, site_links)))
         talk.switch.sealed = set(talk.keys) == set(talk.roles)
         if (
             not self._network.direct or talk.switch.timed
@@ -194,15 +194,15 @@ class Conversations:
         self._network.choices["direct"] = sorted({*self._network.choices.get("direct", []), *pairs})
 
     def _attach(self, session: int, role: str, position: int, talk: Talk) -> None:
-        station, base = self._network.sites.of(position), {"session": session, "role": role}
+        site_link, base = self._network.sites.of(position), {"session": session, "role": role}
 
         def put(source: str, message: Any, arrival: float) -> None:
-            station.post({**base, "op": "hand", "source": source, "message": message, "time": arrival})
+            site_link.post({**base, "op": "hand", "source": source, "message": message, "time": arrival})
 
         def gone(source: str, ending: str, time: float) -> None:
             # Behind its last message: where those go directly, its site says it.
             if talk.direct is None or role not in talk.direct[source] or source in talk.cut:
-                station.post({**base, "op": "gone", "source": source, "ending": ending, "time": time})
+                site_link.post({**base, "op": "gone", "source": source, "ending": ending, "time": time})
 
         talk.switch.attach(role, put, gone)
 

@@ -39,11 +39,11 @@ class Roles:
     """Runs roles and hands them what others say.
 
     Args:
-        resident: the site's half of the engine, whose loop owns the link.
+        engine: the site's half of the engine, whose loop owns the link.
     """
 
-    def __init__(self, resident: SiteEngine) -> None:
-        self._resident = resident
+    def __init__(self, engine: SiteEngine) -> None:
+        self._engine = engine
         self._home: asyncio.AbstractEventLoop | None = None
         self._loop: WatchedLoop | None = None
         self._thread: threading.Thread | None = None
@@ -53,14 +53,14 @@ class Roles:
         self._early: dict[Key, list[Any]] = {}
         self._ordered: set[Key] = set()
         self._places: dict[int, dict[str, str]] = {}
-        self._sealing = resident.host.executor.sealing
+        self._sealing = engine.host.executor.sealing
         self._keys = SessionKeys(self._sealing)
 
     # ------------------------------------------------------------------ called in the link's loop
 
     def meet(self, frame: Any) -> None:
         """A session will be held: roles draw keys for it, and what is said to those here waits until they begin."""
-        self._inside(self._meet, {**frame, "neighbours": self._resident.neighbours.names})
+        self._inside(self._meet, {**frame, "neighbours": self._engine.neighbours.names})
 
     def expect(self, frame: Any) -> None:
         """A role will begin once the orders before it are done; what is said to it meanwhile waits."""
@@ -114,9 +114,9 @@ class Roles:
         async def send() -> None:
             with contextlib.suppress(LinkClosed):
                 if site is None:
-                    await self._resident.link.send(dict(frame))
+                    await self._engine.link.send(dict(frame))
                 else:
-                    await self._resident.neighbours.send(site, frame)
+                    await self._engine.neighbours.send(site, frame)
 
         if self._home is None or self._closed:  # what roles make of this end is no news
             return None
@@ -198,7 +198,7 @@ class Roles:
     def _break(self, error: Exception) -> None:
         """End the site's part of the job."""
         if self._home is not None:
-            self._home.call_soon_threadsafe(self._resident.broken, error)
+            self._home.call_soon_threadsafe(self._engine.broken, error)
 
     def _hand(self, frame: Any) -> None:
         key = (frame["session"], frame["role"])
@@ -219,14 +219,14 @@ class Roles:
     def _begin(self, frame: Any) -> None:
         session, role = key = frame["session"], frame["role"]
         account = self._accounts[key] = Account(session, role, frame["direct"], self._say)
-        gone = sorted(set(account.reached.values()) - set(self._resident.neighbours.names))
+        gone = sorted(set(account.reached.values()) - set(self._engine.neighbours.names))
         if gone:  # since the session was announced: nobody could be told then
             self._break(NeighbourLost(f"the link to site {gone[0]!r} ended before role {role!r} began"))
 
         def took(source: str) -> None:
             account.note("took", source)
 
-        party = self._resident.host.executor.roster.name(frame["position"])
+        party = self._engine.host.executor.roster.name(frame["position"])
         peers = self._keys.peers(frame, party, self._carrier(key, account), took)
         self._actors.begin(key, peers, self._role(frame, peers))
         self._ordered.discard(key)
@@ -268,20 +268,20 @@ class Roles:
         self._say({"op": "answer", "number": frame["number"], "events": events, **answer})
 
     async def _play(self, frame: Any, peers: LocalPeers, events: list[Any]) -> dict[str, Any]:
-        resident = self._resident
+        engine = self._engine
 
         def spend(event: Any, party: str | Sequence[str], request: str) -> None:
-            resident.host.spend(event, party, request)
+            engine.host.spend(event, party, request)
             events.append({"event": event.packed(), "party": party, "request": request})
 
-        request = unpack_request({**frame["request"], "message": None}, resident.registry)
-        shelf = resident.host.shelf(request)
-        ran = resident.host.fresh(
-            request, await resident.host.executor.role(request, frame["position"], peers, shelf, spend)
+        request = unpack_request({**frame["request"], "message": None}, engine.registry)
+        table = engine.host.table(request)
+        ran = engine.host.fresh(
+            request, await engine.host.executor.role(request, frame["position"], peers, table, spend)
         )
         if ran.reply.error is not None and not ran.ending:
             raise ran.reply.error
-        resident.parking.park(request, ran)
+        engine.parking.park(request, ran)
         return sendable({"ran": pack_ran(replace(ran, left={}))})
 
     def _tell_end(self, key: Key, peers: LocalPeers, ending: Ending) -> None:

@@ -1,4 +1,4 @@
-"""A station passes on what comes, and keeps none of it."""
+"""A site_link passes on what comes, and keeps none of it."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_a_station_that_waits_holds_neither_what_came_nor_what_was_sent() -> Non
         came, gone = weakref.ref(reply), weakref.ref(order)
         heard: list[str] = []
         link = Link(reply)
-        station = SiteLink("north", link, lambda _, frame: heard.append(frame["op"]), lambda *_: None)
-        station.post(order)
+        site_link = SiteLink("north", link, lambda _, frame: heard.append(frame["op"]), lambda *_: None)
+        site_link.post(order)
         del reply, order
         while not (heard and link.taken):
             await asyncio.sleep(0)

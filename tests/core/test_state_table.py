@@ -1,4 +1,4 @@
-"""Private states in columns: a shelf is a dict of trees, whatever the forms, however little memory it may take."""
+"""Private states in columns: a table is a dict of trees, whatever the forms, however little memory it may take."""
 
 from __future__ import annotations
 
@@ -42,88 +42,88 @@ puts = st.lists(st.tuples(st.integers(0, 6), states), max_size=30)
 @pytest.mark.parametrize("limit", LIMITS)
 @given(state=messages())
 def test_a_state_comes_back_as_the_type_it_was(limit, state):
-    shelf = StateTable(Allowance(limit))
-    shelf.put(3, state)
-    assert M.equal(shelf.get(3), state)
-    assert M.equal(States.unpack(M.decode(M.encode(shelf.pick(np.array([3])).packed()))).by_position()[3], state)
+    table = StateTable(Allowance(limit))
+    table.put(3, state)
+    assert M.equal(table.get(3), state)
+    assert M.equal(States.unpack(M.decode(M.encode(table.pick(np.array([3])).packed()))).by_position()[3], state)
 
 
 @pytest.mark.parametrize("limit", LIMITS)
 @settings(max_examples=60)
 @given(first=puts, second=puts, others=puts)
 def test_a_shelf_is_a_dict(limit, first, second, others):
-    shelf, model = StateTable(Allowance(limit)), {}
+    table, model = StateTable(Allowance(limit)), {}
     for position, state in first:
-        shelf.put(position, state)
+        table.put(position, state)
         model[position] = state
-    shelf.settle()
-    assert shelf.positions(changed=True).tolist() == []
+    table.settle()
+    assert table.positions(changed=True).tolist() == []
     for position, state in second:
-        shelf.put(position, state)
+        table.put(position, state)
         model[position] = state
     block = StateTable.holding(States(dict(others)))
-    shelf.put_all(block.pick(block.positions()))
+    table.put_all(block.pick(block.positions()))
     model.update(others)
-    assert shelf.positions().tolist() == sorted(model)
-    assert shelf.positions(changed=True).tolist() == sorted({p for p, _ in [*second, *others]})
+    assert table.positions().tolist() == sorted(model)
+    assert table.positions(changed=True).tolist() == sorted({p for p, _ in [*second, *others]})
     asked = np.array([6, 0, 3, 1])
-    picked = shelf.pick(asked).by_position()
+    picked = table.pick(asked).by_position()
     assert M.equal([picked[p] for p in sorted(picked)], [model[p] for p in sorted(model) if p in asked])
     for position in range(8):
-        assert M.equal(shelf.get(position), model.get(position))
+        assert M.equal(table.get(position), model.get(position))
 
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_block_is_gathered_in_the_order_asked_and_new_clients_get_the_fresh_state(limit):
-    shelf, fresh = StateTable(Allowance(limit)), vector(4, 99)
+    table, fresh = StateTable(Allowance(limit)), vector(4, 99)
     for position in range(10):
-        shelf.put(position, vector(4, position))
+        table.put(position, vector(4, position))
     asked = np.array([7, 12, 0, 3])
-    stacked = shelf.gather(asked, fresh)
+    stacked = table.gather(asked, fresh)
     for i, position in enumerate(asked.tolist()):
         assert np.array_equal(stacked["v"][i], (fresh if position == 12 else vector(4, position))["v"])
     assert stacked["n"].tolist() == [7, 99, 0, 3]
     assert (stacked["t"][0].tolist(), stacked["t"][1], stacked["t"][2].dtype) == ([1.5] * 4, None, bool)
-    assert np.array_equal(shelf.gather(np.array([20, 21]), fresh)["v"], np.stack([fresh["v"]] * 2))
+    assert np.array_equal(table.gather(np.array([20, 21]), fresh)["v"], np.stack([fresh["v"]] * 2))
 
 
 def test_what_cannot_be_stacked_is_none():
-    shelf = StateTable()
-    shelf.put(0, vector(4))
-    shelf.put(1, vector(5))
-    shelf.put(2, {"text": "alone"})
+    table = StateTable()
+    table.put(0, vector(4))
+    table.put(1, vector(5))
+    table.put(2, {"text": "alone"})
     both = np.array([0, 1])
-    assert shelf.gather(both) is None  # two forms
-    assert shelf.gather(np.array([0, 9])) is None  # nothing for a new client
-    assert shelf.gather(np.array([0, 9]), vector(5)) is None  # a new client of another form
-    assert shelf.gather(np.array([0, 2]), vector(4)) is None  # text has no column
-    assert shelf.gather(both[:0], vector(4)) is None
-    assert shelf.gather(both[:1])["v"].shape == (1, 4)
+    assert table.gather(both) is None  # two forms
+    assert table.gather(np.array([0, 9])) is None  # nothing for a new client
+    assert table.gather(np.array([0, 9]), vector(5)) is None  # a new client of another form
+    assert table.gather(np.array([0, 2]), vector(4)) is None  # text has no column
+    assert table.gather(both[:0], vector(4)) is None
+    assert table.gather(both[:1])["v"].shape == (1, 4)
 
 
 def test_what_is_read_or_was_put_can_be_changed_without_harm():
     for state in ({"x": np.zeros(3)}, {"x": np.zeros(3), "text": "no column"}):
-        shelf = StateTable()
-        shelf.put(0, state)
+        table = StateTable()
+        table.put(0, state)
         state["x"] += 1
-        shelf.get(0)["x"][:] = 2
-        shelf.pick(np.array([0])).by_position()[0]["x"][:] = 3
-        assert shelf.get(0)["x"].tolist() == [0, 0, 0]
+        table.get(0)["x"][:] = 2
+        table.pick(np.array([0])).by_position()[0]["x"][:] = 3
+        assert table.get(0)["x"].tolist() == [0, 0, 0]
 
 
 def test_forms_beyond_the_first_few_are_kept_one_by_one_and_abandoned_tables_serve_again():
-    shelf = StateTable()
+    table = StateTable()
     for position in range(2 * MOST_FORMS):
-        shelf.put(position, {"x": np.full(position + 1, 1.0)})
-    everyone = shelf.positions()
-    assert len(shelf.pick(everyone).blocks) == MOST_FORMS
-    assert len(shelf.pick(everyone).singles) == MOST_FORMS
+        table.put(position, {"x": np.full(position + 1, 1.0)})
+    everyone = table.positions()
+    assert len(table.pick(everyone).blocks) == MOST_FORMS
+    assert len(table.pick(everyone).singles) == MOST_FORMS
     for position in everyone.tolist():
-        shelf.put(position, {"y": np.full(3, float(position))})
-    assert list(shelf.pick(everyone).singles) == [0]  # when it moved, no table was empty yet
+        table.put(position, {"y": np.full(3, float(position))})
+    assert list(table.pick(everyone).singles) == [0]  # when it moved, no table was empty yet
     for position in everyone.tolist():
-        shelf.put(position, {"y": np.full(3, float(position))})
-    assert shelf.gather(everyone)["y"][:, 0].tolist() == everyone.tolist()
+        table.put(position, {"y": np.full(3, float(position))})
+    assert table.gather(everyone)["y"][:, 0].tolist() == everyone.tolist()
 
 
 def test_records_stay_in_memory_up_to_the_limit_and_go_to_a_file_beyond_it(tmp_path):
@@ -145,52 +145,52 @@ def test_records_stay_in_memory_up_to_the_limit_and_go_to_a_file_beyond_it(tmp_p
     assert list(tmp_path.iterdir()) == []  # the files have no name: no crash can leave one behind
 
 
-def put_block(shelf, start, count, width):
+def put_block(table, start, count, width):
     rows = np.arange(start, start + count)
     states = {"c": np.repeat(rows[:, None], width, 1).astype("f4")}
-    shelf.put_all(States(blocks=[StateBlock(rows, states, ["array"])]))
+    table.put_all(States(blocks=[StateBlock(rows, states, ["array"])]))
 
 
 @pytest.mark.parametrize("limit", [8 << 20, 1 << 30])
 def test_the_limit_bounds_memory(limit):
-    """10,000 clients of 4 kB are 40 MB. Counted are the shelf's own bytes; what else it allocates is some blocks' worth and the index."""
+    """10,000 clients of 4 kB are 40 MB. Counted are the table's own bytes; what else it allocates is some blocks' worth and the index."""
     allowance = Allowance(limit)
-    shelf, cohort, used = StateTable(allowance), 500, 0
+    table, cohort, used = StateTable(allowance), 500, 0
     tracemalloc.start()
     try:
         for start in range(0, 10_000, cohort):
-            put_block(shelf, start, cohort, 1024)
+            put_block(table, start, cohort, 1024)
             used = max(used, allowance.used)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert shelf.spilled == (limit < 40 << 20)
+    assert table.spilled == (limit < 40 << 20)
     assert used <= limit
     assert used < 1.26 * 10_000 * 4096  # at most a quarter in reserve
-    assert allowance.used == (0 if shelf.spilled else used)
+    assert allowance.used == (0 if table.spilled else used)
     assert peak < 4 * cohort * 4096
     rows = np.random.default_rng(0).permutation(10_000)[:cohort]
-    assert np.array_equal(shelf.gather(rows)["c"], np.repeat(rows[:, None], 1024, 1))
+    assert np.array_equal(table.gather(rows)["c"], np.repeat(rows[:, None], 1024, 1))
 
 
 def test_growing_keeps_every_row_where_maps_cannot_be_resized(monkeypatch):
     monkeypatch.setattr("atoll.core.persistence.records.sys.platform", "darwin")
-    shelf = StateTable()
+    table = StateTable()
     for start in range(0, 3000, 500):
-        put_block(shelf, start, 500, 512)
-    assert shelf.gather(np.arange(3000))["c"][:, 5].tolist() == list(range(3000))
+        put_block(table, start, 500, 512)
+    assert table.gather(np.arange(3000))["c"][:, 5].tolist() == list(range(3000))
 
 
 def test_a_disk_too_full_to_take_the_states_is_a_clear_error(tmp_path, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    shelf = StateTable(Allowance(100, tmp_path))
-    shelf.put(0, {"x": np.zeros(1)})
+    table = StateTable(Allowance(100, tmp_path))
+    table.put(0, {"x": np.zeros(1)})
     monkeypatch.setattr("os.posix_fallocate", full, raising=False)
     with pytest.raises(CheckpointError, match=r"could not move \d+ bytes .*No space left.*or allow .*state_memory"):
-        shelf.put_all(States(blocks=[StateBlock(np.arange(1, 40), {"x": np.ones((39, 1))}, ["array"])]))
-    assert shelf.get(0)["x"].tolist() == [0.0]
+        table.put_all(States(blocks=[StateBlock(np.arange(1, 40), {"x": np.ones((39, 1))}, ["array"])]))
+    assert table.get(0)["x"].tolist() == [0.0]
 
 
 def test_a_limit_must_make_sense():
@@ -221,15 +221,15 @@ def test_a_large_commit_is_cut_into_segments(tmp_path):
     store, clients = StateStore(tmp_path), 24
     wide = SEGMENT_BYTES // 8 // 8  # an eighth of a segment each
     rows = np.arange(clients)
-    store.shelf("main").put_all(States(blocks=[StateBlock(rows, np.repeat(rows[:, None] * 1.0, wide, 1), ["array"])]))
+    store.table("main").put_all(States(blocks=[StateBlock(rows, np.repeat(rows[:, None] * 1.0, wide, 1), ["array"])]))
     store.put("main", clients, {"text": "no column"})
     names = store.commit("main", 1)
     assert len(names) == 4
     assert max((tmp_path / name).stat().st_size for name in names) < 1.2 * SEGMENT_BYTES
     again = StateStore(tmp_path, memory=0)
     again.load("main", names)
-    assert again.shelf("main").spilled
-    assert again.shelf("main").gather(rows)[:, 0].tolist() == rows.tolist()
+    assert again.table("main").spilled
+    assert again.table("main").gather(rows)[:, 0].tolist() == rows.tolist()
     assert again.get("main", clients) == {"text": "no column"}
 
 
@@ -250,7 +250,7 @@ def test_a_failed_commit_leaves_no_segment(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="disk full"):
         store.commit("main", 1)
     assert list(tmp_path.iterdir()) == []
-    assert store.shelf("main").positions(changed=True).tolist() == [0, 1, 2, 3]
+    assert store.table("main").positions(changed=True).tolist() == [0, 1, 2, 3]
 
 
 def test_the_state_of_a_client_that_is_gone_is_refused(tmp_path):
