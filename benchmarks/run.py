@@ -2,6 +2,7 @@
 
     python benchmarks/run.py                                             # everything, 5 runs each
     python benchmarks/run.py --workloads lr --peers raw1,raw2 --runs 1   # a quick look
+    python benchmarks/run.py --peers atoll,other --other ../old/.venv/bin/python   # this version beside another one
 
 Runs are interleaved (every peer once, then every peer again), so that a busy spell of the machine
 does not fall on one peer. Each run is a fresh process; its memory is sampled from outside; its
@@ -36,6 +37,7 @@ HERE = Path(__file__).resolve().parent
 SCRATCH = HERE / ".runs"
 RESULTS = HERE / "results"
 MARK = "ATOLL_BENCH_RUN"
+OTHER = "ATOLL_BENCH_OTHER"
 # Largest difference of a weight over the largest weight. Where a model has ReLU or max-pooling, a
 # rounding difference can flip a unit within a few steps, so that two correct loops part by 1e-4.
 TOLERANCE = {"lr": 1e-5, "mlp": 1e-3, "cnn": 1e-3}
@@ -79,6 +81,7 @@ PEERS = {
         options=("engine=ray",),
         needs="ray",
     ),
+    "other": Peer("Atoll, another version", "atoll_bench", "other", 2, pace="fast"),
     "raw1": Peer("PyTorch loop", "raw_torch", "raw", 1),
     "raw2": Peer("PyTorch loop, 2 processes", "raw_torch", "raw", 2),
     "pfl1": Peer("pfl-research", "pfl_bench", "pfl", 1),
@@ -91,7 +94,9 @@ PEERS = {
 
 
 def interpreter(env: str) -> Path:
-    """The peer's Python; Atoll is measured from the environment that runs this script."""
+    """The peer's Python; Atoll is measured from the environment that runs this script, another version from the one that `--other` names."""
+    if env == "other":
+        return Path(os.environ[OTHER])
     return Path(sys.executable) if env == "atoll" else envs.ensure(env)
 
 
@@ -231,10 +236,13 @@ def options(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="comma-separated names")
-    here = [name for name, peer in PEERS.items() if not peer.needs or find_spec(peer.needs)]
+    here = [name for name, p in PEERS.items() if p.env != "other" and (not p.needs or find_spec(p.needs))]
     parser.add_argument("--peers", default=",".join(here), help="comma-separated names")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--rounds", type=int, help="instead of the workload's own number")
+    parser.add_argument(
+        "--other", type=Path, help="the Python of an environment with another version of Atoll, for the peer `other`"
+    )
     parser.add_argument("--interval", type=float, default=0.2, help="seconds between samples")
     parser.add_argument("--name", default=datetime.now(UTC).strftime("%Y-%m-%d"))
     args = parser.parse_args(argv)
@@ -242,6 +250,10 @@ def options(argv: list[str] | None = None) -> argparse.Namespace:
     for chosen, known in ((args.workloads, WORKLOADS), (args.peers, PEERS)):
         if unknown := [name for name in chosen if name not in known]:
             parser.error(f"unknown: {', '.join(unknown)}; choose from {', '.join(known)}")
+    if args.other is not None:
+        os.environ[OTHER] = str(args.other.absolute())
+    elif "other" in args.peers:
+        parser.error("the peer `other` needs --other PYTHON")
     return args
 
 
