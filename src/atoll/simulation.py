@@ -160,12 +160,16 @@ def simulate(
         on_record: called with every record of metrics; to raise ``StopRun`` asks the run to end.
         on_restore: called with the records of the checkpoint that a resumed run continues from.
 
+    Ctrl-C ends the run after the current round, with a checkpoint if there is a folder; a second Ctrl-C raises ``KeyboardInterrupt`` at once. If the
+    caller handles SIGINT itself, that stays so.
+
     Raises:
         DataError: the data are not divided among clients, or cannot be used.
         AtollError: settings that do not go together, and whatever ends the run.
     """
     from .data.federated import as_population
     from .rounds.program import ProgramJob
+    from .runs.interrupt import Interrupt
 
     begin = time.perf_counter()
     islands = as_population(islands)
@@ -174,16 +178,19 @@ def simulate(
     whole = job if isinstance(job, Job) else ProgramJob.of(job)
     others = whole.others(len(islands))
     known: dict[str, Any] = {"roster": Roster(islands.names, others=others)} if others else {}
+    interrupt = Interrupt(on_record)
     world = World(
         islands, chosen, seed=seed, **known, clock=Clock(), cost=devices or Free(), folder=where, resume=resume,
         errors=errors, secret_seed=secret_seed, sealing=sealing, policy=policy or AllowAll(), state_memory=state_memory,
         results=None if results is None else Path(results),
-        on_record=on_record, on_restore=on_restore,
+        on_record=interrupt.record, on_restore=on_restore,
     )  # fmt: skip
     admit_job(world.policy, whole.names())
     prepared = whole.prepare(islands)
     world.registry.update({task.name: task for task in (*tasks, *prepared.tasks)})
-    value, fed = run_in(world, prepared.program)
+    with interrupt.listening():
+        value, fed = run_in(world, prepared.program)
+    interrupt.explain(fed, whole.most_rounds, where)
     if whole is not job:
         return value
     return result_of_run(whole, islands, prepared, value, fed, time.perf_counter() - begin)

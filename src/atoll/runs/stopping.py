@@ -37,12 +37,16 @@ class Stopping:
         self.asked = True
 
     @contextlib.contextmanager
-    def signals(self) -> Iterator[None]:
-        """Listen to SIGINT and SIGTERM; a second one stops at once, and the last checkpoint counts."""
+    def signals(self, *numbers: int) -> Iterator[None]:
+        """Listen to signals (SIGINT and SIGTERM by default). A second one stops at once, and the last checkpoint counts.
+
+        Only the main thread can listen. In any other thread this does nothing.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._heard) for number in (signal.SIGINT, signal.SIGTERM)}
+        wanted = numbers or (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self._heard) for number in wanted}
         try:
             yield
         finally:
