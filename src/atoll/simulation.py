@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Result", "make_engine", "result_of_run", "run_in", "simulate"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What a run of a job gives.
 
@@ -66,6 +66,34 @@ class Result:
                 f"neither the result of a {type(self.job).__name__} nor its outcome has {name!r}", name=name
             )
         return getattr(self.outcome, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(name for name in dir(self.outcome) if not name.startswith("_"))})
+
+    def __repr__(self) -> str:
+        from .report.overview import of_result
+
+        return str(of_result(self))
+
+    def _repr_html_(self) -> str:
+        from .report.overview import of_result
+
+        return of_result(self).html()
+
+    def to_pandas(self) -> Any:
+        """The records as a ``pandas.DataFrame``, a row a round."""
+        return self.metrics.to_pandas()
+
+    def plot(self, *names: str, axes: Any = None) -> Any:
+        """Draw measures by round with matplotlib, and return the axes.
+
+        Args:
+            names: columns of the records; by default those that the job's tables show.
+            axes: matplotlib axes to draw into.
+        """
+        from .report.plot import plot_history
+
+        return plot_history(self.metrics, self.job, names, axes)
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write a self-contained HTML report; return its path."""

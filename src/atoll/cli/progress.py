@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from atoll.report.page import human_bytes
+from atoll.core.overview import human_bytes
 
 if TYPE_CHECKING:
     from atoll.core.job import Job

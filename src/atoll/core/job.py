@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .overview import of_settings
+
 if TYPE_CHECKING:
     from .federation.federation import Federation
     from .requests.task import Task
@@ -79,6 +81,19 @@ class Job:
     one_form: ClassVar[bool] = False
     method: ClassVar[str] = ""
     changeable: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def title(self) -> str:
+        """The class, and the part that decides how it computes: ``Training (FedAvg)``."""
+        part = getattr(self, self.method, None) if self.method else None
+        named = getattr(part, "__qualname__", type(part).__name__)
+        return type(self).__name__ + ("" if part is None else f" ({named})")
+
+    def __str__(self) -> str:
+        return str(of_settings(self.title, self))
+
+    def _repr_html_(self) -> str:
+        return of_settings(self.title, self).html()
 
     def names(self) -> tuple[str, ...]:
         """What the policies of sites know it by: its kind, then what decides how it computes. Code that is not Atoll's is ``module:name``."""

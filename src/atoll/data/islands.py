@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import DataError
+from atoll.core.overview import Overview
 
 from ._checks import Array
 from ._generated import GeneratedData, Make, Sizes
@@ -359,3 +360,11 @@ class Islands:
         test = f", test {len(self.test):,} rows" if self.test is not None else ""
         kind = self.task + (f" of {self.classes} classes" if self.classes else "")
         return f"Islands({self.name!r}{how}: {len(self):,} clients, {kind}{test})"
+
+    def _repr_html_(self) -> str:
+        lines = {
+            "clients": f"{len(self):,}" + (f", divided by {self.scheme}" if self.scheme else ""),
+            "task": self.task + (f" of {self.classes} classes" if self.classes else ""),
+            "test": "no rows at the server" if self.test is None else f"{len(self.test):,} rows at the server",
+        }
+        return Overview(f"Islands of {self.name!r}", lines).html()

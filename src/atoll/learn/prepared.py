@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.algebra.arrays import safetensors_of
@@ -34,12 +34,12 @@ class Trained:
         model: in a training's result: your own kind of model with the parameters.
     """
 
-    params: Any
+    params: Any = field(repr=False)
     history: History
     reason: str
     round: int
-    devices: ByDevice
-    model: Any = None
+    devices: ByDevice = field(repr=False)
+    model: Any = field(default=None, repr=False)
 
 
 class PreparedTraining(Prepared):

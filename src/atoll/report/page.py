@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import CheckpointError
+from atoll.core.overview import human_bytes
 from atoll.core.persistence.files import write_bytes
 
 from ._extra import need
@@ -14,7 +15,7 @@ from .figures import bytes_figure, clients_figure, comparison_figure, curves_fig
 from .scalars import flat
 from .taking_part import devices_figure
 
-__all__ = ["human_bytes", "render", "write_report"]
+__all__ = ["render", "write_report"]
 
 
 def write_report(source: Any, path: str | Path | None = None) -> Path:
@@ -125,14 +126,6 @@ def verdict(facts: Facts) -> str:
         f"Yes: the federation gains {gain:.1f} points over an island alone, "
         f"and ends {much} a model trained on everybody's data in one place."
     )
-
-
-def human_bytes(count: float) -> str:
-    """Bytes with a decimal unit."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count:.0f} bytes"
 
 
 def _percent(share: Any) -> str:

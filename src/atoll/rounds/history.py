@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atoll.core.errors import ConfigError, nearest
+from atoll.core.errors import ConfigError, MissingExtraError, nearest
 
 from .participation import Participation, participation
 
@@ -38,6 +39,21 @@ class History(Sequence[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows)
+
+    def __repr__(self) -> str:
+        return f"History({len(self.rows)} rounds of {', '.join(self.names)})"
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` with a row for each round and a column for each measure.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError as error:
+            raise MissingExtraError("to_pandas needs pandas", where="History", remedy="pip install pandas") from error
+        return pandas.DataFrame(self.rows)
 
     @property
     def names(self) -> list[str]:

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from atoll.cli.app import app
 from atoll.cli.arguments import Json, Root, find_run, output_of
+from atoll.core.overview import human_bytes
 from atoll.report import compare_runs, write_comparison
-from atoll.report.page import human_bytes
 
 
 @app.command("compare")

@@ -12,8 +12,8 @@ from rich.table import Table
 from atoll.cli.app import app
 from atoll.cli.arguments import Json, Root, find_run, output_of
 from atoll.core.errors import CheckpointError
+from atoll.core.overview import human_bytes
 from atoll.core.persistence.files import write_bytes
-from atoll.report.page import human_bytes
 from atoll.runs.devices import devices_table, read_devices
 
 if TYPE_CHECKING:

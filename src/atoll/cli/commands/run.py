@@ -13,8 +13,8 @@ from atoll.cli.arguments import Json, Root, output_of
 from atoll.cli.output import CHECKPOINT_COUNTS, Output
 from atoll.cli.progress import Rounds
 from atoll.core.errors import CheckpointError, ConfigError
+from atoll.core.overview import human_bytes
 from atoll.core.persistence.json_lines import as_json
-from atoll.report.page import human_bytes
 from atoll.runs import (
     INTERRUPTED,
     RunConfig,
