@@ -34,8 +34,6 @@ REMAINING = {
             "core.world",
         }
     ),
-    frozenset({"data.coding", "data.dataset"}),
-    frozenset({"data.describe", "data.islands"}),
     frozenset({"devices.distributions", "devices.draws"}),
     frozenset({"devices.presence", "devices.windows"}),
     frozenset({"devices.fates", "devices.fleet", "devices.recording"}),

@@ -15,7 +15,7 @@ from atoll.core.errors import DataError, nearest
 
 from ._checks import Array, as_columns, check_labels, resolve_task
 from .about import About
-from .coding import in_codes_of, require_same_form
+from .coding import common_labels, named, places_in
 
 __all__ = ["Dataset", "Rows", "root"]
 
@@ -240,8 +240,46 @@ class Dataset:
         Raises:
             DataError: it names classes that these rows do not have, or its rows have another shape.
         """
-        require_same_form(self, test)
-        return self._of(self._base, self._rows, self._length, self._about, in_codes_of(self._about, test))
+        if test is not None:
+            self.require_form(test)
+            test = test.coded_as(self._about)
+        return self._of(self._base, self._rows, self._length, self._about, test)
+
+    def require_form(self, test: Dataset) -> None:
+        """Refuse test rows whose features or targets have another shape than these rows.
+
+        Raises:
+            DataError: the column is named.
+        """
+        for name in ("x", "y"):
+            if name not in self or name not in test:
+                continue
+            own, other = self._base[name].shape[1:], test._base[name].shape[1:]
+            if own != other:
+                raise DataError(
+                    f"column {name!r} has rows of shape {other} to test and {own} to train on",
+                    where=f"data set {test.name!r}",
+                    remedy="bring both to one form, or give other test rows",
+                )
+
+    def coded_as(self, about: About) -> Dataset:
+        """These rows, with the codes that data with this `About` give their classes, where both name theirs.
+
+        Raises:
+            DataError: they have classes that those lack, so that one code would mean two classes.
+        """
+        if not named(about) or not named(self._about):
+            return self
+        labels = common_labels(about, self._about, self.y)
+        return self if labels == self._about.labels else self.recoded(labels)
+
+    def recoded(self, labels: tuple[str, ...]) -> Dataset:
+        """These rows, and their test rows, with the codes of these classes, among which those of the rows are."""
+        coded = self
+        if self._about.labels != labels:
+            codes = places_in(labels, self._about.labels)[self.y]
+            coded = self.with_columns({"y": codes}, labels=labels, classes=len(labels))
+        return coded if self._test is None else coded.with_test(self._test)
 
     def with_columns(self, columns: Mapping[str, ArrayLike], **about: Any) -> Dataset:
         """Return a data set with columns added or replaced; ``about`` changes fields of `About`."""

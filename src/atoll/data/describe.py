@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from atoll.core.algebra.rng import Rng
 
 from ._checks import Array
-
-if TYPE_CHECKING:
-    from .islands import Islands
+from .about import About
 
 __all__ = ["Description"]
 
@@ -131,43 +129,53 @@ class Description:
     __repr__ = __str__
 
 
-def describe(islands: Islands, sample: int, rng: Rng) -> Description:
-    """Summarise a population, looking into at most ``sample`` clients for their labels."""
-    sizes = islands.sizes
-    looked_at = np.arange(len(islands))
-    if len(islands) > sample:
-        looked_at = np.sort(rng.child("describe").generator().choice(len(islands), sample, replace=False))
-    counts, classes = _label_counts(islands, looked_at)
-    return Description(
-        islands.name,
-        islands.scheme,
-        len(islands),
-        int(sizes.sum()),
-        sizes,
-        looked_at,
-        counts,
-        classes,
-        islands.tags.counts(),
-    )
+def sampled(clients: int, sample: int, rng: Rng) -> NDArray[np.int64]:
+    """Positions of the clients whose labels are counted: at most ``sample`` of them."""
+    if clients <= sample:
+        return np.arange(clients)
+    return np.sort(rng.child("describe").generator().choice(clients, sample, replace=False))
 
 
-def _label_counts(islands: Islands, looked_at: NDArray[np.int64]) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
-    if "y" not in islands.columns:
-        return None, ()
-    y, offsets = islands.gather(looked_at, "y")
+def describe(
+    about: About,
+    scheme: str,
+    sizes: NDArray[np.int64],
+    corrupted: dict[str, int],
+    looked_at: NDArray[np.int64],
+    labels: tuple[Array, ...] | None,
+) -> Description:
+    """Summarise a population.
+
+    Args:
+        about: what its data are.
+        scheme: how it came about.
+        sizes: rows of each client.
+        corrupted: corruption -> number of clients.
+        looked_at: clients whose labels are counted.
+        labels: their column ``y``, stacked, and the offsets; ``None`` without one.
+    """
+    counts, classes = (None, ()) if labels is None else _label_counts(about, *labels)
+    rows = int(sizes.sum())
+    return Description(about.name, scheme, len(sizes), rows, sizes, looked_at, counts, classes, corrupted)
+
+
+def _label_counts(
+    about: About, y: Array, offsets: NDArray[np.int64]
+) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
     if y.ndim != 1 or y.dtype.kind not in "biuf":
         return None, ()
-    codes, names = _codes(islands, y)
-    owner = np.repeat(np.arange(len(looked_at)), np.diff(offsets))
-    flat = np.bincount(owner * len(names) + codes, minlength=len(looked_at) * len(names))
-    return flat.reshape(len(looked_at), len(names)), names
+    codes, names = _codes(about, y)
+    clients = len(offsets) - 1
+    owner = np.repeat(np.arange(clients), np.diff(offsets))
+    flat = np.bincount(owner * len(names) + codes, minlength=clients * len(names))
+    return flat.reshape(clients, len(names)), names
 
 
-def _codes(islands: Islands, y: Array) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    if islands.task == "classification":
-        count = int(islands.classes or 1)
-        return y.astype(np.int64), islands.about.labels or tuple(map(str, range(count)))
-    if islands.task == "binary":
-        return (y > 0).astype(np.int64), islands.about.labels or ("negative", "positive")
+def _codes(about: About, y: Array) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    if about.task == "classification":
+        count = int(about.classes or 1)
+        return y.astype(np.int64), about.labels or tuple(map(str, range(count)))
+    if about.task == "binary":
+        return (y > 0).astype(np.int64), about.labels or ("negative", "positive")
     edges = np.quantile(y, np.linspace(0.1, 0.9, 9)) if len(y) else np.zeros(9)
     return np.searchsorted(edges, y, side="right"), tuple(f"{10 * k}-{10 * k + 10} %" for k in range(10))

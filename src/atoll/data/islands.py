@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,14 +18,11 @@ from ._generated import GeneratedData, Make, Sizes
 from ._holdout import hold_out
 from ._supply import Located, Pooled, Supply, offsets_of
 from .about import About
-from .coding import in_codes_of, require_same_form
 from .dataset import Dataset, root
+from .describe import Description, describe, sampled
 from .join import concatenate
 from .names import ColumnNames, Tags
 from .shard import Shard
-
-if TYPE_CHECKING:
-    from .describe import Description
 
 __all__ = ["Islands"]
 
@@ -133,8 +130,10 @@ class Islands:
         pool = concatenate(parts)
         classes = [p.classes for p in (pool, *parts) if p.classes is not None]
         about = replace(pool.about, classes=max(classes)) if classes else pool.about
-        require_same_form(pool, test)
-        held = in_codes_of(about, test) if test is not None else pool.test
+        held = pool.test
+        if test is not None:
+            pool.require_form(test)
+            held = test.coded_as(about)
         pool = Dataset._of(pool._base, None, len(pool), about, held)
         supply = Pooled(pool, offsets_of(np.array([len(p) for p in parts], np.int64)), None)
         return cls(supply, about=about, keys=keys, test=pool.test, scheme=scheme)
@@ -290,9 +289,11 @@ class Islands:
         Raises:
             DataError: it names classes that the clients do not have, or its rows have another shape.
         """
+        if test is None:
+            return self._with(test=None)
         if isinstance(self._supply, Pooled):  # what is made on demand is not made for this
-            require_same_form(self._supply.schema(), test)
-        return self._with(test=in_codes_of(self.about, test))
+            self._supply.schema().require_form(test)
+        return self._with(test=test.coded_as(self.about))
 
     def pooled(self, max_bytes: int = _POOLED_BYTES) -> Dataset:
         """Return all clients' rows as one data set, client after client.
@@ -320,9 +321,9 @@ class Islands:
             sample: at most so many clients are looked into for the labels (sizes always count all).
             seed: which clients are sampled.
         """
-        from .describe import describe
-
-        return describe(self, sample, root(seed))
+        looked_at = sampled(len(self), sample, root(seed))
+        labels = self.gather(looked_at, "y") if "y" in self.columns else None
+        return describe(self.about, self.scheme, self.sizes, self.tags.counts(), looked_at, labels)
 
     def _with(self, **changes: Any) -> Islands:
         kept: dict[str, Any] = {

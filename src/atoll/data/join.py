@@ -8,7 +8,7 @@ import numpy as np
 
 from atoll.core.errors import DataError
 
-from .coding import in_one_coding
+from .coding import named, united
 from .dataset import Dataset
 
 __all__ = ["concatenate"]
@@ -24,7 +24,7 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     """
     if not parts:
         raise DataError("no data sets to join", remedy="pass at least one")
-    parts = in_one_coding(parts)
+    parts = _in_one_coding(parts)
     first = parts[0]
     for k, part in enumerate(parts[1:], start=1):
         for name in {*first.columns, *part.columns}:
@@ -33,6 +33,26 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     for array in base.values():
         array.flags.writeable = False
     return Dataset._of(base, None, sum(map(len, parts)), first.about, first.test)
+
+
+def _in_one_coding(parts: Sequence[Dataset]) -> list[Dataset]:
+    """Data sets whose labels have the codes of all their classes together, where these are named and differ.
+
+    Raises:
+        DataError: some name their classes differently, and others do not name them.
+    """
+    with_names = [part for part in parts if named(part.about)]
+    if len({part.about.labels for part in with_names}) < 2:
+        return list(parts)
+    if len(with_names) < len(parts):
+        bare = next(k for k, part in enumerate(parts) if not named(part.about))
+        raise DataError(
+            f"part {bare} has labels without names, and the others number their classes differently",
+            where=f"data set {parts[bare].name!r}",
+            remedy="give all parts the same labels=",
+        )
+    union = united(part.about.labels for part in parts)
+    return [part.recoded(union) for part in parts]
 
 
 def _check_same(first: Dataset, part: Dataset, name: str, position: int) -> None:
