@@ -34,9 +34,6 @@ REMAINING = {
             "core.world",
         }
     ),
-    frozenset({"devices.distributions", "devices.draws"}),
-    frozenset({"devices.presence", "devices.windows"}),
-    frozenset({"devices.fates", "devices.fleet", "devices.recording"}),
     frozenset({"runtime.network.talks.conversations", "runtime.network.engine"}),
     frozenset({"runtime.network.site_engine", "runtime.network.talks.roles"}),
     frozenset(

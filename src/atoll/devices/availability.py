@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from atoll.core.errors import ConfigError
 
 from .draws import DrawnPopulation, key_of, uniforms
-from .presence import Availability
 from .traits import probability
-from .windows import Windows
+from .windows import Availability, Windows
 
 __all__ = ["Availability", "Diurnal", "Markov", "Windows"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,7 @@ from numpy.typing import NDArray
 from atoll.core.algebra.rng import Rng, mix_keys
 from atoll.core.errors import ConfigError, nearest
 
-if TYPE_CHECKING:
-    from .distributions import Distribution
-
-__all__ = ["DrawnPopulation", "key_of", "known_region", "region_names", "uniforms"]
+__all__ = ["Drawable", "DrawnPopulation", "key_of", "known_region", "region_names", "uniforms"]
 
 
 def key_of(seed: int, *path: str | int) -> int:
@@ -33,6 +30,14 @@ def region_names(regions: int | Sequence[str]) -> tuple[str, ...]:
     if isinstance(regions, int | np.integer):
         return tuple(str(i) for i in range(int(regions)))
     return tuple(dict.fromkeys(str(name) for name in regions))
+
+
+class Drawable(Protocol):
+    """What can be drawn for a population: a trait's distribution."""
+
+    def draw(self, key: int, population: DrawnPopulation, positions: NDArray[np.int64], /) -> NDArray[np.float64]:
+        """The values of the devices at these positions."""
+        ...
 
 
 class DrawnPopulation:
@@ -74,7 +79,7 @@ class DrawnPopulation:
         """Everyone."""
         return np.arange(self.size, dtype=np.int64)
 
-    def column(self, trait: Distribution, key: int, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def column(self, trait: Drawable, key: int, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """A trait of some devices; it is drawn for everyone the first time."""
         place = (key, id(trait))
         if place not in self._kept:

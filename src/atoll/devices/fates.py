@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,52 +12,12 @@ from atoll.core.time.clock import REASONS, Outcomes, Plan, Spending
 from atoll.core.time.deadline import WHOLE
 
 from .draws import DrawnPopulation
+from .rules import Rules
+from .times import Times
 
-if TYPE_CHECKING:
-    from .fleet import Fleet
-
-__all__ = ["Fates", "Times", "crashes", "fates", "unable"]
+__all__ = ["Fates", "crashes", "fates", "unable"]
 
 CRASHED, LEFT, AWAY, MEMORY, BATTERY = (REASONS.index(r) for r in REASONS[1:])
-
-
-@dataclass(frozen=True)
-class Times:
-    """The parts of response times in seconds, one entry a device.
-
-    Attributes:
-        wait: until the server has sent all copies.
-        latency: of the request and of the reply, each.
-        down: download.
-        train: local work.
-        up: upload.
-        speed: of each device, in the unit of the compute rule.
-        size: bytes of the larger of download and reply.
-    """
-
-    wait: float
-    latency: float
-    down: NDArray[np.float64]
-    train: NDArray[np.float64]
-    up: NDArray[np.float64]
-    speed: NDArray[np.float64]
-    size: NDArray[np.float64]
-
-    @property
-    def response(self) -> NDArray[np.float64]:
-        """From the copy's leaving the server to the reply's arrival."""
-        return 2.0 * self.latency + self.down + self.train + self.up
-
-    @property
-    def begun(self) -> NDArray[np.float64]:
-        """From the copy's leaving the server to the beginning of the work."""
-        return self.latency + self.down
-
-    def share(self, moment: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Share of the work that is done so long after the copy left the server."""
-        into = moment - self.begun
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(self.train > 0.0, np.clip(into / self.train, 0.0, 1.0), (into >= 0.0).astype(np.float64))
 
 
 @dataclass
@@ -84,7 +43,7 @@ class Fates:
         return Outcomes(self.seconds, self.reason == 0, self.fraction, self.energy, self.reason, self.spending)
 
 
-def fates(fleet: Fleet, population: DrawnPopulation, positions: NDArray[np.int64], plan: Plan, times: Times) -> Fates:
+def fates(fleet: Rules, population: DrawnPopulation, positions: NDArray[np.int64], plan: Plan, times: Times) -> Fates:
     """Who answers and who does not. What keeps a device from beginning counts before what stops it."""
     crashed, point = crashes(fleet, population, positions, plan)
     training, whole = fleet.trace.span == "training", times.response
@@ -114,7 +73,7 @@ def fates(fleet: Fleet, population: DrawnPopulation, positions: NDArray[np.int64
 
 
 def crashes(
-    fleet: Fleet, population: DrawnPopulation, positions: NDArray[np.int64], plan: Plan
+    fleet: Rules, population: DrawnPopulation, positions: NDArray[np.int64], plan: Plan
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """Who has crashed by the end of the part of the turn that a request stands for, and at which point of that part; 0 where it was before."""
     crashed, point = fleet.trace.at(plan.turn, population, positions)
@@ -126,7 +85,7 @@ def crashes(
     return crashed & reached, np.where(reached, np.minimum(point, 1.0), 0.0)
 
 
-def _whole(fleet: Fleet, times: Times) -> NDArray[np.float64] | None:
+def _whole(fleet: Rules, times: Times) -> NDArray[np.float64] | None:
     """Joules of a whole participation; ``None`` where nobody counts."""
     gigahertz = fleet.compute.gigahertz(times.speed)
     if fleet.power is None or gigahertz is None:
@@ -135,7 +94,7 @@ def _whole(fleet: Fleet, times: Times) -> NDArray[np.float64] | None:
 
 
 def _spent(
-    fleet: Fleet, times: Times, moment: NDArray[np.float64], fraction: NDArray[np.float64], failed: NDArray[np.bool_]
+    fleet: Rules, times: Times, moment: NDArray[np.float64], fraction: NDArray[np.float64], failed: NDArray[np.bool_]
 ) -> NDArray[np.float64] | None:
     """Joules of every device, those that stopped at a moment included."""
     whole, gigahertz = _whole(fleet, times), fleet.compute.gigahertz(times.speed)
@@ -150,7 +109,7 @@ def _spent(
     return np.where(failed, fleet.power.joules(received + sent, times.share(moment) * times.train, gigahertz), whole)
 
 
-def _spending(fleet: Fleet, times: Times, moment: NDArray[np.float64]) -> Spending | None:
+def _spending(fleet: Rules, times: Times, moment: NDArray[np.float64]) -> Spending | None:
     """How a participation that ends at a moment is paid for; word from the server takes a latency, as the request did."""
     gigahertz = fleet.compute.gigahertz(times.speed)
     if fleet.power is None or gigahertz is None or fleet.power.stopped == "full":
@@ -163,7 +122,7 @@ def _spending(fleet: Fleet, times: Times, moment: NDArray[np.float64]) -> Spendi
 
 
 def unable(
-    fleet: Fleet,
+    fleet: Rules,
     population: DrawnPopulation,
     positions: NDArray[np.int64],
     plan: Plan,

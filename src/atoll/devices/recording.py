@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from atoll.core.errors import ConfigError
 
 from .distributions import Distribution, Equal
+from .rules import Rules
 from .traits import GivenTraits
 from .windows import Windows
 
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .draws import DrawnPopulation
-    from .fleet import Fleet
 
 __all__ = ["recorded"]
 
 Rule = TypeVar("Rule")
+FleetOf = TypeVar("FleetOf", bound=Rules)
 
 
-def recorded(fleet: Fleet, population: DrawnPopulation, turns: int, until: float | None) -> Fleet:
+def recorded(fleet: FleetOf, population: DrawnPopulation, turns: int, until: float | None) -> FleetOf:
     """See ``Fleet.recorded``."""
     known = {name: _given(fleet, name, trait, population) for name, trait in fleet.traits.items()}
     kept: dict[str, Any] = {}
@@ -43,7 +44,7 @@ def recorded(fleet: Fleet, population: DrawnPopulation, turns: int, until: float
     )
 
 
-def _given(fleet: Fleet, name: str, trait: Distribution, population: DrawnPopulation) -> Distribution:
+def _given(fleet: Rules, name: str, trait: Distribution, population: DrawnPopulation) -> Distribution:
     """What was drawn of a trait; what is the same for all stays so."""
     if isinstance(trait, Equal):
         return trait
@@ -65,7 +66,7 @@ def _pinned(rule: Rule, traits: Mapping[str, Distribution], known: Mapping[str, 
     return cast("Rule", replace(cast("Any", rule), **changes))
 
 
-def _horizon(fleet: Fleet, until: float | None) -> float:
+def _horizon(fleet: Rules, until: float | None) -> float:
     if until is None and isinstance(fleet.availability, Windows):  # data already
         return math.inf if fleet.availability.until is None else fleet.availability.until
     if until is None or not (until > 0 and math.isfinite(until)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +13,12 @@ from atoll.core.time.clock import Plan
 from atoll.core.time.prospect import Prospect, Prospects
 
 from .fates import crashes, unable
-
-if TYPE_CHECKING:
-    from .fleet import Fleet
+from .rules import Rules
 
 __all__ = ["prospects_of"]
 
 
-def prospects_of(fleet: Fleet, parties: Parties, plans: Sequence[Plan], until: float) -> Prospects:
+def prospects_of(fleet: Rules, parties: Parties, plans: Sequence[Plan], until: float) -> Prospects:
     """What awaits the devices that play the roles of a session.
 
     * The work that a role's task declares takes what ``fleet.compute`` says.
@@ -55,7 +52,7 @@ def prospects_of(fleet: Fleet, parties: Parties, plans: Sequence[Plan], until: f
     return Prospects(roles, carry)
 
 
-def _rates(fleet: Fleet, parties: Parties, wired: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _rates(fleet: Rules, parties: Parties, wired: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Bytes per second from and to each device."""
     population, places, _ = fleet.places(parties)
     traits = {name: fleet.column(name, population, places) for name in fleet.link.traits}
@@ -63,7 +60,7 @@ def _rates(fleet: Fleet, parties: Parties, wired: NDArray[np.bool_]) -> tuple[ND
     return np.where(wired, np.inf, up), np.where(wired, np.inf, down)
 
 
-def _prospect(fleet: Fleet, party: Parties, plan: Plan, until: float) -> Prospect:
+def _prospect(fleet: Rules, party: Parties, plan: Plan, until: float) -> Prospect:
     population, positions, wired = fleet.places(party)
     if wired is not None:
         return Prospect()
