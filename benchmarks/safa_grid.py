@@ -20,9 +20,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import atoll
 from atoll.learn import FedAvg, Synchronous, Training, Uniform
-from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.pacing import SAFA
 from atoll.learn.selection import CFCFM, FedCS
+from atoll.models.idle import IdleIslands, IdleModel
 from atoll.reproduce.safa.data import devices, drawn, train_sizes
 from atoll.reproduce.safa.grid import ALGORITHMS
 from atoll.reproduce.safa.tasks import CRASHES, FRACTIONS, LAG, TASKS, TRANSFER_SECONDS, SafaTask

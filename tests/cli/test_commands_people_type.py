@@ -17,7 +17,7 @@ import atoll
 from atoll.cli import run
 from atoll.cli.app import app
 from atoll.cli.commands import demo, known
-from atoll.learn.linear import Linear
+from atoll.models.linear_model import Linear
 from atoll.runs import RunFolder, yaml
 
 Typed = Callable[..., tuple[int, dict[str, Any], str]]

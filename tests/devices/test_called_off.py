@@ -16,10 +16,10 @@ from atoll.core.requests.party import Parties, Roster
 from atoll.core.requests.task import Task, Work
 from atoll.devices import Cycles, Fleet, GeneratedTrace, Normal, Power, Recorded, Throughput, Uniform, mec, planned
 from atoll.learn.algorithms import FedAvg
-from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.pacing import SAFA, FedBuff, HybridFL, Tiered
 from atoll.learn.selection import CFCFM
 from atoll.learn.topology import Hierarchical
+from atoll.models.idle import IdleIslands, IdleModel
 
 COUNT = Task(
     "tests:count", lambda island, message: {"n": Sum(np.ones(1))}, work=lambda *_: Work(4, 1, 1), reply_bytes=5000

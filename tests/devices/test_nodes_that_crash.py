@@ -12,8 +12,8 @@ import atoll
 from atoll.core.errors import ConfigError
 from atoll.devices import Fleet, GeneratedTrace, Recorded
 from atoll.learn.algorithms import FedAvg
-from atoll.learn.quadratic import Quadratic, quadratics
 from atoll.learn.topology import Complete, Cooperative, DefKT, Gossip, Membership, RandomWalk
+from atoll.models.quadratic import Quadratic, quadratics
 
 NODES, ROUNDS = 10, 6
 FLEET = Fleet(trace=GeneratedTrace(crash=0.3, seed=3))

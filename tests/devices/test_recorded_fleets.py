@@ -39,7 +39,7 @@ from atoll.devices import (
     planned,
     safa,
 )
-from atoll.learn.idle import IdleIslands, IdleModel
+from atoll.models.idle import IdleIslands, IdleModel
 
 N, TURNS, UNTIL = 14, 3, 150.0
 NAMES = ["north"] * 5 + ["south"] * 9

@@ -19,7 +19,7 @@ from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn import Everyone, FedAvg, Training
-from atoll.learn.quadratic import Quadratic, quadratics
+from atoll.models.quadratic import Quadratic, quadratics
 from atoll.testing import killed_and_resumed
 
 DIM, CLIENTS = 6, 5

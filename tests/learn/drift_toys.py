@@ -8,7 +8,7 @@ from atoll.core.algebra.aggregate import merge_totals
 from atoll.core.algebra.rng import Rng
 from atoll.learn.algorithm import RoundInfo
 from atoll.learn.local.update import local_contact
-from atoll.learn.quadratic import minimiser, quadratics
+from atoll.models.quadratic import minimiser, quadratics
 
 
 class Loop:

@@ -46,7 +46,7 @@ from atoll.learn.algorithms import (
     Upcycled,
 )  # fmt: skip
 from atoll.learn.catalogue import kinds
-from atoll.learn.quadratic import Quadratic, quadratics
+from atoll.models.quadratic import Quadratic, quadratics
 from atoll.stages import RandomK
 
 DATA, ROUNDS, LR = quadratics(clients=1, dim=6), 3, 0.02

@@ -17,7 +17,7 @@ from atoll.learn import Evaluation, FedAvg, Synchronous, Uniform
 from atoll.learn.admm import AsyncADMM
 from atoll.learn.algorithms import CEADMM, FedADMM, FedSGD, FedSSO, Scaffold, SufficientStatistics, Upcycled
 from atoll.learn.pacing import PartialBarrier
-from atoll.learn.quadratic import minimiser
+from atoll.models.quadratic import minimiser
 from atoll.stages import QSGD
 
 EXACT = CEADMM(solver="exact", newton=1, iterations=DIM, rho=1.5)

@@ -73,7 +73,7 @@ def test_the_miniature_on_the_waist_gives_the_same():
         return {"w": params["w"] + miniature.LR * (np.asarray(data.y)[:2] - params["w"])}
 
     from atoll.data import Dataset, Islands
-    from atoll.learn import CustomLearner
+    from atoll.models import CustomLearner
 
     parts = [Dataset({"x": np.zeros((2, 1)), "y": t}, task="regression") for t in targets]
     made = Training(
@@ -94,7 +94,7 @@ def test_weights_are_the_algorithms_and_equal_ones_give_the_papers_step():
     def grow(params, data, rng):
         return {"w": params["w"] + len(data)}
 
-    from atoll.learn import CustomLearner
+    from atoll.models import CustomLearner
 
     def one_step(**more):
         model = CustomLearner(init=lambda rng: {"w": np.zeros(1)}, train=grow)

@@ -10,10 +10,10 @@ from atoll.core import message as M
 from atoll.core.errors import ConfigError
 from atoll.devices.presets import mec
 from atoll.learn.algorithms import Mime
-from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.pacing import SAFA, FedAsync, FedBuff, HybridFL, PartialBarrier, Synchronous, Tiered
 from atoll.learn.selection import CFCFM
 from atoll.learn.topology import ClusteredGossip, Cooperative, Gossip, Hierarchical, RandomWalk
+from atoll.models.idle import IdleIslands, IdleModel
 from atoll.rounds.by_device import ByDevice
 
 PACES = {

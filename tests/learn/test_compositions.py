@@ -19,9 +19,9 @@ from atoll.data import Dataset, Islands
 from atoll.learn import Evaluation, Everyone, Training
 from atoll.learn.algorithms import FedProx, ServerOptimised, Upcycled
 from atoll.learn.catalogue import example, kinds
-from atoll.learn.quadratic import Quadratic, minimiser, quadratics
 from atoll.learn.topology import Gossip, Ring
 from atoll.learn.wrapped import Wrapped
+from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.stages import QSGD, ErrorFeedback, RandomK, Shift, TopK
 
 COMPOSITIONS = {

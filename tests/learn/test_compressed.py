@@ -30,7 +30,7 @@ from atoll.learn.algorithms import (
     SparseTernary,
     TwoWaySGDM,
 )
-from atoll.learn.quadratic import Quadratic, minimiser, quadratics
+from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.stages import DGC, QSGD, STC, Clip, CountSketch, ErrorFeedback, OptimalSparse, RandomK, Sign, Threshold, TopK
 
 FULL = {"batch_size": None}

@@ -11,7 +11,7 @@ from atoll.core.errors import CompositionError, ConfigError
 from atoll.learn.algorithm import RoundInfo
 from atoll.learn.algorithms import CEADMM, AndersonADMM, FastADMM, FedADMM
 from atoll.learn.local.update import local_contact
-from atoll.learn.quadratic import quadratics
+from atoll.models.quadratic import quadratics
 from atoll.reproduce.survey.admm import wide_quadratics
 
 
@@ -163,9 +163,7 @@ def test_engines_agree():
         FastADMM(newton=1, iterations=4),
         AndersonADMM(newton=1, iterations=4, window=2),
     ):
-        job = atoll.Training(
-            model=atoll.learn.quadratic.Quadratic(4), algorithm=algorithm, rounds=4, selection=atoll.Everyone()
-        )
+        job = atoll.Training(model=atoll.models.Quadratic(4), algorithm=algorithm, rounds=4, selection=atoll.Everyone())
         one, two = (
             atoll.simulate(job, quadratics(4, 4), engine=e, seed=0).params["w"] for e in ("inline", "processes")
         )
@@ -190,7 +188,7 @@ def test_bad_settings_are_refused(kind, settings, match):
 
 
 def test_exact_solutions_want_a_curvature():
-    from atoll.learn.linear import Linear
+    from atoll.models.linear_model import Linear
 
     signs = atoll.data.Dataset({"x": np.eye(2), "y": [-1, 1]})
     job = atoll.Training(model=Linear(2, 1, loss="hinge"), algorithm=FastADMM(), rounds=1, selection=atoll.Everyone())
@@ -199,7 +197,7 @@ def test_exact_solutions_want_a_curvature():
 
 
 def test_those_that_need_everyone_say_so():
-    model, chosen = atoll.learn.quadratic.Quadratic(4), atoll.Uniform(2)
+    model, chosen = atoll.models.Quadratic(4), atoll.Uniform(2)
     job = atoll.Training(model=model, algorithm=FastADMM(), rounds=1, selection=chosen)
     with pytest.raises(CompositionError, match="FastADMM"):
         atoll.simulate(job, quadratics(4, 4), engine="inline", seed=0)

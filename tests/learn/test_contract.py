@@ -10,7 +10,7 @@ from atoll.core.algebra import tree as T
 from atoll.core.errors import ConfigError, DataError
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.local.stragglers import Stragglers
-from atoll.learn.quadratic import Quadratic, minimiser, quadratics
+from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.testing import check_algorithm
 
 

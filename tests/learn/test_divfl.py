@@ -133,7 +133,7 @@ def test_what_has_no_update_or_no_size_is_refused():
 
 
 def test_what_is_no_model_with_updates_cannot_be_sketched():
-    model = atoll.learn.CustomLearner(init=lambda rng: {"w": np.zeros(1)}, train=lambda p, data, rng: p)
+    model = atoll.models.CustomLearner(init=lambda rng: {"w": np.zeros(1)}, train=lambda p, data, rng: p)
     with pytest.raises(CompositionError, match=r"cannot tell 'sketch'.*use atoll\.models\.linear or a PyTorch module"):
         Training(model=model, selection=DivFL(2)).learner(islands(SIZES))
 

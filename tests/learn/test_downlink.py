@@ -16,7 +16,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError
 from atoll.core.requests.context import StageContext
 from atoll.learn.algorithms import FedAvg
-from atoll.learn.quadratic import Quadratic, minimiser, quadratics
+from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.stages import QSGD, Clip, ErrorFeedback, Sign, TopK
 
 DIM = 300

@@ -29,9 +29,9 @@ from atoll.learn.algorithms import (
     Upcycled,
 )
 from atoll.learn.local.stragglers import Stragglers
-from atoll.learn.quadratic import Quadratic, quadratics
 from atoll.learn.transforms import Momentum
 from atoll.learn.wrapped import dry_reply
+from atoll.models.quadratic import Quadratic, quadratics
 from atoll.testing import check_algorithm, killed_and_resumed
 
 T5 = {"lr": 0.02, "steps": 5, "batch_size": None}

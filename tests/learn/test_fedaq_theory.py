@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import atoll
 from atoll.core.requests.context import StageContext
 from atoll.learn.algorithms import FedAQ
-from atoll.learn.quadratic import Quadratic
+from atoll.models.quadratic import Quadratic
 from atoll.stages import QSGD
 
 DIM, MU, L = 20, 0.1, 1.0

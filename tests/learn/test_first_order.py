@@ -35,9 +35,9 @@ from atoll.learn.algorithms import (
 )
 from atoll.learn.algorithms.accelerated import Transformed
 from atoll.learn.catalogue import example, facts, kinds
-from atoll.learn.quadratic import Quadratic, minimiser, quadratics
 from atoll.learn.transforms import Adam, ClipNorm, Momentum, Proximal
 from atoll.learn.wrapped import Wrapped
+from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.reproduce.survey.row import gap_to_optimum
 from atoll.testing import check_algorithm
 

@@ -14,8 +14,8 @@ from atoll.data import Dataset, Islands
 from atoll.engines import Inline
 from atoll.learn.admm.asynchronous import AsyncADMM
 from atoll.learn.admm.graph_admm import DADMM, DLM
-from atoll.learn.quadratic import minimiser
 from atoll.learn.topology.graphs import Complete, EdgeList, Ring, TimeVarying
+from atoll.models.quadratic import minimiser
 from atoll.testing import Timetable, killed_and_resumed
 
 

@@ -10,7 +10,8 @@ import atoll
 from atoll.core import message as M
 from atoll.core.errors import ConfigError
 from atoll.core.time.clock import Outcomes
-from atoll.learn import CustomLearner, Evaluation, Everyone, FedAvg, Training
+from atoll.learn import Evaluation, Everyone, FedAvg, Training
+from atoll.models import CustomLearner
 from atoll.rounds import History, MaxTime, Patience, Target
 
 ACCURACY = [0.2, 0.5, None, 0.8, 0.7]

@@ -21,10 +21,8 @@ from atoll.core.requests.results import Terms
 from atoll.core.time.clock import Outcomes
 from atoll.core.world import World
 from atoll.engines import ENGINES
-from atoll.learn import Linear
 from atoll.learn.admm.sums_only import SumsOnly
 from atoll.learn.algorithms import FedAdam, FedAvg, FedAvgM, FedProx, Scaffold, Upcycled
-from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.pacing import HybridFL, Synchronous
 from atoll.learn.pacing.regions.slack import (
     ChanceConstrained,
@@ -35,6 +33,8 @@ from atoll.learn.pacing.regions.slack import (
     UncensoredOnly,
 )
 from atoll.learn.topology import Gossip, Hierarchical
+from atoll.models import Linear
+from atoll.models.idle import IdleIslands, IdleModel
 from atoll.simulation import run_in
 from atoll.stages import QSGD, ErrorFeedback, TopK
 from atoll.testing import killed_and_resumed

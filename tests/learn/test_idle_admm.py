@@ -6,7 +6,7 @@ from curved_toys import Loop, Quadratics
 
 import atoll
 from atoll.learn.algorithms import CEADMM, AndersonADMM, FastADMM, FedADMM, LFedADMM, Walkman
-from atoll.learn.quadratic import Quadratic, minimiser, quadratics
+from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.stages import TopK
 
 TEN = {"lr": 0.1, "steps": 10, "batch_size": None}

@@ -13,7 +13,7 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.context import StageContext
 from atoll.learn.algorithms import LFedADMM
 from atoll.learn.local.update import local_contact
-from atoll.learn.matrix import (
+from atoll.models.matrix import (
     MatrixRegression,
     MatrixRegressionLearner,
     low_rank_optimum,

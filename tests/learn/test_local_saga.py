@@ -14,7 +14,7 @@ from atoll.core.errors import ConfigError
 from atoll.learn.algorithm import RoundInfo
 from atoll.learn.algorithms import LocalSAGA, LocalSVRG
 from atoll.learn.local.update import batch_rows, count_many, count_steps, local_contact
-from atoll.learn.quadratic import Quadratic, quadratics
+from atoll.models.quadratic import Quadratic, quadratics
 from atoll.testing import check_algorithm
 
 

@@ -13,10 +13,10 @@ from atoll.core.errors import CompositionError
 from atoll.core.requests.party import Roster
 from atoll.core.world import World
 from atoll.engines import ENGINES
-from atoll.learn import Linear
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.pacing import Synchronous
 from atoll.learn.topology import Hierarchical
+from atoll.models import Linear
 from atoll.testing import killed_and_resumed
 
 SIZES = (6, 9, 4, 12, 7, 5)

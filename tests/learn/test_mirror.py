@@ -14,7 +14,7 @@ import atoll
 from atoll.core.errors import ConfigError
 from atoll.learn.algorithms import FedAvg, FedDualAvg, FedMirror
 from atoll.learn.numerics.mirror import Entropy, PNorm, soft
-from atoll.learn.quadratic import Quadratic, minimiser, quadratics
+from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.reproduce.survey.lasso import LASSO_L1, LASSO_LR, lasso, lasso_gap, lasso_optimum, non_zeros
 from atoll.testing import check_algorithm
 

@@ -12,7 +12,8 @@ from learn_toys import Fixed, flat, islands
 
 import atoll
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
-from atoll.learn import CustomLearner, Everyone, FedAvg, Schedule, Synchronous, Training
+from atoll.learn import Everyone, FedAvg, Schedule, Synchronous, Training
+from atoll.models import CustomLearner
 
 NEVER = math.inf
 SIZES = [5, 6, 7, 8]

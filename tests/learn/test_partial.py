@@ -150,7 +150,7 @@ class Told:
 
 def own_loop(epochs, **more):
     """A model that counts the calls of its training."""
-    model = atoll.learn.CustomLearner(
+    model = atoll.models.CustomLearner(
         init=lambda rng: {"calls": np.zeros(1), "drawn": np.zeros(1)},
         train=lambda p, data, rng: {"calls": p["calls"] + 1, "drawn": p["drawn"] + rng.random()},
     )

@@ -17,8 +17,8 @@ from atoll.data import Dataset
 from atoll.learn.algorithms import FedAvg, OutputPerturbation, SufficientStatistics
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.local.report_options import rows_for
-from atoll.learn.matrix import MatrixRegression, matrix_observations
-from atoll.learn.quadratic import Quadratic, quadratics
+from atoll.models.matrix import MatrixRegression, matrix_observations
+from atoll.models.quadratic import Quadratic, quadratics
 from atoll.testing import check_learner
 
 SIZES = [10, 4, 7, 1]
@@ -60,7 +60,7 @@ def test_so_they_are_for_models_that_train_by_themselves():
     def fit(params, data, rng):
         return {"mean": params["mean"] + 0.5 * (data.x.mean(axis=0) - params["mean"]) + 0.1 * rng.random(4)}
 
-    model = atoll.learn.CustomLearner(
+    model = atoll.models.CustomLearner(
         init=lambda rng: {"mean": np.zeros(4)},
         train=fit,
         evaluate=lambda params, data: {"loss": float(((data.x - params["mean"]) ** 2).mean())},
@@ -179,7 +179,7 @@ def test_a_loop_that_measures_no_loss_cannot_tell_it():
     learner, message = own_loop(epochs=1)
     with pytest.raises(CompositionError, match="cannot tell 'loss'"):
         learner.train(Told(islands([10]).shard(0)), {**message, "reports": {"loss": None}})
-    model = atoll.learn.CustomLearner(
+    model = atoll.models.CustomLearner(
         init=lambda rng: {"w": np.zeros(1)}, train=lambda p, d, r: p, evaluate=lambda p, d: {"accuracy": 1.0}
     )
     other = adapt(model, LearnerSettings(algorithm=FedAvg()), islands([10]))

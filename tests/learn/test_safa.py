@@ -19,12 +19,12 @@ from atoll.engines import ENGINES
 from atoll.learn import FedAvg, Training
 from atoll.learn.aggregation import KeepLocal
 from atoll.learn.algorithms import Scaffold, Upcycled
-from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.pacing import SAFA
 from atoll.learn.pacing.cached.lag import AdaptiveLag, deprecation_rate
 from atoll.learn.pacing.cached.model_cache import begun, replaced, resummed
 from atoll.learn.pacing.staleness import ConstantStaleness, PolynomialStaleness
 from atoll.learn.selection import CFCFM, Uniform
+from atoll.models.idle import IdleIslands, IdleModel
 from atoll.reproduce.safa.reference import Crashes, draw_crashes, safa
 from atoll.simulation import run_in
 from atoll.stages import QSGD
@@ -199,7 +199,7 @@ def test_an_undrafted_reply_counts_in_the_next_round():
         made.append(float(params["w"][0]))
         return {"w": params["w"] + len(data)}
 
-    model = atoll.learn.CustomLearner(init=lambda rng: {"w": np.zeros(1)}, train=grow)
+    model = atoll.models.CustomLearner(init=lambda rng: {"w": np.zeros(1)}, train=grow)
     job = Training(
         model=model, algorithm=FedAvg(), selection=CFCFM(1), pacing=SAFA(published=True, deadline=9.0, resume=False),
         rounds=2, evaluation=atoll.Evaluation(server=False),

@@ -15,9 +15,9 @@ from atoll.devices import safa
 from atoll.learn.algorithms import DANE, DINGO, FLECS, FLECSPP, GIANT, FedNL, FedSSO
 from atoll.learn.algorithms.line_search import armijo
 from atoll.learn.catalogue import describe
-from atoll.learn.local.custom import CustomLearner
 from atoll.learn.numerics.quasi_newton import block_sr1
-from atoll.learn.quadratic import Quadratic, minimiser, quadratics
+from atoll.models.custom import CustomLearner
+from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.testing import check_algorithm
 
 SEEDS = st.integers(0, 10_000)

@@ -16,7 +16,7 @@ from atoll.learn.aggregation import KeepGlobal, Renormalised
 from atoll.learn.algorithms import VRLSGD, Scaffold, Upcycled
 from atoll.learn.pacing import PaceSteering
 from atoll.learn.pacing.returning import DAY, activity, return_times
-from atoll.learn.quadratic import Quadratic, quadratics
+from atoll.models.quadratic import Quadratic, quadratics
 from atoll.stages import QSGD
 
 COSINE = tuple(0.5 - 0.4 * np.cos(2 * np.pi * (np.arange(24) + 0.5) / 24))

@@ -11,8 +11,8 @@ from atoll.core.errors import ConfigError
 from atoll.core.requests.party import Roster
 from atoll.devices import BatchRate, Fleet, GeneratedTrace, Throughput
 from atoll.learn.algorithms import FedAvg
-from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.selection import TiFL
+from atoll.models.idle import IdleIslands, IdleModel
 
 N = 9
 

@@ -15,9 +15,7 @@ from atoll.core.requests.context import StageContext
 from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.engines import ENGINES
-from atoll.learn import Linear
 from atoll.learn.algorithms import FedAdam, FedAvg, FedAvgM, FedPAQ, Scaffold, SufficientStatistics, Walkman
-from atoll.learn.quadratic import Quadratic, minimiser, quadratics
 from atoll.learn.topology import (
     CFL,
     ClusteredGossip,
@@ -37,6 +35,8 @@ from atoll.learn.topology import (
     metropolis,
 )
 from atoll.learn.topology.mixer import Mixer
+from atoll.models import Linear
+from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.simulation import run_in
 from atoll.stages import QSGD, RandomK, TopK
 from atoll.testing import killed_and_resumed

@@ -10,8 +10,9 @@ import atoll
 from atoll.core.algebra import tree as T
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError, QuorumError
 from atoll.core.federation.ending import StopRun
-from atoll.learn import CustomLearner, Evaluation, Everyone, FedAvg, Schedule, Training
+from atoll.learn import Evaluation, Everyone, FedAvg, Schedule, Training
 from atoll.learn.algorithms import FedNova
+from atoll.models import CustomLearner
 from atoll.rounds import Patience, Target
 from atoll.stages import Clip
 

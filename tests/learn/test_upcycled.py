@@ -26,8 +26,8 @@ from atoll.learn.algorithms import (
     Upcycled,
 )
 from atoll.learn.local.stragglers import Stragglers
-from atoll.learn.quadratic import Quadratic, minimiser, quadratics
 from atoll.learn.transforms import Momentum
+from atoll.models.quadratic import Quadratic, minimiser, quadratics
 from atoll.testing import check_algorithm
 
 LOCAL = {"lr": 0.05, "epochs": 3, "batch_size": 8}

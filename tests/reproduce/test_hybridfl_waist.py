@@ -11,7 +11,6 @@ import atoll
 from atoll.core.time.clock import Outcomes
 from atoll.devices import mec
 from atoll.learn.algorithms import FedAvg
-from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.pacing import HybridFL, Synchronous
 from atoll.learn.pacing.regions.slack import (
     ChanceConstrained,
@@ -22,6 +21,7 @@ from atoll.learn.pacing.regions.slack import (
     UncensoredOnly,
 )
 from atoll.learn.topology import Hierarchical, Star
+from atoll.models.idle import IdleIslands, IdleModel
 from atoll.reproduce.hybridfl.reference import backhaul_seconds, draw, energy, limit, region_sizes, simulate
 from atoll.reproduce.hybridfl.setting import AEROFOIL, DIGITS
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from atoll.learn.catalogue import kinds, programs
-from atoll.learn.quadratic import minimiser
+from atoll.models.quadratic import minimiser
 from atoll.reproduce.survey.fit import alike, evenness, order, slope, wide
 from atoll.reproduce.survey.rate import Rate
 from atoll.reproduce.survey.table import families, rates, unclaimed

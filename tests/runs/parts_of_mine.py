@@ -16,8 +16,8 @@ from atoll.core.requests.stage import Stage
 from atoll.core.time.clock import Outcomes
 from atoll.data import Dataset, Islands
 from atoll.learn import FedAvg
-from atoll.learn.linear import Linear
 from atoll.learn.wrapped import Wrapped
+from atoll.models.linear_model import Linear
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,6 @@ if TYPE_CHECKING:
     from .algorithm import Algorithm, LocalWork, RoundInfo
     from .algorithms import FedAvg, FedSGD, SufficientStatistics
     from .divergence import Divergence, GradientDivergence
-    from .linear import Linear
-    from .local.custom import CustomLearner
     from .pacing import Synchronous
     from .prepared import Trained
     from .selection import Everyone, Schedule, Selection, SizeProportional, Uniform
@@ -23,10 +21,8 @@ else:
             "aggregation": ("Aggregation", "EqualWeights", "KeepGlobal", "KeepLocal", "Renormalised", "Rescaled"),
             "algorithm": ("Algorithm", "LocalWork", "RoundInfo"),
             "algorithms": ("FedAvg", "FedSGD", "SufficientStatistics"),
-            "local.custom": ("CustomLearner",),
             "divergence": ("Divergence", "GradientDivergence"),
             "server.evaluation": ("Evaluation",),
-            "linear": ("Linear",),
             "pacing": ("Synchronous",),
             "selection": ("Everyone", "Schedule", "Selection", "SizeProportional", "Uniform"),
             "prepared": ("Trained",),
@@ -37,7 +33,6 @@ else:
 __all__ = [
     "Aggregation",
     "Algorithm",
-    "CustomLearner",
     "Divergence",
     "EqualWeights",
     "Evaluation",
@@ -47,7 +42,6 @@ __all__ = [
     "GradientDivergence",
     "KeepGlobal",
     "KeepLocal",
-    "Linear",
     "LocalWork",
     "Renormalised",
     "Rescaled",

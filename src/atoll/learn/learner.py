@@ -93,7 +93,7 @@ class Learner(Protocol):
 Adapter = Callable[[Any, LearnerSettings, Any], Learner]
 _ADAPTERS: dict[str, str] = {
     "torch": "atoll.torch:adapt",
-    "sklearn": "atoll.learn.estimators:adapt",
+    "sklearn": "atoll.models.estimators:adapt",
 }
 
 

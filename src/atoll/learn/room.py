@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Callable
 from typing import Any
 
 from atoll.core.rooms import PartKind, is_class
@@ -34,15 +31,7 @@ def _program(name: str) -> tuple[str, str] | None:
     )
 
 
-def _made_anew(make: Callable[[], Any]) -> Any:
-    """A model; of a PyTorch module, what makes it: its first weights then follow the run's seed, and no generator of the process."""
-    made = make()
-    torch = sys.modules.get("torch")
-    return make if torch is not None and isinstance(made, torch.nn.Module) else made
-
-
 PARTS = (
-    PartKind("model", ("atoll.models",), inspect.isfunction, "What is trained.", later=_made_anew, costly=True),
     PartKind(
         "algorithm", ("atoll.learn.algorithms",), _whole, "What clients and server compute.", "Algorithm",
         instead=_program,

@@ -14,10 +14,10 @@ from forging import ADMIN, check
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.learn import Training
 from atoll.learn.algorithms import FedAvg, FedProx
-from atoll.learn.linear import Linear
 from atoll.learn.metrics import Confusion
 from atoll.learn.selection import Everyone
 from atoll.learn.server.evaluation import Evaluation
+from atoll.models.linear_model import Linear
 from atoll.rounds.stop import StopRule
 from atoll.runs import yaml
 from atoll.runtime.bundles.modules import importing, reference_of
@@ -33,7 +33,7 @@ PROGRAM = parse_job({"job": "program", "program": "asyncio:sleep"})
 MODULE = """
 from dataclasses import dataclass
 from atoll.learn import FedAvg
-from atoll.learn.linear import Linear
+from atoll.models.linear_model import Linear
 
 @dataclass(frozen=True, kw_only=True)
 class Halved(FedAvg):
@@ -350,10 +350,10 @@ def test_a_description_that_would_make_another_training_is_refused() -> None:
 
 
 def test_a_name_must_lead_back_to_the_thing_itself() -> None:
-    assert reference_of(Linear, "x") == "atoll.learn.linear:Linear"
+    assert reference_of(Linear, "x") == "atoll.models.linear_model:Linear"
 
     def other() -> None: ...
 
-    other.__qualname__, other.__module__ = "Linear", "atoll.learn.linear"
+    other.__qualname__, other.__module__ = "Linear", "atoll.models.linear_model"
     with pytest.raises(ConfigError, match=r"not what stands under this name"):
         reference_of(other, "x")

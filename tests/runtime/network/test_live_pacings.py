@@ -17,11 +17,11 @@ from atoll.core.federation.federation import run_program
 from atoll.core.requests.party import Roster
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
-from atoll.learn.idle import IdleIslands, IdleLearner, IdleModel
 from atoll.learn.pacing import SAFA, FedAsync, FedBuff, HybridFL, Tiered
 from atoll.learn.pacing.regions.slack import ChanceConstrained, UncensoredOnly
 from atoll.learn.selection import CFCFM
 from atoll.learn.topology import Hierarchical, Star
+from atoll.models.idle import IdleIslands, IdleLearner, IdleModel
 from atoll.runtime.network.rehearsal import Rehearsal
 
 IDLE = IdleIslands([3, 4, 5])

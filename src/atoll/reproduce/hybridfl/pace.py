@@ -9,7 +9,6 @@ import numpy as np
 
 from atoll.devices import Fleet, Normal, Power, Recorded, mec
 from atoll.learn.algorithms import FedAvg
-from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.pacing import HybridFL
 from atoll.learn.pacing.regions.slack import (
     ChanceConstrained,
@@ -22,6 +21,7 @@ from atoll.learn.pacing.regions.slack import (
 from atoll.learn.selection import Uniform
 from atoll.learn.topology import Hierarchical
 from atoll.learn.training import Training
+from atoll.models.idle import IdleIslands, IdleModel
 from atoll.rounds.history import History
 from atoll.simulation import simulate
 

@@ -10,7 +10,7 @@ import numpy as np
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import DataError
 from atoll.learn.learner import LearnerSettings
-from atoll.learn.quadratic import QuadraticLearner
+from atoll.models.quadratic import QuadraticLearner
 
 __all__ = ["L2", "Logistic", "logistic_clients", "logistic_gap", "logistic_optimum"]
 

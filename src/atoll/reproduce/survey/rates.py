@@ -27,7 +27,7 @@ from atoll.learn.algorithms import (
     SignSGD,
     TwoWaySGDM,
 )
-from atoll.learn.quadratic import minimiser, quadratics
+from atoll.models.quadratic import minimiser, quadratics
 from atoll.stages import QSGD, RandomK
 
 from .fit import ends, evenness, gaps, order, slope, wide, with_mean

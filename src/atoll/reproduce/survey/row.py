@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll.learn.quadratic import Quadratic, minimiser, quadratics
+from atoll.models.quadratic import Quadratic, minimiser, quadratics
 
 if TYPE_CHECKING:
     from atoll.learn.algorithm import Algorithm
@@ -20,7 +20,7 @@ __all__ = ["SurveyRow", "gap_to_optimum"]
 class SurveyRow:
     """A method on a problem with a known optimum, beside a reference value.
 
-    The problem, unless ``problem`` says otherwise, is ``atoll.learn.quadratic.quadratics()``: ten clients, 20 dimensions, full local
+    The problem, unless ``problem`` says otherwise, is ``atoll.models.quadratic.quadratics()``: ten clients, 20 dimensions, full local
     gradients, start at zero. The measure, unless ``measure`` says otherwise, is ``f(w) - f(w*)`` after the last round.
 
     Attributes:

@@ -17,23 +17,21 @@ from atoll.core.capability import Capability
 from atoll.core.errors import ConfigError
 from atoll.core.message import fingerprint
 from atoll.core.requests.task import Batch, Task
-
-from .algorithm import LocalWork
-from .capabilities import RELEASES
-from .compose import Placed, require_composed
-from .learner import LearnerSettings
-from .local.contact import declared, load_of
-from .local.reports import Reporting
-from .offered import placed_model
-from .server.personal import measured, own_model
+from atoll.learn.algorithm import LocalWork
+from atoll.learn.capabilities import RELEASES
+from atoll.learn.compose import Placed, require_composed
+from atoll.learn.learner import LearnerSettings
+from atoll.learn.local.contact import declared, load_of
+from atoll.learn.local.reports import Reporting
+from atoll.learn.offered import placed_model
+from atoll.learn.server.personal import measured, own_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.requests.cohort import Cohort
     from atoll.core.requests.island import Island
-
-    from .algorithm import Algorithm
+    from atoll.learn.algorithm import Algorithm
 
 __all__ = ["IdleIslands", "IdleLearner", "IdleModel"]
 

@@ -8,11 +8,12 @@ from learn_toys import flat, islands
 
 import atoll
 from atoll.core.errors import CompositionError, DataError, TaskError
-from atoll.learn import CustomLearner, Evaluation, Everyone, FedAvg, FedSGD, Training
+from atoll.learn import Evaluation, Everyone, FedAvg, FedSGD, Training
 from atoll.learn.algorithm import Algorithm
 from atoll.learn.learner import LearnerSettings
 from atoll.learn.local.update import batch_rows
 from atoll.learn.metrics import Accuracy
+from atoll.models import CustomLearner
 
 SIZES = [12, 7, 20]
 LINEAR = atoll.models.linear(4, 3)

@@ -15,16 +15,15 @@ from atoll.core.capability import Capability
 from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.task import Task
 from atoll.data.missing import known_rows
+from atoll.learn.capabilities import CURVATURE
+from atoll.learn.checks import require_count
+from atoll.learn.learner import LearnerSettings
+from atoll.learn.local.contact import load_of, trained
+from atoll.learn.local.reports import Reporting
+from atoll.learn.local.targets import check_classes, check_shape, check_signs
+from atoll.learn.server.personal import measured, own_model
 
-from .capabilities import CURVATURE
-from .checks import require_count
-from .learner import LearnerSettings
-from .local.contact import load_of, trained
-from .local.reports import Reporting
-from .local.targets import check_classes, check_shape, check_signs
-from .server.personal import measured, own_model
-
-__all__ = ["Linear", "LinearLearner"]
+__all__ = ["Linear", "LinearLearner", "linear"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,11 @@ class Linear:
         made = LinearLearner(self, loss, settings)
         made.check(data)
         return made
+
+
+def linear(features: int, outputs: int, loss: str = "auto", l2: float = 0.0) -> Linear:
+    """A linear model in NumPy: softmax, least-squares or hinge loss. Needs no PyTorch."""
+    return Linear(features, outputs, loss, l2)
 
 
 class LinearLearner(Reporting):

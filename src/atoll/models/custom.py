@@ -11,9 +11,8 @@ import numpy as np
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
-
-from ..learner import LearnerSettings
-from .opaque import OpaqueLearner
+from atoll.learn.learner import LearnerSettings
+from atoll.learn.local.opaque import OpaqueLearner
 
 __all__ = ["CustomLearner"]
 
@@ -61,9 +60,8 @@ class _Custom(OpaqueLearner):
     """The functions as a learner."""
 
     def __init__(self, model: CustomLearner, settings: LearnerSettings) -> None:
-        super().__init__(
-            "atoll.learn.custom", settings
-        )  # names of tasks seed random numbers: it stays where the module goes
+        # names of tasks seed random numbers: they stay where the module goes
+        super().__init__("atoll.learn.custom", settings)
         self.model = model
         self.reports = () if model.evaluate is None else ("loss",)
         if model.scores is not None:

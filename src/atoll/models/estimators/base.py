@@ -58,7 +58,8 @@ class EstimatorLearner(OpaqueLearner):
     """
 
     def __init__(self, model: Any, settings: LearnerSettings, data: Any) -> None:
-        super().__init__(f"{__name__}:{type(model).__name__}", settings)
+        # names of tasks seed random numbers: they stay where the module goes
+        super().__init__(f"atoll.learn.estimators.base:{type(model).__name__}", settings)
         self.classifier = bool(importlib.import_module("sklearn.base").is_classifier(model))
         self.check(data)
         self.classes = _classes(data) if self.classifier else None

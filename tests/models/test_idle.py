@@ -10,10 +10,10 @@ import atoll
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.time.clock import Outcomes
-from atoll.learn import Linear
 from atoll.learn.algorithms import FedAvg, OutputPerturbation, Scaffold, SignSGD
-from atoll.learn.idle import IdleIslands, IdleModel
 from atoll.learn.learner import LearnerSettings
+from atoll.models import Linear
+from atoll.models.idle import IdleIslands, IdleModel
 from atoll.testing import check_task_many
 
 SIZES = (5, 7, 5, 0, 12)
@@ -46,8 +46,8 @@ def test_a_block_replies_as_its_members():
     "algorithm", [FedAvg(batch_size=4, epochs=2), SignSGD()], ids=repr
 )  # with weights, and without
 def test_replies_that_are_kept_are_those_of_the_message_and_the_size(algorithm, monkeypatch):
-    monkeypatch.setattr("atoll.learn.idle._ROWS", 4)
-    monkeypatch.setattr("atoll.learn.idle._MESSAGES", 2)
+    monkeypatch.setattr("atoll.models.idle._ROWS", 4)
+    monkeypatch.setattr("atoll.models.idle._MESSAGES", 2)
     kept = learner(algorithm).train
     draws = np.random.default_rng(0)
     for lr in (0.1, 0.2, 0.1, 0.3, 0.4, 0.1):

@@ -1,4 +1,4 @@
-"""Ready-made models, built when they are asked for."""
+"""Networks of PyTorch, built when they are asked for."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .core.errors import ConfigError, MissingExtraError
-from .learn.checks import require_count
-from .learn.linear import Linear
+from atoll.core.errors import ConfigError, MissingExtraError
+from atoll.learn.checks import require_count
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["cnn", "linear", "logistic", "mlp"]
+__all__ = ["cnn", "logistic", "mlp"]
 
 
 def _nn() -> Any:
@@ -26,11 +25,6 @@ def _nn() -> Any:
             remedy='pip install "atoll[torch]", or use atoll.models.linear, which needs NumPy only',
         ) from error
     return nn
-
-
-def linear(features: int, outputs: int, loss: str = "auto", l2: float = 0.0) -> Linear:
-    """A linear model in NumPy: softmax, least-squares or hinge loss. Needs no PyTorch."""
-    return Linear(features, outputs, loss, l2)
 
 
 def logistic(features: int, classes: int) -> Callable[[], nn.Module]:

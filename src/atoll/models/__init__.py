@@ -1,0 +1,41 @@
+"""Ready-made models, and models of your own: linear, quadratic and matrix problems in NumPy, PyTorch networks, scikit-learn estimators, a loop of yours.
+
+A model's tasks keep the names that they had before this room was there: names of tasks seed random numbers.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .custom import CustomLearner
+    from .idle import IdleIslands, IdleModel
+    from .linear_model import Linear, linear
+    from .matrix import MatrixRegression
+    from .networks import cnn, logistic, mlp
+    from .quadratic import Quadratic
+else:
+    from atoll.core.lazy import lazy
+
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "custom": ("CustomLearner",),
+            "idle": ("IdleIslands", "IdleModel"),
+            "linear_model": ("Linear", "linear"),
+            "matrix": ("MatrixRegression",),
+            "networks": ("cnn", "logistic", "mlp"),
+            "quadratic": ("Quadratic",),
+        },
+    )
+
+__all__ = [
+    "CustomLearner",
+    "IdleIslands",
+    "IdleModel",
+    "Linear",
+    "MatrixRegression",
+    "Quadratic",
+    "cnn",
+    "linear",
+    "logistic",
+    "mlp",
+]

@@ -1,0 +1,24 @@
+"""What models bring: the parts that a configuration names under ``model``."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from atoll.core.rooms import PartKind
+
+__all__ = ["PARTS"]
+
+
+def _made_anew(make: Callable[[], Any]) -> Any:
+    """A model; of a PyTorch module, what makes it: its first weights then follow the run's seed, and no generator of the process."""
+    made = make()
+    torch = sys.modules.get("torch")
+    return make if torch is not None and isinstance(made, torch.nn.Module) else made
+
+
+PARTS = (
+    PartKind("model", ("atoll.models",), inspect.isfunction, "What is trained.", later=_made_anew, costly=True),
+)  # fmt: skip
