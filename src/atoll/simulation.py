@@ -161,6 +161,7 @@ def simulate(
     tasks: Sequence[Task] = (),
     on_record: Callable[[dict[str, Any]], None] | None = None,
     on_restore: Callable[[list[dict[str, Any]]], None] | None = None,
+    progress: bool | None = None,
 ) -> Any:
     """Run a job on this machine.
 
@@ -187,6 +188,7 @@ def simulate(
             program with an attribute ``tasks``. Its attribute ``others`` names further parties, name -> role.
         on_record: called with every record of metrics; to raise ``StopRun`` asks the run to end.
         on_restore: called with the records of the checkpoint that a resumed run continues from.
+        progress: show the rounds as they end, on stderr. By default Atoll shows them on a terminal and in a notebook.
 
     Ctrl-C ends the run after the current round, with a checkpoint if there is a folder; a second Ctrl-C raises ``KeyboardInterrupt`` at once. If the
     caller handles SIGINT itself, that stays so.
@@ -197,7 +199,7 @@ def simulate(
     """
     from .data.federated import as_population
     from .rounds.program import ProgramJob
-    from .runs.interrupt import Interrupt
+    from .runs.watching import watching
 
     begin = time.perf_counter()
     islands = as_population(islands)
@@ -206,19 +208,17 @@ def simulate(
     whole = job if isinstance(job, Job) else ProgramJob.of(job)
     others = whole.others(len(islands))
     known: dict[str, Any] = {"roster": Roster(islands.names, others=others)} if others else {}
-    interrupt = Interrupt(on_record)
-    world = World(
-        islands, chosen, seed=seed, **known, clock=Clock(), cost=devices or Free(), folder=where, resume=resume,
-        errors=errors, secret_seed=secret_seed, sealing=sealing, policy=policy or AllowAll(), state_memory=state_memory,
-        results=None if results is None else Path(results),
-        on_record=interrupt.record, on_restore=on_restore,
-    )  # fmt: skip
-    admit_job(world.policy, whole.names())
-    prepared = whole.prepare(islands)
-    world.registry.update({task.name: task for task in (*tasks, *prepared.tasks)})
-    with interrupt.listening():
+    with watching(whole, on_record, on_restore, progress) as watch:
+        world = World(
+            islands, chosen, seed=seed, **known, clock=Clock(), cost=devices or Free(), folder=where, resume=resume,
+            errors=errors, secret_seed=secret_seed, sealing=sealing, policy=policy or AllowAll(), state_memory=state_memory,
+            results=None if results is None else Path(results), on_record=watch.record, on_restore=watch.restore,
+        )  # fmt: skip
+        admit_job(world.policy, whole.names())
+        prepared = whole.prepare(islands)
+        world.registry.update({task.name: task for task in (*tasks, *prepared.tasks)})
         value, fed = run_in(world, prepared.program)
-    interrupt.explain(fed, whole.most_rounds, where)
+    watch.explain(fed, where)
     if whole is not job:
         return value
     return result_of_run(whole, islands, prepared, value, fed, time.perf_counter() - begin)

@@ -146,7 +146,7 @@ def test_the_demo_answers_its_question(typed: Typed, tmp_path: Path) -> None:
 def test_an_interrupted_demo_can_be_resumed(typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import signal
 
-    from atoll.cli.progress import Rounds
+    from atoll.report.progress import Rounds
 
     monkeypatch.setattr(demo, "MODEL", {"name": "linear", "features": 64, "outputs": 10})
     monkeypatch.setattr(demo, "ENGINE", "inline")
@@ -229,7 +229,7 @@ def test_a_live_display_on_a_terminal() -> None:
 
     from rich.console import Console
 
-    from atoll.cli.progress import Rounds
+    from atoll.report.progress import Rounds
 
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120, highlight=False)

@@ -39,7 +39,7 @@ EAGER: dict[str, set[str]] = {
     "cli": {"typer", "click", "rich"},
     "runs": {"pydantic", "pydantic_core", "ruamel"},
     "runtime": {"pydantic", "pydantic_core", "ruamel"},
-    "report": {"jinja2"},
+    "report": {"jinja2", "rich"},
 }
 NEVER: dict[str, set[str]] = {"core": {"torch"}, "learn": {"torch"}, "engines": {"torch"}}
 

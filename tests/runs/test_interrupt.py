@@ -76,6 +76,7 @@ def test_one_ctrl_c_ends_a_script_after_the_round_and_the_run_goes_on_later(tmp_
     code, screen = typed(script, str(tmp_path / "run"), ctrl_c_at=b"round 5\r")
     assert code == 0
     assert "stopping after this round" in screen
+    assert "Training (FedAvg)" in screen  # the progress, on a terminal
     done = int(screen.split("ended: interrupted after ")[1].split()[0])
     assert 5 <= done < 100_000
     assert f"stopped after round {done} of 100000" in screen
@@ -126,3 +127,12 @@ def test_a_program_with_rounds_of_its_own_ends_too():
 
     result = atoll.simulate(ProgramJob.of(program), ISLANDS, engine="inline")
     assert (result.outcome, result.reason) == (4, "interrupted")
+
+
+def test_progress_is_shown_when_it_is_wanted_and_not_elsewhere(tmp_path, capsys):
+    atoll.simulate(job(4), ISLANDS, engine="inline")
+    assert capsys.readouterr().err == ""
+    atoll.simulate(job(4), ISLANDS, engine="inline", folder=tmp_path / "run", progress=True)
+    assert "Training (FedAvg): round 4/4" in capsys.readouterr().err
+    atoll.simulate(job(6), ISLANDS, engine="inline", folder=tmp_path / "run", resume=True, progress=True)
+    assert "Training (FedAvg): going on after round 4" in capsys.readouterr().err

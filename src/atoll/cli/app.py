@@ -11,6 +11,7 @@ import typer
 
 from atoll.core.errors import AtollError
 from atoll.runs.stopping import INTERRUPTED
+from atoll.runs.watching import own_display
 
 from .output import Output, only_json_on_stdout, show_error, show_usage
 
@@ -73,7 +74,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     words = [word for word in given if word != "--debug"]
     register(words)
-    with only_json_on_stdout("--json" in words) as answer:
+    with own_display(), only_json_on_stdout("--json" in words) as answer:
         return _outcome(words, Output(json="--json" in words, answer=answer), debug)
 
 

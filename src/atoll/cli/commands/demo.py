@@ -13,13 +13,13 @@ from rich.table import Table
 from atoll.cli.app import INTERRUPT_CODE, app
 from atoll.cli.arguments import Json, Root, output_of
 from atoll.cli.output import CHECKPOINT_COUNTS, Output
-from atoll.cli.progress import Rounds
 from atoll.core.persistence.files import write_bytes
 from atoll.core.persistence.json_lines import as_json
 from atoll.report import write_report
 from atoll.report._extra import need
 from atoll.report.facts import facts_of
 from atoll.report.page import CAVEAT, verdict
+from atoll.report.progress import Rounds
 from atoll.runs import INTERRUPTED, RunConfig, RunFolder, Stopping, execute, new_folder, parse_config, to_job
 from atoll.runs.worth import epochs_per_island, train_alone, train_pooled
 

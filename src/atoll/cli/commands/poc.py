@@ -16,8 +16,8 @@ from atoll.cli.arguments import Json, output_of
 from atoll.cli.asking import error_of, in_order
 from atoll.cli.commands.run import sentence
 from atoll.cli.output import Output
-from atoll.cli.progress import Rounds
 from atoll.core.errors import CheckpointError
+from atoll.report.progress import Rounds
 from atoll.runs import RunFolder, result_of, yaml
 
 _ROUNDS = 20

@@ -12,9 +12,9 @@ from rich.table import Table
 from atoll.cli.app import INTERRUPT_CODE, app
 from atoll.cli.arguments import Json, output_of
 from atoll.cli.output import CHECKPOINT_COUNTS, Output
-from atoll.cli.progress import Rounds
 from atoll.core.errors import AtollError, ConfigError
 from atoll.core.job import Job
+from atoll.report.progress import Rounds
 from atoll.reproduce import Claim, Entry, Interrupted, Lab, Page, entries, find_entry, reproduce
 from atoll.runs import INTERRUPTED, Stopping
 

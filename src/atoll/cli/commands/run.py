@@ -11,10 +11,10 @@ from rich.markup import escape
 from atoll.cli.app import INTERRUPT_CODE, app
 from atoll.cli.arguments import Json, Root, output_of
 from atoll.cli.output import CHECKPOINT_COUNTS, Output
-from atoll.cli.progress import Rounds
 from atoll.core.errors import CheckpointError, ConfigError
 from atoll.core.overview import human_bytes
 from atoll.core.persistence.json_lines import as_json
+from atoll.report.progress import Rounds
 from atoll.runs import (
     INTERRUPTED,
     RunConfig,

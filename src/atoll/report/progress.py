@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,7 +16,7 @@ from atoll.core.overview import human_bytes
 if TYPE_CHECKING:
     from atoll.core.job import Job
 
-__all__ = ["Rounds"]
+__all__ = ["Rounds", "displayed"]
 
 _LINES = 20
 """Plain lines that a whole training writes at least, if it has so many rounds."""
@@ -36,7 +38,7 @@ class Rounds:
         self.job = job
         self.total = job.most_rounds
         self.title = title
-        self.live = console.is_terminal
+        self.live = console.is_terminal or console.is_jupyter
         self._bar = Progress(
             SpinnerColumn(), TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
             TextColumn("{task.fields[news]}"), TimeRemainingColumn(compact=True), console=console, transient=False,
@@ -97,6 +99,23 @@ class Rounds:
         done = max(1, number - self._first)
         seconds = (time.monotonic() - self._begin) / done * (self.total - number)
         return f"about {seconds:.0f} s left" if number < self.total else "done"
+
+
+@contextlib.contextmanager
+def displayed(wanted: bool | None, job: Job) -> Iterator[Rounds | None]:
+    """The display of a run that is started from Python, on stderr.
+
+    Args:
+        wanted: ``None`` shows it on a terminal and in a notebook, and nowhere else.
+        job: what runs.
+    """
+    console = Console(stderr=True)
+    if not (console.is_terminal or console.is_jupyter if wanted is None else wanted):
+        yield None
+        return
+    with Rounds(console, job, job.title) as rounds:
+        rounds.begin(0)
+        yield rounds
 
 
 def _is_number(value: Any) -> bool:

@@ -1,0 +1,119 @@
+"""What a person who calls ``simulate`` sees of the run: its progress, and where Ctrl-C has stopped it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .stopping import Stopping
+
+if TYPE_CHECKING:
+    from atoll.core.federation.federation import Federation
+    from atoll.core.job import Job
+    from atoll.report.progress import Rounds
+
+__all__ = ["Watch", "own_display", "watching"]
+
+_own: ContextVar[bool] = ContextVar("own display", default=False)
+
+Record = Callable[[dict[str, Any]], None]
+Restore = Callable[[list[dict[str, Any]]], None]
+
+
+class Watch:
+    """Listens to a run: passes its records on, shows them, and ends it after the record during which Ctrl-C was pressed.
+
+    Args:
+        job: what runs.
+        rounds: the display, if there is one.
+        on_record: the caller's own listener; it is called first.
+        on_restore: the same, for the records that a resumed run continues from.
+    """
+
+    def __init__(self, job: Job, rounds: Rounds | None, on_record: Record | None, on_restore: Restore | None) -> None:
+        self.stopping = Stopping(tell=_tell)
+        self._job, self._rounds = job, rounds
+        self._on_record, self._on_restore = on_record, on_restore
+        self._stopped = False
+
+    def record(self, row: dict[str, Any]) -> None:
+        """Pass a record on, and stop after it if asked.
+
+        Raises:
+            StopRun: Ctrl-C was pressed, or the caller's listener wants to stop.
+        """
+        if self._rounds is not None:
+            self._rounds.record(row)
+        if self._on_record is not None:
+            self._on_record(row)
+        self._stopped = self.stopping.asked
+        self.stopping(row)
+
+    def restore(self, rows: list[dict[str, Any]]) -> None:
+        """Pass on what a resumed run continues from."""
+        if self._rounds is not None:
+            self._rounds.begin(len(rows))
+        if self._on_restore is not None:
+            self._on_restore(rows)
+
+    def explain(self, fed: Federation, folder: Path | None) -> None:
+        """Say where an interrupted run ended, and how to go on."""
+        if not self._stopped:
+            return
+        most = self._job.most_rounds
+        done = f"stopped after round {len(fed.records)}" + ("" if most is None else f" of {most}")
+        if folder is None:
+            _tell(f"{done}. Without folder=... there is no checkpoint to resume from")
+        else:
+            _tell(f"{done}. To go on, make the same call with folder={str(folder)!r}, resume=True")
+
+
+@contextlib.contextmanager
+def own_display() -> Iterator[None]:
+    """What runs inside has a display of its own: ``simulate`` shows no progress unless it must."""
+    token = _own.set(True)
+    try:
+        yield
+    finally:
+        _own.reset(token)
+
+
+@contextlib.contextmanager
+def watching(job: Job, on_record: Record | None, on_restore: Restore | None, progress: bool | None) -> Iterator[Watch]:
+    """Listen to the run inside, and to SIGINT.
+
+    A handler of the caller's own stays in place, and so does a signal that is ignored.
+
+    Args:
+        job: what runs.
+        on_record: called with every record.
+        on_restore: called with the records that a resumed run continues from.
+        progress: see ``simulate``.
+    """
+    with contextlib.ExitStack() as stack:
+        watch = Watch(job, stack.enter_context(_display(progress, job)), on_record, on_restore)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            stack.enter_context(watch.stopping.signals(signal.SIGINT))
+        yield watch
+
+
+def _display(progress: bool | None, job: Job) -> contextlib.AbstractContextManager[Rounds | None]:
+    """The display; what cannot be one is not worth loading rich for."""
+    if progress is False or (progress is None and (_own.get() or not _may_show())):
+        return contextlib.nullcontext()
+    from atoll.report.progress import displayed
+
+    return displayed(progress, job)
+
+
+def _may_show() -> bool:
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"atoll: {line}\n")
