@@ -29,22 +29,22 @@ __all__ = ["Result", "make_engine", "result_of_run", "run_in", "simulate"]
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """What a run of a job gives.
+    """The result of running a job.
 
-    What the job itself made is ``outcome``, and its attributes are those of the result too: ``result.model``, ``result.params`` and ``result.round``
-    of a training (see `atoll.learn.Trained`).
+    The result also has the attributes of ``outcome``, the job's own result: a training has ``result.model``, ``result.params`` and
+    ``result.round`` (see `atoll.learn.Trained`).
 
     Attributes:
-        outcome: what the job made.
-        metrics: its records, a row a round.
-        reason: why it ended.
+        outcome: the job's own result.
+        metrics: the records, one row a round.
+        reason: why the job ended.
         seconds: wall-clock seconds of the whole run.
         bytes: bytes and messages by direction.
         engine: name and choices of the engine.
-        devices: what every device was asked, did and spent, also before a resume.
+        devices: what each device was asked, did and spent, including before a resume.
         job: the job.
         data: the federated data set.
-        prepared: the job as it was made ready for the data.
+        prepared: the job, prepared for the data.
         folder: the run folder, if there is one.
     """
 
@@ -103,7 +103,7 @@ class Result:
 
 
 def make_engine(engine: Any, workers: int | None = None) -> Any:
-    """An engine by name: inline, batched, processes or socket; an engine object is returned as it is."""
+    """Return an engine by name: inline, batched, processes or socket. An engine object is returned unchanged."""
     from . import engines
 
     if not isinstance(engine, str):
@@ -117,12 +117,12 @@ def make_engine(engine: Any, workers: int | None = None) -> Any:
 
 
 def run_in(world: World, program: Program) -> tuple[Any, Federation]:
-    """Run a program in a world, on its clock; also inside a notebook."""
+    """Run a program in a world, on its clock. This also works inside a notebook."""
     return run(run_program(world, program), virtual=world.clock.virtual)
 
 
 def result_of_run(job: Job, data: Any, prepared: Prepared, value: Any, fed: Federation, seconds: float) -> Result:
-    """The result of a job whose program has ended, in whatever world it ran."""
+    """Return the result of a job whose program has ended in any world."""
     from .rounds.by_device import by_device
     from .rounds.history import History
 
@@ -166,36 +166,39 @@ def simulate(
     """Run a job on this machine.
 
     Args:
-        job: a job such as ``Training`` (gives a ``Result``), or an async program over a federation (gives what it returns).
-        islands: the federated data set: what a partitioner gives, or a list or dict of data sets, one a client. A program also takes a dict
-            name -> data of your own kind.
+        job: a job such as ``Training``, or an async program over a federation.
+        islands: the federated data set: the result of a partitioner, or a list or dict of data sets, one a client. A program also takes a dict
+            that maps names to data of any kind.
         engine: ``"batched"`` (fast), ``"inline"`` (debug), ``"processes"``, ``"socket"``, or an engine object.
-        devices: a cost model of devices and links; by default nothing takes time and nobody fails.
-        seed: of everything reproducible.
-        workers: processes to use; by default the engine chooses.
+        devices: a cost model of devices and links; by default nothing takes time and no client fails.
+        seed: the seed of everything reproducible.
+        workers: number of processes; by default the engine chooses.
         folder: the run folder, for checkpoints; a run with a folder survives a crash.
         resume: continue the run in the folder.
-        errors: a task that raises stops the run (``"raise"``) or counts as a silent party (``"drop"``).
+        errors: whether a task that raises stops the run (``"raise"``) or its party counts as silent (``"drop"``).
         secret_seed: makes the islands' secrets reproducible and every privacy guarantee void.
-        sealing: ``"real"`` encrypts the letters between parties; ``"virtual"`` hides them from the program by its API
-            alone and accounts the same bytes. Real sealing needs the extra ``net``.
-        policy: what the islands insist on: one policy for all, or party's name -> its own, see ``atoll.core.requests.policy.SitePolicy``.
-        state_memory: bytes of memory for what clients keep between rounds; the rest goes to memory-mapped files, with the same results.
+        sealing: ``"real"`` encrypts the letters between parties and needs the extra ``net``; ``"virtual"`` only hides them from the program
+            behind its API, and counts the same bytes.
+        policy: what the islands require: one policy for all, or a dict of policies by party name, see ``atoll.core.requests.policy.SitePolicy``.
+        state_memory: bytes of memory for the state that clients keep between rounds. The rest goes to memory-mapped files, with the same results.
             ``None`` is a quarter of this machine's memory.
-        results: folder of the named results that stay at parties (``island.leave``); by default ``results`` in the run's folder. Runs that share one
-            read each other's: ``island.left(name)``.
-        tasks: tasks of a program that cannot be found as ``module:name``, such as a learner's; a job brings its own, and so does a
-            program with an attribute ``tasks``. Its attribute ``others`` names further parties, name -> role.
-        on_record: called with every record of metrics; to raise ``StopRun`` asks the run to end.
+        results: folder of the named results that stay at parties (``island.leave``); by default ``results`` in the run folder. Runs that share a
+            folder can read each other's results with ``island.left(name)``.
+        tasks: a program's tasks that cannot be found as ``module:name``, such as those of a learner. A job, or a program with an attribute
+            ``tasks``, includes its own. A program's attribute ``others`` maps the names of further parties to their roles.
+        on_record: called with each record of metrics; raise ``StopRun`` in it to end the run.
         on_restore: called with the records of the checkpoint that a resumed run continues from.
         progress: show the rounds as they end, on stderr. By default Atoll shows them on a terminal and in a notebook.
 
     Ctrl-C ends the run after the current round, with a checkpoint if there is a folder; a second Ctrl-C raises ``KeyboardInterrupt`` at once. If the
-    caller handles SIGINT itself, that stays so.
+    caller handles SIGINT itself, its handler stays in place.
+
+    Returns:
+        The ``Result`` of a job, or what the program returns.
 
     Raises:
         DataError: the data are not divided among clients, or cannot be used.
-        AtollError: settings that do not go together, and whatever ends the run.
+        AtollError: settings do not fit together, or an error ended the run.
     """
     from .data.federated import as_population
     from .rounds.program import ProgramJob

@@ -182,7 +182,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(config: Path, typed: Typed, mo
     assert not list(Path("mine").rglob(".*.tmp"))
     code, _, said = typed("run", "mine", "--resume", "--no-report")
     assert code == 0
-    assert "going on after round" in said
+    assert "continuing after round" in said
     assert Path("mine/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
     assert Path("mine/metrics.jsonl").read_text() == Path("whole/metrics.jsonl").read_text()
 

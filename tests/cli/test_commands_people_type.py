@@ -89,7 +89,7 @@ def test_what_devices_did(config: Path, typed: Typed, capsys: pytest.CaptureFixt
     assert run(["devices", made["run"]]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^1 +3 ", shown, re.M)  # a region, and its clients
-    assert "of the energy is that of the busiest tenth" in " ".join(shown.split())
+    assert "the busiest tenth of the clients used" in " ".join(shown.split())
     (Path(made["folder"]) / "devices.json").unlink()
     code, found, _ = typed("devices", made["run"])
     assert (code, found["error"]["remedy"]) == (8, f"resume the run: atoll run {made['folder']} --resume")

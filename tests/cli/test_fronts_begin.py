@@ -61,6 +61,6 @@ def test_a_kit_that_is_refused_leaves_no_folder(
 def test_a_site_without_cores_is_refused(kits: Path, rows: Path, typed: Typed, tmp_path: Path, cpus: str) -> None:
     code, said, _ = typed(*front(kits, rows, "site", "north"), "--cpus", cpus, "--folder", str(tmp_path / "run"))
     assert code == 2
-    assert said["error"]["what"] == f"--cpus {cpus} lets no job run"
+    assert said["error"]["what"] == f"--cpus {cpus} leaves no cores for jobs"
     assert "leave it out" in said["error"]["remedy"]
     assert not (tmp_path / "run").exists()

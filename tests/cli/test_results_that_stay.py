@@ -42,4 +42,4 @@ def test_results_of_a_simulation_are_listed_and_copied(tmp_path, capsys, monkeyp
 def test_a_job_must_be_named(tmp_path, capsys):
     code, told = said(capsys)
     assert code == 2
-    assert "no kit was named" in told["error"]["what"]
+    assert "no kit was given" in told["error"]["what"]

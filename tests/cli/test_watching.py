@@ -89,7 +89,7 @@ def test_ctrl_c_says_that_the_job_goes_on(
     monkeypatch.setattr(admin.Admin, "logs", interrupted)
     assert run([*command, "--kit", str(kit)]) == INTERRUPTED
     said = capsys.readouterr().err
-    assert f"The job goes on; `atoll abort {job}` ends it." in said
+    assert f"The job continues; `atoll abort {job}` ends it." in said
     assert "checkpoint" not in said
 
 

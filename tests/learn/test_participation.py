@@ -53,7 +53,7 @@ def test_counts_histogram_and_groups_by_hand():
 
 
 def test_what_it_cannot_count():
-    with pytest.raises(ConfigError, match="no round says who took part"):
+    with pytest.raises(ConfigError, match="no round recorded who took part"):
         participation([{"round": 1}], 3)
     with pytest.raises(ConfigError, match="a round names client 5 of 3"):
         participation([{"selected_clients": [5], "replied_clients": []}], 3)

@@ -75,7 +75,7 @@ def test_sites_find_what_the_simulation_finds(tmp_path: Path) -> None:
         (
             lambda: Statistics().prepare(Islands.from_datasets([Dataset({"x": np.zeros((2, 4, 4)), "y": [0, 1]})])),
             DataError,
-            "are no columns of numbers",
+            "are not columns of numbers",
         ),
     ],
 )

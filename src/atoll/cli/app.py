@@ -1,4 +1,4 @@
-"""The application: its commands, and what an error becomes."""
+"""The application: its commands, and the exit codes of errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .output import Output, only_json_on_stdout, show_error, show_usage
 __all__ = ["INTERRUPT_CODE", "app", "main", "run"]
 
 INTERRUPT_CODE = 130
-"""Exit code of a run that Ctrl-C or SIGTERM stopped in order."""
+"""Exit code of a run that ended in order after Ctrl-C or SIGTERM."""
 
 app = typer.Typer(
     name="atoll",
@@ -44,7 +44,7 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the whole traceback of an error; may stand anywhere.")
+        bool, typer.Option("--debug", help="Show the whole traceback of an error; allowed at any position.")
     ] = False,
 ) -> None:
     """Federated computing: learn over data that may not move."""
@@ -52,7 +52,7 @@ def options(
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script: run a command and exit with its code."""
-    # A model or data set of one's own is found in the working folder, as `python -m` would.
+    # As with `python -m`, a model or data set of your own is found in the working folder.
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -63,10 +63,10 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: arguments after the program's name; by default the process's own.
+        argv: arguments after the program's name; by default those of the process.
 
     Returns:
-        0, the ``exit_code`` of an error, 130 after an interrupt, or 1 for an error that is a defect of Atoll.
+        0, the ``exit_code`` of an error, 130 after an interrupt, or 1 for an error that is a bug in Atoll.
     """
     from .commands import register
 
@@ -90,19 +90,19 @@ def _outcome(words: list[str], output: Output, debug: bool) -> int:
         if debug and not output.json:
             raise
         return show_error(error, output, debug)
-    if code == INTERRUPT_CODE and not output.answered:  # not in order: Ctrl-C twice, or outside a training
+    if code == INTERRUPT_CODE and not output.answered:  # Ctrl-C twice, or outside a training
         output.fail({"kind": "Interrupted", "what": INTERRUPTED, "exit_code": INTERRUPT_CODE})
         output.note(f"[bold]Stopped at once.[/bold] {output.if_stopped}".rstrip())
     return int(code or 0)
 
 
 def _named(kind: type[Exception], name: str) -> type[Exception]:
-    """The base class of that name: the argument parser is part of Typer in some versions and a library in others."""
+    """The base class of that name: Typer includes the argument parser in some versions and depends on a library in others."""
     return next(base for base in kind.__mro__ if base.__name__ == name)
 
 
 def known_codes() -> dict[str, int]:
-    """Exit code of every kind of error."""
+    """Exit code of each kind of error."""
 
     def below(kind: type[AtollError]) -> list[type[AtollError]]:
         return [kind, *(k for child in kind.__subclasses__() for k in below(child))]

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 __all__ = ["Json", "Root", "find_run", "output_of"]
 
 Json = Annotated[bool, typer.Option("--json", help="Exactly one JSON object on stdout; progress on stderr.")]
-Root = Annotated[Path, typer.Option("--root", help="Where run folders are kept.", metavar="FOLDER")]
+Root = Annotated[Path, typer.Option("--root", help="The folder of the run folders.", metavar="FOLDER")]
 
 
 def output_of(context: typer.Context) -> Output:
-    """How this command speaks."""
+    """The output of this command."""
     found: Output = context.obj
     return found
 
 
 def find_run(name: str, root: Path) -> RunFolder:
-    """A run by its folder's path, or by its name below the root.
+    """Find a run by the path of its folder, or by its name below the root.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no such run.
     """
     from atoll.runs import RunFolder, runs_in
 

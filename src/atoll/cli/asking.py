@@ -1,4 +1,4 @@
-"""Asking a server from the command line: the kit, the connection, and the words."""
+"""Requests to a server from the command line: the kit, the connection, and the texts."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ T = TypeVar("T")
 
 KitOption = Annotated[
     Path | None,
-    typer.Option("--kit", envvar="ATOLL_KIT", help="Your startup kit; ATOLL_KIT saves typing it.", metavar="FOLDER"),
+    typer.Option("--kit", envvar="ATOLL_KIT", help="Your startup kit; or set ATOLL_KIT.", metavar="FOLDER"),
 ]
 ServerOption = Annotated[
-    str | None, typer.Option("--server", help="The server's address, in place of the kit's.", metavar="HOST:PORT")
+    str | None, typer.Option("--server", help="The server's address, instead of the kit's.", metavar="HOST:PORT")
 ]
 PassphraseFile = Annotated[
-    Path | None, typer.Option("--passphrase-file", help="Its first line opens the kit's key.", metavar="FILE")
+    Path | None, typer.Option("--passphrase-file", help="File whose first line decrypts the kit's key.", metavar="FILE")
 ]
 
 JobName = Annotated[
@@ -67,22 +67,22 @@ COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "aborted": "
 
 
 def open_kit(folder: Path | None, passphrase_file: Path | None = None) -> Kit:
-    """A kit.
+    """Open a kit.
 
     Raises:
-        ConfigError: none was named, or it cannot be read.
+        ConfigError: no kit was given, or it cannot be read.
     """
     from atoll.runtime.provision import Kit, find_passphrase
 
     if folder is None:
         raise ConfigError(
-            "no kit was named", where="--kit", remedy="give --kit FOLDER, or set ATOLL_KIT to the folder of your kit"
+            "no kit was given", where="--kit", remedy="give --kit FOLDER, or set ATOLL_KIT to the folder of your kit"
         )
     return Kit.read(folder, find_passphrase(passphrase_file))
 
 
 def asked(kit: Kit, server: str | None, body: Callable[[Admin], Awaitable[T]]) -> T:
-    """Do something with a connection to the server."""
+    """Run ``body`` with a connection to the server."""
     from atoll.runtime.client.admin import Admin
 
     async def main() -> T:
@@ -93,7 +93,7 @@ def asked(kit: Kit, server: str | None, body: Callable[[Admin], Awaitable[T]]) -
 
 
 async def id_of(admin: Admin, job: str) -> str:
-    """The id of a job that a person names by its id, or by the number that the id begins with: 3 for 00000003-…."""
+    """The id of a job, given its id or the number that the id begins with: 3 for 00000003-…."""
     if not job.isdecimal():
         return job
     ids = [str(row["job"]) for row in await admin.jobs()]
@@ -101,7 +101,7 @@ async def id_of(admin: Admin, job: str) -> str:
 
 
 def serving(work: Coroutine[Any, Any, None]) -> int:
-    """Run a front until it ends by itself, or until Ctrl-C or SIGTERM stop it in order."""
+    """Run a front until it ends, or until Ctrl-C or SIGTERM stops it in order."""
     from atoll.runtime.heap import keep_freed_memory
 
     keep_freed_memory()
@@ -110,10 +110,10 @@ def serving(work: Coroutine[Any, Any, None]) -> int:
 
 
 def in_order(work: Coroutine[Any, Any, T]) -> tuple[T | None, int | None]:
-    """Run something until it ends by itself, or is cancelled by Ctrl-C or SIGTERM and has put everything away.
+    """Run something until it ends, or until Ctrl-C or SIGTERM cancels it and it has cleaned up.
 
     Returns:
-        What it gave, and None; or None, and the number of the signal.
+        The result and None; or None and the number of the signal.
     """
 
     async def main() -> tuple[T | None, int | None]:
@@ -138,10 +138,10 @@ def in_order(work: Coroutine[Any, Any, T]) -> tuple[T | None, int | None]:
 
 @contextlib.contextmanager
 def logging_on(output: Output, folder: Path) -> Iterator[None]:
-    """The log of a front: JSON lines in its folder, short lines on stderr.
+    """Log as a front does: JSON lines to its folder, short lines to stderr.
 
     Raises:
-        ConfigError: the folder cannot be made.
+        ConfigError: the folder cannot be created.
     """
     from atoll.runs.log import logger, logging_to
     from atoll.runtime.provision.files import make_folder
@@ -163,7 +163,7 @@ def logging_on(output: Output, folder: Path) -> Iterator[None]:
 
 
 def error_of(job: dict[str, Any]) -> AtollError | None:
-    """What ended a job, as it was raised where it happened."""
+    """The error that ended a job, as it was raised where it happened."""
     found = None if job["error"] is None else unpack_error(job["error"])
     return found if isinstance(found, AtollError) else None
 
@@ -176,7 +176,7 @@ def told(job: dict[str, Any]) -> str:
 
 
 def telling(output: Output) -> Callable[[dict[str, Any]], None]:
-    """Shows a job whenever its line is another one; news of a job are also its log's, which change nothing here."""
+    """Return a function that prints a job whenever its line changes; new log lines of a job change nothing here."""
     last = ""
 
     def tell(job: dict[str, Any]) -> None:
@@ -189,26 +189,26 @@ def telling(output: Output) -> Callable[[dict[str, Any]], None]:
 
 
 def goes_on(job: str) -> str:
-    """What holds of a job once nobody watches it any more."""
-    return f"The job goes on; `atoll abort {escape(job)}` ends it."
+    """A sentence on a job that you stop watching."""
+    return f"The job continues; `atoll abort {escape(job)}` ends it."
 
 
 async def waited(admin: Admin, job: dict[str, Any], output: Output) -> dict[str, Any]:
-    """A job at its end; whoever does not wait so long leaves it running."""
+    """Wait for a job's end and return the job; if you interrupt the wait, the job keeps running."""
     output.if_stopped = goes_on(job["job"])
     return await admin.wait(job["job"], telling(output))
 
 
 def moment(seconds: float) -> str:
-    """Seconds since 1970 as date and time."""
+    """Format seconds since 1970 as date and time."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def ending(job: dict[str, Any], output: Output) -> int:
-    """Give a job as the answer; the error that ended it is the command's own.
+    """Print a job as the answer; an error that ended the job becomes the command's error.
 
     Raises:
-        AtollError: that error.
+        AtollError: the error that ended the job.
     """
     error = error_of(job)
     if error is not None:

@@ -1,4 +1,4 @@
-"""Where words go: one JSON object or a short text on stdout, everything else on stderr."""
+"""Output: one JSON object or a short text on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from atoll.core.errors import AtollError
 from atoll.core.persistence.json_lines import as_json
 
 _WIDEST = 100_000
-"""Columns of the widest table that is written to a file."""
+"""Maximum width in columns of a table written to a file."""
 
 CHECKPOINT_COUNTS = "The last checkpoint counts."
-"""What holds after Ctrl-C where a training runs here."""
+"""The sentence after Ctrl-C where a training runs in this process."""
 
 __all__ = ["CHECKPOINT_COUNTS", "Output", "only_json_on_stdout", "show_error", "show_usage"]
 
 
 @dataclass
 class Output:
-    """How a command speaks.
+    """The output of a command.
 
     Attributes:
         json: exactly one JSON object on stdout.
         answer: the real stdout.
         console: stderr.
-        answered: whether the result was given.
-        if_stopped: what holds after Ctrl-C, as a sentence.
+        answered: whether the result was printed.
+        if_stopped: what to say after Ctrl-C, as a sentence.
     """
 
     json: bool
@@ -45,7 +45,7 @@ class Output:
     if_stopped: str = ""
 
     def give(self, value: dict[str, Any], shown: RenderableType | None = None) -> None:
-        """The command's result: the object with ``--json``, else something to look at."""
+        """Print the command's result: the object with ``--json``, else a text or table."""
         if self.json:
             self._write(value)
             return
@@ -54,7 +54,7 @@ class Output:
             _console(self.answer, shown).print(shown)
 
     def fail(self, error: dict[str, Any]) -> None:
-        """The command's error, as JSON if that was asked for."""
+        """Print the command's error as JSON, with ``--json``."""
         if self.json:
             self._write({"error": error})
 
@@ -65,18 +65,18 @@ class Output:
             self.answer.flush()
 
     def say(self, text: str) -> None:
-        """A line of the answer as it comes, where the answer is not one object of JSON."""
+        """Print a line of the answer at once, unless the answer is a JSON object."""
         if not self.json:
             self.answered = True
             Console(file=self.answer, highlight=False).print(text, soft_wrap=True)
 
     def note(self, text: str) -> None:
-        """A line on stderr."""
+        """Print a line on stderr."""
         self.console.print(text, soft_wrap=True)
 
 
 def _console(file: IO[str], shown: RenderableType) -> Console:
-    """Where to print an answer: in a file or a pipe, which have no width, nothing is cut off and nothing wrapped."""
+    """The console for an answer: a file or pipe has no width, so nothing is cut off or wrapped there."""
     console = Console(file=file, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = max(
@@ -87,13 +87,13 @@ def _console(file: IO[str], shown: RenderableType) -> Console:
 
 @contextlib.contextmanager
 def only_json_on_stdout(wanted: bool) -> Iterator[IO[str]]:
-    """Keep stdout for the answer: what models, libraries and worker processes print goes to stderr."""
+    """Keep stdout for the answer: output of models, libraries and worker processes goes to stderr."""
     if not wanted:
         yield sys.stdout
         return
     try:
         real = sys.stdout.fileno() == 1
-    except (OSError, ValueError):  # a stand-in, as in a notebook or under a test
+    except (OSError, ValueError):  # a replacement for stdout, as in a notebook or a test
         real = False
     if not real:
         answer = sys.stdout
@@ -113,7 +113,7 @@ def only_json_on_stdout(wanted: bool) -> Iterator[IO[str]]:
 
 
 def show_error(error: Exception, output: Output, debug: bool) -> int:
-    """Say what was wrong, where, and what to do; return the exit code."""
+    """Print what was wrong, where, and what to do; return the exit code."""
     if not isinstance(error, AtollError):
         return _show_defect(error, output, debug)
     output.fail(
@@ -137,7 +137,7 @@ def show_error(error: Exception, output: Output, debug: bool) -> int:
 
 def _show_defect(error: Exception, output: Output, debug: bool) -> int:
     what = f"{type(error).__name__}: {error}"
-    remedy = "run it again with --debug, and report what it shows: this is a defect of Atoll or of your own code"
+    remedy = "run it again with --debug, and report the output: this is a bug in Atoll or in your own code"
     output.fail({"kind": type(error).__name__, "what": what, "where": None, "remedy": remedy, "exit_code": 1})
     lines = Text(what).append("\nremedy: ", style="bold").append(remedy)
     output.console.print(
@@ -155,7 +155,7 @@ def _traceback(error: Exception, output: Output, debug: bool) -> None:
 
 
 def show_usage(error: Any, output: Output) -> int:
-    """A command line that cannot be parsed; exit code 2."""
+    """Print why a command line cannot be parsed; return exit code 2."""
     what = error.format_message() if hasattr(error, "format_message") else "aborted"
     remedy = "see `atoll --help`, or `atoll COMMAND --help`"
     output.fail({"kind": "UsageError", "what": what, "where": "command line", "remedy": remedy, "exit_code": 2})

@@ -1,4 +1,4 @@
-"""Accountants: what releases cost, and who may still make one."""
+"""Accountants: the cost of releases, and budgets that limit it."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""From events to epsilon: what each party has spent."""
+"""Accounting: from events to the epsilon that each party has spent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FIELDS = ("party", "request")
 @register_event
 @dataclass(frozen=True, kw_only=True)
 class Perturbed(Event):
-    """The minimiser of a perturbed objective: a release that is ``epsilon``-private."""
+    """The minimiser of a perturbed objective: an ``epsilon``-private release."""
 
     epsilon: float
     kind: ClassVar[str] = "perturbed-objective"
@@ -43,11 +43,11 @@ class Perturbed(Event):
 
 @dataclass(frozen=True)
 class PrivacyLoss:
-    """What some releases cost together; costs add up, whatever the releases depend on.
+    """The joint cost of releases. Costs add up, whatever the releases depend on.
 
     Attributes:
         gaussian: ``sum D^2 / sigma^2`` over the Gaussian releases.
-        pure: sum of the epsilons of the pure ones.
+        pure: sum of the epsilons of the pure releases.
     """
 
     gaussian: float = 0.0
@@ -58,10 +58,10 @@ class PrivacyLoss:
 
     @classmethod
     def of(cls, event: Event) -> PrivacyLoss:
-        """The cost of an event. Sampling is counted as if everything took part: an upper bound, for no amplification is claimed.
+        """Return the cost of an event. Sampling counts as full participation, which is an upper bound: no amplification is claimed.
 
         Raises:
-            ConfigError: no accountant knows this kind of event.
+            ConfigError: no accountant supports this kind of event.
         """
         if isinstance(event, Gaussian):
             z = event.noise_multiplier
@@ -73,16 +73,16 @@ class PrivacyLoss:
         if isinstance(event, SeededSecret | LettersUnencrypted):
             return cls()
         raise ConfigError(
-            f"what an event of kind {event.kind!r} costs is not known",
+            f"the cost of an event of kind {event.kind!r} is not known",
             where="Loss.of",
             remedy="release with Gaussian or Laplace noise, or count it yourself",
         )
 
     def epsilon(self, delta: float, method: str = "exact") -> float:
-        """Epsilon at ``delta``: all of ``delta`` is for the Gaussian part.
+        """Epsilon at ``delta``; all of ``delta`` goes to the Gaussian part.
 
         Args:
-            delta: in (0, 1]; plays no role where nothing Gaussian was released.
+            delta: in (0, 1]; unused if no release was Gaussian.
             method: ``"exact"`` or ``"moments"`` (never smaller; the bound that papers report).
         """
         if method not in ("exact", "moments"):
@@ -97,10 +97,10 @@ class PrivacyLoss:
 
 @dataclass
 class LossTally:
-    """The losses of all parties, kept up as a ledger grows.
+    """The losses of all parties, updated as a ledger grows.
 
     Attributes:
-        ledger: of a world; its entries are read in order and never taken back.
+        ledger: the ledger of a world; entries are read in order and never removed.
     """
 
     ledger: Iterable[Mapping[str, Any]]
@@ -109,7 +109,7 @@ class LossTally:
     _read: int = 0
 
     def update(self) -> LossTally:
-        """Read what is new."""
+        """Read the new entries."""
         lines = self.ledger.lines(self._read) if isinstance(self.ledger, Ledger) else [*self.ledger][self._read :]
         self._read += len(lines)
         for entry in lines:
@@ -121,16 +121,16 @@ class LossTally:
         return self
 
     def of(self, party: str) -> PrivacyLoss:
-        """What a party has spent, with what was spent in everybody's name."""
+        """The loss of a party, including releases in the name of all parties."""
         both = self.losses.get(party, PrivacyLoss())
         return both + self.losses["*"] if "*" in self.losses and party != "*" else both
 
     def most(self, delta: float, method: str = "exact") -> float:
-        """Epsilon of the party that has spent most."""
+        """Epsilon of the party that has spent the most."""
         return max((loss.epsilon(delta, method) for loss in {self.of(name) for name in self.losses}), default=0.0)
 
 
 def spent(ledger: Iterable[Mapping[str, Any]], delta: float, method: str = "exact") -> dict[str, float]:
-    """Epsilon of every party in a ledger at ``delta``."""
+    """Epsilon of each party in a ledger at ``delta``."""
     tally = LossTally(ledger).update()
     return {party: tally.of(party).epsilon(delta, method) for party in tally.losses if party != "*"}

@@ -1,4 +1,4 @@
-"""Budgets: how much each client may spend, and the refusal before it is asked for more."""
+"""Budgets: how much privacy each client may spend, and the refusal before a request would exceed it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["Budget"]
 
 @dataclass(frozen=True)
 class Budget(Checked):
-    """How much privacy each client may spend in all.
+    """How much privacy each client may spend in total.
 
     Attributes:
-        epsilon: of a client that has no number of its own.
-        delta: of everybody.
-        clients: party's name -> its own epsilon.
-        method: ``"exact"`` or ``"moments"``: how Gaussian releases are counted.
-        on_excess: what becomes of a training that asks for more rounds than fit: ``"refuse"`` it before any client is contacted, where that is
-            known beforehand, or ``"stop"`` it before the round that would be too much.
+        epsilon: the epsilon of a client without an entry in ``clients``.
+        delta: the delta of every client.
+        clients: maps a party's name to its own epsilon.
+        method: how to count Gaussian releases: ``"exact"`` or ``"moments"``.
+        on_excess: what to do with a training that needs more rounds than fit: ``"refuse"`` it before any client is contacted, if that is
+            known beforehand, or ``"stop"`` it before the round that would exceed the budget.
     """
 
     epsilon: float
@@ -38,7 +38,11 @@ class Budget(Checked):
 
     def __post_init__(self) -> None:
         if not isinstance(self.clients, Mapping) or not all(map(is_real, self.clients.values())):
-            raise ConfigError(f"clients={self.clients!r}", where="Budget", remedy="give party's name -> its epsilon")
+            raise ConfigError(
+                f"clients={self.clients!r}",
+                where="Budget",
+                remedy="give a dict that maps a party's name to its epsilon",
+            )
         if not all(value > 0 for value in (self.epsilon, *self.clients.values())) or not 0 < self.delta < 1:
             raise ConfigError(
                 f"epsilon={self.epsilon}, delta={self.delta}, clients={dict(self.clients)}",
@@ -52,7 +56,7 @@ class Budget(Checked):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Something to count, and a server that knows beforehand whose budget a round would spend."""
+        """Return the needs: events to count, and a server that knows beforehand whose budget a round would spend."""
         return (
             Need(PROTECTION, "counts what is released under privacy", "no budget"),
             Need(
@@ -62,14 +66,14 @@ class Budget(Checked):
             ),
             Need(
                 FIXED_COHORT,
-                "is held against whom a round will ask",
+                "counts against the clients that a round will ask",
                 "no budget: what every client spends is in the ledger",
             ),
         )
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """Nothing that another part rests on."""
+        """Return nothing: no other part depends on a budget."""
         return frozenset()
 
     def of(self, party: str) -> float:
@@ -77,12 +81,12 @@ class Budget(Checked):
         return float(self.clients.get(party, self.epsilon))
 
     def exceeded(self, tally: LossTally, parties: Iterable[str], planned: Mapping[str, Iterable[Event]]) -> str | None:
-        """Why a request may not be made, or ``None`` when every party can afford it.
+        """Return why a request may not be made, or ``None`` if each party can afford it.
 
         Args:
-            tally: what was spent.
-            parties: who would be asked.
-            planned: party -> what it would release.
+            tally: what the parties have spent.
+            parties: the parties that would be asked.
+            planned: maps a party to what it would release.
         """
         tally.update()
         for party in parties:
@@ -99,13 +103,13 @@ class Budget(Checked):
         return None
 
     def affords(self, epsilon: float, before: PrivacyLoss, once: PrivacyLoss, most: int) -> int:
-        """How many of ``most`` further contacts, each of which costs ``once``, keep a party within its ``epsilon``; never too few for rounding.
+        """How many of ``most`` further contacts, each at cost ``once``, keep a party within its ``epsilon``; rounding never makes it too few.
 
         Args:
-            epsilon: of the party; see `of`.
-            before: what it has spent.
-            once: what a contact costs.
-            most: contacts that are asked for.
+            epsilon: the party's epsilon; see `of`.
+            before: what the party has spent.
+            once: the cost of one contact.
+            most: the number of contacts requested.
         """
 
         def after(times: int) -> float:

@@ -1,7 +1,7 @@
-"""What Gaussian noise costs: the moments bound in closed form, and the exact composition of Gaussian releases.
+"""The cost of Gaussian noise: the moments bound in closed form, and the exact composition of Gaussian releases.
 
-One release of a vector with L2 sensitivity ``D`` and noise ``N(0, sigma^2 I)`` costs ``r = D^2 / sigma^2``; releases add up, also when each
-depends on those before it. ``sigma`` is a standard deviation everywhere in this room, never a variance.
+One release of a vector with L2 sensitivity ``D`` and noise ``N(0, sigma^2 I)`` costs ``r = D^2 / sigma^2``. Costs add up, even if each release
+depends on those before it. ``sigma`` is always a standard deviation in this room, never a variance.
 
 * Moments (Abadi et al. 2016; Upcycled-FL, Theorem 6.2), with ``a = r/2``: ``delta = exp(-(epsilon - a)^2 / (4 a))`` for ``epsilon >= a``,
   ``epsilon = a + 2 sqrt(a ln(1/delta))``.
@@ -32,7 +32,7 @@ def cost(releases: float, sensitivity: float, sigma: float) -> float:
 
     Args:
         releases: ``M``, 0 or more.
-        sensitivity: ``D``: how far one record may move one release, in L2.
+        sensitivity: ``D``: how far one record can move one release, in L2.
         sigma: standard deviation of the noise on each coordinate.
 
     Raises:
@@ -54,7 +54,7 @@ def moments_epsilon(r: float, delta: float) -> float:
 
 
 def moments_delta(r: float, epsilon: float) -> float:
-    """The moments bound ``delta(epsilon)`` at a total cost ``r``; 1 (it says nothing) below ``epsilon = r/2``."""
+    """The moments bound ``delta(epsilon)`` at a total cost ``r``; 1 (no guarantee) below ``epsilon = r/2``."""
     _check(r, epsilon=epsilon)
     if r == 0:
         return 0.0
@@ -62,16 +62,16 @@ def moments_delta(r: float, epsilon: float) -> float:
 
 
 def moments_sigma(epsilon: float, delta: float, releases: float, sensitivity: float) -> float:
-    """The least noise whose moments bound keeps a budget: ``D sqrt(M / (2a))``, ``a = (sqrt(ln(1/delta) + epsilon) - sqrt(ln(1/delta)))^2``."""
+    """The smallest noise whose moments bound keeps a budget: ``D sqrt(M / (2a))``, ``a = (sqrt(ln(1/delta) + epsilon) - sqrt(ln(1/delta)))^2``."""
     _budget(epsilon, delta, releases, sensitivity)
     tail = math.log(1 / delta)
-    # The difference of the roots, without cancellation.
+    # The difference of the roots, rewritten to avoid cancellation.
     a = (epsilon / (math.sqrt(tail + epsilon) + math.sqrt(tail))) ** 2
     return sensitivity * math.sqrt(releases / (2 * a))
 
 
 def exact_delta(r: float, epsilon: float) -> float:
-    """The least ``delta`` at ``epsilon`` of Gaussian releases of total cost ``r``."""
+    """The smallest ``delta`` at ``epsilon`` of Gaussian releases of total cost ``r``."""
     _check(r, epsilon=epsilon)
     if r == 0:
         return 0.0
@@ -81,7 +81,7 @@ def exact_delta(r: float, epsilon: float) -> float:
 
 
 def exact_epsilon(r: float, delta: float) -> float:
-    """The least ``epsilon`` at ``delta`` of Gaussian releases of total cost ``r``."""
+    """The smallest ``epsilon`` at ``delta`` of Gaussian releases of total cost ``r``."""
     _check(r, delta=delta)
     if exact_delta(r, 0.0) <= delta:
         return 0.0
@@ -90,7 +90,7 @@ def exact_epsilon(r: float, delta: float) -> float:
 
 
 def exact_sigma(epsilon: float, delta: float, releases: float, sensitivity: float) -> float:
-    """The least noise that keeps a budget over ``releases`` Gaussian releases."""
+    """The smallest noise that keeps a budget over ``releases`` Gaussian releases."""
     _budget(epsilon, delta, releases, sensitivity)
     enough = moments_sigma(epsilon, delta, releases, sensitivity)
     kept: Callable[[float], bool] = lambda s: exact_delta(cost(releases, sensitivity, s), epsilon) <= delta  # noqa: E731
@@ -98,7 +98,7 @@ def exact_sigma(epsilon: float, delta: float, releases: float, sensitivity: floa
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """The least number in (low, high] at which a monotone statement holds, to the last bits; rounded to the side where it does."""
+    """The smallest number in (low, high] for which a monotone condition holds, to the last bits; rounded to the side where it holds."""
     for _ in range(200):
         middle = 0.5 * (low + high)
         if not low < middle < high:
@@ -108,7 +108,7 @@ def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
 
 
 def _log_phi(x: float) -> float:
-    """``ln Phi(x)`` of the standard normal distribution, also far in its tail."""
+    """``ln Phi(x)`` of the standard normal distribution, accurate far in its tail too."""
     if x > -30.0:
         return math.log(0.5 * math.erfc(-x / math.sqrt(2.0)))
     y = 1.0 / (x * x)

@@ -1,4 +1,4 @@
-"""What noise in the objective costs: pure differential privacy of a perturbed minimiser.
+"""The cost of noise in the objective: pure differential privacy of a perturbed minimiser.
 
 Chaudhuri, Monteleoni and Sarwate 2011; Upcycled-FL, Theorem 6.3. A client sends the minimiser of ``F(w) + mu/2 ||w - W||^2 + <n, w>`` with
 ``F(w) = (1/n) sum_z f(y w^T x)``, ``f`` convex, ``|f'| <= u1``, ``|f''| <= u2``, ``||x|| <= R``, and noise of density
@@ -30,13 +30,13 @@ def objective_epsilon(
     slopes: tuple[float, float] = LOGISTIC,
     radius: float = 1.0,
 ) -> float:
-    """Epsilon of some releases of one client.
+    """Epsilon of several releases of one client.
 
     Args:
-        examples: ``n`` of the client.
-        alpha: inverse scale of the noise: more is less noise.
+        examples: the client's number of examples ``n``.
+        alpha: inverse scale of the noise: a larger value is less noise.
         mu: weight of the quadratic term, positive.
-        releases: how many.
+        releases: number of releases.
         slopes: ``(u1, u2)``.
         radius: bound ``R`` on the norm of the features.
 
@@ -87,5 +87,5 @@ def _require(examples: int, alpha: float, mu: float, curvature: float) -> None:
         raise ConfigError(
             f"mu={mu} is too small for {examples} examples",
             where="objective perturbation",
-            remedy=f"use mu of at least {2.0 * curvature / examples:g}: the theorem wants u2 R^2 <= n mu / 2",
+            remedy=f"use mu of at least {2.0 * curvature / examples:g}: the theorem requires u2 R^2 <= n mu / 2",
         )

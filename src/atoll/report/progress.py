@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 __all__ = ["Rounds", "displayed"]
 
 _LINES = 20
-"""Plain lines that a whole training writes at least, if it has so many rounds."""
+"""Minimum number of plain lines for a whole training, if it has so many rounds."""
 _PATIENCE = 5.0
-"""Seconds without a line after which there is one."""
+"""Maximum number of seconds without a line."""
 
 
 class Rounds:
-    """Shows rounds as they end.
+    """Show rounds as they end.
 
     Args:
-        console: where to.
-        job: what is run: how many rounds at most, and what it says of them.
-        title: what is being run.
+        console: the console to print on.
+        job: the job: its number of rounds, and what it reports of them.
+        title: a title for the job.
     """
 
     def __init__(self, console: Console, job: Job, title: str) -> None:
@@ -61,16 +61,16 @@ class Rounds:
             self._bar.stop()
 
     def begin(self, done: int) -> None:
-        """Rounds that were done before."""
+        """Start after a number of rounds that are already done."""
         self._first = done
         self._begin = time.monotonic()
         if self.live:
             self._bar.update(self._task, completed=done)
         elif done:
-            self.console.print(f"{self.title}: going on after round {done}")
+            self.console.print(f"{self.title}: continuing after round {done}")
 
     def record(self, row: dict[str, Any]) -> None:
-        """A round has ended."""
+        """Show a round that has ended."""
         number = int(row["round"])
         self._bytes += int(row.get("bytes_up", 0)) + int(row.get("bytes_down", 0))
         self._seen |= {name: float(value) for name, value in row.items() if _is_number(value)}

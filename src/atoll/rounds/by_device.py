@@ -1,4 +1,4 @@
-"""What every device was asked, did and spent in a training: columns over those that were asked anything, however many are registered."""
+"""What each device was asked, did and spent in a training: columns over the devices that received a request."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ COLUMNS = ("asked", "answered", "crashed", "called_off", "refused", "bytes_down"
 
 @dataclass(frozen=True)
 class ByDevice:
-    """What devices were asked and did, ``(devices,)`` each; whoever is not among them was asked nothing.
+    """What devices were asked and did, ``(devices,)`` each. A device that is missing here received no request.
 
-    Every request that was ``asked`` is ``answered``, ``crashed`` (the device, or the connection to it, was lost; a simulation knows that when it asks),
-    ``called_off`` (nobody waits for its reply any more), ``refused`` (its reply was kept out of a sum) or still under way when the training ends. A
-    request is a message that wants a reply: an algorithm of two phases, a survey or a protocol makes several a round. Measures of clients, which an observer
-    takes, are left out, as they are of the rows' bytes.
+    A request is a message that wants a reply: an algorithm of two phases, a survey or a protocol makes several a round. Each request that was
+    ``asked`` ends in one of these ways, or is still under way when the training ends: ``answered``, ``crashed`` (the device or its connection was
+    lost; a simulation knows this when it asks), ``called_off`` (the reply is no longer needed) or ``refused`` (the reply was kept out of a sum).
+    Like the bytes of the rows, the counts leave out what an observer asks to measure clients.
 
     Attributes:
-        population: how many are registered.
-        positions: of the devices, rising.
-        names: of the devices.
+        population: number of registered devices.
+        positions: positions of the devices, ascending.
+        names: names of the devices.
         asked: requests.
-        answered: requests whose reply came and was used.
-        crashed: requests on which the device was lost.
-        called_off: requests whose reply nobody waited for.
+        answered: requests whose reply arrived and was used.
+        crashed: requests during which the device was lost.
+        called_off: requests whose reply was no longer needed.
         refused: requests whose reply could not be used.
-        bytes_down: sent to it.
-        bytes_up: sent by it.
+        bytes_down: bytes sent to the device.
+        bytes_up: bytes sent by the device.
         energy: joules; all 0 where ``powered`` is false.
         powered: whether the model of devices counts energy.
-        regions: where the model of devices has regions, that of each device.
-        elsewhere: ``bytes_down`` and ``bytes_up`` on links to parties that are no clients, such as servers at edges: what is left of the rows' sums.
+        regions: region of each device, if the model of devices has regions.
+        elsewhere: ``bytes_down`` and ``bytes_up`` on links to parties other than clients, such as edge servers: the rest of the rows' sums.
     """
 
     population: int
@@ -83,13 +83,13 @@ class ByDevice:
         return found
 
     def everyone(self, column: str) -> NDArray[Any]:
-        """One column over all that are registered, ``(population,)``, 0 where nothing was asked."""
+        """One column over all registered devices, ``(population,)``; 0 for a device without requests."""
         whole = np.zeros(self.population, dtype=self[column].dtype)
         whole[self.positions] = self[column]
         return whole
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """A device at a time: ``client``, ``region`` where there are any, and the columns; ``energy`` where it is counted."""
+        """Yield one row a device: ``client``, ``region`` (if there are regions) and the columns; ``energy`` if it is counted."""
         shown = [name for name in COLUMNS if name != "energy" or self.powered]
         columns = [self[name].tolist() for name in shown]
         for i, name in enumerate(self.names):
@@ -97,14 +97,14 @@ class ByDevice:
             yield {"client": name, **where, **{k: column[i] for k, column in zip(shown, columns, strict=True)}}
 
     def histogram(self, column: str = "answered") -> dict[int, int]:
-        """Number -> how many of the population have it, those with 0 among them; of whole numbers."""
+        """Map each value of a column of whole numbers to the number of devices that have it, 0 included."""
         values, clients = np.unique(self[column], return_counts=True)
         found = {int(v): int(c) for v, c in zip(values, clients, strict=True)}
         none = self.population - len(self) + found.get(0, 0)
         return dict(sorted({**found, **({0: none} if none else {})}.items()))
 
     def share(self, column: str = "energy", top: float = 0.1) -> float:
-        """What part of a column's sum is that of the ``top`` of the population that have most of it (at least one client); 0 where the sum is.
+        """The share of a column's sum that the ``top`` part of the population with the largest values has (at least one client); 0 if the sum is 0.
 
         Raises:
             ConfigError: ``top`` is not in (0, 1].
@@ -122,7 +122,7 @@ class ByDevice:
         return 1.0 if most <= 0 else float((x / most).sum() ** 2 / (self.population * ((x / most) ** 2).sum()))
 
     def by_region(self) -> dict[str, dict[str, float]]:
-        """Region -> ``clients`` that were asked anything, and the sums of the columns over them; nothing without regions."""
+        """Map each region to ``clients`` (those that received a request) and the sums of their columns; empty without regions."""
         labels = np.array(self.regions or [], dtype=str)
         return {
             str(name): {
@@ -133,7 +133,7 @@ class ByDevice:
         }
 
     def summary(self) -> dict[str, Any]:
-        """In a few plain numbers, for a record or a line."""
+        """A few plain numbers, for a record or a line."""
         told = {name: self[name].sum().item() for name in COLUMNS[:5]}
         spent = {"energy_wh": float(self.energy.sum()) / 3600, "energy_share_of_busiest_tenth": self.share("energy")}
         return {
@@ -146,28 +146,30 @@ class ByDevice:
         }
 
     def packed(self) -> dict[str, Any]:
-        """As plain values, to be written down."""
+        """Return plain values to write to a file."""
         return {**{f.name: getattr(self, f.name) for f in fields(self)}, "names": list(self.names)}
 
     @classmethod
     def unpacked(cls, told: dict[str, Any]) -> ByDevice:
-        """Back from plain values.
+        """Rebuild the columns from plain values.
 
         Raises:
-            ConfigError: one is missing, or columns are not of one length.
+            ConfigError: a column is missing, or the columns differ in length.
         """
         try:
             whole = {name: np.array(told[name], dtype=np.int64) for name in ("positions", *COLUMNS[:-1])}
             made = cls(**{**told, **whole, "energy": np.array(told["energy"], dtype=np.float64)})
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"these are no columns of devices: {error}", remedy="restore what was written") from error
+            raise ConfigError(
+                f"these values are not columns of devices: {error}", remedy="restore the values of packed()"
+            ) from error
         if len({len(made.names), len(made.positions), *(len(made[name]) for name in COLUMNS)}) > 1:
-            raise ConfigError("the columns of devices are not of one length", remedy="restore what was written")
+            raise ConfigError("the columns of devices differ in length", remedy="restore the values of packed()")
         return made
 
 
 class _Names(Sequence[str]):
-    """Names of some parties, made when they are read: a training of many devices need not wait for words that nobody wants."""
+    """Names of some parties, made when they are read, so that a training of many devices does not make names in vain."""
 
     def __init__(self, parties: Parties) -> None:
         self._parties = parties
@@ -183,7 +185,7 @@ class _Names(Sequence[str]):
 
 
 def by_device(fed: Federation) -> ByDevice:
-    """What the program of this federation, with everything inside it but observers, has asked of each client."""
+    """Count what this federation's program and its child scopes, except observers, have asked of each client."""
     meter, watched = Meter(), f"{fed.slot}/observer"
     for member in (fed, *fed.below()):
         if member.slot != watched and not member.slot.startswith(f"{watched}/"):

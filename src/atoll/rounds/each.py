@@ -1,4 +1,4 @@
-"""The rounds of a program that is written by hand."""
+"""The rounds of a program that you write by hand."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["each_round"]
 
 
 def each_round(fed: Federation, most: int | None = None) -> Iterator[int]:
-    """Numbers of the rounds that are still to come, from 1, until the run should end.
+    """Yield the numbers of the remaining rounds, from 1, until the run should end.
 
-    A round is over once it has recorded something, and a resumed program goes on after the last record of its checkpoint. So restore the state
+    A round is over once it has recorded something. A resumed program continues after the last record of its checkpoint. So restore the state
     before the loop, and record each round before its checkpoint::
 
         state = await fed.restore(0.0)
@@ -25,11 +25,11 @@ def each_round(fed: Federation, most: int | None = None) -> Iterator[int]:
             fed.record({"mean": state})
             await fed.checkpoint(state)
 
-    The loop ends when a stop rule of the job holds, when somebody stops the run, or after ``most`` rounds.
+    The loop ends when a stop rule of the job holds, when someone stops the run, or after ``most`` rounds.
 
     Args:
         fed: the federation.
-        most: most rounds; ``None`` leaves it to the job.
+        most: maximum number of rounds; ``None`` leaves it to the job.
 
     Raises:
         ConfigError: a round recorded nothing.

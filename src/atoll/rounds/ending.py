@@ -1,4 +1,4 @@
-"""When a run of rounds ends, and which round's model it keeps: stop rules, callbacks, the best model."""
+"""When a run of rounds ends, and from which round it keeps the model: stop rules, callbacks, the best model."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["kept_best", "report_row", "require_watched", "stop_reason"]
 
 
 def stop_reason(stop: Sequence[StopRule], rounds: int | None, history: History) -> str | None:
-    """Why a run is over after these rounds; ``None`` when it goes on.
+    """Return why a run ends after these rounds; ``None`` if it goes on.
 
     Args:
-        stop: its stop rules; the first that holds gives the reason.
-        rounds: most rounds; ``None`` sets no limit.
+        stop: the job's stop rules; the first that holds gives the reason.
+        rounds: maximum number of rounds; ``None`` sets no limit.
         history: the rounds so far.
     """
     for rule in stop:
@@ -37,17 +37,15 @@ def stop_reason(stop: Sequence[StopRule], rounds: int | None, history: History) 
 
 
 def require_watched(job: Repeated, history: History) -> None:
-    """Refuse to go on where a stop rule or ``keep_best`` looks at what is never measured; asked once everything was measured that will be.
+    """Refuse a stop rule or ``keep_best`` on a metric that is never measured. Called once every metric has been measured.
 
     Raises:
-        ConfigError: no round so far has it.
+            ConfigError: no round so far has the metric.
     """
     kind = type(job).__name__
     rules = [(f"{kind}.stop, {type(rule).__name__}", getattr(rule, "metric", None)) for rule in job.stop]
     for where, name in [*rules, (f"{kind}.keep_best", job.keep_best)]:
-        if (
-            name is not None and name not in history[-1] and name not in history.names
-        ):  # the last row nearly always tells
+        if name is not None and name not in history[-1] and name not in history.names:  # usually the last row is enough
             known = [one for one in history.names if isinstance(history[-1].get(one), float)]
             raise ConfigError(
                 f"metric {name!r} is not measured in this training.{nearest(name, known)}",
@@ -57,7 +55,7 @@ def require_watched(job: Repeated, history: History) -> None:
 
 
 def report_row(fed: Federation, job: Repeated, row: dict[str, Any]) -> str | None:
-    """Record a round and tell the callbacks; the reason if one of them, or whoever is told of the run's records, asks to stop."""
+    """Record a round and call the callbacks; return the reason if a callback or a reader of the records asks to stop."""
     fed.record(row)
     try:
         for callback in job.callbacks:
@@ -68,7 +66,7 @@ def report_row(fed: Federation, job: Repeated, row: dict[str, Any]) -> str | Non
 
 
 def kept_best(metric: str | None, best: Any, row: dict[str, Any], model: Tree, number: int) -> Any:
-    """The best round so far by a metric, with its model; ``best`` before it."""
+    """Return the best round so far by a metric, with its model; ``best`` is the previous one."""
     value = row.get(metric or "")
     if value is None:
         return best

@@ -1,4 +1,4 @@
-"""The record of a training, one row a round, and the efficiency metrics that are reductions of it."""
+"""The record of a training, one row a round, and the efficiency metrics computed from it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["History"]
 class History(Sequence[dict[str, Any]]):
     """Records of a training, one a round.
 
-    Each row holds ``round``, ``t_start``, ``t_end`` (seconds on the clock), ``selected``, ``replied``, ``rejected``, ``silent``,
-    ``bytes_up``, ``bytes_down``, ``loss`` (mean local training loss) and whatever the evaluation measured
-    (``test/accuracy``, ``clients/accuracy/worst_decile``, ...). Where stages act on the way up, or on what neighbours send, it holds
-    ``bits_declared`` (what they say that the replies taken, or messages heard, hold), unless that depends on values. On devices it also holds ``crashed``, ``late`` (nobody waits for them),
-    ``synchronised`` (copies of the model sent), ``wasted`` (local updates thrown away, a broken number) and ``energy_wh``; with pacings that
-    look at single replies ``picked``, ``undrafted``, ``deprecated``, ``version_variance`` and ``begun`` (local updates begun in the round, where clients
-    that are invited may still be at work; elsewhere everyone ``selected`` begins one).
+    Each row has ``round``, ``t_start``, ``t_end`` (seconds on the clock), ``selected``, ``replied``, ``rejected``, ``silent``,
+    ``bytes_up``, ``bytes_down``, ``loss`` (mean local training loss) and what the evaluation measured
+    (``test/accuracy``, ``clients/accuracy/worst_decile``, ...). If stages act on the uplink or between neighbours, the row has
+    ``bits_declared`` (the size that the stages declare for the replies taken or messages heard), unless it depends on values. On devices the row
+    also has ``crashed``, ``late`` (replies that are no longer needed), ``synchronised`` (copies of the model sent), ``wasted`` (local updates thrown
+    away, a fraction) and ``energy_wh``. Pacings that look at single replies add ``picked``, ``undrafted``, ``deprecated``, ``version_variance`` and
+    ``begun`` (local updates begun in the round while invited clients may still be at work; elsewhere every ``selected`` client begins one).
 
     Source of the efficiency metrics: W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, Eqs. 1.4-1.6.
     """
@@ -57,11 +57,11 @@ class History(Sequence[dict[str, Any]]):
 
     @property
     def names(self) -> list[str]:
-        """Every metric that some round has."""
+        """Every metric that at least one round has."""
         return sorted({name for row in self.rows for name in row})
 
     def column(self, name: str) -> list[Any]:
-        """One metric by round, ``None`` where a round lacks it.
+        """One metric by round; ``None`` where a round lacks it.
 
         Raises:
             ConfigError: no round has it.
@@ -78,7 +78,7 @@ class History(Sequence[dict[str, Any]]):
         return values[-1] if values else None
 
     def best(self, name: str, *, lowest: bool | None = None) -> tuple[int, Any]:
-        """``(round, value)`` of the best value; a metric whose name ends in loss or error is best when lowest."""
+        """``(round, value)`` of the best value; lowest is best if the metric's name ends in loss or error."""
         down = lower_is_better(name) if lowest is None else lowest
         pairs = [(row["round"], row[name]) for row in self.rows if row.get(name) is not None]
         if not pairs:
@@ -107,34 +107,34 @@ class History(Sequence[dict[str, Any]]):
     # ------------------------------------------------------------------ how well rounds use their devices
 
     def effective_update_ratio(self, population: int) -> float:
-        """``EUR = |S - Z| / |U|``: replies in the round's model, of all clients, mean over rounds (Eq. 3.3)."""
+        """``EUR = |S - Z| / |U|``: replies in the round's model, divided by all clients, mean over rounds (Eq. 3.3)."""
         taken = [row.get("picked", row["replied"]) for row in self._contacts()]
         return sum(taken) / (len(taken) * _positive(population)) if taken else 0.0
 
     def synchronisation_ratio(self, population: int) -> float:
-        """``SR``: copies of the model that were sent, of all clients, mean over rounds (Eq. 3.12)."""
+        """``SR``: copies of the model sent, divided by all clients, mean over rounds (Eq. 3.12)."""
         copies = [row.get("synchronised", row["selected"]) for row in self._contacts()]
         return sum(copies) / (len(copies) * _positive(population)) if copies else 0.0
 
     @property
     def version_variance(self) -> float:
-        """``VV``: variance of the versions from which the replies were trained, mean over rounds (Eq. 3.13); 0 at a synchronous pace."""
+        """``VV``: variance of the model versions that replies were trained from, mean over rounds (Eq. 3.13); 0 with synchronous pacing."""
         spreads = [float(row.get("version_variance", 0.0)) for row in self._contacts()]
         return sum(spreads) / len(spreads) if spreads else 0.0
 
     @property
     def futility(self) -> float:
-        """Share of the local updates begun that was thrown away: crashes that begin anew, models overwritten, replies nobody waits for."""
+        """Share of the local updates begun that were thrown away: restarts after a crash, overwritten models, replies no longer needed."""
         begun = sum(float(row.get("begun", row["selected"])) for row in self._contacts())
         return sum(float(row.get("wasted", 0.0)) for row in self._contacts()) / begun if begun else 0.0
 
     @property
     def energy_wh(self) -> float:
-        """Watt-hours that clients spent, all rounds, where the devices say so."""
+        """Watt-hours that clients spent in all rounds, if the devices count energy."""
         return sum(float(row.get("energy_wh", 0.0)) for row in self.rows)
 
     def _contacts(self) -> list[dict[str, Any]]:
-        """Rounds in which somebody was asked."""
+        """Rounds with at least one request."""
         return [row for row in self.rows if row.get("selected")]
 
     def _first(self, name: str, target: float) -> dict[str, Any] | None:
@@ -147,10 +147,10 @@ class History(Sequence[dict[str, Any]]):
         return None
 
     def participation(self, clients: int) -> Participation:
-        """How often each of so many clients was asked and its reply taken, and how evenly; see `atoll.rounds.participation`.
+        """How often each client was asked and its reply taken, and how evenly; see `atoll.rounds.participation`.
 
         Raises:
-            ConfigError: the training did not record it: it takes ``Evaluation(participants=True)``.
+            ConfigError: the training did not record it; use ``Evaluation(participants=True)``.
         """
         return participation(self.rows, clients)
 
@@ -163,12 +163,12 @@ class History(Sequence[dict[str, Any]]):
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that clients sent, all rounds."""
+        """Bytes that clients sent in all rounds."""
         return sum(row["bytes_up"] for row in self.rows)
 
     @property
     def bytes_down(self) -> int:
-        """Bytes that the server sent, all rounds."""
+        """Bytes that the server sent in all rounds."""
         return sum(row["bytes_down"] for row in self.rows)
 
 

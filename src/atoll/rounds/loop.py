@@ -1,4 +1,4 @@
-"""The loop around rounds: records, measures, stop rules, checkpoints. It knows nothing of what a round does."""
+"""The loop around rounds: records, measures, stop rules, checkpoints. It does not know what a round does."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ __all__ = ["Course", "Ended", "Measures", "run_rounds"]
 
 
 class Course:
-    """What happens in the rounds of a job. Its state is a tree that checkpoints carry."""
+    """What happens in the rounds of a job. Its state is a tree that goes into checkpoints."""
 
     def initial(self, fed: Federation) -> Tree:
         """The state before the first round."""
         raise NotImplementedError
 
     def turns(self, rounds: int) -> int | None:
-        """The last turn that so many rounds reach, as devices number them; ``None`` where nobody can tell beforehand."""
+        """The last turn that this many rounds reach, as devices number them; ``None`` if it cannot be known beforehand."""
         del rounds
         return None
 
     def barred(self, fed: Federation, state: Tree, number: int) -> str | None:
-        """Why the coming round may not be held; the run then ends before it."""
+        """Return why the next round may not start; the run then ends before it."""
         del fed, state, number
         return None
 
     async def round(self, fed: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """One round: the new state, and its row (``selected``, ``replied`` and measures)."""
+        """Run one round; return the new state and the row (``selected``, ``replied`` and measures)."""
         raise NotImplementedError
 
     async def model(self, watch: Federation, state: Tree, number: int) -> tuple[Tree, dict[str, Any]]:
-        """What the rounds have made so far, and what was measured in finding it. What it asks through ``watch`` is metered apart."""
+        """Return the model so far, and what was measured to find it. Requests through ``watch`` are metered separately."""
         raise NotImplementedError
 
 
@@ -51,28 +51,28 @@ class Measures(Protocol):
     """What is measured of the model between rounds."""
 
     def timed(self, row: dict[str, Any]) -> dict[str, float]:
-        """Measures of a round that follow from its row."""
+        """Measures that follow from a round's row."""
         ...
 
     def due(self, number: int, last: bool) -> bool:
-        """Whether anything is measured after this round."""
+        """Whether to measure after this round."""
         ...
 
     async def take(self, watch: Federation, model: Tree, number: int, last: bool) -> tuple[dict[str, Any], bool]:
-        """Measures of the model after this round, and whether everything was measured that will ever be."""
+        """Measure the model after this round; also return whether every metric has been measured by now."""
         ...
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What rounds have made.
+    """The result of a run of rounds.
 
     Attributes:
         model: the last model, or the one of the best round with ``keep_best``.
-        history: a row a round.
+        history: one row a round.
         reason: why the rounds ended.
-        round: the round that the model comes from.
-        devices: what every device was asked, did and spent.
+        round: the round of the model.
+        devices: what each device was asked, did and spent.
     """
 
     model: Tree
@@ -85,17 +85,17 @@ class Ended:
 async def run_rounds(
     fed: Federation, job: Repeated, course: Course, measures: Measures, *, certain: bool = True
 ) -> Ended:
-    """Hold rounds until a stop rule holds.
+    """Run rounds until a stop rule holds.
 
-    The model is found in rounds that are measured only. That is an observer's work: its messages go through a scope of their own,
-    ``observer``; a round's ``bytes_up`` and ``bytes_down`` leave them out, and devices have no part in it: nobody crashes, and no time passes.
+    The loop asks for the model only in rounds that are measured. This is an observer's work: its messages go through a scope of their own,
+    ``observer``. A round's ``bytes_up`` and ``bytes_down`` leave them out. Devices play no part in it: no client crashes, and no time passes.
 
     Args:
         fed: the federation.
-        job: how many rounds, and what ends them.
-        course: what happens in them.
+        job: the number of rounds, and what ends them.
+        course: what happens in the rounds.
         measures: what is measured of the model.
-        certain: all rounds will be held, unless a stop rule or a callback ends them.
+        certain: whether all rounds will run, unless a stop rule or a callback ends them.
     """
     _require_turns(fed, job, course, certain)
     state = await fed.restore({"course": course.initial(fed), "best": None, "model": None})
@@ -106,9 +106,9 @@ async def run_rounds(
         if reason is not None:
             break
         state, row = await _round(fed, job, state, (course, measures, number))
-        # A wish to stop is not part of the state: a resumed run goes on.
+        # A request to stop is not part of the state: a resumed run continues.
         reason = report_row(fed, job, row) or _over(job, fed.records)
-        if reason is not None and state["model"] is None:  # somebody stopped it between two evaluations
+        if reason is not None and state["model"] is None:  # the run was stopped between two evaluations
             state = {**state, "model": (await course.model(_watch(fed), state["course"], number))[0]}
         if fed.durable and (reason is not None or number % job.checkpoint_every == 0):
             await fed.checkpoint(state)
@@ -118,7 +118,7 @@ async def run_rounds(
 
 
 def _ended(fed: Federation, job: Repeated, state: Tree, reason: str) -> Ended:
-    """The best round's model with ``keep_best``, else the last one."""
+    """Return the best round's model with ``keep_best``, else the last one."""
     history = History(fed.records)
     chosen = state["best"] if job.keep_best else None
     model, number = (chosen["params"], chosen["round"]) if chosen else (state["model"], len(history))
@@ -130,7 +130,7 @@ def _over(job: Repeated, rows: list[dict[str, Any]]) -> str | None:
 
 
 def _require_turns(fed: Federation, job: Repeated, course: Course, certain: bool) -> None:
-    """Refuse devices that know too few turns, before anyone is contacted; a run that may end sooner is refused when it comes to that.
+    """Refuse a trace of devices with too few turns before the first request; a run that may end sooner fails when it gets there.
 
     Raises:
         ConfigError: the trace is shorter than the run.
@@ -142,7 +142,7 @@ def _require_turns(fed: Federation, job: Repeated, course: Course, certain: bool
 
 
 def _watch(fed: Federation) -> Federation:
-    """The observer's scope: it sees the private state of this one, and has a meter of its own."""
+    """The observer's scope: it sees the private state of this scope and has a meter of its own."""
     watch = fed.scope("observer")
     watch.settle_at(fed.parties, fed.hub, fed.home)
     watch.observe()
@@ -155,7 +155,7 @@ async def _round(
     course, measures, number = at
     start, before, losses = fed.clock.now(), _bytes(fed), Losses.of(fed)
     kept, row = await course.round(fed, state["course"], number)
-    if "bytes_up" not in row:  # it did not count by itself
+    if "bytes_up" not in row:  # the round did not count them itself
         after = _bytes(fed)
         row = {**{name: after[name] - before[name] for name in ("bytes_up", "bytes_down")}, **row}
     row = {**losses.since(fed), **row}
@@ -170,13 +170,13 @@ async def _round(
         row.update(found)
         if everything and "failed" not in row:
             require_watched(job, History([*fed.records, row]))
-        last = last or _over(job, [*fed.records, row]) is not None  # it may be what was measured
+        last = last or _over(job, [*fed.records, row]) is not None  # a stop rule may watch what was just measured
     best = state["best"] if model is None else kept_best(job.keep_best, state["best"], row, model, number)
     return {"course": kept, "best": best, "model": model if last else None}, row
 
 
 def _bytes(fed: Federation) -> dict[str, int]:
-    """Bytes so far, without the observer's."""
+    """Bytes so far, without those of the observer."""
     totals = fed.bytes()
     watched = fed.family.get(f"{fed.slot}/observer")
     seen = {} if watched is None else watched.bytes()

@@ -1,4 +1,4 @@
-"""What a round cost its devices: those that were lost, and energy."""
+"""What a round cost its devices: lost devices, and energy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Losses"]
 
 @dataclass(frozen=True)
 class Losses:
-    """What the meters of a scope, and of all below it, have counted of devices by some moment.
+    """What the meters of a scope and its child scopes have counted of devices so far.
 
     Attributes:
-        crashed: requests on which a device was lost.
-        joules: spent; ``None`` where devices do not say.
+        crashed: requests during which a device was lost.
+        joules: energy spent; ``None`` if devices do not count it.
     """
 
     crashed: int
@@ -27,15 +27,15 @@ class Losses:
 
     @classmethod
     def of(cls, fed: Federation) -> Losses:
-        """By now."""
+        """The losses so far."""
         meters = [fed.meter, *(member.meter for member in fed.below())]
         told = [meter.joules for meter in meters if meter.joules is not None]
         return cls(sum(meter.crashed for meter in meters), sum(told) if told else None)
 
     def since(self, fed: Federation) -> dict[str, Any]:
-        """``crashed`` and ``energy_wh`` of a round that began then, whatever it asked of whom; nothing in a world without devices.
+        """``crashed`` and ``energy_wh`` of a round that began then, over all its requests; empty in a world without devices.
 
-        A request is charged when it is sent. Work that is called off is given back in the round that calls it off, which may be a later one.
+        A request is charged when it is sent. Work that is called off is credited in the round that calls it off, which may be a later one.
         """
         if is_instant(fed.world.cost):
             return {}

@@ -21,7 +21,7 @@ _SELECTED, _REPLIED = "selected_clients", "replied_clients"
 
 
 def named(asked: Parties, replied: Parties) -> dict[str, list[int]]:
-    """What a round's row says of who took part: positions of those asked and of those whose replies were taken."""
+    """A round's record of who took part: positions of the parties asked, and of those whose replies were taken."""
     return {_SELECTED: asked.positions.tolist(), _REPLIED: replied.positions.tolist()}
 
 
@@ -43,22 +43,24 @@ class Participation:
         return jain(self.replied)
 
     def histogram(self) -> dict[int, int]:
-        """Number of replies -> how many clients sent as many."""
+        """Map a number of replies to the number of clients that sent that many."""
         often, clients = np.unique(self.replied, return_counts=True)
         return dict(zip(often.tolist(), clients.tolist(), strict=True))
 
     def by_group(self, groups: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Group -> its ``clients``, and the means of ``selected`` and ``replied`` over them.
+        """Map each group to its ``clients`` and the means of ``selected`` and ``replied`` over them.
 
         Args:
-            groups: one a client, such as ``islands.tags``, which say how its data were spoiled.
+            groups: one group a client, such as ``islands.tags``, which name how each client's data were corrupted.
 
         Raises:
-            ConfigError: not one group a client.
+            ConfigError: there is not one group a client.
         """
         if len(groups) != len(self.selected):
             raise ConfigError(
-                f"{len(groups)} groups for {len(self.selected)} clients", where="by_group", remedy="give one a client"
+                f"{len(groups)} groups for {len(self.selected)} clients",
+                where="by_group",
+                remedy="give one group a client",
             )
         labels = np.array([str(group) for group in groups])
         return {
@@ -72,7 +74,7 @@ class Participation:
 
 
 def jain(amounts: ArrayLike) -> float:
-    """``(sum x)^2 / (n sum x^2)``: 1 where all have as much, ``1/n`` where one has everything, 1 where nobody has anything.
+    """``(sum x)^2 / (n sum x^2)``: 1 if all have the same amount or all have 0, ``1/n`` if one client has everything.
 
     R. Jain, D. Chiu and W. Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared Computer Systems", 1984.
 
@@ -80,7 +82,7 @@ def jain(amounts: ArrayLike) -> float:
         amounts: at least 0, ``(n,)``.
 
     Raises:
-        ConfigError: nobody, or an amount that is negative or not finite.
+        ConfigError: there are no amounts, or one is negative or not finite.
     """
     x = np.asarray(amounts, dtype=np.float64)
     if not x.size or not ((x >= 0) & np.isfinite(x)).all():
@@ -88,24 +90,24 @@ def jain(amounts: ArrayLike) -> float:
     most = float(x.max())
     if most == 0.0:
         return 1.0
-    x = x / most  # squares of tiny amounts would be lost
+    x = x / most  # squares of tiny amounts would underflow
     return float(x.sum() ** 2 / (x.size * (x**2).sum()))
 
 
 def participation(rows: Iterable[Mapping[str, Any]], clients: int) -> Participation:
-    """Count who took part.
+    """Count how often each client took part.
 
     Args:
-        rows: of a training with ``Evaluation(participants=True)``.
-        clients: how many there are.
+        rows: rows of a training with ``Evaluation(participants=True)``.
+        clients: number of clients.
 
     Raises:
-        ConfigError: no round says who took part, or one names a client that there is not.
+        ConfigError: no row says who took part, or a row names a client that does not exist.
     """
     told = [row for row in rows if _SELECTED in row]
     if not told:
         raise ConfigError(
-            "no round says who took part", where="participation", remedy="train with Evaluation(participants=True)"
+            "no round recorded who took part", where="participation", remedy="train with Evaluation(participants=True)"
         )
     counts = []
     for name in (_SELECTED, _REPLIED):

@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 __all__ = ["ProgramJob"]
 
 _SHOWN = 1 << 16
-"""Characters of a result that the manifest of a run repeats."""
+"""Maximum number of characters of a result that a run's manifest repeats."""
 
 
 @dataclass(frozen=True)
 class ProgramJob(Checked, Job):
     """Run ``async def program(fed, **arguments)``.
 
-    Anything else that is callable is called with the arguments and makes the program: a class with ``async def __call__(self, fed)``, or a
-    function that returns one. The program may have two attributes: ``tasks``, those that no other process finds as ``module:name``, and
-    ``others``, further parties, name -> role.
+    ``program`` may also be any callable that takes the arguments and returns the program: a class with ``async def __call__(self, fed)``, or a
+    function. The program may have two attributes: ``tasks``, its tasks that another process cannot find as ``module:name``, and ``others``,
+    which maps the names of further parties to their roles.
 
     Attributes:
-        program: the program, or what makes it.
-        arguments: its arguments; plain data, if it is to travel.
-        rounds: most rounds of `each_round`; ``None`` leaves the end to the program.
-        stop: stop rules over its records; `each_round` obeys them, and ``fed.ending`` tells.
+        program: the program, or a callable that makes it.
+        arguments: its arguments; plain data if the job is sent to another machine.
+        rounds: maximum number of rounds of `each_round`; ``None`` lets the program decide when to end.
+        stop: stop rules over its records; `each_round` obeys them, and ``fed.ending`` has the reason.
     """
 
     kind: ClassVar[str] = "program"
@@ -60,48 +60,48 @@ class ProgramJob(Checked, Job):
 
     @classmethod
     def of(cls, program: Callable[[Federation], Awaitable[Any]]) -> ProgramJob:
-        """The job of a program as it stands: anything that is called with a federation and gives something to await."""
+        """Wrap a program in a job: any callable that takes a federation and returns an awaitable."""
         return cls(_AsGiven(program))
 
     @property
     def most_rounds(self) -> int | None:
-        """The limit that was set."""
+        """The limit of ``rounds``."""
         return self.rounds
 
     @functools.cached_property
     def _made(self) -> tuple[Callable[[Federation], Awaitable[Any]], Any]:
-        """The program, and whose attributes say what the world must know of it."""
+        """Return the program, and the object whose attributes describe it to the world."""
         if _is_program(self.program):
             run = functools.partial(self.program, **self.arguments) if self.arguments else self.program
             return run, self.program
         made = self.program(**self.arguments)
         if not callable(made):
             raise ConfigError(
-                f"{_name(self.program)} made a {type(made).__name__}, which is no program",
+                f"{_name(self.program)} made a {type(made).__name__}, which is not a program",
                 where="program",
-                remedy="name an `async def program(fed, **arguments)`, or something that makes one",
+                remedy="name an `async def program(fed, **arguments)`, or a callable that makes one",
             )
         return made, made
 
     def names(self) -> tuple[str, ...]:
-        """The kind, and the program."""
+        """The names of the job's kind and of the program."""
         program = self.program.whole if isinstance(self.program, _AsGiven) else self.program
         return (*super().names(), _name(program))
 
     def others(self, n: int) -> Mapping[str, str]:
-        """Those that the program names."""
+        """The further parties that the program names."""
         del n
         return dict(getattr(self._made[1], "others", {}))
 
     def prepare(self, data: Any) -> Prepared:
-        """The program, whatever the data."""
+        """Prepare the program; it does not depend on the data."""
         del data
         run, owner = self._made
         return _PreparedProgram(self, run, tuple(getattr(owner, "tasks", ())))
 
 
 class _AsGiven:
-    """A program that nobody looks into."""
+    """A program as its author wrote it, which Atoll does not analyse."""
 
     def __init__(self, program: Callable[[Federation], Awaitable[Any]]) -> None:
         self.whole = program
@@ -117,31 +117,31 @@ class _PreparedProgram(Prepared):
         self.job, self.run, self.tasks = job, run, tasks
 
     async def program(self, fed: Federation) -> Any:
-        """Run it under the job's stop rules."""
+        """Run the program under the job's stop rules."""
         fed.ends_when(lambda rows: stop_reason(self.job.stop, self.job.rounds, History(rows)))
         return await self.run(fed)
 
     def facts(self, outcome: Any) -> Mapping[str, Any]:
-        """What it returned, where that is short."""
+        """The program's return value, if it is short."""
         shown = as_json(outcome)
         return {"result": outcome} if len(shown) <= _SHOWN else {}
 
     def files(self, outcome: Any) -> Mapping[str, bytes]:
-        """What it returned, as a message."""
+        """The program's return value, as a message."""
         return {"result.msg": message.encode(outcome)}
 
 
 def _require_program(program: Any, arguments: Mapping[str, Any]) -> None:
-    """Refuse what cannot be a program, before anybody is asked. What makes a program is not called.
+    """Refuse an object that cannot be a program before the first request. A callable that makes a program is not called.
 
     Raises:
         ConfigError: it does not take the arguments, or is a function that is not async.
     """
     if not callable(program):
         raise ConfigError(
-            f"program: a {type(program).__name__} is no program",
+            f"program: a {type(program).__name__} is not a program",
             where="ProgramJob",
-            remedy="give an `async def program(fed, **arguments)`, or something that makes one",
+            remedy="give an `async def program(fed, **arguments)`, or a callable that makes one",
         )
     if _is_program(program):
         _require_arguments(program, arguments, None)
@@ -156,7 +156,7 @@ def _require_program(program: Any, arguments: Mapping[str, Any]) -> None:
 
 
 def _is_program(program: Any) -> bool:
-    """Whether calling it with a federation runs it: a coroutine function, or an object with an ``async def __call__``."""
+    """Whether calling it with a federation runs it: true of a coroutine function and of an object with an ``async def __call__``."""
     if inspect.iscoroutinefunction(inspect.unwrap(program) if inspect.isfunction(program) else program):
         return True
     if isinstance(program, functools.partial):

@@ -1,4 +1,4 @@
-"""What the loop of rounds must know of a job."""
+"""What the loop of rounds needs from a job."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Repeated"]
 
 
 class Repeated(Protocol):
-    """What the loop must know of a job."""
+    """What the loop needs from a job."""
 
     @property
     def rounds(self) -> int:
-        """Most rounds."""
+        """Maximum number of rounds."""
         ...
 
     @property
@@ -26,12 +26,12 @@ class Repeated(Protocol):
 
     @property
     def keep_best(self) -> str | None:
-        """Name of a metric: the result is the model of its best round."""
+        """Name of a metric; the result is then the model of its best round."""
         ...
 
     @property
     def callbacks(self) -> Sequence[Callable[[dict[str, Any]], None]]:
-        """Called with every round's record; one may raise ``StopRun``."""
+        """Functions called with each round's record; one may raise ``StopRun``."""
         ...
 
     @property

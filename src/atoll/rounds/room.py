@@ -1,4 +1,4 @@
-"""What rounds bring: programs as jobs, and stop rules."""
+"""What this room adds: programs as jobs, and stop rules."""
 
 from __future__ import annotations
 

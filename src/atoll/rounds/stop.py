@@ -1,4 +1,4 @@
-"""Stop rules: when a training has done enough."""
+"""Stop rules: when a training ends."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["MaxTime", "Patience", "StopRule", "Target"]
 
 @dataclass(frozen=True)
 class StopRule(Checked):
-    """Base: a pure function of the history, so that a resumed run stops where the first would have."""
+    """Base class: a pure function of the history, so that a resumed run stops where the first run would have."""
 
     def reason(self, history: History) -> str | None:
-        """Why to stop now, or ``None``."""
+        """Return why the run should stop now, or ``None``."""
         raise NotImplementedError
 
 
@@ -34,7 +34,7 @@ class Target(StopRule):
     value: float
 
     def reason(self, history: History) -> str | None:
-        """The target is reached."""
+        """Return a reason once the target is reached."""
         value = history[-1].get(self.metric) if len(history) else None
         if value is None:
             return None
@@ -53,7 +53,7 @@ class MaxTime(StopRule):
             raise ConfigError(f"seconds={self.seconds}", remedy="use a positive number")
 
     def reason(self, history: History) -> str | None:
-        """The budget is spent."""
+        """Return a reason once the budget is spent."""
         if not len(history) or history[-1]["t_end"] < self.seconds:
             return None
         return f"{history[-1]['t_end']:.1f} s passed the budget of {self.seconds:g} s"
@@ -64,8 +64,8 @@ class Patience(StopRule):
     """Stop when a metric has not improved for some evaluations.
 
     Attributes:
-        metric: what to watch.
-        evaluations: how many in a row without a new best.
+        metric: the metric to watch.
+        evaluations: number of evaluations in a row without a new best.
         margin: smallest change that counts.
     """
 
@@ -78,7 +78,7 @@ class Patience(StopRule):
             raise ConfigError(f"evaluations={self.evaluations}", remedy="use at least 1")
 
     def reason(self, history: History) -> str | None:
-        """No improvement for too long."""
+        """Return a reason if there was no improvement for too long."""
         values = [row[self.metric] for row in history if row.get(self.metric) is not None]
         sign = -1.0 if lower_is_better(self.metric) else 1.0
         best, since = float("-inf"), 0

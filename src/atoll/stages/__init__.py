@@ -1,4 +1,4 @@
-"""Stages on the way up: one idea a file."""
+"""Stages, which transform an update on the uplink: one stage a file."""
 
 from typing import TYPE_CHECKING
 

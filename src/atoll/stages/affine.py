@@ -1,4 +1,4 @@
-"""Affine quantisation between the least and the largest entry."""
+"""Affine quantisation between the smallest and the largest entry."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["MinMaxAffine"]
 
 @dataclass(frozen=True)
 class MinMaxAffine(Packed):
-    """Whole numbers of ``bits`` bits over the range of a tensor.
+    """Quantise entries to integers of ``bits_each`` bits over the range of a tensor.
 
     Deterministic, as in the code of the FedAQ authors: with ``q_min = -2^(b-1)``, ``q_max = 2^(b-1) - 1``, ``scale = (max - min) / (q_max - q_min)``
-    (0.001 where that is 0) and ``zero = trunc(clip(q_min - (min - mean)/scale))``, an entry is ``q = round(clip(zero + (x - mean)/scale))`` and comes
-    back as ``scale (q - zero) + mean``. Rounding to the nearest is **biased**: an assumption of unbiasedness does not hold for it.
+    (0.001 where that is 0) and ``zero = trunc(clip(q_min - (min - mean)/scale))``, an entry becomes ``q = round(clip(zero + (x - mean)/scale))``
+    and decodes to ``scale (q - zero) + mean``. Rounding to the nearest is **biased**, so theorems for unbiased compressors do not apply.
 
     Stochastic: ``q = floor((x - min)/scale + u)`` with ``u`` uniform in [0, 1), which is unbiased.
 
@@ -32,8 +32,8 @@ class MinMaxAffine(Packed):
 
     Attributes:
         bits_each: bits an entry ``b``, from 2 to 16.
-        stochastic: rounds at random so that the mean is kept.
-        per: what shares a range.
+        stochastic: whether to round at random, so that the mean is preserved.
+        per: which entries share a range.
     """
 
     bits_each: int = 8
@@ -47,7 +47,7 @@ class MinMaxAffine(Packed):
         object.__setattr__(self, "unbiased", self.stochastic)
 
     def pack(self, rows: Any, groups: Groups, public: Tree, keys: Any) -> dict[str, Any]:
-        """Numbers of a group, and codes."""
+        """Return the numbers of each group, and the codes."""
         del public
         low, high = (groups.reduce(f, rows).astype(np.float64) for f in (np.minimum, np.maximum))
         steps, wide = (1 << self.bits_each) - 1, np.float64
@@ -72,7 +72,7 @@ class MinMaxAffine(Packed):
         }
 
     def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Any:
-        """Back to the range."""
+        """Map the codes back to the range."""
         del public
         codes, wide = unpack(parts["codes"], self.bits_each, groups.size).astype(np.float64), np.float64
         if self.stochastic:
@@ -83,6 +83,6 @@ class MinMaxAffine(Packed):
         )
 
     def bits(self, value: Tree) -> int:
-        """``96 groups + 8 ceil(entries b / 8)``, or 64 a group when stochastic."""
+        """``96 groups + 8 ceil(entries b / 8)``; 64 bits a group when stochastic."""
         groups = self.groups(template_of(value))
         return (64 if self.stochastic else 96) * len(groups) + 8 * packed_bytes(groups.size, self.bits_each)

@@ -1,4 +1,4 @@
-"""The base of combinators: stages with memory around another stage."""
+"""The base class of combinators: stages with memory around another stage."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["Around"]
 
 @dataclass(frozen=True)
 class Around(Remembering):
-    """Base of combinators: a stage that feeds another one and remembers. One client is a block of one.
+    """Base class of combinators: a stage with memory that passes values to an inner stage. One client is a block of one.
 
     Attributes:
-        stage: the stage inside, a value stage without memory.
+        stage: the inner stage, a value stage without memory.
     """
 
     stage: Stage = field(default_factory=TopK)
@@ -34,15 +34,15 @@ class Around(Remembering):
             raise CompositionError(
                 f"{type(self).__name__} around {type(self.stage).__name__}",
                 where="uplink",
-                remedy="put a stage inside that acts on values and has neither memory nor secrets of its own, such as TopK or Sign",
+                remedy="use an inner stage that acts on values and has no memory or secrets of its own, such as TopK or Sign",
             )
         for name in ("summable", "packs"):
             object.__setattr__(self, name, getattr(self.stage, name))
 
     def public(self, rng: Rng) -> Tree:
-        """The inner stage's."""
+        """Return the inner stage's public parameters."""
         return self.stage.public(rng)
 
     def bits(self, value: Tree) -> int | None:
-        """The inner stage's."""
+        """Return the inner stage's bits."""
         return self.stage.bits(value)

@@ -1,4 +1,4 @@
-"""Packing small whole numbers into bytes, and back: ``width`` bits each, the lowest first."""
+"""Packing of small whole numbers into bytes and back: ``width`` bits each, lowest bit first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def index_width(count: int) -> int:
 
 
 def packed_bytes(count: int, width: int) -> int:
-    """Bytes that ``count`` numbers take: ``ceil(count * width / 8)``."""
+    """Bytes for ``count`` numbers: ``ceil(count * width / 8)``."""
     return -(-count * width // 8)
 
 
@@ -45,7 +45,7 @@ def pack(codes: Array, width: int) -> Array:
 
 
 def _pack_words(codes: Array, width: int) -> Array:
-    """Eight numbers are ``width`` bytes."""
+    """Pack words: eight numbers take ``width`` bytes."""
     *lead, count = codes.shape
     padded = np.zeros((*lead, -(-count // 8) * 8), dtype=np.uint8)
     padded[..., :count] = codes
@@ -57,7 +57,7 @@ def _pack_words(codes: Array, width: int) -> Array:
 
 
 def unpack(packed: Array, width: int, count: int) -> Array:
-    """The inverse of ``pack``: unsigned integers of the least dtype, shape ``(..., count)``."""
+    """The inverse of ``pack``: unsigned integers of the smallest dtype, shape ``(..., count)``."""
     packed = np.ascontiguousarray(packed)
     lead = packed.shape[:-1]
     if width in (8, 16, 32):
@@ -82,7 +82,7 @@ def unpack(packed: Array, width: int, count: int) -> Array:
 
 
 def pack_trits(trits: Array) -> Array:
-    """Numbers 0, 1 and 2, five a byte (``3^5 = 243``): 1.6 bits each."""
+    """Pack the numbers 0, 1 and 2, five a byte (``3^5 = 243``): 1.6 bits each."""
     *lead, count = trits.shape
     padded = np.zeros((*lead, -(-count // 5) * 5), dtype=np.uint8)
     padded[..., :count] = trits

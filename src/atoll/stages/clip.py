@@ -1,4 +1,4 @@
-"""Clipping: bounds what one client can change."""
+"""Clipping bounds how much one client can change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Clip"]
 
 @dataclass(frozen=True)
 class Clip(Stage):
-    """Scales an update down to an L2 norm of at most ``bound``: ``u * min(1, bound / ||u||_2)``.
+    """Scale an update down to an L2 norm of at most ``bound``: ``u * min(1, bound / ||u||_2)``.
 
     The norm is over all entries of the update together. McMahan et al. 2018, "Learning Differentially Private Recurrent Language Models",
     section 3 ("flat clipping").
@@ -40,28 +40,28 @@ class Clip(Stage):
             raise ConfigError(f"bound={self.bound}", where="Clip", remedy="use a finite number > 0")
 
     def encode(self, value: Tree, context: StageContext) -> Tree:
-        """Scale one update."""
+        """Scale one client's update."""
         del context
         norm = float(_norms(T.map(lambda leaf: leaf[None], value))[0])
         return value if norm <= self.bound else T.scale(value, self.bound / norm)
 
     def encode_block(self, block: Tree, context: StageContext) -> Tree:
-        """Scale every client's update of a block."""
+        """Scale each client's update in a block."""
         del context
         factor = self.bound / _norms(block).clip(min=self.bound)
         return T.map(lambda leaf: leaf * factor.reshape(-1, *([1] * (leaf.ndim - 1))), block)
 
     def covers(self, other: Stage) -> bool:
-        """A bound that is not larger."""
+        """Whether the other stage is a clip whose bound is not smaller."""
         return type(other) is type(self) and isinstance(other, Clip) and self.bound <= other.bound
 
     def sensitivity(self, before: float | None) -> float | None:
-        """At most ``bound``."""
+        """Return at most ``bound``."""
         return self.bound if before is None else min(before, self.bound)
 
 
 def _norms(block: Tree) -> Any:
-    """The norm of every client's update, shape ``(clients,)``, also where a square is too large for the dtype."""
+    """The norm of each client's update, shape ``(clients,)``, computed without overflow of the squares."""
     rows = [leaf.reshape(leaf.shape[0], -1) for leaf in T.leaves(block)]
     xp = T.namespace(rows[0])
     with np.errstate(over="ignore"):

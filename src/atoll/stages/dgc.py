@@ -1,4 +1,4 @@
-"""Deep gradient compression: momentum that survives sparsification."""
+"""Deep gradient compression: momentum that works with sparsification."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ __all__ = ["DGC"]
 
 @dataclass(frozen=True)
 class DGC(Remembering, Packed):
-    """The largest entries of an accumulated velocity, with momentum correction, local clipping, momentum factor masking and warm-up.
+    """Send the largest entries of an accumulated velocity, with momentum correction, local clipping, momentum factor masking and warm-up.
 
-    ``g <- g min(1, clip / ||g||)``; ``u <- m u + g``; ``v <- v + u``; the largest entries of ``|v|`` are sent, and on them ``u`` and ``v`` become 0. Lin, Han,
+    ``g <- g min(1, clip / ||g||)``; ``u <- m u + g``; ``v <- v + u``; send the largest entries of ``|v|``, and set ``u`` and ``v`` to 0 there. Lin, Han,
     Mao, Wang, Dally 2018, "Deep Gradient Compression", algorithm 1 (vanilla momentum) and section 3; for ``N`` clients the paper clips at
     ``threshold / sqrt(N)``. In the first ``warmup`` replies of a client the share falls geometrically from 1/4 to ``fraction``.
 
     With ``momentum=0``, no clip and no warm-up it is ``ErrorFeedback(TopK(fraction))``.
 
-    On the wire: an entry's number (``ceil(log2 entries)`` bits) and its value.
+    On the wire: an entry's index (``ceil(log2 entries)`` bits) and its value.
 
     Attributes:
         fraction: share sent, at least one entry.
         momentum: ``m``, in [0, 1).
-        clip: largest L2 norm of what comes in; ``None`` does not clip.
-        warmup: replies of a client until the share is ``fraction``.
+        clip: largest L2 norm of the incoming update; ``None`` does not clip.
+        warmup: number of a client's replies until the share is ``fraction``.
         masking: whether ``u`` is set to 0 where entries were sent.
     """
 
@@ -62,18 +62,18 @@ class DGC(Remembering, Packed):
             raise ConfigError(f"warmup={self.warmup}", where="DGC", remedy="use at least 0 replies")
 
     def share(self, sent: int) -> float:
-        """The share of a client that has replied so often: ``max(fraction, 1/4 (4 fraction)^(sent/warmup))``."""
+        """The share for a client that has sent this many replies: ``max(fraction, 1/4 (4 fraction)^(sent/warmup))``."""
         if sent >= self.warmup or self.fraction >= 0.25:
             return self.fraction
         return float(max(self.fraction, 0.25 * (4 * self.fraction) ** (sent / self.warmup)))
 
     def fresh(self, value: Tree) -> Tree:
-        """No velocity, nothing accumulated, no reply."""
+        """Return zero velocity, zero accumulation and no replies."""
         rows, _ = lay_out(one_of(value))
         return {"u": np.zeros_like(rows[0]), "v": np.zeros_like(rows[0]), "sent": np.int64(0)}
 
     def remember_block(self, block: Tree, memory: Tree, context: StageContext) -> tuple[Tree, Tree]:
-        """Accumulate, send the largest, forget what was sent."""
+        """Accumulate, send the largest entries, and clear what was sent."""
         rows, like = lay_out(block)
         size, width = rows.shape[1], index_width(rows.shape[1])
         groups = Groups((0,), size)
@@ -83,7 +83,9 @@ class DGC(Remembering, Packed):
         u = self.momentum * memory["u"] + rows
         v = memory["v"] + u
         chosen: list[Any] = [None] * len(rows)
-        for sent in np.unique(memory["sent"]).tolist():  # clients that warmed up for as long send as many
+        for sent in np.unique(
+            memory["sent"]
+        ).tolist():  # clients at the same step of the warm-up send the same number of entries
             at = np.flatnonzero(memory["sent"] == sent)
             for i, index in zip(at.tolist(), largest(v[at], groups, self.share(int(sent))), strict=True):
                 chosen[i] = index
@@ -98,12 +100,12 @@ class DGC(Remembering, Packed):
         return {"like": like, **parts}, {"u": u, "v": v, "sent": memory["sent"] + 1}
 
     def unpack(self, parts: Any, groups: Groups, dtype: Any, public: Tree) -> Any:
-        """Values at their places."""
+        """Put the values at their indices."""
         del public
         return at_places(parts, groups.size, dtype)
 
     def bits(self, value: Tree) -> int:
-        """Of a first reply, ``k`` numbers and values."""
+        """Bits of a client's first reply: ``k`` indices and values."""
         rows, _ = lay_out(one_of(value))
         k = kept_of(rows.shape[1], self.share(0))
         return 8 * (k * rows.dtype.itemsize + -(-k * index_width(rows.shape[1]) // 8))

@@ -1,4 +1,4 @@
-"""What compression left over is sent later: error feedback."""
+"""Error feedback: a client sends later what compression dropped."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["ErrorFeedback"]
 
 @dataclass(frozen=True)
 class ErrorFeedback(Around):
-    """``p = x + e``; send ``C(p)``; keep ``e = p - C(p)``, what the server did not get.
+    """``p = x + e``; send ``C(p)``; keep ``e = p - C(p)``, the part that the server did not get.
 
     Seide et al. 2014; Stich, Cordonnier, Jaggi 2018; Karimireddy, Rebjock, Stich, Jaggi 2019, "Error Feedback Fixes SignSGD". With a contraction
-    (``delta``), ``E ||e||^2 <= 4 (1 - delta)/delta^2 max ||x||^2``, and gradient descent converges as without compression where ``x`` vanishes at the
-    optimum; where it does not, as clients disagree, ``e`` does not either, and ``Shift(C, a=1.0)`` is the form without that floor. What is sent is the
-    inner stage's form, and the residual is the client's memory, one for each kind of request and aggregate.
+    (``delta``), ``E ||e||^2 <= 4 (1 - delta)/delta^2 max ||x||^2``. If ``x`` vanishes at the optimum, gradient descent converges as without
+    compression. If it does not, because clients disagree, ``e`` does not vanish either; ``Shift(C, a=1.0)`` is the form without that floor. The
+    client sends the inner stage's encoding. Its memory is the residual, one for each kind of request and aggregate.
 
     Attributes:
         stage: the compressor ``C``.
@@ -37,25 +37,25 @@ class ErrorFeedback(Around):
     unbiased: ClassVar[bool] = False
 
     def fresh(self, value: Tree) -> Tree:
-        """No residual."""
+        """Return a zero residual."""
         return {"residual": T.map(lambda leaf: np.zeros_like(numpy_leaf(leaf))[()], value)}
 
     def remember_block(self, block: Tree, memory: Tree, context: StageContext) -> tuple[Tree, Tree]:
-        """Send what is due; keep what was not sent."""
+        """Send the value plus the residual; keep what was not sent."""
         due = T.add(T.map(numpy_leaf, block), memory["residual"])
         sent = self.stage.encode_block(due, context)
         return sent, {"residual": T.sub(due, self.stage.decode_block(sent, context.public))}
 
     def decode_block(self, block: Tree, public: Tree, memory: Tree = None) -> Tree:
-        """The inner stage's."""
+        """Decode with the inner stage."""
         del memory
         return self.stage.decode_block(block, public)
 
     def decode(self, total: Tree, public: Tree, n: int) -> Tree:
-        """The inner stage's."""
+        """Decode with the inner stage."""
         return self.stage.decode(total, public, n)
 
     def decode_one(self, sent: Tree, public: Tree, memory: Tree) -> Tree:
-        """The inner stage's."""
+        """Decode with the inner stage."""
         del memory
         return self.stage.decode(sent, public, 1)

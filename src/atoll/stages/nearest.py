@@ -1,4 +1,4 @@
-"""The nearest multiples of a step, by a rule that whoever sends can follow."""
+"""Rounding to the nearest multiple of a step, by a rule that the sender can compute too."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from .rows import Groups, Per, template_of
 __all__ = ["Nearest", "nearest"]
 
 _LEAST = 2.0**-120
-"""Scales below it count as nothing: they would leave the range of 32 bits."""
+"""Scales below this count as zero, since they would leave the range of 32 bits."""
 
 
 @dataclass(frozen=True)
 class Nearest(Packed):
-    """Every entry becomes the nearest of ``2 levels + 1`` numbers ``l s / levels``, with ``s`` the least power of two that is not below the largest magnitude.
+    """Round each entry to the nearest of ``2 levels + 1`` numbers ``l s / levels``; ``s`` is the smallest power of two not below the largest magnitude.
 
-    Without chance and with nothing to send but ``s`` and the ``l``, and what comes back is sent as it is when it is sent again. So a client that rounds by
-    `nearest` before it sends knows what the server understands, and both can keep the same estimate of a thing. **Biased**; ``max |Q(x) - x| <= max |x| / levels``.
+    Rounding is deterministic, sends only ``s`` and the ``l``, and leaves a value that was already rounded unchanged. So a client that rounds with
+    `nearest` before it sends knows what the server decodes, and both can keep the same estimate. **Biased**; ``max |Q(x) - x| <= max |x| / levels``.
 
     On the wire: 32 bits a scale, and ``1 + ceil(log2(levels + 1))`` bits an entry: 127 levels are 8 bits.
 
     Attributes:
-        levels: positive magnitudes.
-        per: what shares a scale.
+        levels: number of positive magnitudes.
+        per: which entries share a scale.
     """
 
     levels: int = 127
@@ -48,11 +48,11 @@ class Nearest(Packed):
 
     @property
     def width(self) -> int:
-        """Bits an entry."""
+        """Bits per entry."""
         return 1 + int(self.levels).bit_length()
 
     def pack(self, rows: Any, groups: Groups, public: Tree, keys: Any) -> dict[str, Any]:
-        """Scales, and levels with a sign."""
+        """Return the scales, and signed levels."""
         del public, keys
         share, power = np.frexp(groups.reduce(np.maximum, np.abs(rows)).astype(np.float64))
         scale = np.where(share > 0, np.ldexp(1.0, np.where(share > 0.5, power, power - 1)), 0.0)
@@ -62,7 +62,7 @@ class Nearest(Packed):
         return {"scale": scale.astype(np.float32), "codes": pack((level + self.levels).astype(np.uint32), self.width)}
 
     def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Any:
-        """Levels times the scale's share."""
+        """Multiply the levels by their step."""
         del public
         level = unpack(parts["codes"], self.width, groups.size).astype(dtype) - self.levels
         return level * groups.spread(parts["scale"].astype(np.float64) / self.levels, dtype)
@@ -74,7 +74,7 @@ class Nearest(Packed):
 
 
 def nearest(leaf: Any, levels: int) -> Any:
-    """What a server understands of an array that is sent through ``Nearest(levels)``; on NumPy and PyTorch alike."""
+    """Return what a server decodes from an array sent through ``Nearest(levels)``; works on NumPy and PyTorch."""
     xp, largest = T.namespace(leaf), abs(leaf).max()
     counts = largest > _LEAST
     scale = 2.0 ** xp.ceil(xp.log2(T.where(counts, largest, largest * 0 + 1)))

@@ -23,22 +23,22 @@ __all__ = ["GaussianNoise"]
 
 @dataclass(frozen=True)
 class GaussianNoise(Stage):
-    """Adds ``N(0, (multiplier S)^2 / n)`` to every entry, where ``S`` bounds the client's update (``Clip``) and ``n`` replies share the noise.
+    """Add ``N(0, (multiplier S)^2 / n)`` to each entry, where ``S`` bounds the client's update (``Clip``) and ``n`` replies share the noise.
 
-    Whatever anyone sees has noise of standard deviation at least ``multiplier S``, so that one round is a Gaussian release of noise multiplier
-    ``multiplier``: two runs that differ in the presence of one client's update cannot be told apart better than that. ``n = 1`` where single
-    replies can be seen (local differential privacy). ``n`` is the quorum where only sums can (a secure reducer), or where whoever adds up is
-    ``trusted`` to show nothing else. A weighted mean needs ``n = 1`` too: others with less weight would add too little, so use
+    Every observer sees noise of standard deviation at least ``multiplier S``, so one round is a Gaussian release of noise multiplier
+    ``multiplier``: it bounds how well two runs can be told apart that differ in one client's update. ``n = 1`` if single replies can be seen
+    (local differential privacy). ``n`` is the quorum if only sums can be seen (a secure reducer), or if the party that adds up is
+    ``trusted`` to reveal only the sum. A weighted mean also needs ``n = 1``: clients with less weight would add too little noise, so use
     ``aggregation=Equal()``. McMahan et al. 2018, "Learning Differentially Private Recurrent Language Models" (clipping and noise); Kairouz, Liu,
     Steinke 2021, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation" (shared noise).
 
-    Each client draws from its own secret, and every named value of its reply is a release of its own. The number of examples by which replies
-    are weighted is not protected. Where we deviate: noise is floating-point, not discrete, and amplification by sampling is not claimed.
+    Each client draws from its own secret, and each named value of its reply is a separate release. The number of examples that weights a reply
+    is not protected. We deviate from the papers: noise is floating-point, not discrete, and we claim no amplification by sampling.
 
     Attributes:
-        multiplier: noise over sensitivity.
-        trusted: whoever adds up the replies shows nothing but their sum; the promise is then to those who see the sum.
-        unit: what is protected: ``"user"`` or ``"island"``, one client's whole contribution.
+        multiplier: noise divided by sensitivity.
+        trusted: whether the party that adds up the replies is trusted to reveal only their sum; the guarantee then holds against those who see the sum.
+        unit: the unit of protection: ``"user"`` or ``"island"``, one client's whole contribution.
     """
 
     multiplier: float = 1.0
@@ -56,11 +56,11 @@ class GaussianNoise(Stage):
             raise ConfigError(f"unit={self.unit!r}", where="GaussianNoise", remedy="use 'user' or 'island'")
 
     def encode(self, value: Tree, context: StageContext) -> Tree:
-        """A block of one."""
+        """Encode a block of one."""
         return T.map(lambda leaf: leaf[0], self.encode_block(one_of(value), context))
 
     def encode_block(self, block: Tree, context: StageContext) -> Tree:
-        """Every client's update with noise of its own."""
+        """Add independent noise to each client's update."""
         rows, like = lay_out(block)
         noise = np.empty(rows.shape)
         for i, secret in enumerate(context.secrets()):
@@ -70,18 +70,18 @@ class GaussianNoise(Stage):
         return put_back(noise, like)
 
     def scale(self, context: StageContext) -> float:
-        """Standard deviation of one client's noise."""
+        """The standard deviation of one client's noise."""
         together = context.replies if context.hidden or self.trusted else 1
         return self.multiplier * _bounded(context.sensitivity) / math.sqrt(together)
 
     def covers(self, other: Stage) -> bool:
-        """At least as much noise for the same unit, with no more trust."""
+        """Whether this stage adds at least as much noise for the same unit, without more trust."""
         if not isinstance(other, GaussianNoise) or self.unit != other.unit:
             return False
         return self.multiplier >= other.multiplier and (other.trusted or not self.trusted)
 
     def events(self, sensitivity: float | None) -> tuple[Event, ...]:
-        """One Gaussian release."""
+        """Return one Gaussian release."""
         _bounded(sensitivity)
         return (Gaussian(unit=self.unit, noise_multiplier=self.multiplier),)
 

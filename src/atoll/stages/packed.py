@@ -1,4 +1,4 @@
-"""The base of compressors: stages whose encoding is a binary form of a client's vector."""
+"""The base class of compressors: stages that encode a client's vector in a binary form."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Packed(Stage):
-    """Base of compressors: an update is laid out as one vector, and ``pack`` makes named arrays of it.
+    """Base class of compressors: it lays out an update as one vector, and ``pack`` turns the vector into named arrays.
 
-    What crosses the link is ``{"like": template, name: array, ...}``; the template tells shapes and dtypes and holds no entries.
+    The message is ``{"like": template, name: array, ...}``; the template has shapes and dtypes but no entries.
     """
 
     summable: ClassVar[bool] = False
@@ -38,10 +38,10 @@ class Packed(Stage):
         """Compress vectors.
 
         Args:
-            rows: one a client, shape ``(clients, entries)``.
-            groups: what shares a scale.
+            rows: one vector a client, shape ``(clients, entries)``.
+            groups: which entries share a scale.
             public: the round's parameters.
-            keys: a random key each.
+            keys: one random key a client.
 
         Returns:
             Arrays with a leading client axis, or ``Ragged`` ones.
@@ -49,12 +49,12 @@ class Packed(Stage):
         raise NotImplementedError
 
     def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Array:
-        """The vectors as the server understands them, shape ``(clients, entries)``, of this dtype."""
+        """Return the vectors as the server decodes them, shape ``(clients, entries)``, of this dtype."""
         raise NotImplementedError
 
     @property
     def grouping(self) -> Per:
-        """What shares a scale."""
+        """Which entries share a scale."""
         per: Per = getattr(self, "per", "model")
         return per
 
@@ -66,27 +66,27 @@ class Packed(Stage):
         check_per(self.grouping, type(self).__name__)
 
     def encode(self, value: Tree, context: StageContext) -> Tree:
-        """A block of one client."""
+        """Encode a block of one client."""
         block = T.map(
             lambda leaf: leaf[None] if hasattr(leaf, "shape") and leaf.shape else np.asarray(leaf)[None], value
         )
         return T.map(lambda leaf: leaf[0], self.encode_block(block, context))
 
     def encode_block(self, block: Tree, context: StageContext) -> Tree:
-        """Every client's vector, packed."""
+        """Pack each client's vector."""
         rows, like = lay_out(block)
         with np.errstate(over="ignore", invalid="ignore"):
             parts = self.pack(rows, self.groups(T.map(lambda leaf: leaf[0], like)), context.public, context.keys)
         return {"like": like, **parts}
 
     def decode(self, total: Tree, public: Tree, n: int) -> Tree:
-        """A block of one."""
+        """Decode a block of one client."""
         del n
         one = T.map(lambda leaf: np.asarray(leaf)[None], total)
         return T.map(lambda leaf: leaf[0], self.decode_block(one, public))
 
     def decode_block(self, block: Tree, public: Tree, memory: Tree = None) -> Tree:
-        """Every client's vector, put back."""
+        """Unpack each client's vector and put it back into the tree."""
         del memory
         like = block["like"]
         groups = self.groups(T.map(lambda leaf: leaf[0], like))
@@ -97,7 +97,7 @@ class Packed(Stage):
 
 
 def wire_scale(scale: Array, *, up: bool = False) -> Array:
-    """Scales as they travel, in 32 bits; ``up``: not below what they were, so that no entry exceeds its scale."""
+    """Round scales to the 32 bits on the wire; with ``up``, never below the original, so that no entry exceeds its scale."""
     sent = scale.astype(np.float32)
     if not up:
         return sent

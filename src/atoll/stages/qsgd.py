@@ -22,7 +22,7 @@ __all__ = ["QSGD"]
 
 @dataclass(frozen=True)
 class QSGD(Packed):
-    """Every entry becomes its sign and one of ``levels + 1`` magnitudes, at random so that the mean is kept.
+    """Encode each entry as its sign and one of ``levels + 1`` magnitudes, at random so that the mean is preserved.
 
     ``Q(x)_i = ||x||_2 sign(x_i) (l_i + b_i) / s`` with ``l_i = floor(s |x_i| / ||x||_2)`` and ``b_i`` 1 with probability
     ``s |x_i| / ||x||_2 - l_i``. Alistarh, Grubic, Li, Tomioka, Vojnovic 2017, "QSGD", section 3.1; Youn, Kumar, Abernethy 2022, example 1.
@@ -31,8 +31,8 @@ class QSGD(Packed):
     On the wire: 32 bits a norm, and ``1 + ceil(log2(s + 1))`` bits an entry: 127 levels are 8 bits, 7 are 4, 1 is 2.
 
     Attributes:
-        levels: positive magnitudes ``s``.
-        per: what shares a norm: ``"tensor"``, ``"model"``, or entries a bucket.
+        levels: number of positive magnitudes ``s``.
+        per: which entries share a norm: ``"tensor"``, ``"model"``, or the number of entries in a bucket.
     """
 
     levels: int = 127
@@ -46,14 +46,16 @@ class QSGD(Packed):
 
     @property
     def width(self) -> int:
-        """Bits an entry."""
+        """Bits per entry."""
         return 1 + int(self.levels).bit_length()
 
     def pack(self, rows: Any, groups: Groups, public: Tree, keys: Any) -> dict[str, Any]:
-        """Norms, and signs with levels."""
+        """Return the norms, and the signed levels."""
         del public
         norms = wire_scale(groups.norms(rows), up=True)
-        dtype = np.float64 if self.levels > 4096 else rows.dtype  # a fraction of a level must be seen
+        dtype = (
+            np.float64 if self.levels > 4096 else rows.dtype
+        )  # float32 is too coarse for fractions of so fine a level
         unit = self.levels / np.where(norms > 0, norms, 1.0).astype(np.float64)
         exact = np.abs(rows, dtype=dtype) * groups.spread(unit, dtype)
         exact += uniforms(keys, groups.size, dtype)
@@ -62,7 +64,7 @@ class QSGD(Packed):
         return {"norms": norms, "codes": pack(level, self.width)}
 
     def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Any:
-        """Levels times the norm's share."""
+        """Multiply the levels by their step."""
         del public
         codes = unpack(parts["codes"], self.width, groups.size)
         top = 1 << (self.width - 1)
@@ -76,6 +78,6 @@ class QSGD(Packed):
         return 32 * len(groups) + 8 * packed_bytes(groups.size, self.width)
 
     def omega(self, value: Tree) -> float:
-        """``min(n/s^2, sqrt(n)/s)`` of the largest group."""
+        """``min(n/s^2, sqrt(n)/s)`` for the largest group."""
         n = int(self.groups(template_of(value)).sizes.max(initial=0))
         return min(n / self.levels**2, math.sqrt(n) / self.levels)

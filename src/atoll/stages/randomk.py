@@ -1,4 +1,4 @@
-"""Random entries, whose places follow from a seed."""
+"""Random entries, whose indices follow from a seed."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ __all__ = ["RandomK"]
 
 @dataclass(frozen=True)
 class RandomK(Packed):
-    """``k`` entries drawn at random, times ``n/k``; the others are zero. Places are not sent: they follow from a seed.
+    """``k`` entries drawn at random, times ``n/k``; the others are zero. Indices are not sent: they follow from a seed.
 
     Unbiased with ``E ||C(x) - x||^2 = (n/k - 1) ||x||^2``; without the factor (``scaled=False``) a contraction with ``delta = k/n``, for
     ``ErrorFeedback``. Stich, Cordonnier, Jaggi 2018; Konečný et al. 2016 ("random mask").
 
-    ``shared``: everyone uses the round's public seed, so that the values of all clients add up: linear, summable, fit for secure sums, and the
-    errors of clients do not average out.
+    ``shared``: all clients use the round's public seed, so that their values add up. The stage is then linear, summable and fit for secure sums,
+    but the clients' errors do not average out.
 
-    On the wire: the values in the update's own precision, and a 64-bit seed unless it is shared.
+    On the wire: the values in the update's own precision, and a 64-bit seed unless the seed is shared.
 
     Attributes:
-        fraction: share sent, ``k = max(1, floor(fraction n))`` of all entries.
-        scaled: multiply by ``n/k``.
-        shared: one seed for everyone.
+        fraction: share of the entries to send, ``k = max(1, floor(fraction n))``.
+        scaled: whether to multiply by ``n/k``.
+        shared: whether all clients use one seed.
     """
 
     fraction: float = 0.01
@@ -47,7 +47,7 @@ class RandomK(Packed):
             object.__setattr__(self, name, promise)
 
     def public(self, rng: Rng) -> Tree:
-        """The seed, when it is shared."""
+        """Return the seed, if it is shared."""
         return rng.key if self.shared else None
 
     def _places(self, key: int, size: int) -> Any:
@@ -55,7 +55,7 @@ class RandomK(Packed):
         return np.sort(draw.choice(size, kept_of(size, self.fraction), replace=False, shuffle=False))
 
     def pack(self, rows: Any, groups: Groups, public: Tree, keys: Any) -> dict[str, Any]:
-        """Values, and the seed of their places."""
+        """Return the values, and the seed of their indices."""
         factor = groups.size / kept_of(groups.size, self.fraction) if self.scaled else 1.0
         if self.shared:
             return {"values": rows[:, self._places(public, groups.size)] * factor}
@@ -64,7 +64,7 @@ class RandomK(Packed):
         return {"values": np.take_along_axis(rows, index, axis=1) * factor, "seed": seeds[:, None]}
 
     def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Any:
-        """Values at their places."""
+        """Put the values at their indices."""
         values, size = parts["values"], groups.size
         if self.shared:
             index = np.broadcast_to(self._places(public, size), values.shape)
@@ -73,17 +73,17 @@ class RandomK(Packed):
         return scatter(len(values), size, index, values, dtype)
 
     def bits(self, value: Tree) -> int:
-        """``k (value bits)``, and 64 for a seed of one's own."""
+        """``k (value bits)``, plus 64 unless the seed is shared."""
         like = template_of(value)
         each = np.result_type(*[leaf.dtype for leaf in T.leaves(like)]).itemsize
         return 8 * each * kept_of(self.groups(like).size, self.fraction) + (0 if self.shared else 64)
 
     def omega(self, value: Tree) -> float | None:
-        """``n/k - 1``; none without the factor."""
+        """``n/k - 1``; ``None`` without the factor."""
         n = self.groups(template_of(value)).size
         return n / kept_of(n, self.fraction) - 1 if self.scaled else None
 
     def delta(self, value: Tree) -> float | None:
-        """``k/n`` without the factor."""
+        """``k/n`` without the factor, else ``None``."""
         n = self.groups(template_of(value)).size
         return None if self.scaled else kept_of(n, self.fraction) / n

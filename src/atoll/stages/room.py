@@ -1,4 +1,4 @@
-"""What the room of stages brings."""
+"""What the room of stages adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates as rows: what compressors work on is one vector a client, cut into groups with a scale of their own."""
+"""Updates as rows: compressors work on one vector a client, split into groups with a scale each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Groups", "Per", "check_per", "lay_out", "numpy_leaf", "put_back", "t
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Per = Literal["tensor", "model"] | int
-"""What shares a scale: the entries of one tensor, all entries, or so many neighbouring entries (a bucket)."""
+"""Which entries share a scale: those of one tensor, all entries, or this many neighbouring entries (a bucket)."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Groups:
     """Where the groups of a vector begin.
 
     Attributes:
-        starts: first entry of each group, ascending from 0.
-        size: entries of the vector.
+        starts: index of the first entry of each group, ascending from 0.
+        size: number of entries of the vector.
     """
 
     starts: tuple[int, ...]
@@ -37,8 +37,8 @@ class Groups:
         """The groups of a value.
 
         Args:
-            like: the template of one client's value: arrays of no entries, ``(0, *shape)``.
-            per: what shares a scale.
+            like: the template of one client's value: arrays without entries, ``(0, *shape)``.
+            per: which entries share a scale.
         """
         sizes = [math.prod(leaf.shape[1:]) for leaf in T.leaves(like)]
         total = sum(sizes)
@@ -55,11 +55,11 @@ class Groups:
 
     @property
     def sizes(self) -> Array:
-        """Entries of each group."""
+        """Number of entries of each group."""
         return np.diff([*self.starts, self.size])
 
     def reduce(self, ufunc: np.ufunc, rows: Array) -> Array:
-        """A reduction of every group of every row, shape ``(clients, groups)``; sums are taken in float64."""
+        """Reduce each group of each row, shape ``(clients, groups)``; sums are computed in float64."""
         if not self.size:
             return np.zeros((len(rows), len(self)))
         if len(self) <= 64:
@@ -71,12 +71,12 @@ class Groups:
         return np.asarray(ufunc.reduceat(whole, self.starts, axis=1))
 
     def spread(self, scales: Array, dtype: Any) -> Array:
-        """Each group's number at each of its entries, shape ``(clients, size)``, or ``(clients, 1)`` for one group."""
+        """Repeat each group's number at its entries, shape ``(clients, size)``, or ``(clients, 1)`` for one group."""
         scales = scales.astype(dtype)
         return scales if len(self) == 1 else np.repeat(scales, self.sizes, axis=1)
 
     def norms(self, rows: Array) -> Array:
-        """The Euclidean norm of every group in float64, also where a square is too large."""
+        """The Euclidean norm of each group in float64, computed without overflow of the squares."""
         peak = (
             self.reduce(np.maximum, np.abs(rows)).astype(np.float64) if self.size else np.zeros((len(rows), len(self)))
         )
@@ -86,10 +86,10 @@ class Groups:
 
 
 def check_per(per: Any, where: str) -> None:
-    """Refuse what names no grouping.
+    """Refuse a value that names no grouping.
 
     Raises:
-        ConfigError: neither ``"tensor"``, ``"model"`` nor a positive whole number.
+        ConfigError: it is neither ``"tensor"``, ``"model"`` nor a positive whole number.
     """
     if per not in ("tensor", "model") and not (isinstance(per, int) and not isinstance(per, bool) and per >= 1):
         raise ConfigError(f"per={per!r}", where=where, remedy="use 'tensor', 'model' or entries a bucket, at least 1")
@@ -99,7 +99,7 @@ def numpy_leaf(leaf: Any) -> Array:
     """A leaf as a NumPy array of floats.
 
     Raises:
-        DataError: it holds no real numbers.
+        DataError: the leaf has entries that are not real numbers.
     """
     array = leaf.detach().cpu().numpy() if type(leaf).__module__.partition(".")[0] == "torch" else np.asarray(leaf)
     if array.dtype.kind != "f":
@@ -112,7 +112,7 @@ def numpy_leaf(leaf: Any) -> Array:
 
 
 def _template(value: Tree) -> Tree:
-    """Shapes and dtypes of a block, as arrays of no entries, ``(clients, 0, *shape)``: they travel, stack and add up at no cost."""
+    """Shapes and dtypes of a block, as arrays without entries, ``(clients, 0, *shape)``, which are free to send, stack and add."""
     return T.map(lambda leaf: np.zeros((len(leaf), 0, *leaf.shape[1:]), dtype=leaf.dtype), value)
 
 
@@ -122,7 +122,7 @@ def template_of(value: Tree) -> Tree:
 
 
 def lay_out(block: Tree) -> tuple[Array, Tree]:
-    """A block of values as one row a client, ``(clients, entries)``, and the block's template."""
+    """Lay out a block of values as one row a client, ``(clients, entries)``; also return the block's template."""
     arrays = T.map(numpy_leaf, block)
     leaves = T.leaves(arrays)
     flat = [leaf.reshape(len(leaf), -1) for leaf in leaves]
@@ -137,14 +137,14 @@ def put_back(rows: Array, like: Tree) -> Tree:
         shape = leaf.shape[2:]
         size = math.prod(shape)
         part = rows[:, at : at + size].reshape(len(rows), *shape)
-        with np.errstate(over="ignore"):  # what is too large for the dtype is infinite, and is rejected
+        with np.errstate(over="ignore"):  # a value too large for the dtype becomes infinite, and is rejected
             leaves.append(part.astype(leaf.dtype))
         at += size
     return T.rebuild(like, leaves)
 
 
 def uniforms(keys: Array, count: int, dtype: Any = np.float32) -> Array:
-    """Uniform numbers in [0, 1), shape ``(clients, count)``: a client's depend on its own key alone."""
+    """Uniform numbers in [0, 1), shape ``(clients, count)``; a client's numbers depend on its own key alone."""
     found = np.empty((len(keys), count), dtype=dtype)
     for row, key in zip(found, keys.tolist(), strict=True):
         Rng(int(key)).generator().random(out=row, dtype=dtype)

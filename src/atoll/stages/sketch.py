@@ -1,4 +1,4 @@
-"""Count sketches: a small table that is linear in the update, from which large entries can be read."""
+"""Count sketches: a small table that is linear in the update and estimates its large entries."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = ["CountSketch"]
 
 @dataclass(frozen=True)
 class CountSketch(Packed):
-    """``depth`` rows of ``columns`` counters: row ``r`` adds ``s_r(i) x_i`` to its counter ``h_r(i)``, with signs and places hashed from the round's seed.
+    """``depth`` rows of ``columns`` counters: row ``r`` adds ``s_r(i) x_i`` to its counter ``h_r(i)``; the round's seed hashes signs and counters.
 
     Charikar, Chen, Farach-Colton 2002; Ivkin et al. 2019, "Communication-efficient Distributed SGD with Sketching". Sketches add up:
-    ``S(a x + b y) = a S(x) + b S(y)``, so that one decodes the sum, also under a secure reducer. Entry ``i`` is estimated by the mean over rows of
-    ``s_r(i) S_r(h_r(i))``, which is unbiased with error ``E ||C(x) - x||^2 = (n - 1)/(columns depth) ||x||^2``; or by their median, which is
-    biased and off by more than ``3 ||x||_2 / sqrt(columns)`` only with a probability that falls exponentially in ``depth``.
+    ``S(a x + b y) = a S(x) + b S(y)``, so the server decodes the sum, also under a secure reducer. Entry ``i`` is estimated by the mean over rows
+    of ``s_r(i) S_r(h_r(i))``, which is unbiased with error ``E ||C(x) - x||^2 = (n - 1)/(columns depth) ||x||^2``; or by their median, which is
+    biased, and off by more than ``3 ||x||_2 / sqrt(columns)`` only with a probability that falls exponentially in ``depth``.
 
     On the wire: ``depth * columns`` numbers in the update's own precision, whatever the number of entries.
 
     Attributes:
-        columns: counters a row.
-        depth: rows.
+        columns: number of counters a row.
+        depth: number of rows.
         estimate: ``"mean"`` or ``"median"``.
     """
 
@@ -53,16 +53,16 @@ class CountSketch(Packed):
         object.__setattr__(self, "unbiased", self.estimate == "mean")
 
     def public(self, rng: Rng) -> Tree:
-        """The seed of the hashes."""
+        """Return the seed of the hashes."""
         return rng.key
 
     def _hashes(self, key: int, row: int, size: int) -> tuple[Any, Any]:
-        """Places and signs of every entry in one row of the table."""
+        """Counters and signs of all entries in one row of the table."""
         mixed = mix64(np.arange(size, dtype=np.uint64) ^ np.uint64(Rng(key).child("row", row).key))
         return (mixed >> np.uint64(1)) % np.uint64(self.columns), mixed & np.uint64(1)
 
     def pack(self, rows: Any, groups: Groups, public: Tree, keys: Any) -> dict[str, Any]:
-        """The table."""
+        """Return the table."""
         del keys
         table = np.zeros((len(rows), self.depth, self.columns), dtype=np.float64)
         offset = np.arange(len(rows), dtype=np.int64)[:, None] * self.columns
@@ -76,7 +76,7 @@ class CountSketch(Packed):
         return {"table": table.astype(rows.dtype)}
 
     def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Any:
-        """The estimates."""
+        """Return the estimates."""
         table = parts["table"]
         found = np.empty((self.depth, len(table), groups.size), dtype=dtype)
         for r in range(self.depth):
@@ -91,11 +91,11 @@ class CountSketch(Packed):
         return 8 * each * self.depth * self.columns
 
     def omega(self, value: Tree) -> float | None:
-        """``(n - 1)/(columns depth)``, over the seed; none for the median."""
+        """``(n - 1)/(columns depth)``, over the seed; ``None`` for the median."""
         n = self.groups(template_of(value)).size
         return (n - 1) / (self.columns * self.depth) if self.estimate == "mean" else None
 
     @staticmethod
     def sized(entries: int, keep: int) -> CountSketch:
-        """A sketch for reading ``keep`` large entries of ``entries``: ``ceil(log2 entries)`` rows of ``4 keep`` counters, by the median."""
+        """A sketch that estimates ``keep`` large entries of ``entries``: ``ceil(log2 entries)`` rows of ``4 keep`` counters, with the median."""
         return CountSketch(max(1, 4 * keep), max(1, math.ceil(math.log2(max(2, entries)))), "median")

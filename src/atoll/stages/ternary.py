@@ -1,4 +1,4 @@
-"""Three values: minus, nothing, plus."""
+"""Three values: minus, zero, plus."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ternary(Packed):
     On the wire: 32 bits a group, and five entries a byte (1.6 bits each).
 
     Attributes:
-        per: what shares a magnitude.
+        per: which entries share a magnitude.
     """
 
     per: Per = "tensor"
@@ -37,7 +37,7 @@ class Ternary(Packed):
         self._check_per()
 
     def pack(self, rows: Any, groups: Groups, public: Tree, keys: Any) -> dict[str, Any]:
-        """Largest magnitudes, and trits."""
+        """Return the largest magnitudes, and the trits."""
         del public
         scale = wire_scale(groups.reduce(np.maximum, np.abs(rows)).astype(np.float64), up=True)
         safe = groups.spread(np.where(scale > 0, scale, 1.0), rows.dtype)
@@ -46,7 +46,7 @@ class Ternary(Packed):
         return {"scale": scale, "trits": pack_trits(trits)}
 
     def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Any:
-        """Trits times the magnitude."""
+        """Multiply the trits by the magnitude."""
         del public
         trits = unpack_trits(parts["trits"], groups.size)
         return np.array([0, 1, -1], dtype=dtype)[trits] * groups.spread(parts["scale"], dtype)
@@ -57,5 +57,5 @@ class Ternary(Packed):
         return 32 * len(groups) + 8 * -(-groups.size // 5)
 
     def omega(self, value: Tree) -> float:
-        """``(sqrt(n) - 1)/2`` of the largest group: ``max |x| ||x||_1 <= (1 + sqrt(n))/2 ||x||^2``."""
+        """``(sqrt(n) - 1)/2`` for the largest group: ``max |x| ||x||_1 <= (1 + sqrt(n))/2 ||x||^2``."""
         return (math.sqrt(max(1, int(self.groups(template_of(value)).sizes.max(initial=0)))) - 1) / 2

@@ -21,10 +21,10 @@ __all__ = ["STC", "Threshold", "TopK", "at_places", "check_fraction", "kept_of",
 
 
 def check_fraction(fraction: float, where: str) -> None:
-    """Refuse a share outside (0, 1].
+    """Refuse a fraction outside (0, 1].
 
     Raises:
-        ConfigError: it is outside.
+        ConfigError: the fraction is outside (0, 1].
     """
     if not 0.0 < fraction <= 1.0:
         raise ConfigError(
@@ -33,12 +33,12 @@ def check_fraction(fraction: float, where: str) -> None:
 
 
 def kept_of(size: int, fraction: float) -> int:
-    """Entries kept of a group: ``max(1, floor(fraction size))``."""
+    """Number of entries kept in a group: ``max(1, floor(fraction size))``."""
     return min(size, max(1, int(fraction * size + 1e-9)))
 
 
 def largest(rows: Any, groups: Groups, fraction: float) -> Any:
-    """Indices of the largest entries by magnitude of every group, ascending, shape ``(clients, kept)``."""
+    """Indices of the largest entries by magnitude in each group, ascending, shape ``(clients, kept)``."""
     found = []
     for start, size in zip(groups.starts, groups.sizes.tolist(), strict=True):
         k, part = kept_of(size, fraction), np.abs(rows[:, start : start + size])
@@ -52,14 +52,14 @@ def largest(rows: Any, groups: Groups, fraction: float) -> Any:
 
 
 def scatter(rows: int, size: int, index: Any, values: Any, dtype: Any) -> Any:
-    """Vectors with these values at these places and zeros elsewhere."""
+    """Vectors with these values at these indices, and zeros elsewhere."""
     found = np.zeros((rows, size), dtype=dtype)
     np.put_along_axis(found, index.astype(np.int64), values.astype(dtype), axis=1)
     return found
 
 
 def at_places(parts: Mapping[str, Any], size: int, dtype: Any) -> Any:
-    """Rows with packed numbers and values of any count at their places, zero elsewhere, ``(rows, size)``."""
+    """Rows with packed indices and any number of values at their indices, zero elsewhere, ``(rows, size)``."""
     found = np.zeros((len(parts["values"]), size), dtype=dtype)
     for i, row in enumerate(found):
         values = parts["values"][i]
@@ -69,16 +69,16 @@ def at_places(parts: Mapping[str, Any], size: int, dtype: Any) -> Any:
 
 @dataclass(frozen=True)
 class TopK(Packed):
-    """The largest entries by magnitude, as they are; the others are zero.
+    """Send the largest entries by magnitude unchanged; the others become zero.
 
     A contraction: ``||C(x) - x||^2 <= (1 - k/n) ||x||^2``. Biased: use it inside ``ErrorFeedback``. Aji and Heafield 2017; Stich, Cordonnier,
     Jaggi 2018, "Sparsified SGD with Memory".
 
-    On the wire: an entry's number (``ceil(log2 entries)`` bits) and its value, in the update's own precision (32 bits for float32).
+    On the wire: an entry's index (``ceil(log2 entries)`` bits) and its value, in the update's own precision (32 bits for float32).
 
     Attributes:
-        fraction: share kept of each group, at least one entry.
-        per: what competes: the whole ``"model"`` or each ``"tensor"``.
+        fraction: share to keep of each group, at least one entry.
+        per: where entries compete: in the whole ``"model"`` or in each ``"tensor"``.
     """
 
     fraction: float = 0.01
@@ -90,20 +90,20 @@ class TopK(Packed):
         self._check_per()
 
     def pack(self, rows: Any, groups: Groups, public: Tree, keys: Any) -> dict[str, Any]:
-        """Numbers and values."""
+        """Return indices and values."""
         del public, keys
         index = largest(rows, groups, self.fraction)
         return {"index": pack(index, index_width(groups.size)), "values": np.take_along_axis(rows, index, axis=1)}
 
     def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Any:
-        """Values at their places."""
+        """Put the values at their indices."""
         del public
         count = parts["values"].shape[1]
         index = unpack(parts["index"], index_width(groups.size), count)
         return scatter(len(parts["values"]), groups.size, index, parts["values"], dtype)
 
     def kept(self, value: Tree) -> int:
-        """Entries sent of a value."""
+        """Number of entries sent for a value."""
         return sum(kept_of(n, self.fraction) for n in self.groups(template_of(value)).sizes.tolist())
 
     def bits(self, value: Tree) -> int:
@@ -113,27 +113,27 @@ class TopK(Packed):
         return 8 * (k * each + packed_bytes(k, index_width(self.groups(like).size)))
 
     def delta(self, value: Tree) -> float:
-        """``k/n``, the least of all groups."""
+        """``k/n``, the smallest over all groups."""
         return float(min(kept_of(n, self.fraction) / n for n in self.groups(template_of(value)).sizes.tolist() if n))
 
 
 @dataclass(frozen=True)
 class STC(TopK):
-    """Sparse ternary compression: the largest entries, each as its sign times their mean magnitude.
+    """Sparse ternary compression: send each of the largest entries as its sign times their mean magnitude.
 
     Sattler, Wiedemann, Müller, Samek 2019, "Robust and Communication-Efficient Federated Learning from Non-IID Data", algorithm 1. A contraction
     with ``delta >= 1/n``; biased: use it inside ``ErrorFeedback``, in both directions. The paper codes the distances between entries with
-    Golomb's code; here an entry's number takes ``ceil(log2 entries)`` bits and its sign one.
+    Golomb's code; here an entry's index takes ``ceil(log2 entries)`` bits and its sign one.
 
     Attributes:
-        fraction: share kept of each group, at least one entry; the paper's 1/400 compresses 1050 times with Golomb's code.
-        per: what competes.
+        fraction: share to keep of each group, at least one entry; the paper's 1/400 compresses 1050 times with Golomb's code.
+        per: where entries compete.
     """
 
     fraction: float = 0.0025
 
     def pack(self, rows: Any, groups: Groups, public: Tree, keys: Any) -> dict[str, Any]:
-        """Numbers, signs, and a magnitude a group."""
+        """Return indices, signs, and one magnitude a group."""
         del public, keys
         index = largest(rows, groups, self.fraction)
         values = np.take_along_axis(rows, index, axis=1)
@@ -144,7 +144,7 @@ class STC(TopK):
         }
 
     def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Any:
-        """Plus or minus the magnitude, at their places."""
+        """Put plus or minus the magnitude at the indices."""
         del public
         count = int(self._counts(groups).sum())
         index = unpack(parts["index"], index_width(groups.size), count)
@@ -156,7 +156,7 @@ class STC(TopK):
         return np.array([kept_of(n, self.fraction) for n in groups.sizes.tolist()], dtype=np.int64)
 
     def _among(self, groups: Groups) -> Groups:
-        """The groups of the kept entries."""
+        """The groups among the kept entries."""
         counts = self._counts(groups)
         return Groups(tuple((np.cumsum(counts) - counts).tolist()), int(counts.sum()))
 
@@ -166,21 +166,21 @@ class STC(TopK):
         return 32 * len(groups) + 8 * (packed_bytes(k, index_width(groups.size)) + packed_bytes(k, 1))
 
     def delta(self, value: Tree) -> float:
-        """``1/n`` of the largest group: the kept entries hold at least ``k/n`` of the energy, and signs at least ``1/k`` of that."""
+        """``1/n`` for the largest group: the kept entries hold at least ``k/n`` of the energy, and signs at least ``1/k`` of that."""
         return 1.0 / max(1, int(self.groups(template_of(value)).sizes.max(initial=0)))
 
 
 @dataclass(frozen=True)
 class Threshold(Packed):
-    """The entries with ``|x_i| > bound``, as they are; the others are zero. How many there are is not known beforehand.
+    """Send the entries with ``|x_i| > bound`` unchanged; the others become zero. Their number is not known beforehand.
 
-    Biased: use it inside ``ErrorFeedback``, so that small entries are sent once they have grown. Strom 2015 and Dryden et al. 2016 send large
-    entries only; to keep a fixed share, use ``TopK``.
+    Biased: use it inside ``ErrorFeedback``, so that small entries are sent once they have grown. Strom 2015 and Dryden et al. 2016 send only
+    large entries; to keep a fixed share, use ``TopK``.
 
-    On the wire: an entry's number (``ceil(log2 entries)`` bits) and its value in the update's own precision.
+    On the wire: an entry's index (``ceil(log2 entries)`` bits) and its value in the update's own precision.
 
     Attributes:
-        bound: what must be exceeded.
+        bound: the magnitude that an entry must exceed.
     """
 
     bound: float = 1e-3
@@ -192,11 +192,11 @@ class Threshold(Packed):
 
     @property
     def lossless(self) -> bool:
-        """Where only zeros are left out."""
+        """Whether only zeros are left out."""
         return self.bound == 0
 
     def pack(self, rows: Any, groups: Groups, public: Tree, keys: Any) -> dict[str, Any]:
-        """Numbers and values, of any count."""
+        """Return indices and values, any number of them."""
         del public, keys
         found = [np.flatnonzero(row) for row in np.abs(rows) > self.bound]
         return {
@@ -205,12 +205,12 @@ class Threshold(Packed):
         }
 
     def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Any:
-        """Values at their places."""
+        """Put the values at their indices."""
         del public
         return at_places(parts, groups.size, dtype)
 
     def bits(self, value: Tree) -> int:
-        """``k (value bits) + 8 ceil(k ceil(log2 entries) / 8)`` with ``k`` the entries above the bound."""
+        """``k (value bits) + 8 ceil(k ceil(log2 entries) / 8)``, where ``k`` entries exceed the bound."""
         k = sum(int((np.abs(np.asarray(leaf)) > self.bound).sum()) for leaf in T.leaves(value))
         like = template_of(value)
         each = np.result_type(*[leaf.dtype for leaf in T.leaves(like)]).itemsize

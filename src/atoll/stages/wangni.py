@@ -23,20 +23,20 @@ __all__ = ["OptimalSparse", "probabilities"]
 def probabilities(rows: Any, eps: float) -> tuple[Any, Any]:
     """The probabilities that send the fewest entries: ``min_p sum_j p_j`` so that ``sum_j g_j^2 / p_j <= (1 + eps) ||g||^2``.
 
-    ``p_j = min(1, c |g_j|)``: the ``k`` largest are sent for sure, with the smallest ``k`` for which ``c |g_(k+1)| <= 1``, where
+    ``p_j = min(1, c |g_j|)``: the ``k`` largest are always sent, with the smallest ``k`` for which ``c |g_(k+1)| <= 1``, where
     ``c = sum_{j>k} |g_(j)| / ((1 + eps) ||g||^2 - sum_{j<=k} g_(j)^2)``. The constraint is tight. Wangni, Wang, Liu, Zhang 2018, "Gradient
     Sparsification for Communication-Efficient Distributed Optimization", algorithm 2.
 
     Args:
         rows: one vector a client, shape ``(clients, entries)``.
-        eps: how much the second moment may grow.
+        eps: how much the second moment may grow, relative to ``||g||^2``.
 
     Returns:
         ``p``, shape ``(clients, entries)``, and ``c``, shape ``(clients,)`` (0 for a vector of zeros).
     """
     size = np.abs(rows).astype(np.float64)
     peak = size.max(axis=1, initial=0.0, keepdims=True)
-    size /= np.where(peak > 0, peak, 1.0)  # so that no square is too large or lost
+    size /= np.where(peak > 0, peak, 1.0)  # so that squares neither overflow nor underflow
     order = -np.sort(-size, axis=1)
     square = order * order
     above = np.cumsum(square, axis=1) - square
@@ -51,12 +51,12 @@ def probabilities(rows: Any, eps: float) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class OptimalSparse(Packed):
-    """Entry ``j`` becomes ``g_j / p_j`` with probability ``p_j`` and 0 otherwise, with the probabilities of ``probabilities``.
+    """Send entry ``j`` as ``g_j / p_j`` with probability ``p_j``, else as 0, with the probabilities of ``probabilities``.
 
-    Unbiased, with ``E ||Q(g) - g||^2 <= eps ||g||^2``. Entries that are drawn (``p_j = c |g_j| < 1``) all come back as ``1/c``, so only their number
+    Unbiased, with ``E ||Q(g) - g||^2 <= eps ||g||^2``. Entries that are drawn (``p_j = c |g_j| < 1``) all decode to ``1/c``, so only their index
     and sign are sent.
 
-    On the wire: 64 bits for ``c``; number and value of each entry that is sent for sure; number and sign of each that was drawn.
+    On the wire: 64 bits for ``c``; index and value of each entry that is always sent; index and sign of each entry that was drawn.
 
     Attributes:
         eps: how much the second moment may grow.
@@ -69,7 +69,7 @@ class OptimalSparse(Packed):
             raise ConfigError(f"eps={self.eps}", where="OptimalSparse", remedy="use a finite number above 0")
 
     def pack(self, rows: Any, groups: Groups, public: Tree, keys: Any) -> dict[str, Any]:
-        """``1/c``, what is sent for sure, and what was drawn."""
+        """Return ``1/c``, the entries that are always sent, and the drawn entries."""
         del public
         width = index_width(groups.size)
         chance, c = probabilities(rows, self.eps)
@@ -86,7 +86,7 @@ class OptimalSparse(Packed):
             }
 
     def unpack(self, parts: Mapping[str, Any], groups: Groups, dtype: Any, public: Tree) -> Any:
-        """Everything at its place."""
+        """Put all entries at their indices."""
         del public
         width = index_width(groups.size)
         found = np.zeros((len(parts["size"]), groups.size), dtype=dtype)
@@ -97,7 +97,7 @@ class OptimalSparse(Packed):
         return found
 
     def bits(self, value: Tree) -> None:
-        """Only the draw tells."""
+        """Unknown: it depends on the draw."""
         del value
 
     def omega(self, value: Tree) -> float:

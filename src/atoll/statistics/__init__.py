@@ -1,4 +1,4 @@
-"""Federated statistics: summaries of columns that no party shows."""
+"""Federated statistics: summaries of columns that no party reveals."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What statistics bring: a kind of job."""
+"""What the room of statistics adds: a kind of job."""
 
 from __future__ import annotations
 

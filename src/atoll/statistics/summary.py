@@ -1,4 +1,4 @@
-"""Mean and standard deviation of every feature over all parties' rows, from sums alone."""
+"""Mean and standard deviation of each feature over all parties' rows, computed from sums alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COUNTED = TaskSchema(ScalarSpec(type(None)), {"count": Sum(ArraySpec("float64",
 
 @task(schema=_COUNTED)
 def counted(island: Any, message: Any) -> dict[str, Sum]:
-    """Rows, and sums of each feature, at one party: a number and ``(features,)``."""
+    """The number of rows and the sums of each feature at one party: a number and ``(features,)``."""
     del message
     x = _numbers(island)
     return {"count": Sum(np.float64(len(x))), "sum": Sum(x.sum(axis=0))}
@@ -49,13 +49,13 @@ def _numbers(island: Any) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Summary:
-    """What `Statistics` finds.
+    """The result of `Statistics`.
 
     Attributes:
-        features: their names.
-        count: rows.
-        mean: of each feature, ``(features,)``.
-        std: their standard deviations, ``sqrt(sum (x - mean)^2 / count)``, ``(features,)``.
+        features: names of the features.
+        count: number of rows.
+        mean: mean of each feature, ``(features,)``.
+        std: standard deviation of each feature, ``sqrt(sum (x - mean)^2 / count)``, ``(features,)``.
     """
 
     features: Sequence[str]
@@ -64,7 +64,7 @@ class Summary:
     std: NDArray[np.float64]
 
     def table(self) -> dict[str, dict[str, float]]:
-        """Feature -> its numbers."""
+        """Map each feature to its numbers."""
         rows = zip(self.features, self.mean.tolist(), self.std.tolist(), strict=True)
         return {name: {"mean": mean, "std": std} for name, mean, std in rows}
 
@@ -73,14 +73,14 @@ class Summary:
 class Statistics(Checked, Job):
     """Summaries of all features.
 
-    Parties send sums, in two contacts: first counts and sums, then squared distances from the common means. So the numbers are those of all rows
-    in one place, to rounding; one contact with sums of squares would lose digits where a mean is large.
+    Parties send sums, in two contacts: first counts and sums, then squared distances from the common means. The result equals that of all rows
+    in one place, up to rounding. One contact with sums of squares would lose digits if a mean is large.
 
-    Two runs over parties that differ in one show that one's sums: ``min_count`` guards a small population, not a party.
+    Two runs whose parties differ in one reveal that party's sums: ``min_count`` protects a small population, not a party.
 
     Attributes:
-        min_count: over fewer rows in all, nothing but their number is shown.
-        reducer: how replies become one; a secure one shows the server sums alone.
+        min_count: with fewer rows in total, only their number is revealed.
+        reducer: how replies are combined; with a secure reducer the server sees only sums.
     """
 
     kind: ClassVar[str] = "statistics"
@@ -96,22 +96,22 @@ class Statistics(Checked, Job):
 
     @property
     def most_rounds(self) -> int:
-        """One record a contact."""
+        """One record a contact, so two."""
         return 2
 
     def prepare(self, data: Any) -> Prepared:
-        """The names of the features, from the form of the data.
+        """Read the names of the features from the form of the data.
 
         Raises:
-            DataError: the features are no table of numbers.
+            DataError: the features are not a table of numbers.
         """
         seen = data.outline() if hasattr(data, "outline") else data
         rows = np.asarray(seen.shard(0)["x"])
         if rows.ndim != 2 or rows.dtype.kind not in "biuf":
             raise DataError(
-                f"features of type {rows.dtype} and shape {rows.shape[1:]} are no columns of numbers",
+                f"features of type {rows.dtype} and shape {rows.shape[1:]} are not columns of numbers",
                 where="Statistics",
-                remedy="give tables of numbers",
+                remedy="give tables with one column a feature",
             )
         names = tuple(seen.about.features) or tuple(f"x{i}" for i in range(rows.shape[1]))
         return _PreparedStatistics(self, names)
@@ -122,7 +122,7 @@ class _PreparedStatistics(Prepared):
         self.job, self.features = job, features
 
     async def program(self, fed: Federation) -> Summary:
-        """Two sums; what the first found is in a checkpoint before the second begins.
+        """Request the two sums; a checkpoint keeps the first before the second begins.
 
         Raises:
             DataError: there are fewer rows than ``min_count``.
@@ -150,9 +150,9 @@ class _PreparedStatistics(Prepared):
         return Summary(self.features, count, mean, np.sqrt(state["squares"] / count))
 
     def facts(self, outcome: Summary) -> Mapping[str, Any]:
-        """The table."""
+        """Return the table."""
         return {"result": {"count": outcome.count, "features": outcome.table()}}
 
     def files(self, outcome: Summary) -> Mapping[str, bytes]:
-        """The table as JSON."""
+        """Return the table as JSON."""
         return {"statistics.json": as_json(self.facts(outcome)["result"], indent=1).encode()}

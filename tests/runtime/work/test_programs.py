@@ -93,7 +93,7 @@ def test_a_training_needs_a_data_set_at_every_site(tmp_path: Path) -> None:
             {"job": "program", "program": "work_models:Tally", "arguments": {"times": 1, "tims": 2}},
             r"does not take these arguments: .*'tims'",
         ),
-        ({"job": "program", "program": "work_models:logistic"}, r"made a SGDClassifier, which is no program"),
+        ({"job": "program", "program": "work_models:logistic"}, r"made a SGDClassifier, which is not a program"),
         ({"job": "program", "program": "work_models:tally", "arguments": {"fed": 1}}, r"does not take these arguments"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The commands, one a file of the command's name, which registers it when it is loaded."""
+"""The commands: one file each, named after the command, which registers it when loaded."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["known", "register"]
 
 
 def known() -> list[str]:
-    """The names of all commands: a command is one because its file is there."""
+    """The names of all commands: one for each file of this package."""
     return sorted(found.name for found in pkgutil.iter_modules(__path__))
 
 
 def register(words: Sequence[str]) -> None:
-    """Load the command that is typed, so that nobody waits for the others; all of them where none is, as for ``--help``; none for the version.
+    """Load only the command that was typed, to start fast; load all if there is none, as for ``--help``, and none for ``--version``.
 
     Args:
-        words: of the command line, after the program's name.
+        words: the words of the command line after the program's name.
     """
     for name in _needed(words[:1]):
         importlib.import_module(f".{name}", __name__)

@@ -23,7 +23,7 @@ def command(
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> None:
-    """End a job, wherever it is; returns when all of it has stopped."""
+    """End a job in every process; returns when all of them have stopped."""
 
     async def body(admin: Admin) -> dict[str, Any]:
         return await admin.abort(await id_of(admin, job))

@@ -19,7 +19,7 @@ _COLUMNS = ("algorithm", "family", "down", "up", "bits up", "client state", "sec
 _MEANING = "Floats per client and round, phase by phase, in d = number of parameters."
 _HEAD = f"""# Algorithms
 
-<!-- Made by `atoll algorithms --markdown > docs/algorithms.md`; a test holds it to what it says. -->
+<!-- Made by `atoll algorithms --markdown > docs/algorithms.md`; a test compares the two. -->
 
 This page lists every algorithm of `atoll.learn.algorithms`, as `atoll algorithms` prints it. It also lists the programs of `atoll.learn.admm`, which you run with
 [`atoll.simulate(atoll.learn.admm.DADMM(...).program, islands)`](howto/programs.md).
@@ -100,7 +100,7 @@ def _table(found: list[Fact]) -> Table:
 
 
 def _cards(found: list[Fact]) -> Table:
-    """A block of lines for each algorithm."""
+    """One block of lines for each algorithm."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     for fact in found:

@@ -1,4 +1,4 @@
-"""``atoll clone``: run a job once more."""
+"""``atoll clone``: run a job again."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def command(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting, as in --set seed=1.", metavar="A.B=C")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; fail if the job does.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; fail if the job fails.")] = False,
     kit: KitOption = None,
     server: ServerOption = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
-    """Hand in a job of the server once more, with other settings if you like, signed with your key."""
+    """Submit a job of the server again, with changed settings if you like, signed with your key."""
     output = output_of(context)
 
     async def body(admin: Admin) -> dict[str, Any]:
         found = await admin.clone(await id_of(admin, job), settings or ())
-        output.note(f"job {found['job']} is handed in")
+        output.note(f"job {found['job']} is submitted")
         return await waited(admin, found, output) if wait else found
 
     return ending(asked(open_kit(kit, passphrase_file), server, body), output)

@@ -28,9 +28,9 @@ ENGINE = "batched"
 
 
 def demo_config(rounds: int, parties: int, alpha: float, seed: int) -> RunConfig:
-    """The demo as a configuration, so that ``atoll run`` on its config.yaml does the same.
+    """The demo as a configuration, so that ``atoll run`` on its config.yaml repeats it.
 
-    The settings were chosen after looking at the test rows: the demo is a smoke test, no evidence.
+    The settings were chosen after looking at the test rows: the demo is a smoke test, not evidence.
     """
     cohort = max(1, parties // 5)
     return parse_config(
@@ -58,7 +58,7 @@ def command(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of the federated training.")] = 100,
     parties: Annotated[int, typer.Option("--parties", min=2, help="Clients.")] = 100,
     alpha: Annotated[float, typer.Option("--alpha", help="Label skew: small is skewed, large is even.")] = 0.3,
-    seed: Annotated[int, typer.Option("--seed", help="Of everything reproducible.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything reproducible.")] = 0,
     folder: Annotated[Path | None, typer.Option("--folder", help="The run folder.", metavar="FOLDER")] = None,
     root: Root = Path("runs"),
     json: Json = False,
@@ -89,7 +89,7 @@ def command(
 
 
 def _train(config: RunConfig, folder: RunFolder, output: Output, stopping: Stopping) -> dict[str, Any] | None:
-    """Federated, pooled and alone; ``None`` when it was interrupted."""
+    """Train federated, pooled and alone; return ``None`` after an interrupt."""
     job: Any
     job, islands = to_job(config)
     common = {"engine": config.engine, "seed": config.seed}

@@ -1,4 +1,4 @@
-"""``atoll devices``: what every device of a run did."""
+"""``atoll devices``: what each device of a run did."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from atoll.rounds.by_device import ByDevice
 
 _WIDTH = 40
-"""Characters of the longest bar."""
+"""Length of the longest bar in characters."""
 _BARS = 20
-"""Bars that are shown at most: numbers of replies are put together beyond."""
+"""Maximum number of bars; beyond it, a bar stands for a range of numbers of replies."""
 
 
 @app.command("devices")
@@ -30,17 +30,17 @@ def command(
     context: typer.Context,
     run: Annotated[str, typer.Argument(help="A run's name or folder.")],
     output: Annotated[
-        Path | None, typer.Option("--output", help="Write a line a device, separated by commas.", metavar="FILE")
+        Path | None, typer.Option("--output", help="Write one line per device, separated by commas.", metavar="FILE")
     ] = None,
     root: Root = Path("runs"),
     json: Json = False,
 ) -> None:
-    """Show who took part in a run, how often, and what it cost them."""
+    """Show which clients took part in a run, how often, and what it cost them."""
     folder = find_run(run, root)
     found = read_devices(folder.devices_file)
     if found is None:
         raise CheckpointError(
-            "what the devices did is not written down: the run has not ended, or is no training",
+            "there is no record of the devices: the run has not ended, or is not a training",
             where=str(folder.devices_file),
             remedy=f"resume the run: atoll run {folder.path} --resume",
         )
@@ -65,7 +65,7 @@ def _replies(found: ByDevice) -> Table:
 
 
 def _together(histogram: dict[int, int]) -> list[tuple[str, int]]:
-    """A bar a number, or bars of equal width, as few as fit."""
+    """One bar a number, or as few bars of equal width as needed."""
     step = 1 if len(histogram) <= _BARS else max(histogram) // _BARS + 1
     bars: dict[int, int] = {}
     for value, clients in histogram.items():
@@ -74,7 +74,7 @@ def _together(histogram: dict[int, int]) -> list[tuple[str, int]]:
 
 
 def _totals(found: ByDevice) -> Table:
-    """What all of them, and those of each region, were asked and did; what happened to nobody is left out."""
+    """What all devices, and those of each region, were asked and did; columns of zeros are left out."""
     often = ("crashed", "called_off", "refused")
     columns = ("asked", "answered", *(name for name in often if found[name].any()), "bytes_up", "bytes_down")
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -83,7 +83,7 @@ def _totals(found: ByDevice) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     if found.powered:
         table.add_column("Wh", justify="right", no_wrap=True)
-        table.caption = f"{100 * found.share('energy'):.0f} % of the energy is that of the busiest tenth of the clients"
+        table.caption = f"the busiest tenth of the clients used {100 * found.share('energy'):.0f} % of the energy"
     every = {"clients": len(found), **{name: found[name].sum().item() for name in (*columns, "energy")}}
     for label, of in {**found.by_region(), "all": every}.items():
         shown = [human_bytes(of[name]) if name.startswith("bytes") else f"{of[name]:,}" for name in columns]

@@ -1,4 +1,4 @@
-"""``atoll doctor``: what is installed; ``atoll doctor KIT``: what is between a kit and its work."""
+"""``atoll doctor`` shows what is installed; ``atoll doctor KIT`` checks a kit and the way to its server."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ _KIT = typer.Argument(help="A startup kit: check it and the way to the server.",
 def command(
     context: typer.Context,
     kit: Annotated[Path | None, _KIT] = None,
-    work: Annotated[Path, typer.Option("--work", help="Folder the party works in.", metavar="FOLDER")] = Path(),
+    work: Annotated[Path, typer.Option("--work", help="The party's working folder.", metavar="FOLDER")] = Path(),
     patience: Annotated[float, typer.Option("--timeout", help="Seconds for each attempt.", min=0.1)] = 5.0,
     passphrase_file: Annotated[
-        Path | None, typer.Option("--passphrase-file", help="Its first line opens the kit's key.", metavar="FILE")
+        Path | None,
+        typer.Option("--passphrase-file", help="File whose first line decrypts the kit's key.", metavar="FILE"),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say what this installation can do; with a kit, check the kit and the way to its server, and say what to do."""
+    """Show what this installation can do. With a kit, check the kit and the way to its server, and show what to fix."""
     if kit is None:
         found = _examine()
         output_of(context).give(found, _table(found))

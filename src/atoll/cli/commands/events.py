@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def command(
     context: typer.Context,
     job: Annotated[
-        str | None, typer.Argument(help="Of this job alone, by its id or number.", metavar="[JOB]", show_default=False)
+        str | None, typer.Argument(help="Only this job, by its id or number.", metavar="[JOB]", show_default=False)
     ] = None,
     kit: KitOption = None,
     server: ServerOption = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> None:
-    """Show who asked the server for what, when, and what became of it: its audit trail, oldest first."""
+    """Show the server's audit trail, oldest first: who requested what, when, and with what result."""
     output = output_of(context)
 
     async def body(admin: Admin) -> list[dict[str, Any]]:

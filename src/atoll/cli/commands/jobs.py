@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @app.command("jobs")
 def command(
     context: typer.Context,
-    watch: Annotated[bool, typer.Option("--watch", help="Stay, and show every change; Ctrl-C ends it.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep running and show every change; Ctrl-C ends it.")] = False,
     kit: KitOption = None,
     server: ServerOption = None,
     passphrase_file: PassphraseFile = None,
@@ -32,7 +32,7 @@ def command(
     output = output_of(context)
 
     async def always(admin: Admin) -> list[dict[str, Any]]:
-        # A file cannot be drawn over: it gets a line for every change.
+        # A file cannot be redrawn, so it gets a line for every change.
         await (_drawn if output.console.is_terminal else _told)(admin, output)
         return []
 

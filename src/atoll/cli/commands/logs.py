@@ -1,4 +1,4 @@
-"""``atoll logs``: what a job's processes say."""
+"""``atoll logs``: the log of a job's processes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def command(
     context: typer.Context,
     job: JobName,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Stay until the job has ended.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Keep printing until the job has ended.")] = False,
     kit: KitOption = None,
     server: ServerOption = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> None:
-    """Show the log of a job: lines of the server's process and of every site's."""
+    """Show the log of a job: the lines of its server process and of each site's process."""
     output = output_of(context)
 
     async def body(admin: Admin) -> list[dict[str, Any]]:

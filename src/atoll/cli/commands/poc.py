@@ -24,7 +24,7 @@ _ROUNDS = 20
 
 
 def poc_job(names: list[str], seed: int) -> dict[str, Any]:
-    """The job of a trial without a job of one's own: the demo's model and algorithm."""
+    """The job of a trial if you give none: the demo's model and algorithm."""
     return {
         "name": "poc",
         "sites": names,
@@ -42,7 +42,7 @@ def command(
     job: Annotated[Path | None, typer.Argument(help="A job of your own.", metavar="[JOB]", show_default=False)] = None,
     sites: Annotated[int, typer.Option("--sites", min=1, max=64, help="How many.")] = 3,
     alpha: Annotated[float, typer.Option("--alpha", help="Label skew: small is skewed, large is even.")] = 0.3,
-    seed: Annotated[int, typer.Option("--seed", help="Of everything reproducible.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything reproducible.")] = 0,
     folder: Annotated[
         Path | None, typer.Option("--folder", help="Keep kits, data and results here.", metavar="FOLDER")
     ] = None,
@@ -53,7 +53,7 @@ def command(
     output = output_of(context)
     with _place(folder) as place:
         found, _ = in_order(_trial(place, job, sites, alpha, seed, transport, output))
-        if found is None:  # what was started has been stopped, and the keys go with the folder
+        if found is None:  # all processes have been stopped, and the keys are deleted with the folder
             return INTERRUPT_CODE
         kept = folder is not None
         result = {**found, **({} if kept else dict.fromkeys(("folder", "model", "report")))}
@@ -66,7 +66,7 @@ def _place(folder: Path | None) -> Iterator[Path]:
     if folder is not None:
         from atoll.runtime.provision.files import make_folder
 
-        make_folder(make_folder(folder, "--folder") / "data", "--folder")  # it may be there and let nobody write
+        make_folder(make_folder(folder, "--folder") / "data", "--folder")  # an existing folder may not be writable
         yield folder.absolute()
         return
     with tempfile.TemporaryDirectory(prefix="atoll-poc-") as made:
@@ -89,7 +89,7 @@ async def _trial(
     config = load_job(job)
     with importing(config.source_folder):
         made = config.made(checking=True)
-    output.note(f"{sites} sites share the digits, each in a folder of its own. Starting the server and the sites ...")
+    output.note(f"{sites} sites share the digits, each in its own folder. Starting the server and the sites ...")
     data = {name: [str(file)] for name, file in files.items()}
     with (place / "fronts.log").open("a", encoding="utf-8") as log:
         project = Poc(
@@ -100,7 +100,7 @@ async def _trial(
             direct=config.direct,
         )
         async with project as poc:
-            output.note(f"The server listens at {poc.address}; sites and admin reach it with TLS 1.3 at both ends.")
+            output.note(f"The server listens at {poc.address}; sites and admin connect to it with mutual TLS 1.3.")
             async with Admin(poc.kit("admin"), poc.address) as admin:
                 found = await admin.submit(job)
                 folder = RunFolder(place / "run" / "server" / "jobs" / found["job"] / "state")
@@ -118,7 +118,7 @@ def _keep(log: IO[str], node: str, line: str) -> None:
 
 
 async def _until(admin: Any, job: str, look: Callable[[], None]) -> dict[str, Any]:
-    """Wait for the end, looking at the records now and then."""
+    """Wait for the end, and look at the records from time to time."""
     ending = asyncio.create_task(admin.wait(job))
     try:
         while not ending.done():
@@ -130,11 +130,11 @@ async def _until(admin: Any, job: str, look: Callable[[], None]) -> dict[str, An
 
 
 def _looking(folder: RunFolder, rounds: Rounds) -> Callable[[], None]:
-    """Shows the rounds that the server has written down so far; in a trial its folder lies on this machine."""
+    """Show the rounds that the server has recorded so far; in a trial its folder is on this machine."""
     shown: set[int] = set()
 
     def look() -> None:
-        with contextlib.suppress(CheckpointError):  # a line may be half written
+        with contextlib.suppress(CheckpointError):  # a line may be incomplete while it is being written
             for row in folder.metrics():
                 if row["round"] not in shown:
                     shown.add(row["round"])

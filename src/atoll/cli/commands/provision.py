@@ -1,4 +1,4 @@
-"""``atoll provision``: an authority, and one startup kit a party."""
+"""``atoll provision``: a certificate authority, and one startup kit a party."""
 
 from __future__ import annotations
 
@@ -22,28 +22,31 @@ _PROJECT = typer.Argument(help="project.yaml: servers, sites and admins.", metav
 def command(
     context: typer.Context,
     project: Annotated[Path, _PROJECT],
-    out: Annotated[Path, typer.Option("--out", help="Folder of the kits.", metavar="FOLDER")] = Path("kits"),
-    renew: Annotated[list[str] | None, typer.Option("--renew", help="New certificate and key.", metavar="NAME")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the kits.", metavar="FOLDER")] = Path("kits"),
+    renew: Annotated[
+        list[str] | None, typer.Option("--renew", help="Make a new certificate and key.", metavar="NAME")
+    ] = None,
     same_key: Annotated[bool, typer.Option("--same-key", help="Renew certificates, not keys.")] = False,
     revoke: Annotated[
-        list[str] | None, typer.Option("--revoke", help="Refuse the kit made so far.", metavar="NAME")
+        list[str] | None, typer.Option("--revoke", help="Refuse the kits made so far for it.", metavar="NAME")
     ] = None,
     rotate: Annotated[
-        bool, typer.Option("--rotate-ca", help="New key of the authority; the old stays trusted.")
+        bool, typer.Option("--rotate-ca", help="Make a new authority key; the old one stays trusted.")
     ] = False,
-    encrypt: Annotated[bool, typer.Option("--encrypt", help="Encrypt the private keys of kits made now.")] = False,
+    encrypt: Annotated[bool, typer.Option("--encrypt", help="Encrypt the private keys of the kits made now.")] = False,
     passphrase_file: Annotated[
-        Path | None, typer.Option("--passphrase-file", help="Its first line encrypts kits.", metavar="FILE")
+        Path | None, typer.Option("--passphrase-file", help="File whose first line encrypts the kits.", metavar="FILE")
     ] = None,
     encrypt_ca: Annotated[bool, typer.Option("--encrypt-ca", help="Encrypt the authority's key.")] = False,
     ca_passphrase_file: Annotated[
-        Path | None, typer.Option("--ca-passphrase-file", help="Its first line opens the authority.", metavar="FILE")
+        Path | None,
+        typer.Option("--ca-passphrase-file", help="File whose first line decrypts the authority.", metavar="FILE"),
     ] = None,
     json: Json = False,
 ) -> None:
     """Make a certificate authority and one startup kit per server, site, admin and auditor.
 
-    Run it again after adding somebody: only their kit is made. Give each kit to its party over a safe way, and keep FOLDER/ca to yourself.
+    Run it again after you add a party: it makes only the new kit. Send each kit to its party over a safe channel, and keep FOLDER/ca to yourself.
     """
     settings = load_project(project)
     done = provision(
@@ -63,7 +66,7 @@ def command(
 
 
 def _asking(whose: str, confirm: bool = True) -> Callable[[], str] | None:
-    """A prompt, if there is a person."""
+    """Return a prompt for a passphrase if a person is at the terminal."""
     if not sys.stdin.isatty():
         return None
     text = f"Passphrase of {whose}"

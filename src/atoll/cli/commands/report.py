@@ -20,6 +20,6 @@ def command(
     root: Root = Path("runs"),
     json: Json = False,
 ) -> None:
-    """Write the HTML report of a run, also of one that is under way or failed."""
+    """Write the HTML report of a run, even if the run is still going or failed."""
     page = write_report(find_run(run, root), output)
     output_of(context).give({"run": run, "report": str(page)}, str(page))

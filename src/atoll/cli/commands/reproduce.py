@@ -1,4 +1,4 @@
-"""``atoll reproduce``: a paper's table, ours beside theirs."""
+"""``atoll reproduce``: a paper's table, our numbers beside the paper's."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from atoll.runs import INTERRUPTED, Stopping
 @app.command("reproduce")
 def command(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Which one; without a name, all are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The experiment; without a name, all are listed.")] = None,
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="In under a minute on less data, judged only on what it ran: a smoke test, no evidence."
+            "--quick", help="Take under a minute on less data, and judge only what ran: a smoke test, not evidence."
         ),
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what was kept.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again, and ignore saved results.")] = False,
     kept: Annotated[
-        bool, typer.Option("--kept", help="Train nothing: judge what was kept, and say what was not run.")
+        bool, typer.Option("--kept", help="Train nothing: judge saved results, and list what has not run.")
     ] = False,
     page: Annotated[
         Path | None,
-        typer.Option("--page", help="Write verdicts and tables into this Markdown page too.", metavar="FILE"),
+        typer.Option("--page", help="Also write verdicts and tables into this Markdown page.", metavar="FILE"),
     ] = None,
-    root: Annotated[Path, typer.Option("--root", help="Where its trainings are kept.", metavar="FOLDER")] = Path(
+    root: Annotated[Path, typer.Option("--root", help="Folder for its trainings.", metavar="FOLDER")] = Path(
         "runs/reproduce"
     ),
     json: Json = False,
 ) -> int:
-    """Run a paper's experiment again and set our numbers beside its own."""
+    """Run a paper's experiment again and compare our numbers with the paper's."""
     output = output_of(context)
     if name is None:
         _list(output)
@@ -50,7 +50,7 @@ def command(
     wanted = find_entry(name)
     if fresh and kept:
         raise ConfigError(
-            "--fresh forgets what --kept wants to judge", where="atoll reproduce", remedy="give one of the two"
+            "--fresh discards the results that --kept judges", where="atoll reproduce", remedy="give one of the two"
         )
     written = None if page is None else Page(page, wanted).check()
     output.note(f"{wanted.title}\nSource: {wanted.source}")
@@ -63,7 +63,7 @@ def command(
             found = reproduce(name, lab, quick=quick)
     except Interrupted:
         output.give({"name": name, "status": INTERRUPTED})
-        output.note("[bold]Interrupted.[/bold] The same command goes on where it stopped.")
+        output.note("[bold]Interrupted.[/bold] Run the same command again to continue where it stopped.")
         return INTERRUPT_CODE
     finally:
         _close(shown)
@@ -74,7 +74,7 @@ def command(
 
 
 def _watch(output: Output, shown: list[Rounds]) -> Callable[[str, Job], Callable[[dict[str, Any]], None]]:
-    """One progress display after the other."""
+    """Show one progress display after the other."""
 
     def begin(title: str, job: Job) -> Callable[[dict[str, Any]], None]:
         _close(shown)
@@ -102,7 +102,7 @@ def _list(output: Output) -> None:
 
 
 def _row(name: str, found: Entry | AtollError) -> dict[str, str]:
-    """An entry's line, or the reason why there is none."""
+    """An entry's line, or why it is missing."""
     if isinstance(found, AtollError):
         return {"name": name, "title": f"broken: {found}", "source": "", "needs": ""}
     return {"name": name, "title": found.title, "source": found.source, "needs": found.needs}

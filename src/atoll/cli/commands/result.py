@@ -1,4 +1,4 @@
-"""``atoll result``: fetch what came out of a job; at a site, the named results that stay there."""
+"""``atoll result``: fetch the results of a job; at a site, the named results that stay there."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def command(
     job: Annotated[
         str | None,
         typer.Argument(
-            help="The job's id or number. With a site's kit: the name of a result that stays there; by default all are listed.",
+            help="The job's id or number. With a site's kit, the name of a result that stays there; by default all are listed.",
             metavar="[JOB|NAME]",
             show_default=False,
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Where to; by default ./JOB, or ./NAME.msg.", metavar="PATH")
+        Path | None, typer.Option("--out", help="Destination; by default ./JOB, or ./NAME.msg.", metavar="PATH")
     ] = None,
     kit: KitOption = None,
     folder: Annotated[
         Path | None,
         typer.Option("--folder", help="A site's folder, or a run's; by default ./NAME of the kit.", metavar="FOLDER"),
     ] = None,
-    party: Annotated[str | None, typer.Option("--party", help="Whose result, where several have it.")] = None,
+    party: Annotated[str | None, typer.Option("--party", help="The party, if several have such a result.")] = None,
     server: ServerOption = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
@@ -52,7 +52,7 @@ def command(
         stays(output, place, job, party, out)
         return
     if job is None:
-        raise ConfigError("no job was named", where="JOB", remedy="give the job's id or number: see atoll jobs")
+        raise ConfigError("no job was given", where="JOB", remedy="give the job's id or number: see atoll jobs")
     _fetch(output, opened, server, job, out or Path(job))
 
 
@@ -66,10 +66,10 @@ def _fetch(output: Output, kit: Kit, server: str | None, job: str, place: Path) 
 
 
 def stays(output: Output, place: Path, name: str | None, party: str | None, out: Path | None) -> None:
-    """List the named results that stay in a folder, or copy one out of it.
+    """List the named results that stay in a folder, or export one.
 
     Raises:
-        ConfigError: there is none of this name, or several parties have one.
+        ConfigError: no result has this name, or several parties have one.
         CheckpointError: a file is damaged.
     """
     found = [one for one in NamedResults(place / "results").all() if party in (None, one.party)]

@@ -1,4 +1,4 @@
-"""``atoll resume``: have a job go on that failed or was aborted."""
+"""``atoll resume``: continue a job that failed or was aborted."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 def command(
     context: typer.Context,
     job: JobName,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; fail if the job does.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; fail if the job fails.")] = False,
     kit: KitOption = None,
     server: ServerOption = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
-    """Have a job go on from its last checkpoint that failed or was aborted: the same job, one more attempt."""
+    """Continue a job that failed or was aborted from its last checkpoint: the same job, one more attempt."""
     output = output_of(context)
 
     async def body(admin: Admin) -> dict[str, Any]:
         found = await admin.resume(await id_of(admin, job))
-        output.note(f"job {found['job']} goes on")
+        output.note(f"job {found['job']} continues")
         return await waited(admin, found, output) if wait else found
 
     return ending(asked(open_kit(kit, passphrase_file), server, body), output)

@@ -1,4 +1,4 @@
-"""``atoll run``: train what a configuration says."""
+"""``atoll run``: run a configuration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from atoll.runs import (
 from atoll.runs.kept import not_the_same
 from atoll.runs.yaml import override
 
-_SHOWN = 2000  # characters of what a program of one's own has returned
+_SHOWN = 2000  # maximum number of characters of a program's return value to print
 
 
 @app.command("run")
@@ -50,7 +50,7 @@ def command(
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write the HTML report at the end.")] = True,
     json: Json = False,
 ) -> int:
-    """Train what a YAML configuration says, in a run folder that survives Ctrl-C and kill."""
+    """Run a YAML configuration in a run folder that survives Ctrl-C and kill."""
     output = output_of(context)
     changes = [*(settings or []), *([f"engine={engine}"] if engine else [])]
     if config.is_dir():
@@ -75,7 +75,7 @@ def _place(config: RunConfig, folder: Path | None, root: Path, resume: bool, out
     chosen = folder or (Path(config.folder) if config.folder else None)
     if chosen is not None:
         if resume and not RunFolder(chosen).begun:
-            output.note(f"Nothing was begun in {chosen} yet: beginning.")
+            output.note(f"There is nothing to resume in {chosen}: starting a new run.")
         return RunFolder(chosen)
     if not resume:
         return new_folder(root, config.name)
@@ -90,7 +90,7 @@ def _place(config: RunConfig, folder: Path | None, root: Path, resume: bool, out
 
 
 def train(config: RunConfig, folder: RunFolder, output: Output, resume: bool, report: bool = True) -> int:
-    """Train with progress on stderr and give the result."""
+    """Train with progress on stderr, and print the result."""
     stopping = Stopping(tell=output.note)
     output.if_stopped = CHECKPOINT_COUNTS
     output.note(f"Run folder: {folder.path}")
@@ -124,7 +124,7 @@ def _returned(value: Any) -> str:
 
 
 def sentence(result: dict[str, Any]) -> str:
-    """What a run reached, in a line or two."""
+    """What a run reached, in one or two lines."""
     accuracy = "" if result.get("accuracy") is None else f"accuracy {100 * result['accuracy']:.1f} %, "
     up, down = human_bytes(result["bytes_up"]), human_bytes(result["bytes_down"])
     end = f"\n{_returned(result['result'])}" if "result" in result else ""

@@ -41,7 +41,7 @@ def _row(folder: RunFolder) -> dict[str, Any]:
 
 
 def _asked(folder: RunFolder) -> dict[str, Any]:
-    """Where the data were, what was done with them, and for how many rounds."""
+    """The data's source and division, the algorithm, and the number of rounds."""
     said, kind = folder.settings(), folder.job()
     data: Any = "all sites" if said.get("sites") == "all" else ", ".join(map(str, said.get("sites") or ()))
     if not folder.of_job:

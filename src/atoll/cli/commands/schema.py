@@ -1,4 +1,4 @@
-"""``atoll schema``: what a configuration may say, for editors."""
+"""``atoll schema``: the JSON Schema of a configuration, for editors."""
 
 from __future__ import annotations
 

@@ -17,16 +17,19 @@ def command(
     context: typer.Context,
     kit: Annotated[Path, typer.Argument(help="The server's startup kit.", metavar="KIT", show_default=False)],
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Jobs and results; by default ./NAME.", metavar="FOLDER")
+        Path | None, typer.Option("--folder", help="Folder for jobs and results; by default ./NAME.", metavar="FOLDER")
     ] = None,
     listen: Annotated[
-        str | None, typer.Option("--listen", help="In place of the kit's; port 0: any.", metavar="HOST:PORT")
+        str | None,
+        typer.Option(
+            "--listen", help="Address to listen at, instead of the kit's; port 0 is any.", metavar="HOST:PORT"
+        ),
     ] = None,
-    max_jobs: Annotated[int | None, typer.Option("--max-jobs", min=1, help="Most jobs at once.")] = None,
+    max_jobs: Annotated[int | None, typer.Option("--max-jobs", min=1, help="Maximum number of jobs at once.")] = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
-    """Serve a project: accept sites and people, schedule jobs, keep results. Runs until Ctrl-C; killed, it goes on where it was."""
+    """Serve a project: accept sites and people, schedule jobs, keep results. Runs until Ctrl-C; after a kill, it continues where it was."""
     from atoll.runtime.heap import loading, share_one_heap
 
     with loading():
@@ -35,7 +38,7 @@ def command(
 
     share_one_heap()
     output, opened = output_of(context), open_kit(kit, passphrase_file)
-    opened.require("server")  # before anything is made
+    opened.require("server")  # before any folder or file is made
     place = (folder or Path(opened.name)).absolute()
     with logging_on(output, place):
         raise_handles()

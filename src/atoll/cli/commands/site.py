@@ -1,4 +1,4 @@
-"""``atoll site``: an organisation with data."""
+"""``atoll site``: an organisation with data joins a project."""
 
 from __future__ import annotations
 
@@ -25,28 +25,33 @@ def command(
         typer.Option("--data", help="CSV file or folder, .npz, x.npy,y.npy, YAML, or module:factory.", metavar="SPEC"),
     ],
     target: Annotated[str | None, typer.Option("--target", help="Target column of a table.", metavar="COLUMN")] = None,
-    task: Annotated[str | None, typer.Option("--task", help="Such as classification or regression.")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="For example classification or regression.")] = None,
     drop: Annotated[list[str] | None, typer.Option("--drop", help="Columns to leave out.", metavar="COLUMN")] = None,
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Private states of jobs; by default ./NAME.", metavar="FOLDER")
+        Path | None,
+        typer.Option("--folder", help="Folder for private states of jobs; by default ./NAME.", metavar="FOLDER"),
     ] = None,
     cpus: Annotated[float | None, typer.Option("--cpus", help="Cores for jobs; by default all.")] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="For jobs, as 16GiB; by default all.")] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="Memory for jobs, such as 16GiB; by default all.")
+    ] = None,
     gpus: Annotated[
         str | None,
-        typer.Option("--gpus", help="How many of those found, or their names: 0,1; by default all.", metavar="GPUS"),
+        typer.Option("--gpus", help="Number of GPUs, or their names, such as 0,1; by default all.", metavar="GPUS"),
     ] = None,
     direct: Annotated[
         str | None,
         typer.Option(
-            "--direct", help="Listen here for other sites; by default no port is opened.", metavar="HOST:PORT"
+            "--direct",
+            help="Listen at this address for other sites; by default no port is opened.",
+            metavar="HOST:PORT",
         ),
     ] = None,
     server: ServerOption = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
-    """Join a project with this organisation's data. Opens no port, unless with --direct; runs until Ctrl-C; killed, its jobs go on where they were."""
+    """Join a project with this organisation's data. Opens no port without --direct. Runs until Ctrl-C; after a kill, its jobs continue where they were."""
     from atoll.runtime.heap import loading
 
     with loading():
@@ -55,7 +60,7 @@ def command(
         from atoll.runtime.worker.headers import look_at_headers
 
     output, opened = output_of(context), open_kit(kit, passphrase_file)
-    opened.require("site")  # before anything is made
+    opened.require("site")  # before any folder or file is made
     place = (folder or Path(opened.name)).absolute()
     resources, names = _resources(cpus, memory, gpus)
     spec = site_spec(data, target=target, task=task, drop=drop or ())
@@ -66,19 +71,19 @@ def command(
 
 
 def _resources(cpus: float | None, memory: str | None, gpus: str | None) -> tuple[Resources, tuple[str, ...]]:
-    """What jobs may use: what the machine has, or what was said.
+    """What jobs may use: the given amounts, or all of the machine.
 
     Raises:
-        ConfigError: that is no amount, or no cores at all.
+        ConfigError: a value is not an amount, or there are no cores.
     """
     from atoll.runtime.scheduling.amounts import Resources, bytes_of
     from atoll.runtime.scheduling.detect import detected, gpus_of
 
     if cpus is not None and not cpus > 0:
         raise ConfigError(
-            f"--cpus {cpus:g} lets no job run",
+            f"--cpus {cpus:g} leaves no cores for jobs",
             where="--cpus",
-            remedy="give more, such as 0.5, or leave it out: all cores",
+            remedy="give more, such as 0.5, or leave it out to use all cores",
         )
     there, names = detected()
     if gpus is not None:

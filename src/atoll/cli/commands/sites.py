@@ -1,4 +1,4 @@
-"""``atoll sites``: the sites of a server, and how their lines are."""
+"""``atoll sites``: the sites of a server, and the state of their lines."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def command(
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> None:
-    """List the sites that have come to the server since it began: whether they are there, their round trip, clock and traffic."""
+    """List the sites that have joined since the server started: whether they are connected, their round trip, clock and traffic."""
     output = output_of(context)
 
     found = asked(open_kit(kit, passphrase_file), server, lambda admin: admin.sites())
-    output.give({"sites": found}, _table(found) if found else "No site has come since the server began.")
+    output.give({"sites": found}, _table(found) if found else "No site has joined since the server started.")
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

@@ -1,4 +1,4 @@
-"""``atoll submit``: hand in a job."""
+"""``atoll submit``: submit a job."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def command(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting, as in --set rounds=5.", metavar="A.B=C")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; fail if the job does.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; fail if the job fails.")] = False,
     kit: KitOption = None,
     server: ServerOption = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> int:
-    """Sign a job with your key and hand it in; --wait for its end."""
+    """Sign a job with your key and submit it."""
     output = output_of(context)
 
     async def body(admin: Admin) -> dict[str, Any]:
         found = await admin.submit(job, settings or ())
-        output.note(f"job {found['job']} is handed in")
+        output.note(f"job {found['job']} is submitted")
         return await waited(admin, found, output) if wait else found
 
     return ending(asked(open_kit(kit, passphrase_file), server, body), output)
