@@ -58,8 +58,8 @@ def test_a_fleet_is_made_and_written_down(said):
     [
         ({"name": "safa", "crash": 1.3}, r"crash=1.3 is no probability.*devices \(GeneratedTrace\)"),
         ({"name": "safa", "task": "minst"}, r"devices.task='minst' should be 'boston', 'mnist' or 'kdd'"),
-        ({"name": "flete"}, "devices.name='flete' is no device model. Did you mean 'Fleet'"),
-        ({"name": "safa", "crash": {"name": "Norml"}}, r"^devices.crash.name='Norml' is no distribution. Did you mean 'Normal'"),
+        ({"name": "flete"}, "devices.name='flete' is not a known device model. Did you mean 'Fleet'"),
+        ({"name": "safa", "crash": {"name": "Norml"}}, r"^devices.crash.name='Norml' is not a known distribution. Did you mean 'Normal'"),
         ({"name": "safa", "crash": {"name": "Normal", "mean": 0.3}}, r"^devices.crash.std is missing.*add std: ... to Normal"),
         ({"name": "Fleet", "link": {"name": "Throughput", "down": 0}}, r"^devices.link.down=0.0 can be 0"),
         ({"name": "Fleet", "power": {"transmitter": 1}}, "devices.power.transmitter=1 is not a setting. Did you mean 'transmit'"),

@@ -40,7 +40,7 @@ def test_it_is_made_written_down_and_run():
 @pytest.mark.parametrize(
     ("slack", "match"),
     [
-        ("LateCuont", "'LateCuont' is no slack estimator. Did you mean 'LateCount'"),
+        ("LateCuont", "'LateCuont' is not a known slack estimator. Did you mean 'LateCount'"),
         ({"name": "Forgetting", "memory": 1.5}, r"pacing\.slack\.memory=1\.5"),
     ],
 )

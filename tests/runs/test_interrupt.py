@@ -135,4 +135,4 @@ def test_progress_is_shown_when_it_is_wanted_and_not_elsewhere(tmp_path, capsys)
     atoll.simulate(job(4), ISLANDS, engine="inline", folder=tmp_path / "run", progress=True)
     assert "Training (FedAvg): round 4/4" in capsys.readouterr().err
     atoll.simulate(job(6), ISLANDS, engine="inline", folder=tmp_path / "run", resume=True, progress=True)
-    assert "Training (FedAvg): going on after round 4" in capsys.readouterr().err
+    assert "Training (FedAvg): continuing after round 4" in capsys.readouterr().err

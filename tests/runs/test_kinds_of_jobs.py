@@ -135,8 +135,8 @@ def test_a_round_that_records_nothing_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"job": "progam"}, r"job='progam' is no kind of job\. Did you mean 'program'"),
-        ({"program": "median"}, r"program='median' is no module:name"),
+        ({"job": "progam"}, r"job='progam' is not a kind of job\. Did you mean 'program'"),
+        ({"program": "median"}, r"program='median' is not module:name"),
         ({"arguments": {"low": 0.0}}, r"does not take these arguments: missing a required argument: 'high'"),
         ({"rounds": 0}, r"rounds=0"),
         ({"algorithm": "FedAvg"}, r"algorithm='FedAvg' is not a setting"),

@@ -25,7 +25,7 @@ WRONG = [
         {"algorithm": {"name": "DADMM", "dim": 3}},
         r"'DADMM' is a program of its own.*\.simulate\(atoll\.learn\.admm\.DADMM\(",
     ),
-    ({"algorithm": "FedAvgg"}, r"algorithm\.name='FedAvgg' is no algorithm\. Did you mean 'FedAvg'\?"),
+    ({"algorithm": "FedAvgg"}, r"algorithm\.name='FedAvgg' is not a known algorithm\. Did you mean 'FedAvg'\?"),
     ({"algorithm": 3}, r"algorithm names no algorithm"),
     ({"algorithm": {"name": "nowhere:Thing"}}, r"'nowhere:Thing' cannot be imported: No module named 'nowhere'"),
     ({"rouns": 3}, r"rouns=3 is not a setting\. Did you mean 'rounds'\?"),
@@ -39,12 +39,12 @@ WRONG = [
     ({"model": {"name": "linear", "features": 4}}, r"model\.outputs is missing"),
     (
         {"aggregation": {"name": "KeepGlobl"}},
-        r"aggregation\.name='KeepGlobl' is no aggregation\. Did you mean 'KeepGlobal'\?",
+        r"aggregation\.name='KeepGlobl' is not a known aggregation\. Did you mean 'KeepGlobal'\?",
     ),
     ({"aggregation": {"name": "Renormalised", "x": 1}}, r"aggregation\.x=1 is not a setting"),
     (
         {"evaluation": {"metrics": ["TopKAccuracyy"]}},
-        r"evaluation\.metrics\[0\]\.name='TopKAccuracyy' is no metric\. Did you mean 'TopKAccuracy'\?",
+        r"evaluation\.metrics\[0\]\.name='TopKAccuracyy' is not a known metric\. Did you mean 'TopKAccuracy'\?",
     ),
     (
         {"evaluation": {"metrics": [{"name": "TopKAccuracy", "kk": 3}]}},
@@ -83,7 +83,7 @@ WRONG = [
     ({"loss": "nowhere:loss"}, r"'nowhere:loss' cannot be imported: No module named 'nowhere'"),
     ({"stop": [{"name": "Target", "value": 1.0}]}, r"stop\[0\]\.metric is missing"),
     ({"pacing": {"name": "Synchronous", "late": "never"}}, r"pacing\.late='never' should be 'cancel'"),
-    ({"engine": "bathed"}, r"engine='bathed' is no engine\. Did you mean 'batched'\?"),
+    ({"engine": "bathed"}, r"engine='bathed' is not an engine\. Did you mean 'batched'\?"),
     ({"compile": "yes"}, r"compile='yes' should be 'auto', 'always' or 'never'"),
     (
         {"data": {"source": "iris", "partition": "iid", "corruptions": [{"name": "Noise"}]}},
@@ -91,7 +91,7 @@ WRONG = [
     ),
     (
         {"data": {"source": "iris", "partition": "iid", "corruptions": [{"name": "Noise", "share": 3}]}},
-        r"data\.corruptions\[0\]\.share=3 is no share of the clients",
+        r"data\.corruptions\[0\]\.share=3 is not a share of the clients",
     ),
 ]
 
@@ -142,7 +142,7 @@ def test_a_data_set_wants_a_partition_and_a_population_none(settings: dict[str, 
     ):
         to_job(parse_config({**settings, "data": {"source": "iris"}}))
     data = {"source": {"name": "synthetic_iid"}, "partition": {"name": "iid", "parties": 3}}
-    with pytest.raises(ConfigError, match=r"synthetic_iid brings its clients along \(in data\.partition\)"):
+    with pytest.raises(ConfigError, match=r"synthetic_iid is divided among clients already \(in data\.partition\)"):
         to_job(parse_config({**settings, "data": data}))
 
 

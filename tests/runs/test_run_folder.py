@@ -71,11 +71,11 @@ def test_the_same_seed_gives_the_same_bytes(done: RunFolder, settings: dict[str,
 
 
 def test_a_folder_is_not_taken_over(done: RunFolder, settings: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"the folder already holds a run .* Remedy: resume it"):
+    with pytest.raises(CheckpointError, match=r"the folder already contains a run .* Remedy: resume it"):
         execute(parse_config(settings), done)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
-    with pytest.raises(CheckpointError, match="the folder holds other files and no run"):
+    with pytest.raises(CheckpointError, match="the folder contains other files and no run"):
         execute(parse_config(settings), RunFolder(tmp_path / "mine"))
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "x"
 
@@ -107,7 +107,7 @@ def test_one_process_a_folder(done: RunFolder, settings: dict[str, Any]) -> None
         assert free
         done.write_manifest(status="running")
         assert done.status() == "running"
-        with pytest.raises(CheckpointError, match="another process runs in this folder"):
+        with pytest.raises(CheckpointError, match="another process is running in this folder"):
             execute(parse_config(settings), done, resume=True)
     assert done.status() == "interrupted"  # nobody holds it: whoever ran it is gone
 
@@ -134,13 +134,13 @@ def test_more_rounds_go_on_where_it_ended(done: RunFolder, settings: dict[str, A
         ("manifest.json", None, "the run's manifest cannot be read: No such file or directory .*manifest.json"),
         ("manifest.json", '{"format": 1, "sta', "the run's manifest cannot be read: .* Remedy: resume the run"),
         ("manifest.json", '{"format": 99}', "the manifest has another format"),
-        ("config.yaml", None, r"the folder holds no run: config\.yaml is missing"),
-        ("config.yaml", "data: [", r"the run's settings cannot be used: not valid YAML.*config\.yaml"),
-        ("config.yaml", "rouns: 3\n", r"the run's settings cannot be used: .*rouns=3.*config\.yaml"),
+        ("config.yaml", None, r"the folder contains no run: config\.yaml is missing"),
+        ("config.yaml", "data: [", r"the run's settings are invalid: not valid YAML.*config\.yaml"),
+        ("config.yaml", "rouns: 3\n", r"the run's settings are invalid: .*rouns=3.*config\.yaml"),
         ("metrics.jsonl", '{"round": 1}\n{"rou\n{"round": 3}\n', r"the line is damaged: .*metrics\.jsonl, line 2"),
         ("data.json", "{", r"the file cannot be read: .*data\.json"),
-        ("devices.json", "{", r"what the devices did cannot be read: .*devices\.json"),
-        ("devices.json", '{"population": 6}', r"what the devices did cannot be read: .*positions.*devices\.json"),
+        ("devices.json", "{", r"the record of the devices cannot be read: .*devices\.json"),
+        ("devices.json", '{"population": 6}', r"the record of the devices cannot be read: .*positions.*devices\.json"),
     ],
 )
 def test_a_damaged_folder_names_the_file(done: RunFolder, file: str, content: str | None, said: str) -> None:

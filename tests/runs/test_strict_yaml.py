@@ -53,7 +53,7 @@ def test_what_is_written_is_read_back(tree: Any) -> None:
 
 
 def test_a_key_that_stands_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"the key 'lr' stands here twice \(in mine\.yaml, line 3\)"):
+    with pytest.raises(ConfigError, match=r"the key 'lr' occurs twice \(in mine\.yaml, line 3\)"):
         yaml.parse("algorithm:\n  lr: 0.1\n  lr: 0.2\n", "mine.yaml")
 
 
@@ -112,8 +112,8 @@ def test_the_short_form_of_a_part_is_opened() -> None:
     [
         ("rounds", r"--set 'rounds'\. Remedy: write it as path\.to\.setting=value"),
         ("a..b=1", r"--set 'a\.\.b=1'"),
-        ("rounds.x=1", "rounds=5 holds no settings"),
-        ("stop.3.value=1", "'3' is no position in a list of 0"),
+        ("rounds.x=1", "rounds=5 has no settings"),
+        ("stop.3.value=1", "'3' is not a position in a list of 0"),
         ("algorithm.lr=[1", "not valid YAML"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Reports: a page that shows what a run did, the comparison of runs, and trackers."""
+"""Reports: a page about a run, the comparison of runs, and trackers."""
 
 from typing import TYPE_CHECKING
 

@@ -9,7 +9,7 @@ from atoll.core.errors import MissingExtraError
 
 
 def need(module: str, extra: str = "report", what: str = "a report") -> Any:
-    """Import a module, or say what to install."""
+    """Import a module, or raise an error that names what to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

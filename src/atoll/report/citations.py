@@ -1,4 +1,4 @@
-"""Whom to cite: the methods and data that a job is made of."""
+"""What to cite: the publications of the methods and data in a job."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["cite"]
 def cite(job: Any, islands: Any = None) -> list[str]:
     """The publications behind a job's parts, each once, in the order of the parts.
 
-    A part says its own in the class attribute ``citation``, also one that is wrapped by another part.
+    A part declares its own in the class attribute ``citation``; parts inside other parts count too.
 
     Args:
         job: the training.
-        islands: its data, which say their own too.
+        islands: its data, which declare their own too.
     """
     found = [str(part.citation) for part in _parts(job) if getattr(part, "citation", "")]
     about = getattr(islands, "about", None)

@@ -27,7 +27,7 @@ _OVERLAYS = (
 
 
 def compare_runs(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:
-    """A row a run: how it ended, what it reached and cost, and the settings in which the runs differ.
+    """One row a run: how it ended, its results and costs, and the settings in which the runs differ.
 
     Raises:
         CheckpointError: a folder cannot be read.
@@ -43,7 +43,7 @@ def _gathered(folders: Sequence[RunFolder]) -> list[tuple[RunFolder, Facts]]:
 
 
 def _settings(folders: Sequence[RunFolder]) -> list[str]:
-    """Paths of the settings that are not the same in all runs."""
+    """The paths of the settings that differ between the runs."""
     from atoll.runs.config import differing
 
     first, *others = (folder.settings() for folder in folders)

@@ -1,4 +1,4 @@
-"""Figures as inline SVG whose colours are the page's: they follow its light and dark theme."""
+"""Figures as inline SVG in the page's colours, so that they follow its light and dark theme."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._extra import need
 
 __all__ = ["GRID", "INK", "MUTED", "SERIES", "SURFACE", "figure"]
 
-# Stand-ins that no figure uses otherwise; each becomes a variable of the page's style sheet.
+# Placeholder colours that no figure uses otherwise; each becomes a variable of the page's style sheet.
 INK, MUTED, GRID, SURFACE = "#010203", "#030201", "#040506", "#060504"
 SERIES = ("#0a0b01", "#0a0b02", "#0a0b03", "#0a0b04", "#0a0b05", "#0a0b06")
 _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", SURFACE: "--card"} | {
@@ -48,9 +48,9 @@ def figure(name: str, draw: Callable[[Any], None], *, size: tuple[float, float] 
     """Draw a figure and return it as SVG for a page.
 
     Args:
-        name: unique on the page; also what a screen reader says.
-        draw: gets the axes (an array of them with several columns).
-        size: inches.
+        name: a name that is unique on the page; a screen reader reads it.
+        draw: called with the axes (an array of them if there are several columns).
+        size: width and height in inches.
         columns: panels side by side.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a report says, gathered from a result in memory or from a run's folder."""
+"""The facts that a report shows, from a result in memory or a run folder."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ __all__ = ["Facts", "facts_of"]
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything a report shows.
+    """All facts of a report.
 
     Attributes:
         title: the run's name.
         status: finished, interrupted, failed or running.
-        rows: a record a round.
+        rows: one record a round.
         settings: the configuration as text.
         data: the partition in numbers.
         bytes: bytes and messages by direction.
         engine: name and choices.
-        versions: of everything that ran.
-        citations: of the methods and data.
+        versions: versions of the software.
+        citations: publications of the methods and data.
         reason: why the training stopped.
         started: when it began, if known.
-        seconds: how long it took.
+        seconds: duration of the run.
         error: why it failed, if it did.
         comparison: alone, federated and pooled, if they were compared.
-        devices: what every device did, once the training has ended.
+        devices: what each device did, once the training has ended.
     """
 
     title: str
@@ -56,7 +56,7 @@ class Facts:
     devices: ByDevice | None = None
 
     def last(self, name: str) -> Any:
-        """The newest value of a metric, ``None`` if it was never measured."""
+        """The newest value of a metric; ``None`` if it was never measured."""
         return next((row[name] for row in reversed(self.rows) if row.get(name) is not None), None)
 
     def best(self, name: str) -> tuple[int, float] | None:
@@ -70,14 +70,14 @@ class Facts:
 
 
 def facts_of(source: Any) -> Facts:
-    """Gather.
+    """Gather the facts of a report.
 
     Args:
         source: a ``Result``, a ``RunFolder`` or the path of one.
 
     Raises:
         CheckpointError: the folder cannot be read.
-        ConfigError: it is neither.
+        ConfigError: the source is none of these.
     """
     from atoll.runs import RunFolder
     from atoll.simulation import Result

@@ -60,7 +60,7 @@ def _percent(axis: Any) -> None:
 
 
 def clients_figure(facts: Facts) -> str | None:
-    """The distribution over clients at the last evaluation, with its worst decile."""
+    """The distribution over clients at the last evaluation, with the worst decile."""
     values = facts.last("clients/accuracy/values")
     if not values:
         return None
@@ -92,7 +92,7 @@ def clients_figure(facts: Facts) -> str | None:
 
 
 def partition_figure(facts: Facts) -> str | None:
-    """Who holds what: class by client, and the clients' sizes."""
+    """Classes by client, and the sizes of the clients."""
     data = facts.data
     if not data.get("size_counts"):
         return None
@@ -129,7 +129,7 @@ def partition_figure(facts: Facts) -> str | None:
 
 
 def bytes_figure(facts: Facts) -> str | None:
-    """Cumulated bytes by round, and accuracy by bytes."""
+    """Cumulative bytes by round, and accuracy by bytes."""
     rows = [row for row in facts.rows if "bytes_up" in row]
     if not rows:
         return None
@@ -165,7 +165,7 @@ def _unit(count: float) -> tuple[str, float]:
 
 
 def comparison_figure(facts: Facts) -> str | None:
-    """Each island alone, federated, pooled."""
+    """Accuracy of each island alone, federated and pooled."""
     found = facts.comparison
     if not found:
         return None

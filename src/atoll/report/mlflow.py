@@ -11,16 +11,16 @@ from .scalars import flat, scalars
 __all__ = ["MLflow"]
 
 _LONGEST = 500
-"""Characters of a parameter's value that every MLflow store takes."""
+"""Maximum length of a parameter's value that every MLflow store accepts."""
 
 
 class MLflow:
-    """A callback that logs every number of a round to MLflow, and the settings as parameters.
+    """A callback that logs all numbers of a round to MLflow, and the settings as parameters.
 
     Args:
-        experiment: its name.
-        run_name: the run's name; the run folder's by default.
-        tracking_uri: where MLflow keeps runs; by default what MLflow itself is set to.
+        experiment: the experiment's name.
+        run_name: the run's name; by default that of the run folder.
+        tracking_uri: where MLflow keeps runs; by default MLflow's own setting.
 
     Raises:
         MissingExtraError: MLflow is not installed.
@@ -36,7 +36,7 @@ class MLflow:
         self._module = need("mlflow", "mlflow", "the MLflow tracker")
 
     def attach(self, folder: Path, settings: dict[str, Any]) -> None:
-        """A run begins or goes on in this folder."""
+        """Start logging: a run begins or resumes in this folder."""
         self.run_name = self.run_name or folder.resolve().name
         self._settings = settings
 
@@ -56,7 +56,7 @@ class MLflow:
             self._client.log_metric(self._run.info.run_id, name, value, step=int(row["round"]))
 
     def close(self) -> None:
-        """The run has ended."""
+        """Close the MLflow run."""
         if self._run is not None:
             self._client.set_terminated(self._run.info.run_id)
             self._run = None

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else."""
+"""The report as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_report(source: Any, path: str | Path | None = None) -> Path:
 
     Args:
         source: a ``Result``, a ``RunFolder``, or the path of a run folder.
-        path: where to; by default ``report.html`` in the run's folder, or ``atoll-report.html`` here.
+        path: the file to write; by default ``report.html`` in the run folder, or ``atoll-report.html`` here.
 
     Returns:
         The page's path.
@@ -109,8 +109,8 @@ def _engine(facts: Facts) -> list[tuple[str, Any]]:
     return list(flat(facts.engine).items()) if facts.engine else []
 
 
-CAVEAT = "The demo's settings were chosen after looking at these test rows: a smoke test, no evidence."
-"""Stands wherever the demo's comparison is shown."""
+CAVEAT = "The demo's settings were chosen after looking at these test rows: a smoke test, not evidence."
+"""Shown with each comparison of the demo."""
 
 
 def verdict(facts: Facts) -> str:

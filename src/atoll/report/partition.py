@@ -1,4 +1,4 @@
-"""A partition in a few numbers: enough to draw it again without the data."""
+"""A partition in a few numbers, enough to draw it again without the data."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _BINS = 24
 
 
 def partition_facts(islands: Any) -> dict[str, Any]:
-    """Sizes, label skew and the class counts of some clients, as plain numbers; names of classes and features in the order of outputs and inputs.
+    """Sizes, label skew and the class counts of some clients, as plain numbers; class and feature names in the order of outputs and inputs.
 
     Args:
-        islands: the federated data set; one that cannot be described gives its number of clients only.
+        islands: the federated data set; if it cannot be described, only its number of clients is returned.
     """
     if not hasattr(islands, "describe"):
         return {"clients": len(islands)}
@@ -49,17 +49,17 @@ def partition_facts(islands: Any) -> dict[str, Any]:
 
 
 def _edges(sizes: np.ndarray) -> np.ndarray:
-    """Bins that hold equally many whole numbers each."""
+    """Bins that each contain equally many whole numbers."""
     low, high = int(sizes.min()), int(sizes.max())
     step = max(1, -(-(high - low + 1) // _BINS))
     return np.arange(low, high + step + 1, step) - 0.5
 
 
 def summarise_data(islands: Any, path: Path) -> None:
-    """Write the facts of a partition into a run's folder.
+    """Write the facts of a partition to a run folder.
 
     Raises:
-        CheckpointError: they cannot be written.
+        CheckpointError: the file cannot be written.
     """
     from atoll.core.persistence.files import write_bytes
     from atoll.core.persistence.json_lines import as_json

@@ -1,4 +1,4 @@
-"""What the room of reports brings: trackers."""
+"""What the room of reports adds: trackers."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ _NOT_METRICS = frozenset({"round", "slot"})
 
 
 def scalars(row: dict[str, Any]) -> dict[str, float]:
-    """Numbers of one round by name."""
+    """The numbers of one round by name."""
     return {
         name: float(value)
         for name, value in row.items()
@@ -19,7 +19,7 @@ def scalars(row: dict[str, Any]) -> dict[str, float]:
 
 
 def flat(tree: Any, path: str = "") -> dict[str, Any]:
-    """Nested settings as ``a.b.c -> value``."""
+    """Nested settings as a flat dict with keys ``a.b.c``."""
     if isinstance(tree, dict) and tree:
         found: dict[str, Any] = {}
         for key, value in tree.items():

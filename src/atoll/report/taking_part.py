@@ -1,4 +1,4 @@
-"""The figure of who took part: how often, and whose share of the energy and the replies is how large."""
+"""The figure of participation: how often each client replied, and its share of the energy and the replies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POINTS = 200
 
 
 def devices_figure(facts: Facts) -> str | None:
-    """Replies a client, and the shares of the busiest; nothing where all took part alike and spent nothing that is counted."""
+    """Replies per client, and the shares of the busiest; ``None`` if all clients took part equally and no energy is counted."""
     devices = facts.devices
     if devices is None or not len(devices):
         return None
@@ -55,11 +55,11 @@ def devices_figure(facts: Facts) -> str | None:
 
 
 def lorenz(devices: ByDevice, column: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Shares of the population, the busiest first, and their shares of a column's sum: from (0, 0) to (1, 1), few points of them.
+    """Shares of the population, the busiest first, and their shares of a column's sum: a few points from (0, 0) to (1, 1).
 
     Args:
-        devices: what they did.
-        column: of it, whose sum is above 0.
+        devices: the record of the devices.
+        column: a column of it, whose sum is above 0.
     """
     values = np.sort(devices[column].astype(np.float64))[::-1]
     reached = np.concatenate([[0.0], np.cumsum(values) / values.sum()])

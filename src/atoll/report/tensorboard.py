@@ -12,13 +12,13 @@ __all__ = ["TensorBoard"]
 
 
 class TensorBoard:
-    """A callback that writes every number of a round as a scalar, the round as the step.
+    """A callback that writes all numbers of a round as scalars, with the round as the step.
 
-    ``atoll.Training(..., callbacks=[TensorBoard("logs")])``, or ``trackers: [TensorBoard]`` in a configuration, which puts the events
-    below the run's folder. A resumed run overwrites the rounds that a crash threw away.
+    ``atoll.Training(..., callbacks=[TensorBoard("logs")])``, or ``trackers: [TensorBoard]`` in a configuration, which writes the events
+    below the run folder. A resumed run overwrites the rounds that a crash lost.
 
     Args:
-        folder: where the events go; the run's folder by default.
+        folder: folder of the events; by default the run folder.
 
     Raises:
         MissingExtraError: tensorboardX is not installed.
@@ -30,14 +30,14 @@ class TensorBoard:
         self._module = need("tensorboardX", "tensorboard", "the TensorBoard writer")
 
     def attach(self, folder: Path, settings: dict[str, Any]) -> None:
-        """A run begins or goes on in this folder."""
+        """Start writing: a run begins or resumes in this folder."""
         del settings
         self.folder = self.folder or str(folder / "tensorboard")
 
     def __call__(self, row: dict[str, Any]) -> None:
         """Write one round."""
         if self._writer is None:
-            # Two parts of a run may begin within one second, which is all that the file's name tells apart.
+            # Event files of a run are named by the second, and a resumed part may begin within the same second.
             first = int(row["round"])
             where = self.folder or "tensorboard"
             self._writer = self._module.SummaryWriter(where, purge_step=first, filename_suffix=f".{first}")
@@ -46,7 +46,7 @@ class TensorBoard:
         self._writer.flush()
 
     def close(self) -> None:
-        """The run has ended."""
+        """Close the event file."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

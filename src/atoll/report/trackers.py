@@ -1,4 +1,4 @@
-"""Trackers: callbacks that tell other programs of every round."""
+"""Trackers: callbacks that send each round's record to other programs."""
 
 from .mlflow import MLflow
 from .tensorboard import TensorBoard

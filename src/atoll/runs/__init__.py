@@ -1,4 +1,4 @@
-"""Runs: a configuration, and the folder that keeps what it did."""
+"""Runs: a configuration, and the folder that keeps the run's files."""
 
 from typing import TYPE_CHECKING
 

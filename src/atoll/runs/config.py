@@ -1,4 +1,4 @@
-"""The configuration of a run: what job it is, its settings, and where and how it runs, as plain text."""
+"""The configuration of a run as plain text: the kind of job, its settings, and where and how it runs."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ __all__ = [
 ]
 
 DEFAULT_JOB = "training"
-"""The kind of job of a configuration that does not say ``job:``."""
+"""The kind of job of a configuration without ``job:``."""
 
 C = TypeVar("C", bound="RunConfig")
 
 _MADE: dict[Any, Any] = {}
-"""The classes that `config_class` made, by base and kind."""
+"""Classes that `config_class` has made, by base and kind."""
 
 
 class DataConfig(Section):
-    """Where the data come from and how they are divided.
+    """The source of the data, and how they are divided.
 
     Attributes:
         source: a data set by name, a reader with its path, a generator, or ``module:factory``.
-        partition: how rows become clients; absent when the source is divided already.
-        corruptions: what is spoiled, each with the ``share`` of the clients.
-        corruption_seed: which clients are spoiled.
+        partition: how rows are divided among clients; leave it out if the source is divided already.
+        corruptions: corruptions to apply, each with the ``share`` of the clients it affects.
+        corruption_seed: the seed that chooses the corrupted clients.
     """
 
     source: SourcePart
@@ -78,16 +78,16 @@ class DataConfig(Section):
         for i, part in enumerate(self.corruptions):
             share = part.args.get("share")
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 <= share <= 1.0:
-                said = "is missing" if share is None else f"={share!r} is no share of the clients"
+                said = "is missing" if share is None else f"={share!r} is not a share of the clients"
                 problem = Problem(("corruptions", i, "share"), said, "give a number from 0 to 1, as in share: 0.2")
                 raise PydanticCustomError("part", "share", {"problems": [problem]})
         return self
 
     def islands(self) -> Islands:
-        """Load, divide and spoil.
+        """Load, divide and corrupt the data.
 
         Raises:
-            DataError: the data cannot be had, or do not divide like this.
+            DataError: the data cannot be loaded, or cannot be divided like this.
             ConfigError: the source needs a partition, or must not have one.
         """
         from atoll.data import Dataset, corrupt
@@ -103,7 +103,7 @@ class DataConfig(Section):
             made = self.partition.build("data.partition", made)
         elif self.partition is not None:
             raise ConfigError(
-                f"{self.source.name} brings its clients along",
+                f"{self.source.name} is divided among clients already",
                 where="data.partition",
                 remedy="remove the partition",
             )
@@ -114,20 +114,20 @@ class DataConfig(Section):
 
 
 class RunConfig(Section):
-    """A whole run: these settings, and beside them those of the job, see `config_class`.
+    """The settings of a whole run; `config_class` adds those of the job.
 
     Attributes:
         job: the kind of job, such as ``training`` or ``program``, or a class of your own as ``module:Class``.
-        name: a short word for tables and the run's folder.
+        name: a short name for tables and the run folder.
         data: the data.
-        trackers: who else is told of every round.
-        seed: of everything reproducible.
+        trackers: further receivers of each round's record.
+        seed: the seed of everything reproducible.
         devices: the model of devices and links, for simulated time.
-        policy: what every island insists on; by default nothing.
-        policies: island's name -> what it insists on in place of ``policy``.
-        errors: a task that raises stops the run, or counts as a silent client.
-        engine: what runs it.
-        workers: processes; by default the engine chooses.
+        policy: the policy of each island; by default none.
+        policies: maps an island's name to its policy, which replaces ``policy``.
+        errors: whether a task that raises stops the run, or its client counts as silent.
+        engine: the engine that runs the job.
+        workers: number of processes; by default the engine chooses.
         folder: the run folder; by default a new one below ``runs``.
     """
 
@@ -146,7 +146,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _accepted(self) -> RunConfig:
-        """Sections are made once, so that what they refuse is placed, and the job looks at all settings together."""
+        """Make each section once, so that its errors have a place, and let the job check all settings together."""
         for key in type(self).settings_of_job():
             value = getattr(self, key)
             if isinstance(value, Section) and value.makes is not None:
@@ -160,21 +160,21 @@ class RunConfig(Section):
 
     @classmethod
     def settings_of_job(cls) -> list[str]:
-        """Names of the settings that are the job's own."""
+        """The names of the job's own settings."""
         return [] if cls.makes is None else [name for name in cls.model_fields if name in schema_of(cls.makes).names]
 
     def made(self, *, checking: bool = False) -> Job:
-        """The job.
+        """Make the job.
 
         Args:
-            checking: only see whether the settings go together: what is costly, such as a model, is not made.
+            checking: only check whether the settings fit together; a costly part, such as a model, is not made.
 
         Raises:
-            AtollError: the settings do not go together.
+            AtollError: the settings do not fit together.
         """
         kind: Any = type(self).makes
         if kind is None:
-            raise ConfigError("these settings are of no job", where="RunConfig", remedy="use parse_config")
+            raise ConfigError("these settings belong to no job", where="RunConfig", remedy="use parse_config")
         return kind(**{key: self._setting(key, checking) for key in self.settings_of_job()})  # type: ignore[no-any-return]
 
     def _setting(self, key: str, checking: bool) -> Any:
@@ -183,7 +183,7 @@ class RunConfig(Section):
             return _found(value)
         own = next((one for one in type(self).model_fields[key].metadata if isinstance(one, Own)), None)
         if own is not None and own.always and not all(str(value).partition(":")):
-            raise ConfigError(f"{key}={value!r} is no module:name", remedy=f"name your {own.kind} as module:name")
+            raise ConfigError(f"{key}={value!r} is not module:name", remedy=f"name your {own.kind} as module:name")
         if own is not None and isinstance(value, str) and ":" in value:
             return imported(value, own.kind, where=key if own.always else None)
         return argument(value, key)
@@ -193,15 +193,15 @@ class RunConfig(Section):
         return self.data.islands()
 
     def plain(self) -> dict[str, Any]:
-        """All settings as YAML and JSON have them."""
+        """All settings as plain YAML and JSON values."""
         return self.model_dump()
 
     def to_yaml(self) -> str:
-        """All settings, defaults included, so that a later version's defaults change nothing."""
+        """All settings as YAML, defaults included, so that a later version's defaults change nothing."""
         return yaml.dump(self.plain())
 
     def digest(self) -> str:
-        """Twelve hex digits that two runs share when they compute the same."""
+        """Twelve hexadecimal digits that are equal for two runs that compute the same."""
         said = {k: v for k, v in self.plain().items() if k not in ("name", "folder", "trackers")}
         if said["job"] == DEFAULT_JOB:
             del said["job"]
@@ -211,17 +211,17 @@ class RunConfig(Section):
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
 
     def differences(self, other: RunConfig) -> list[str]:
-        """Paths of the settings that differ."""
+        """The paths of the settings that differ."""
         return list(differing(self.plain(), other.plain()))
 
 
 def _found(value: Any) -> Any:
-    """A part as it was found by name, and any other setting as it is."""
+    """A part as found by name; any other setting unchanged."""
     return registry(value.kind).find(value.name)[1] if isinstance(value, Part) else value
 
 
 def differing(a: Any, b: Any, path: str = "") -> Iterable[str]:
-    """Paths in which two trees of settings differ."""
+    """The paths at which two trees of settings differ."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in dict.fromkeys((*a, *b)):
             yield from differing(a.get(key), b.get(key), f"{path}.{key}" if path else key)
@@ -230,10 +230,10 @@ def differing(a: Any, b: Any, path: str = "") -> Iterable[str]:
 
 
 def job_class(name: Any) -> type[Job]:
-    """The class of a kind of job, as ``job:`` names it.
+    """The class of a kind of job, as named by ``job:``.
 
     Raises:
-        ConfigError: there is no such kind, or it is no class of jobs.
+        ConfigError: there is no such kind, or it is not a class of jobs.
     """
     kinds = job_kinds()
     if isinstance(name, str) and ":" in name:
@@ -242,23 +242,23 @@ def job_class(name: Any) -> type[Job]:
         found = loaded(kinds[name])
     else:
         raise ConfigError(
-            f"job={name!r} is no kind of job.{nearest(str(name), kinds)}",
+            f"job={name!r} is not a kind of job.{nearest(str(name), kinds)}",
             remedy=f"use one of {', '.join(sorted(kinds))}, or a class of your own as module:Class",
         )
     if not isinstance(found, type) or not issubclass(found, Job):
         raise ConfigError(
-            f"job={name!r} is no class of jobs", remedy="name a frozen dataclass that extends atoll.core.job.Job"
+            f"job={name!r} is not a class of jobs", remedy="name a frozen dataclass that extends atoll.core.job.Job"
         )
     return found
 
 
 def config_class(base: type[C], kind: type[Job]) -> type[C]:
-    """The settings of a kind of job beside those of every run.
+    """Add the settings of a kind of job to those of every run.
 
-    They are read from the fields of the job's class, as those of every part are: a job is configurable because it is there.
+    The settings are read from the fields of the job's class, as for every part: no job needs to be registered.
 
     Raises:
-        ConfigError: a setting has the name of one that every run has, or one that is needed cannot be written down.
+        ConfigError: a setting of the job has the name of one of every run, or a required setting cannot be written as text.
     """
     if (base, kind) in _MADE:
         known: type[C] = _MADE[base, kind]
@@ -267,7 +267,11 @@ def config_class(base: type[C], kind: type[Job]) -> type[C]:
     schema = schema_of(part)
     twice = sorted(set(schema.names) & set(base.model_fields))
     if twice or not schema.configurable:
-        said = f"{', '.join(twice)} are settings of every run too" if twice else "not all it needs can be written down"
+        said = (
+            f"{', '.join(twice)} are settings of every run too"
+            if twice
+            else "a required setting cannot be written as text"
+        )
         raise ConfigError(
             f"{kind.__name__}: {said}",
             where="job",
@@ -284,11 +288,11 @@ def config_class(base: type[C], kind: type[Job]) -> type[C]:
 
 
 def parse_config(tree: Any, where: str = "configuration") -> RunConfig:
-    """Check a configuration, all but what only the data and the model can tell.
+    """Check a configuration as far as possible without the data and the model.
 
     Raises:
-        ConfigError: it names the path, the value and the nearest valid key of everything that is wrong.
-        CompositionError: parts that do not go together, such as a secure reducer and a stage that cannot be summed.
+        ConfigError: names the path, the value and the nearest valid key of every problem.
+        CompositionError: parts do not fit together, such as a secure reducer and a stage that cannot be summed.
     """
     if not isinstance(tree, dict):
         raise ConfigError(
@@ -303,10 +307,10 @@ def parse_config(tree: Any, where: str = "configuration") -> RunConfig:
 
 
 def validated(base: type[C], tree: Mapping[str, Any], where: str) -> C:
-    """A configuration of the kind of job that it names.
+    """Return a configuration of the kind of job that ``tree`` names.
 
     Raises:
-        ConfigError: it names the path, the value and the nearest valid key of everything that is wrong.
+        ConfigError: names the path, the value and the nearest valid key of every problem.
     """
     try:
         made = config_class(base, job_class(tree.get("job", DEFAULT_JOB)))
@@ -319,10 +323,10 @@ def validated(base: type[C], tree: Mapping[str, Any], where: str) -> C:
 
 
 def require_soundness(config: RunConfig, where: str) -> None:
-    """Refuse settings that do not go together, before data and model are made.
+    """Refuse settings that do not fit together, before the data and the model are made.
 
     Raises:
-        AtollError: whatever the job or a part says.
+        AtollError: the job or a part refuses them.
     """
     try:
         config.made(checking=True)
@@ -334,10 +338,10 @@ def require_soundness(config: RunConfig, where: str) -> None:
 
 
 def parse_data(tree: Any, where: str = "data") -> DataConfig:
-    """Check a description of data alone.
+    """Check a data section alone.
 
     Raises:
-        ConfigError: it names the path, the value and the nearest valid key of everything that is wrong.
+        ConfigError: names the path, the value and the nearest valid key of every problem.
     """
     try:
         return DataConfig.model_validate(tree)
@@ -349,7 +353,7 @@ def load_config(path: str | Path, settings: Iterable[str] = ()) -> RunConfig:
     """Read a configuration file and apply ``a.b=value`` settings.
 
     Raises:
-        ConfigError: the file, a setting or the whole cannot be used.
+        ConfigError: the file, a setting or the whole configuration is invalid.
     """
     tree = yaml.read(path)
     if isinstance(tree, dict):
@@ -359,7 +363,7 @@ def load_config(path: str | Path, settings: Iterable[str] = ()) -> RunConfig:
 
 
 def to_job(config: RunConfig) -> tuple[Job, Any]:
-    """The job and the islands of a configuration."""
+    """Make the job and the islands of a configuration."""
     islands = config.islands()
     return config.made(), islands
 
@@ -385,7 +389,7 @@ def _check_engine(config: RunConfig, where: str) -> None:
         meant = closest(config.engine, list(ENGINES))
         hint = f". Did you mean {meant!r}?" if meant else ""
         raise ConfigError(
-            f"engine={config.engine!r} is no engine{hint}",
+            f"engine={config.engine!r} is not an engine{hint}",
             where=where,
             remedy=f"use one of {', '.join(sorted(ENGINES))}",
         )

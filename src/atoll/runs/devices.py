@@ -1,4 +1,4 @@
-"""What the devices of a run did, in its folder: written at the end, read by reports and commands."""
+"""The record of a run's devices in its folder: written at the end, read by reports and commands."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["devices_table", "read_devices", "write_devices"]
 
 
 def write_devices(path: Path, devices: ByDevice) -> None:
-    """Write them down as columns.
+    """Write the columns to a file.
 
     Raises:
-        CheckpointError: they cannot be written.
+        CheckpointError: the file cannot be written.
     """
     write_bytes(path, as_json(devices.packed()).encode() + b"\n")
 
 
 def read_devices(path: Path) -> ByDevice | None:
-    """What was written; ``None`` where nothing was: the run has not ended, or is no training.
+    """Read the columns; ``None`` without a file: the run has not ended, or is not a training.
 
     Raises:
         CheckpointError: the file cannot be read, or is damaged.
@@ -41,14 +41,14 @@ def read_devices(path: Path) -> ByDevice | None:
         return ByDevice.unpacked(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, ConfigError) as error:
         raise CheckpointError(
-            f"what the devices did cannot be read: {getattr(error, 'what', error)}",
+            f"the record of the devices cannot be read: {getattr(error, 'what', error)}",
             where=str(path),
-            remedy="restore the file, or remove it: everything else of the run is elsewhere",
+            remedy="restore the file, or remove it: it is not needed for the rest of the run",
         ) from error
 
 
 def devices_table(devices: ByDevice) -> str:
-    """A line a device, separated by commas, below the names of the columns."""
+    """One line per device, separated by commas, below a line with the names of the columns."""
     rows, text = list(devices.rows()), io.StringIO()
     if rows:
         writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")

@@ -1,4 +1,4 @@
-"""Run a configuration in a folder on this machine, so that it can be killed at any moment and resumed."""
+"""Run a configuration in a folder on this machine, so that you can kill it at any moment and resume it."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def execute(
     on_start: Callable[[int], None] | None = None,
     report: bool = True,
 ) -> Result:
-    """Run it, and keep everything in the run's folder.
+    """Run a configuration, and keep everything in the run folder.
 
     Args:
         config: the settings.
-        folder: where; made if it is not there.
-        resume: continue what the folder holds; begin when nothing was begun there.
+        folder: the run folder; created if it does not exist.
+        resume: continue the run in the folder, or begin one if there is none.
         stopping: asks the run to stop after the current round.
-        on_record: called with every round's record.
+        on_record: called with each round's record.
         on_start: called with the number of rounds that were already done.
-        report: write the HTML report at the end.
+        report: whether to write the HTML report at the end.
 
     Returns:
-        The result; ``result.reason`` is ``"interrupted"`` when it was stopped in order.
+        The result; ``result.reason`` is ``"interrupted"`` if it was stopped in order.
 
     Raises:
-        CheckpointError: the folder holds another run, or cannot be read or written.
-        ConfigError: the settings are not those of the run to resume.
+        CheckpointError: the folder contains another run, or cannot be read or written.
+        ConfigError: the settings differ from those of the run to resume.
     """
     from atoll.simulation import simulate
 
@@ -71,7 +71,7 @@ def execute(
 
 @contextlib.contextmanager
 def _stopped_workers(stopping: Stopping) -> Iterator[None]:
-    """A SIGTERM to the whole group ends the workers too: that is no error, and the last checkpoint counts."""
+    """Let a SIGTERM to the whole process group end the workers without an error; the last checkpoint counts."""
     try:
         yield
     except TaskError as error:

@@ -1,16 +1,16 @@
-"""A run's folder: what was asked, what happened, what came out.
+"""A run folder: the settings, the records and the results of a run.
 
 ```
 config.yaml        all settings
 manifest.json      status, versions, seed, engine and its choices, times, citations
-metrics.jsonl      a record a round
-data.json          the partition in numbers; the classes' names in the order of the outputs, the features' in that of the inputs
-devices.json       what every device was asked and did, written at the end
+metrics.jsonl      one record a round
+data.json          the partition in numbers; the names of classes and features, in the order of outputs and inputs
+devices.json       what each device was asked and did, written at the end
 model.safetensors  the trained parameters
 report.html        the report
 log.jsonl          the structured log
 checkpoints/       generations of the run's state
-results/           named results that stay at parties: a folder each
+results/           named results that stay at parties, one folder each
 ```
 """
 
@@ -62,17 +62,17 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The folder's own name."""
+        """The name of the folder."""
         return self.path.resolve().name
 
     @property
     def begun(self) -> bool:
-        """Whether a run was begun here."""
+        """Whether a run has begun here."""
         return self.config_file.exists()
 
     @property
     def blank(self) -> bool:
-        """Whether the run that was begun here ended before anything came of it: no round, no checkpoint, nothing spent of any privacy."""
+        """Whether the run here ended before it had any result: no round, no checkpoint, no privacy spent."""
         kept = self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
         if not self.begun or kept or self.metrics_file.exists():
             return False
@@ -81,15 +81,15 @@ class RunFolder:
         return False
 
     def clear(self) -> None:
-        """Forget a run that nothing came of; its log stays."""
+        """Remove a run without results; its log stays."""
         for file in (self.data_file, self.manifest_file, self.config_file):
             file.unlink(missing_ok=True)
 
     def require(self) -> RunFolder:
-        """The folder, if it holds a run.
+        """Return the folder if it contains a run.
 
         Raises:
-            CheckpointError: it does not exist, or holds no run.
+            CheckpointError: the folder does not exist, or contains no run.
         """
         if not self.path.is_dir():
             raise CheckpointError(
@@ -97,9 +97,9 @@ class RunFolder:
             )
         if not self.begun:
             raise CheckpointError(
-                "the folder holds no run: config.yaml is missing",
+                "the folder contains no run: config.yaml is missing",
                 where=str(self.config_file),
-                remedy="give a run folder as listed by `atoll runs`, or begin the run again",
+                remedy="give a run folder as listed by `atoll runs`, or start the run again",
             )
         return self
 
@@ -107,11 +107,11 @@ class RunFolder:
         """The settings of the run.
 
         Raises:
-            CheckpointError: they cannot be read.
+            CheckpointError: the settings cannot be read.
         """
         if self.of_job:
             raise CheckpointError(
-                "the folder holds what came out of a job between sites, and no run that can go on here",
+                "the folder contains the results of a job between sites, which cannot be resumed here",
                 where=str(self.config_file),
                 remedy="submit the job, or clone it: atoll clone JOB",
             )
@@ -123,54 +123,54 @@ class RunFolder:
             raise self._unusable(error) from error
 
     def settings(self) -> dict[str, Any]:
-        """The settings as they are written down, of a run or of a job between sites; nothing that they name is imported.
+        """The settings as written in the folder, of a run or of a job between sites. Nothing that they name is imported.
 
         Raises:
-            CheckpointError: they cannot be read.
+            CheckpointError: the settings cannot be read.
         """
         try:
             tree = read(self.require().config_file)
             if not isinstance(tree, dict):
-                raise ConfigError(f"a mapping is wanted, not {type(tree).__name__}", where=str(self.config_file))
+                raise ConfigError(f"expected a mapping, not {type(tree).__name__}", where=str(self.config_file))
         except ConfigError as error:
             raise self._unusable(error) from error
         return tree
 
     def job(self) -> type[Job]:
-        """The class of the job that was run; of a kind that is not known here, the contract's own."""
+        """The class of the job; `Job` itself if the kind is not known here."""
         from atoll.core.job import Job
 
         from .config import DEFAULT_JOB, job_class
 
         try:
             return job_class(self.settings().get("job", DEFAULT_JOB))
-        except ConfigError:  # a module that came with the job, or is not on the path now
+        except ConfigError:  # a module that was sent with the job, or is not on the path now
             return Job
 
     def reached(self) -> dict[str, Any]:
-        """The newest values of the job's measures, ``None`` for those that were never taken."""
+        """The newest values of the job's measures; ``None`` for a measure that was never taken."""
         rows = self.metrics()
         measures = self.job().measures(rows).items()
         return {label: next((r[c] for r in reversed(rows) if r.get(c) is not None), None) for label, c in measures}
 
     @property
     def of_job(self) -> bool:
-        """Whether it holds what came out of a job, fetched by ``atoll result``: only a job's settings name sites."""
+        """Whether the folder contains results of a job, fetched by ``atoll result``: only a job's settings name sites."""
         return "sites" in self.settings()
 
     @staticmethod
     def _unusable(error: ConfigError) -> CheckpointError:
         return CheckpointError(
-            f"the run's settings cannot be used: {error.what}",
+            f"the run's settings are invalid: {error.what}",
             where=error.where,
-            remedy="restore the file, or begin the run again in another folder",
+            remedy="restore the file, or start the run again in another folder",
         )
 
     def manifest(self) -> dict[str, Any]:
-        """Status, versions and times.
+        """The run's status, versions and times.
 
         Raises:
-            CheckpointError: it cannot be read.
+            CheckpointError: the manifest cannot be read.
         """
         path = self.require().manifest_file
         try:
@@ -180,7 +180,7 @@ class RunFolder:
             raise CheckpointError(
                 f"the run's manifest cannot be read: {said}",
                 where=str(path),
-                remedy=f"resume the run, which writes it anew: atoll run {self.path} --resume",
+                remedy=f"resume the run, which writes the manifest again: atoll run {self.path} --resume",
             ) from error
         if not isinstance(made, dict) or made.get("format") != FORMAT:
             raise CheckpointError(
@@ -191,11 +191,11 @@ class RunFolder:
         return made
 
     def write_config(self, config: RunConfig) -> None:
-        """Write the settings down, without the folder: a run may be moved."""
+        """Write the settings to the folder, except its own path, so that you can move the run."""
         write_bytes(self.config_file, config.model_copy(update={"folder": None}).to_yaml().encode())
 
     def write_manifest(self, **changes: Any) -> dict[str, Any]:
-        """Change entries of the manifest, atomically."""
+        """Change entries of the manifest atomically."""
         before: dict[str, Any] = {"format": FORMAT}
         with contextlib.suppress(CheckpointError):
             before = self.manifest()
@@ -204,7 +204,7 @@ class RunFolder:
         return made
 
     def status(self) -> str:
-        """running, finished, interrupted or failed; a run that nobody runs any more was interrupted."""
+        """running, finished, interrupted or failed; a run whose process is gone was interrupted."""
         said = str(self.manifest().get("status"))
         if said != "running":
             return said
@@ -212,22 +212,22 @@ class RunFolder:
             return "interrupted" if free else "running"
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The record of every round.
+        """The records of all rounds.
 
         Raises:
-            CheckpointError: a line is damaged; one that a crash cut short at the end is passed over.
+            CheckpointError: a line is damaged. A last line that a crash cut short is skipped.
         """
         return read_lines(self.metrics_file) if self.metrics_file.exists() else []
 
     def write_metrics(self, rows: list[dict[str, Any]]) -> None:
-        """Replace the records by those of the checkpoint that a run resumes from."""
+        """Replace the records with those of the checkpoint that a run resumes from."""
         write_bytes(self.metrics_file, "".join(f"{as_json(row)}\n" for row in rows).encode())
 
     def append_metrics(self, row: dict[str, Any]) -> None:
-        """Add a round's record.
+        """Append a round's record.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: the record cannot be written.
         """
         try:
             with self.metrics_file.open("a", encoding="utf-8") as file:
@@ -241,10 +241,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
-        """Hold the folder for this process; gives whether it was free. The system lets go of it when a process dies."""
+        """Lock the folder for this process; yields whether it was free. The system releases the lock when the process dies."""
         try:
             import fcntl
-        except ImportError:  # not on POSIX: two runs in one folder are the user's own care
+        except ImportError:  # not on POSIX: no lock, so users must not run two runs in one folder
             yield True
             return
         with (self.path / ".lock").open("a") as file:
@@ -257,12 +257,12 @@ class RunFolder:
 
 
 def new_folder(root: str | Path, name: str, today: datetime | None = None) -> RunFolder:
-    """Make a folder with a readable name that is not taken: ``2026-03-14-digits-1``.
+    """Make a folder with a readable name that is still free: ``2026-03-14-digits-1``.
 
     Args:
-        root: where runs are kept.
-        name: a short word; anything but letters and digits becomes a hyphen.
-        today: by default now, in UTC.
+        root: the folder of the runs.
+        name: a short name; characters other than letters and digits become hyphens.
+        today: the date; by default now, in UTC.
     """
     word = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
     stem = f"{(today or datetime.now(UTC)):%Y-%m-%d}-{word}"
@@ -283,6 +283,6 @@ def new_folder(root: str | Path, name: str, today: datetime | None = None) -> Ru
 
 
 def runs_in(root: str | Path) -> list[RunFolder]:
-    """Every run below a folder, oldest name first."""
+    """All runs below a folder, sorted by name."""
     found = Path(root).glob("*/config.yaml") if Path(root).is_dir() else ()
     return [RunFolder(path.parent) for path in sorted(found)]

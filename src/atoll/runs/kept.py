@@ -1,4 +1,4 @@
-"""Keeping a run: what every way of running writes into its folder, so that it can be killed at any moment and resumed."""
+"""The files of a run: every way of running writes them so that you can kill the run at any moment and resume it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Listener = Callable[[dict[str, Any]], None]
 
 
 class Kept:
-    """A run while it goes on: its records are written so that metrics.jsonl never holds a round twice.
+    """The writer of a run under way: metrics.jsonl never contains a round twice.
 
     Args:
-        config: what it is.
-        folder: where.
-        on_record: called with every record.
+        config: the settings of the run.
+        folder: the run folder.
+        on_record: called with each record.
         on_start: called with the number of rounds that were already done.
     """
 
@@ -58,12 +58,12 @@ class Kept:
         self._listeners: tuple[Listener, ...] = ()
 
     def begin(self, job: Job, data: Any, *listeners: Listener) -> None:
-        """Write down data and citations.
+        """Write the facts of the data, and the citations.
 
         Args:
-            job: what is run.
-            data: on what.
-            listeners: called with every record after the trackers; one that raises ``StopRun`` asks the run to end.
+            job: the job.
+            data: its data.
+            listeners: called with each record, after the trackers; one that raises ``StopRun`` ends the run.
         """
         from atoll.report import cite, summarise_data
 
@@ -74,9 +74,9 @@ class Kept:
         self.folder.write_manifest(citations=cite(job, data))
 
     def restore(self, rows: list[dict[str, Any]]) -> None:
-        """The run goes on from these records; what else the file holds never happened."""
+        """Continue from these records; later records in the file are discarded."""
         self.folder.write_metrics(rows)
-        self.folder.devices_file.unlink(missing_ok=True)  # of an end that was none
+        self.folder.devices_file.unlink(missing_ok=True)  # it is from an end that did not last
         self._begun = True
         if rows:
             logger.info("the run goes on", extra={"rounds_done": len(rows)})
@@ -84,7 +84,7 @@ class Kept:
             self.on_start(len(rows))
 
     def record(self, row: dict[str, Any]) -> None:
-        """One more record; those of programs inside the program are theirs."""
+        """Append a record; records of nested programs are left out."""
         if row.get("slot", MAIN) != MAIN:
             return
         if not self._begun:
@@ -101,7 +101,7 @@ class Kept:
             listener(told)
 
     def finish(self, result: Result) -> None:
-        """Write what came out, and what the manifest says of a run that came to its end."""
+        """Write the results, and complete the manifest."""
         for name, content in result.prepared.files(result.outcome).items():
             write_bytes(self.folder.path / name, content)
         write_devices(self.folder.devices_file, result.devices)
@@ -118,9 +118,9 @@ class Kept:
                 tracker.close()
 
     def end(self, *, reason: str, **facts: Any) -> None:
-        """Say in the manifest that the run came to its end, and why."""
+        """Write to the manifest that the run has ended, and why."""
         seconds = time.perf_counter() - self._begin
-        # Seconds of an earlier part of a resumed run are kept.
+        # The seconds before a resume are added.
         before = float(self.folder.manifest().get("seconds") or 0.0)
         status = INTERRUPTED if reason == INTERRUPTED else "finished"
         self.folder.write_manifest(
@@ -129,7 +129,7 @@ class Kept:
         logger.info("the run ends", extra={"run": self.folder.name, "reason": reason, "seconds": round(seconds, 3)})
 
     def report(self) -> None:
-        """Write the page; a training is not lost because nothing can draw it."""
+        """Write the report; a missing plotting library must not lose a training."""
         from atoll.report import write_report
 
         try:
@@ -139,7 +139,7 @@ class Kept:
 
 
 def not_the_same(before: RunConfig, config: RunConfig) -> list[str]:
-    """Paths of the settings that differ, without those that a resumed run may change."""
+    """The paths of the settings that differ, except those that a resumed run may change."""
     kind = type(before).makes
     free = {*_CHANGEABLE, *(() if kind is None else kind.changeable)}
     return [path for path in before.differences(config) if path.split(".")[0] not in free]
@@ -154,24 +154,24 @@ def keeping(
     on_record: Listener | None = None,
     on_start: Callable[[int], None] | None = None,
 ) -> Iterator[Kept]:
-    """Hold a run's folder while the run goes on, and keep its manifest true, whatever happens.
+    """Lock a run folder while the run is under way, and keep its manifest true in any event.
 
     Args:
-        config: what the run is.
-        folder: where; made if it is not there. A run there that ended before anything came of it is begun again.
-        resume: continue what the folder holds; begin when nothing was begun there.
-        on_record: called with every record.
+        config: the settings of the run.
+        folder: the run folder; created if it does not exist. A run there that ended without any result starts again.
+        resume: continue the run in the folder, or begin one if there is none.
+        on_record: called with each record.
         on_start: called with the number of rounds that were already done.
 
     Raises:
-        CheckpointError: the folder holds another run, or cannot be read or written.
-        ConfigError: the settings are not those of the run to resume.
+        CheckpointError: the folder contains another run, or cannot be read or written.
+        ConfigError: the settings differ from those of the run to resume.
     """
     _prepare(config, folder, resume)
     with folder.lock() as free, logging_to(folder.log_file):
         if not free:
             raise CheckpointError(
-                "another process runs in this folder", where=str(folder.path), remedy="wait for it, or stop it"
+                "another process is running in this folder", where=str(folder.path), remedy="wait for it, or stop it"
             )
         with _recorded(config, folder, resume):
             yield Kept(config, folder, on_record, on_start)
@@ -179,11 +179,11 @@ def keeping(
 
 def _prepare(config: RunConfig, folder: RunFolder, resume: bool) -> None:
     if folder.blank:
-        folder.clear()  # what was refused is corrected and run again, in the folder that was named
+        folder.clear()  # the user has corrected refused settings and uses the same folder again
     elif folder.begun:
         if not resume:
             raise CheckpointError(
-                "the folder already holds a run",
+                "the folder already contains a run",
                 where=str(folder.path),
                 remedy="resume it (--resume), or choose another",
             )
@@ -192,18 +192,20 @@ def _prepare(config: RunConfig, folder: RunFolder, resume: bool) -> None:
             raise ConfigError(
                 f"{', '.join(changed)} differ from the run in the folder",
                 where=str(folder.config_file),
-                remedy=f"resume it as it was begun (atoll run {folder.path} --resume), or begin a new run",
+                remedy=f"resume it with its own settings (atoll run {folder.path} --resume), or start a new run",
             )
     elif folder.path.is_dir() and any(not p.name.startswith(".") for p in folder.path.iterdir()):
         raise CheckpointError(
-            "the folder holds other files and no run", where=str(folder.path), remedy="choose an empty or a new folder"
+            "the folder contains other files and no run",
+            where=str(folder.path),
+            remedy="choose an empty or a new folder",
         )
     folder.write_config(config)
 
 
 @contextlib.contextmanager
 def _recorded(config: RunConfig, folder: RunFolder, resume: bool) -> Iterator[None]:
-    """Keep the manifest's status true, whatever happens."""
+    """Keep the manifest's status true in any event."""
     now = _now()
     begun: dict[str, Any] = {}
     with contextlib.suppress(CheckpointError):
@@ -223,13 +225,13 @@ def _recorded(config: RunConfig, folder: RunFolder, resume: bool) -> Iterator[No
     try:
         yield
     except BaseException as error:
-        stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)  # by somebody, or with the job
+        stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)  # by a person, or with the job
         status = INTERRUPTED if stopped else "failed"
         if stopped:
             logger.info("the run was stopped")
         else:
             logger.error("the run ended early", extra={"error": f"{type(error).__name__}: {error}"})
-        with contextlib.suppress(CheckpointError):  # the disk may be full: the first error is the one to tell
+        with contextlib.suppress(CheckpointError):  # the disk may be full: report the first error
             folder.write_manifest(status=status, ended=_now(), error=_told(error))
         raise
 

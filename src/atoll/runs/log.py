@@ -20,7 +20,7 @@ class JsonFormatter(logging.Formatter):
     """``{"time": ..., "level": ..., "logger": ..., "message": ..., **extra}``, times in UTC."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Format a record as one line."""
         entry: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -34,16 +34,16 @@ class JsonFormatter(logging.Formatter):
 
 
 class _Quiet(logging.FileHandler):
-    """A lost line of a log never stops a training: a full disk is reported by the checkpoint."""
+    """A file handler that ignores write errors, so that a log never stops a training: the checkpoint reports a full disk."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
-        """Let it go."""
+        """Ignore the error."""
         del record
 
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Send everything that Atoll logs to a file, for a while."""
+    """Write Atoll's log to a file while the context is open."""
     handler = _Quiet(path, mode="a", encoding="utf-8", delay=True)
     handler.setFormatter(JsonFormatter())
     before = logger.level

@@ -16,7 +16,7 @@ def write_model(path: Path, params: Any) -> None:
     """Write a tree of arrays; the same parameters give the same bytes.
 
     Raises:
-        CheckpointError: it cannot be written; a model that was there before is still there.
+        CheckpointError: the file cannot be written; an earlier model file stays intact.
     """
     write_bytes(path, safetensors_of(params))
 
@@ -25,7 +25,7 @@ def read_model(path: str | Path) -> dict[str, Any]:
     """Read the arrays of a model by name.
 
     Raises:
-        CheckpointError: the file is missing, or is no safetensors file.
+        CheckpointError: the file is missing, or is not a safetensors file.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -35,5 +35,5 @@ def read_model(path: str | Path) -> dict[str, Any]:
     except (OSError, SafetensorError) as error:
         said = getattr(error, "strerror", None) or str(error)
         raise CheckpointError(
-            f"the model cannot be read: {said}", where=str(path), remedy="resume the run, which writes it anew"
+            f"the model cannot be read: {said}", where=str(path), remedy="resume the run, which writes the model again"
         ) from error

@@ -24,10 +24,10 @@ class Part(BaseModel):
     """One named part and its settings.
 
     Attributes:
-        kind: which registry it is from.
-        own: settings that belong to the place and not to the part, such as a corruption's share of the clients.
+        kind: the registry that the part is from.
+        own: settings of the place rather than the part, such as a corruption's share of the clients.
         name: the part's name.
-        args: its settings, checked, defaults filled in.
+        args: its settings, checked and with defaults.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True)
@@ -82,13 +82,13 @@ class Part(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """A place for ``described``: a part may hold parts of its own kind, so that none can be written down inside another."""
+        """Return a reference to ``described``: a part may contain parts of its own kind, so its schema cannot be inline."""
         del core, handler
         return {"title": cls.kind}
 
     @classmethod
     def described(cls) -> dict[str, Any]:
-        """The JSON Schema: one alternative a part, and the bare name of any that needs no settings; below ``$defs`` their sections."""
+        """The JSON Schema: one alternative a part, and the bare names of parts without required settings; their sections are below ``$defs``."""
         from .registries import registry
 
         found = registry(cls.kind)
@@ -106,8 +106,8 @@ class Part(BaseModel):
         """Make the part.
 
         Args:
-            path: where it stands in the configuration, for errors.
-            given: leading arguments from the run.
+            path: the part's path in the configuration, for errors.
+            given: leading arguments that the run gives.
 
         Raises:
             AtollError: the part refuses its settings.
@@ -122,7 +122,7 @@ class Part(BaseModel):
             raise type(error)(error.what, where=f"{path} ({error.where or self.name})", remedy=error.remedy) from error
         except TypeError as error:
             raise ConfigError(
-                f"{self.name} cannot be made: {error}", where=path, remedy="give the settings that it needs"
+                f"{self.name} cannot be made: {error}", where=path, remedy="give the settings that it requires"
             ) from error
 
 
@@ -131,18 +131,18 @@ def _refuse(problems: list[Problem]) -> NoReturn:
 
 
 def _after_name(what: str, name: str) -> str:
-    """The sentence as it follows ``algorithm.name``."""
+    """The sentence as it reads after ``algorithm.name``."""
     return f"={what}" if what.startswith(repr(name)) else what
 
 
 @contextmanager
 def refusing(names: list[str], owner: str, below: Loc = ()) -> Iterator[None]:
-    """Turn what the constructor of a part or section says about its settings into a problem of the configuration.
+    """Turn an error of a part's or section's constructor about its settings into a problem of the configuration.
 
     Args:
-        names: its settings.
-        owner: its name, for an error that is not Atoll's own.
-        below: where it stands in what is checked.
+        names: names of the settings.
+        owner: name of the part or section, for an error that is not an `AtollError`.
+        below: its path within the value that is checked.
     """
     try:
         yield
@@ -151,14 +151,14 @@ def refusing(names: list[str], owner: str, below: Loc = ()) -> Iterator[None]:
         inside = said is not None and said[1] in names
         loc, text = ((said[1],), error.what[len(said[1]) :]) if said and inside else ((), f": {error.what}")
         _refuse([Problem((*below, *loc), text, error.remedy or "correct the value")])
-    except AtollError:  # not about one setting: the run raises it as what it is
+    except AtollError:  # not about one setting: the run raises it unchanged
         return
     except (TypeError, ValueError) as error:
         _refuse([Problem(below, f": {owner} cannot be made: {error}", "correct the settings")])
 
 
 def argument(value: Any, path: str) -> Any:
-    """A setting as the part's constructor takes it: parts are built, sections made, lists are tuples."""
+    """A setting as the part's constructor takes it: parts are built, sections are made, lists become tuples."""
     if isinstance(value, Part):
         return value.build(path)
     if isinstance(value, Section):
@@ -169,7 +169,7 @@ def argument(value: Any, path: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A setting as YAML and JSON have it."""
+    """A setting as a plain YAML and JSON value."""
     if isinstance(value, Part):
         return value.model_dump()
     if isinstance(value, Section):
@@ -195,7 +195,7 @@ def _described(name: str, schema: Any, own: tuple[str, ...]) -> dict[str, Any]:
 
 @functools.cache
 def part_class(kind: str) -> type[Part]:
-    """The settings of a part of a kind."""
+    """The settings class of the parts of a kind."""
     made = part_kinds()[kind]
     name = "".join(word.capitalize() for word in kind.split()) + "Part"
     return type(name, (Part,), {"__doc__": made.text, "__module__": __name__, "kind": kind, "own": made.own})
@@ -203,6 +203,6 @@ def part_class(kind: str) -> type[Part]:
 
 @functools.cache
 def part_type(class_name: str) -> type[Part] | None:
-    """The type of a setting that holds an object of a base class, such as the base of a wrapper algorithm."""
+    """The type of a setting whose value is an object of a base class, such as the inner algorithm of a wrapper."""
     found = next((part.kind for part in part_kinds().values() if part.holds == class_name), None)
     return None if found is None else part_class(found)

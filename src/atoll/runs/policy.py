@@ -22,7 +22,7 @@ __all__ = ["PolicyConfig", "parse_policy", "policies_of"]
 
 
 class PolicyConfig(Section):
-    """What a site insists on: the settings of ``atoll.core.requests.policy.SitePolicy``."""
+    """What a site requires: the settings of ``atoll.core.requests.policy.SitePolicy``."""
 
     stages: list[StagePart] = Field(default_factory=list)
     largest_reply: int | None = None
@@ -39,7 +39,7 @@ class PolicyConfig(Section):
         return self
 
     def build(self, path: str) -> SitePolicy:
-        """Make it."""
+        """Make the policy."""
         from atoll.core.requests.policy import SitePolicy
 
         stages = tuple(part.build(f"{path}.stages[{i}]") for i, part in enumerate(self.stages))
@@ -48,12 +48,12 @@ class PolicyConfig(Section):
 
 
 def policies_of(policy: PolicyConfig | None, own: Mapping[str, PolicyConfig], names: Iterable[str]) -> Policies | None:
-    """What the islands of a run insist on.
+    """Return the policies of the islands of a run.
 
     Args:
-        policy: of every island without one of its own.
-        own: island's name -> its own.
-        names: all islands.
+        policy: the policy of each island without an entry in ``own``.
+        own: maps an island's name to its policy.
+        names: names of all islands.
     """
     shared = None if policy is None else policy.build("policy")
     if not own:
@@ -63,10 +63,10 @@ def policies_of(policy: PolicyConfig | None, own: Mapping[str, PolicyConfig], na
 
 
 def parse_policy(tree: Any, where: str = "policy") -> SitePolicy:
-    """Check a description of a policy and make it.
+    """Check a policy section, and make the policy.
 
     Raises:
-        ConfigError: it names the path, the value and the nearest valid key of everything that is wrong.
+        ConfigError: names the path, the value and the nearest valid key of every problem.
     """
     try:
         return PolicyConfig.model_validate(tree).build(where)

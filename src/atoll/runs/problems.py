@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in words that name the place, the value and the nearest valid key."""
+"""Problems of a configuration, in messages that name the place, the value and the nearest valid key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Loc = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong.
+    """One problem.
 
     Attributes:
         loc: path of keys and indices.
@@ -31,11 +31,11 @@ class Problem:
     remedy: str
 
     def below(self, loc: Loc) -> Problem:
-        """The same, seen from further out."""
+        """The same problem, with a path from further up."""
         return replace(self, loc=(*loc, *self.loc))
 
     def named(self, part: str) -> Problem:
-        """The same, saying whose setting it is."""
+        """The same problem, with the name of the part that the setting belongs to."""
         return replace(self, remedy=self.remedy.replace("{owner}", part))
 
     @property
@@ -48,7 +48,7 @@ class Problem:
 
 
 def closest(wrong: str, valid: Sequence[str]) -> str | None:
-    """The valid word that was probably meant: by spelling, or as the initials of the words (learning_rate: lr)."""
+    """The valid word that was probably meant, by spelling or by the initials of its words (learning_rate: lr)."""
     initials = "".join(word[0] for word in wrong.split("_") if word)
     if len(initials) > 1 and initials in valid:
         return initials
@@ -60,7 +60,7 @@ def collect(error: ValidationError, given: Any, names: Callable[[Loc], list[str]
     """Translate pydantic's errors.
 
     Args:
-        error: what pydantic found.
+        error: pydantic's error.
         given: the value that was checked.
         names: valid keys at a path.
     """
@@ -71,7 +71,7 @@ def collect(error: ValidationError, given: Any, names: Callable[[Loc], list[str]
         loc = _real(row["loc"], given, row["type"] == "missing")
         inner = row.get("ctx", {}).get("problems")
         if inner is None and loc in parts and isinstance(row["input"], dict):
-            continue  # it could also have been a number, but a part was meant
+            continue  # a number would also be valid, but a part was meant
         if inner is not None:
             problems.update({p.loc: p for p in (q.below(loc) for q in inner)})
         elif row["type"] == "extra_forbidden":
@@ -91,7 +91,7 @@ def collect(error: ValidationError, given: Any, names: Callable[[Loc], list[str]
 
 
 def _real(loc: Loc, given: Any, missing: bool = False) -> Loc:
-    """A path without the tags of alternatives that pydantic adds; of a missing key, with that key."""
+    """A path without the tags of alternatives that pydantic adds; for a missing key, with that key."""
     path: list[Any] = []
     for number, step in enumerate(loc, 1):
         if isinstance(given, dict):
@@ -116,7 +116,7 @@ def _unknown(loc: Loc, value: Any, valid: list[str]) -> Problem:
 
 
 def refused(problems: Sequence[Problem], where: str) -> ConfigError:
-    """One error for all that is wrong, the first problem's remedy first."""
+    """Make one error of all problems, the first problem's remedy first."""
     said = [f"{p.path or 'the configuration'}{'' if p.text[0] in '=:' else ' '}{p.text}" for p in problems]
     remedies = list(dict.fromkeys(p.named("this section").remedy for p in problems))
     return ConfigError("; ".join(said), where=where, remedy="; ".join(remedies))

@@ -1,4 +1,4 @@
-"""Parts by name: what a configuration may say, found where rooms say that it is (see `atoll.core.rooms`)."""
+"""Parts by name: what a configuration may name. The rooms list their parts (see `atoll.core.rooms`)."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def _plain(name: str) -> str:
 
 
 HOME: ContextVar[str] = ContextVar("HOME", default="the working folder")
-"""Where modules of the user's own are looked for, in the words of a remedy."""
+"""Where the user's own modules are looked up, as a remedy words it."""
 
 
 def imported(name: str, kind: str, *, where: str | None = None) -> Any:
-    """Something of the user's own, said as ``module:name``.
+    """Import the user's own object, named as ``module:name``.
 
     Args:
         name: ``module:name``.
-        kind: what it is to be, for errors.
+        kind: what the object is meant to be, for errors.
         where: the setting that names it, for errors.
 
     Raises:
-        ConfigError: it cannot be imported, or is neither class nor function.
+        ConfigError: it cannot be imported, or is neither a class nor a function.
     """
     try:
         found = loaded(name)
-    except Exception as error:  # the module is the user's own: whatever it raises
+    except Exception as error:  # the module is the user's own and may raise anything
         why, remedy = _not_imported(name, kind, error)
         raise ConfigError(f"{name!r} cannot be imported: {why}", where=where, remedy=remedy) from error
     if not callable(found):
@@ -49,7 +49,7 @@ def imported(name: str, kind: str, *, where: str | None = None) -> Any:
 
 
 def _not_imported(name: str, kind: str, error: Exception) -> tuple[str, str]:
-    """Why something cannot be imported, and what to do about it: the module is not there, fails, or lacks the name."""
+    """Why an object cannot be imported, and the remedy: its module is missing, fails, or lacks the name."""
     module, _, attribute = name.partition(":")
     if isinstance(error, ModuleNotFoundError) and error.name and not f"{module}.".startswith(f"{error.name}."):
         lacking = error.name.partition(".")[0]
@@ -63,7 +63,7 @@ def _not_imported(name: str, kind: str, error: Exception) -> tuple[str, str]:
         return f"{error}.{nearest(attribute, offered)}", f"correct the name, or define it in {module}"
     if isinstance(error, ImportError | AttributeError | ValueError):
         return str(error), f"name your own {kind} as module:name, with the module in {HOME.get()} or installed"
-    return f"{type(error).__name__}: {error}", f"correct module {module}, which raises this as it is imported"
+    return f"{type(error).__name__}: {error}", f"correct module {module}, which raises this error on import"
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Registry:
 
     Attributes:
         of: the kind.
-        extra: parts registered from outside, name -> object.
+        extra: parts that `register` added, by name.
     """
 
     of: PartKind
@@ -81,13 +81,13 @@ class Registry:
     _found: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def parts(self) -> dict[str, Any]:
-        """Name -> class or function, those that a configuration can express."""
+        """Map names to the classes and functions that a configuration can express."""
         if self._known is None:
             self._known = self._those(lambda name: True)
         return {**self._known, **self.extra}
 
     def _those(self, wanted: Callable[[str], bool]) -> dict[str, Any]:
-        """The parts with names that are wanted; others are not even loaded."""
+        """Load the parts whose names are wanted, and no others."""
         found: dict[str, Any] = {}
         for home in self.of.homes:
             parent = home.rpartition(".")[0]
@@ -99,10 +99,10 @@ class Registry:
         return {n: p for n, p in found.items() if schema_of(p, self.of.given).configurable}
 
     def find(self, name: str) -> tuple[str, Any]:
-        """The canonical name and the part; ``module:attribute`` finds the user's own.
+        """Return the canonical name and the part; ``module:attribute`` finds the user's own.
 
         Raises:
-            ConfigError: no such part.
+            ConfigError: there is no such part.
         """
         if ":" in name:
             return name, imported(name, self.of.kind)
@@ -114,12 +114,12 @@ class Registry:
             raise ConfigError(f"{name!r} is {other[0]}", remedy=other[1])
         parts = self.parts()
         raise ConfigError(
-            f"{name!r} is no {self.of.kind}.{nearest(name, parts)}",
+            f"{name!r} is not a known {self.of.kind}.{nearest(name, parts)}",
             remedy=f"use one of {', '.join(sorted(parts))}, or your own as module:name",
         )
 
     def _named(self, plain: str) -> dict[str, Any]:
-        """The parts of that name but for case and hyphens."""
+        """The parts with this name, ignoring case and hyphens."""
         if plain not in self._found:
             self._found[plain] = self._those(lambda name: _plain(name) == plain)
         return {**self._found[plain], **{n: p for n, p in self.extra.items() if _plain(n) == plain}}
@@ -140,11 +140,11 @@ def register(kind: str, name: str, part: Any) -> None:
 
     Args:
         kind: one of `atoll.core.rooms.part_kinds`.
-        name: what the configuration says.
+        name: the name for configurations.
         part: a class or function whose annotated arguments are its settings.
 
     Raises:
-        ConfigError: no such kind, or the name is taken by another part.
+        ConfigError: there is no such kind, or another part has the name.
     """
     kinds = part_kinds()
     if kind not in kinds:

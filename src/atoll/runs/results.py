@@ -1,4 +1,4 @@
-"""What a run reached, in one small record."""
+"""The results of a run in one small record."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["result_of"]
 
 
 def result_of(folder: RunFolder) -> dict[str, Any]:
-    """What a run reached, from its folder; with ``"result"`` for a program of one's own whose result is short and plain."""
+    """The results of a run, read from its folder; with ``"result"`` for a program whose result is short and plain."""
     manifest, rows = folder.manifest(), folder.metrics()
 
     def total(way: str) -> int:
         if rows and any(way in row for row in rows):
             return sum(int(row.get(way) or 0) for row in rows)
-        return int((manifest.get("bytes") or {}).get(way) or 0)  # a program's own records need not say it
+        return int((manifest.get("bytes") or {}).get(way) or 0)  # the records of a program may lack it
 
     return {
         "run": folder.name,

@@ -1,4 +1,4 @@
-"""The settings of a part, read from its annotations: one pydantic model a class or function."""
+"""The settings of a part, read from its annotations: one pydantic model per class or function."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _UNKNOWN = object()
 
 
 class Section(BaseModel):
-    """Base of all settings: unknown keys and silent conversions are refused.
+    """Base class of all settings: it refuses unknown keys and silent conversions.
 
     Attributes:
-        makes: the class whose settings they are, if they are those of one.
+        makes: the class that the settings make, if there is one.
     """
 
-    # Built when it is first checked: nobody checks all of them.
+    # Built on the first check, since a run checks only some of them.
     model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
     makes: ClassVar[Any] = None
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What a configuration may say about a part.
+    """The settings that a configuration may give a part.
 
     Attributes:
         model: the pydantic model of its settings.
-        configurable: whether every argument without a default can be written down.
-        open: takes any setting (``**options``, or arguments without annotations).
+        configurable: whether every argument without a default can be written as text.
+        open: whether the part takes any setting (``**options``, or arguments without annotations).
         text: the first line of its docstring.
     """
 
@@ -52,7 +52,7 @@ class Schema:
 
     @property
     def names(self) -> list[str]:
-        """The settings' names."""
+        """The names of the settings."""
         return list(self.model.model_fields)
 
 
@@ -62,7 +62,7 @@ def schema_of(part: Any, given: int = 0) -> Schema:
 
     Args:
         part: the class or function.
-        given: leading arguments that are no settings.
+        given: number of leading arguments that are not settings.
     """
     parameters = list(inspect.signature(part).parameters.values())[given:]
     fields: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def schema_of(part: Any, given: int = 0) -> Schema:
         annotation = _annotation(part, parameter)
         wanted = _settable(annotation)
         required = parameter.default is parameter.empty
-        # An argument said to be of any type holds an object; `name` is the part's own word in a configuration.
+        # An argument annotated as `Any` takes an object; `name` is the key of the part's name in a configuration.
         if wanted is _UNKNOWN or parameter.name == "name" or parameter.annotation in ("Any", Any):
             configurable = configurable and not required
             continue
@@ -87,7 +87,7 @@ def schema_of(part: Any, given: int = 0) -> Schema:
 
 
 def is_value(part: Any) -> bool:
-    """Whether something is a frozen dataclass: making one has no effect and costs nothing."""
+    """Whether an object is a frozen dataclass: making one has no side effects and costs nothing."""
     return inspect.isclass(part) and dataclasses.is_dataclass(part) and part.__dataclass_params__.frozen  # type: ignore[attr-defined]
 
 
@@ -106,7 +106,7 @@ def _name(part: Any) -> str:
 
 
 def _default(part: Any, parameter: inspect.Parameter) -> Any:
-    """The default in the form that a configuration gives it: sequences are lists."""
+    """The default in the form that a configuration has: sequences become lists."""
     value = parameter.default
     for found in dataclasses.fields(part) if dataclasses.is_dataclass(part) else ():
         if found.name == parameter.name and found.default_factory is not dataclasses.MISSING:
@@ -117,7 +117,7 @@ def _default(part: Any, parameter: inspect.Parameter) -> Any:
 
 
 def _configured(make: Callable[[], Any]) -> Callable[[], Any]:
-    """A factory of the same default as a configuration has it: an object that is a part becomes the part of its name."""
+    """A factory of the default in the form that a configuration has: an object that is a part becomes the part's name."""
     from .parts import part_type
 
     for base in type(make()).__mro__:
@@ -131,7 +131,7 @@ def _configured(make: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def has_default(field: dataclasses.Field[Any]) -> bool:
-    """Whether a field need not be given."""
+    """Whether a field has a default."""
     return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
 
 
@@ -140,7 +140,7 @@ def _is_pair(annotation: Any) -> bool:
 
 
 def _annotation(part: Any, parameter: inspect.Parameter) -> Any:
-    """The evaluated annotation; ``Any`` where there is none."""
+    """The evaluated annotation; ``Any`` if there is none."""
     if parameter.annotation is parameter.empty:
         return Any
     if not isinstance(parameter.annotation, str):
@@ -163,7 +163,7 @@ def _scopes(part: Any, name: str) -> Iterable[dict[str, Any]]:
 
 
 def _settable(annotation: Any) -> Any:
-    """The part of an annotation that can be written in YAML, or ``_UNKNOWN``."""
+    """The part of an annotation that YAML can express, or ``_UNKNOWN``."""
     origin, args = get_origin(annotation), get_args(annotation)
     if annotation is _UNKNOWN:
         return _UNKNOWN
@@ -181,7 +181,7 @@ def _settable(annotation: Any) -> Any:
 
 
 def _marked(inner: Any, marks: tuple[Any, ...]) -> Any:
-    """What stands in a configuration for an object: the name of a part, or words of which some name something of the user's own."""
+    """What a configuration gives for an object: the name of a part, or words of which some name the user's own objects."""
     from .parts import part_class
 
     for mark in marks:

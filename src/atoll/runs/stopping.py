@@ -14,10 +14,10 @@ INTERRUPTED = "interrupted"
 
 
 class Stopping:
-    """A listener to a run's records that ends the run once somebody asked.
+    """A listener to a run's records that ends the run after a request.
 
     Args:
-        tell: called once, with a line for the user, when the first signal comes.
+        tell: called once, with a line for the user, at the first signal.
     """
 
     def __init__(self, tell: Callable[[str], None] | None = None) -> None:
@@ -25,7 +25,7 @@ class Stopping:
         self._tell = tell
 
     def __call__(self, row: dict[str, Any]) -> None:
-        """Stop after this round if asked."""
+        """Stop after this round if requested."""
         from atoll.core.federation.ending import StopRun
 
         del row
@@ -33,7 +33,7 @@ class Stopping:
             raise StopRun(INTERRUPTED)
 
     def ask(self) -> None:
-        """Stop after the current round."""
+        """Request a stop after the current round."""
         self.asked = True
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Which versions a run used."""
+"""The versions of the software that a run used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PACKAGES = ("numpy", "torch", "scikit-learn", "pyarrow", "pydantic", "matplotli
 
 
 def versions() -> dict[str, str]:
-    """Atoll, Python, the system and every library that may change a result, as installed."""
+    """Installed versions of Atoll, Python, the system and every library that may change a result."""
     from atoll import __version__
 
     found = {"atoll": __version__, "python": platform.python_version(), "system": platform.system()}

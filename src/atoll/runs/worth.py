@@ -1,4 +1,4 @@
-"""Is federating worth it? Each island alone, federated, and all data in one place, with the same model and the same work."""
+"""Is federating worth it? Compare each island alone, federated training, and all data in one place, with equal model and work."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ __all__ = ["epochs_per_island", "train_alone", "train_pooled"]
 
 
 def epochs_per_island(job: Training, parties: int) -> int:
-    """Local epochs that an island does in the whole federated training, on average; at least one.
+    """Mean number of local epochs of an island in the whole federated training; at least one.
 
-    ``rounds * cohort / population * epochs``: the work that the others get as well.
+    ``rounds * cohort / population * epochs``: the other ways of training get the same work.
     """
     cohort = job.selection.cohort_size(parties)
     return max(1, math.ceil(job.rounds * cohort / parties * job.algorithm.epochs))
 
 
 def train_alone(job: Training, islands: Islands, **simulation: Any) -> list[float]:
-    """Let every island train by itself, as long as it trains in the federation; test each model on the common test set.
+    """Train each island by itself, as long as it trains in the federation; test each model on the common test set.
 
     Args:
-        job: the federated training that is compared with.
+        job: the federated training to compare with.
         islands: its data, with a test set.
         simulation: further arguments of ``simulate``, such as ``engine`` and ``seed``.
 
     Returns:
-        Each island's accuracy, in the order of the islands.
+        Each island's accuracy, in island order.
 
     Raises:
-        DataError: there is no test set, or no accuracy can be measured on it.
+            DataError: there is no test set, or it has no accuracy.
     """
     from atoll.simulation import simulate
 
@@ -66,7 +66,7 @@ def train_alone(job: Training, islands: Islands, **simulation: Any) -> list[floa
 
 
 def _update(reply: dict[str, Any], algorithm: Algorithm) -> Tree:
-    """How far an island's own model went."""
+    """The change from the global model to an island's own model."""
     if not isinstance(reply.get("update"), Mean):
         raise CompositionError(
             f"{type(algorithm).__name__} does not reply with an update of a local model",
@@ -90,7 +90,7 @@ def _accuracy(sums: dict[str, float]) -> float:
 def train_pooled(
     job: Training, islands: Islands, *, on_record: Callable[[dict[str, Any]], None] | None = None, **simulation: Any
 ) -> Result:
-    """Train the same model on everybody's rows in one place, for as many epochs; one round is one epoch."""
+    """Train the same model on all rows in one place, for as many epochs; one round is one epoch."""
     from atoll.data import Islands
     from atoll.simulation import simulate
 

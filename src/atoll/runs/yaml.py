@@ -1,4 +1,4 @@
-"""YAML 1.2 for settings: no repeated keys, ``1e-3`` is a number, ``no`` is a word, and a date is text."""
+"""YAML 1.2 for settings: keys are unique, ``1e-3`` is a number, ``no`` is a word, and a date is text."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _MOST = 1_000_000
 
 
 class _Constructor(SafeConstructor):
-    """Plain values of YAML 1.2; keys are words that stand once, and a date is text."""
+    """Constructor of plain YAML 1.2 values; keys are unique words, and a date is text."""
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[str, Any]:
         """Build a mapping.
 
         Raises:
-            ConstructorError: a key is not a word, or stands twice.
+            ConstructorError: a key is not a word, or occurs twice.
         """
         del deep
         found: dict[str, Any] = {}
@@ -35,7 +35,7 @@ class _Constructor(SafeConstructor):
             if not isinstance(key, str):
                 raise ConstructorError(None, None, f"the key {key!r} is not a word", key_node.start_mark)
             if key in found:
-                raise ConstructorError(None, None, f"the key {key!r} stands here twice", key_node.start_mark)
+                raise ConstructorError(None, None, f"the key {key!r} occurs twice", key_node.start_mark)
             found[key] = self.construct_object(value_node, deep=True)
         return found
 
@@ -53,18 +53,18 @@ _Constructor.add_constructor("tag:yaml.org,2002:timestamp", _as_text)
 
 
 class _Representer(SafeRepresenter):
-    """Writes everything out, in the order given."""
+    """Representer that writes all values out, in their order."""
 
     sort_base_mapping_type_on_output = False
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write a value that stands twice twice."""
+        """Write a repeated value again, without an alias."""
         del data
         return True
 
 
 def _text(representer: _Representer, value: str) -> ScalarNode:
-    # Line breaks that the library writes as they are would not be read back.
+    # The library writes some line breaks unescaped, and could not read them back.
     return representer.represent_scalar("tag:yaml.org,2002:str", value, style=None if value.isprintable() else '"')
 
 
@@ -72,7 +72,7 @@ _Representer.add_representer(str, _text)
 
 
 def _yaml() -> YAML:
-    """YAML 1.2 without objects of Python's."""
+    """YAML 1.2 without Python objects."""
     made = YAML(typ="safe", pure=True)
     made.Constructor, made.Representer = _Constructor, _Representer
     made.default_flow_style, made.allow_unicode, made.width = False, True, 120
@@ -80,15 +80,15 @@ def _yaml() -> YAML:
 
 
 def _require_small(node: Node | None, known: dict[int, int], where: str) -> int:
-    """Count the values of a document with every alias written out: a few lines can name each other to billions.
+    """Count the values of a document with every alias expanded: a few lines of aliases can expand to billions.
 
     Args:
         node: the document, or a part of it.
-        known: sizes of parts by identity; 0 for those that are being counted.
+        known: sizes of parts by identity; 0 for parts that are still being counted.
         where: for errors.
 
     Raises:
-        ConfigError: there are more values than anybody writes, or a value holds itself.
+        ConfigError: there are too many values, or a value contains itself.
     """
     if not isinstance(node, CollectionNode):
         return 1
@@ -98,7 +98,7 @@ def _require_small(node: Node | None, known: dict[int, int], where: str) -> int:
         known[id(node)] = 1 + sum(_require_small(part, known, where) for part in parts)
     if not 0 < known[id(node)] <= _MOST:
         raise ConfigError(
-            f"with its aliases written out it has more than {_MOST} values, or holds itself",
+            f"with its aliases expanded it has more than {_MOST} values, or contains itself",
             where=where,
             remedy="write values out in place of aliases (*name)",
         )
@@ -109,7 +109,7 @@ def parse(text: str, where: str) -> Any:
     """Read YAML.
 
     Raises:
-        ConfigError: it is not YAML, a key stands twice, or it is a bomb of aliases.
+        ConfigError: the text is not YAML, a key occurs twice, or aliases expand to too many values.
     """
     try:
         reader = _yaml()
@@ -117,7 +117,7 @@ def parse(text: str, where: str) -> Any:
         _require_small(node, {}, where)
         return None if node is None else reader.constructor.construct_document(node)
     except RecursionError as error:
-        raise ConfigError("its values lie too deep in each other", where=where, remedy="write it flatter") from error
+        raise ConfigError("its values are nested too deeply", where=where, remedy="reduce the nesting") from error
     except (YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
@@ -129,7 +129,7 @@ def read(path: str | Path) -> Any:
     """Read a YAML file.
 
     Raises:
-        ConfigError: it cannot be read, or is not YAML.
+        ConfigError: the file cannot be read, or is not YAML.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -140,7 +140,7 @@ def read(path: str | Path) -> Any:
 
 
 def dump(tree: Any) -> str:
-    """Write YAML that ``parse`` reads back to the same."""
+    """Write YAML that ``parse`` reads back to the same values."""
     text = io.StringIO()
     _yaml().dump(tree, text)
     return text.getvalue()
@@ -150,7 +150,7 @@ def override(tree: dict[str, Any], setting: str) -> None:
     """Apply ``a.b=value`` to a configuration in place; a number in the path is a position in a list.
 
     Raises:
-        ConfigError: it is no setting, or the path leads nowhere.
+        ConfigError: the text is not a setting, or its path does not exist.
     """
     path, equals, text = setting.partition("=")
     if not equals or not all(path.split(".")):
@@ -169,9 +169,7 @@ def _inside(here: Any, step: str, path: str, setting: str) -> Any:
     if isinstance(here[key], str):  # the short form of a part
         here[key] = {"name": here[key]}
     if not isinstance(here[key], dict | list):
-        raise ConfigError(
-            f"{path}={here[key]!r} holds no settings", where=f"--set {setting}", remedy="correct the path"
-        )
+        raise ConfigError(f"{path}={here[key]!r} has no settings", where=f"--set {setting}", remedy="correct the path")
     return here[key]
 
 
@@ -184,7 +182,7 @@ def _key(here: Any, step: str, setting: str) -> Any:
         return step
     if not step.isdigit() or int(step) >= len(here):
         raise ConfigError(
-            f"{step!r} is no position in a list of {len(here)}",
+            f"{step!r} is not a position in a list of {len(here)}",
             where=f"--set {setting}",
             remedy="count from 0, or set the whole list",
         )

@@ -97,8 +97,8 @@ def test_everything_can_be_said() -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({}, "model is missing.*add model: ..."),
-    ({"job": "trainin", "model": MODEL}, "job='trainin' is no kind of job. Did you mean 'training'"),
-    ({"job": "json:loads", "model": MODEL}, "job='json:loads' is no class of jobs"),
+    ({"job": "trainin", "model": MODEL}, "job='trainin' is not a kind of job. Did you mean 'training'"),
+    ({"job": "json:loads", "model": MODEL}, "job='json:loads' is not a class of jobs"),
     ({"model": MODEL, "site": "all"}, "site='all' is not a setting. Did you mean 'sites'"),
     ({"model": MODEL, "sites": []}, "sites=.*names nobody"),
     ({"model": MODEL, "sites": ["a", "a"]}, "a site twice"),
@@ -119,7 +119,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": MODEL, "arguments": {"x": 1}}, "arguments=.*is not a setting"),
     ({"job": "program", "program": "asyncio:sleep", "model": MODEL}, "model=.*is not a setting"),
     ({"job": "program", "program": "nowhere_at_all:main"}, "'nowhere_at_all:main' cannot be imported"),
-    ({"job": "program", "program": "main"}, "program='main' is no module:name"),
+    ({"job": "program", "program": "main"}, "program='main' is not module:name"),
     ({"model": "nowhere_at_all:model"}, "'nowhere_at_all:model' cannot be imported.*in the folder that `source` names"),
     ({"model": MODEL, "rounds": 0}, "rounds=0"),
 ]

@@ -122,9 +122,9 @@ def bad_bundles(kit: Kits) -> dict[str, tuple[bytes, str]]:
         "a header that lies": (liar(anna), r"\w"),
         "a job that is none": (forged([("job.yaml", b"\xff\xfe")], anna.credentials()), "not text in UTF-8"),
         "a job without terms": (forged([("job.yaml", b"patience: [1]\n")], anna.credentials()), "patience"),
-        "laughter": (forged([("job.yaml", laughter())], anna.credentials()), "with its aliases written out"),
-        "a snake": (forged([("job.yaml", b"name: &a [*a]")], anna.credentials()), "or holds itself"),
-        "a tower": (forged([("job.yaml", b"name: " + b"[" * 20_000)], anna.credentials()), "too deep in each other"),
+        "laughter": (forged([("job.yaml", laughter())], anna.credentials()), "with its aliases expanded"),
+        "a snake": (forged([("job.yaml", b"name: &a [*a]")], anna.credentials()), "or contains itself"),
+        "a tower": (forged([("job.yaml", b"name: " + b"[" * 20_000)], anna.credentials()), "nested too deeply"),
         "what it says later": (forged([("job.yaml", other)], anna.credentials(), manifest=Manifest((File.of("job.yaml", JOB),))), "is not the file"),
     }  # fmt: skip
 
