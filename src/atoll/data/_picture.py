@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._extra import need
+from atoll.core.extras import need
 
 if TYPE_CHECKING:
     from .describe import Description

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from atoll.core.algebra.rng import Rng
+from atoll.core.extras import need
 
 from ._checks import Array
-from ._extra import need
 from .dataset import Dataset
 
 __all__ = ["breast_cancer", "diabetes", "digits", "iris", "linnerud", "wine"]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from ._extra import need
+from atoll.core.extras import need
 
 __all__ = ["GRID", "INK", "MUTED", "SERIES", "SURFACE", "figure"]
 
@@ -56,9 +56,11 @@ def figure(name: str, draw: Callable[[Any], None], *, size: tuple[float, float] 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    matplotlib = need("matplotlib")
+    matplotlib = need("matplotlib", "report", "a report", where="atoll.report")
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
-        made = need("matplotlib.figure").Figure(figsize=size, layout="constrained")
+        made = need("matplotlib.figure", "report", "a report", where="atoll.report").Figure(
+            figsize=size, layout="constrained"
+        )
         draw(made.subplots(1, columns))
         buffer = io.StringIO()
         made.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

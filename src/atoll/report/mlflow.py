@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ._extra import need
+from atoll.core.extras import need
+
 from .scalars import flat, scalars
 
 __all__ = ["MLflow"]
@@ -33,7 +34,7 @@ class MLflow:
         self._settings: dict[str, Any] = {}
         self._run: Any = None
         self._client: Any = None
-        self._module = need("mlflow", "mlflow", "the MLflow tracker")
+        self._module = need("mlflow", "mlflow", "the MLflow tracker", where="atoll.report.mlflow")
 
     def attach(self, folder: Path, settings: dict[str, Any]) -> None:
         """Start logging: a run begins or resumes in this folder."""

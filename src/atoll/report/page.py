@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from atoll.core.errors import CheckpointError
+from atoll.core.extras import need
 from atoll.core.overview import human_bytes
 from atoll.core.persistence.files import write_bytes
 
-from ._extra import need
 from .facts import Facts, facts_of
 from .figures import bytes_figure, clients_figure, comparison_figure, curves_figure, partition_figure
 from .scalars import flat
@@ -61,7 +61,7 @@ def _place(source: Any) -> Path:
 
 def render(template: str, **values: Any) -> str:
     """Fill a template of this package; text is escaped, figures are not."""
-    jinja2 = need("jinja2")
+    jinja2 = need("jinja2", "report", "a report", where="atoll.report")
     loader = jinja2.PackageLoader("atoll.report", "templates")
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import ConfigError
-
-from ._extra import need
+from atoll.core.extras import need
 
 if TYPE_CHECKING:
     from atoll.core.job import Job
@@ -38,7 +37,7 @@ def plot_history(history: History, job: Job, names: Sequence[str] = (), axes: An
         raise ConfigError("nothing was measured", where="plot", remedy=f"name columns: {', '.join(history.names)}")
     columns = {name: history.column(name) for name in chosen}
     if axes is None:
-        axes = need("matplotlib.pyplot", what="a plot").subplots()[1]
+        axes = need("matplotlib.pyplot", "report", "a plot", where="atoll.report").subplots()[1]
     for name, values in columns.items():
         points = [(row["round"], value) for row, value in zip(history.rows, values, strict=True) if value is not None]
         axes.plot([number for number, _ in points], [value for _, value in points], marker=".", label=name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ._extra import need
+from atoll.core.extras import need
+
 from .scalars import scalars
 
 __all__ = ["TensorBoard"]
@@ -27,7 +28,7 @@ class TensorBoard:
     def __init__(self, folder: str | None = None) -> None:
         self.folder = folder
         self._writer: Any = None
-        self._module = need("tensorboardX", "tensorboard", "the TensorBoard writer")
+        self._module = need("tensorboardX", "tensorboard", "the TensorBoard writer", where="atoll.report.tensorboard")
 
     def attach(self, folder: Path, settings: dict[str, Any]) -> None:
         """Start writing: a run begins or resumes in this folder."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from atoll.core.errors import IdentityError
-from atoll.data._extra import need
+from atoll.core.extras import need
 
 from .identity import Credentials, Peer, peer_of
 

@@ -13,10 +13,10 @@ from rich.table import Table
 from atoll.cli.app import INTERRUPT_CODE, app
 from atoll.cli.arguments import Json, Root, output_of
 from atoll.cli.output import CHECKPOINT_COUNTS, Output
+from atoll.core.extras import need
 from atoll.core.persistence.files import write_bytes
 from atoll.core.persistence.json_lines import as_json
 from atoll.report import write_report
-from atoll.report._extra import need
 from atoll.report.facts import facts_of
 from atoll.report.page import CAVEAT, verdict
 from atoll.report.progress import Rounds
@@ -65,8 +65,8 @@ def command(
 ) -> int:
     """Train on handwritten digits over 100 clients and ask: is federating worth it?"""
     output = output_of(context)
-    need("matplotlib")
-    need("jinja2")
+    need("matplotlib", "report", "a report", where="atoll.report")
+    need("jinja2", "report", "a report", where="atoll.report")
     config = demo_config(rounds, parties, alpha, seed)
     place = RunFolder(folder) if folder is not None else new_folder(root, config.name)
     output.note(

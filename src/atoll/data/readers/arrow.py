@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from atoll.core.errors import DataError
+from atoll.core.extras import need
 
 from .._checks import Array
-from .._extra import need
 from ..dataset import Dataset
 from ._files import existing
 from .table import from_table

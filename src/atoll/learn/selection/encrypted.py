@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.errors import ConfigError, DataError, PolicyError
+from atoll.core.extras import need
 from atoll.core.requests.island import Secret
-from atoll.data._extra import need
 
 from ..profiles import FLOOR
 

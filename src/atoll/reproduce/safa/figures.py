@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from atoll.report._extra import need
+from atoll.core.extras import need
 
 from .grid import cost
 from .paper import LOSSES
@@ -149,10 +149,12 @@ def draw_losses(folder: Path, found: Mapping[tuple[str, float, str], Sequence[fl
 @contextmanager
 def _drawn(target: Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[tuple[Any, Any]]:
     """A figure and its axes, saved at the end; the same file from run to run, with letters as letters."""
-    matplotlib = need("matplotlib", what="a figure")
+    matplotlib = need("matplotlib", "report", "a figure", where="atoll.report")
     style = {"svg.hashsalt": "atoll", "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(style):
-        figure = need("matplotlib.figure").Figure(figsize=size, layout="constrained")
+        figure = need("matplotlib.figure", "report", "a report", where="atoll.report").Figure(
+            figsize=size, layout="constrained"
+        )
         yield figure, figure.subplots(rows, columns, squeeze=False)
         figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from atoll.core.errors import IdentityError
-from atoll.data._extra import need
+from atoll.core.extras import need
 from atoll.runtime.identity import uri_of
 
 if TYPE_CHECKING:

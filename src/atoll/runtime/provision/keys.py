@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atoll.core.errors import IdentityError
-from atoll.data._extra import need
+from atoll.core.extras import need
 
 from .passphrase import VARIABLE
 from .sealing import encrypted_pem

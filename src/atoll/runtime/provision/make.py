@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from atoll.core.errors import ConfigError, nearest
-from atoll.data._extra import need
+from atoll.core.extras import need
 
 from .authority import Authority
 from .files import make_folder, write

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.core.errors import IdentityError
-from atoll.data._extra import need
+from atoll.core.extras import need
 
 from .certificates import certificates_in
 

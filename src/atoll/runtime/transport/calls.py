@@ -8,7 +8,7 @@ import logging
 import os
 from typing import Any
 
-from atoll.data._extra import need
+from atoll.core.extras import need
 from atoll.runtime.identity import Peer
 
 from .base import LARGEST, Buffer, PipeClosed

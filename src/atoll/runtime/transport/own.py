@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from atoll.core.errors import IdentityError
-from atoll.data._extra import need
+from atoll.core.extras import need
 from atoll.runtime.identity import Credentials, Peer, peer_of
 
 from .refusals import OWN
