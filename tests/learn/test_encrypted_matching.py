@@ -12,16 +12,17 @@ from test_fedprof import profile, spoiled
 
 import atoll
 from atoll.core import message as M
-from atoll.core.errors import CompositionError, ConfigError, DataError, MissingExtraError, PolicyError
+from atoll.core.errors import CompositionError, ConfigError, MissingExtraError, PolicyError
 from atoll.core.federation.federation import Federation
 from atoll.learn import FedAvg
 from atoll.learn.learner import LearnerSettings, adapt
 from atoll.learn.matching import EncryptedMatching
 from atoll.learn.pacing import SAFA, FedBuff
-from atoll.learn.profiles import divergence
-from atoll.learn.selection import FedProf, encrypted
+from atoll.learn.profiles import divergence, mean_weights, plain_part
+from atoll.learn.selection import FedProf
 from atoll.learn.selection.profile_store import divergences_of
 from atoll.learn.topology import Gossip, Hierarchical
+from atoll.secure import ckks
 
 try:
     import tenseal  # noqa: F401
@@ -30,6 +31,11 @@ try:
 except ImportError:
     missing = True
 needs_he = pytest.mark.skipif(missing, reason='TenSEAL is not installed: pip install "atoll[he]"')
+
+
+def terms_of(public, client, own):
+    """What the key holder gets of a client's profile, and its scale."""
+    return ckks.masked_squares(public, ckks.encrypt(public, client["mean"]), own["mean"], mean_weights(own["var"]))
 
 
 def reports_of(model, data):
@@ -45,11 +51,11 @@ def reports_of(model, data):
 @pytest.mark.parametrize("q", [1, 16, 300])
 def test_decrypted_sums_are_the_divergences_in_the_clear(q):
     rng = np.random.default_rng(q)
-    secret, public = encrypted.make_keys()
+    secret, public = ckks.make_keys()
     for _ in range(3):
         client, own = profile(rng, q), profile(rng, q)
-        terms, scale = encrypted.masked_terms(public, encrypted.encrypt_means(public, client["mean"]), own)
-        found = encrypted.plain_part(client["var"], own["var"]) + scale * encrypted.open_sum(secret, terms)
+        terms, scale = terms_of(public, client, own)
+        found = plain_part(client["var"], own["var"]) + scale * ckks.open_sum(secret, terms)
         assert found == pytest.approx(divergence(client, own), abs=2e-4)
 
 
@@ -57,40 +63,10 @@ def test_decrypted_sums_are_the_divergences_in_the_clear(q):
 def test_dead_elements_are_scaled_and_not_lost():
     own = {"mean": np.array([0.0, 1.0]), "var": np.array([0.0, 1.0])}
     client = {"mean": np.array([0.5, 1.5]), "var": np.array([0.0, 2.0])}
-    secret, public = encrypted.make_keys()
-    terms, scale = encrypted.masked_terms(public, encrypted.encrypt_means(public, client["mean"]), own)
-    found = encrypted.plain_part(client["var"], own["var"]) + scale * encrypted.open_sum(secret, terms)
+    secret, public = ckks.make_keys()
+    terms, scale = terms_of(public, client, own)
+    found = plain_part(client["var"], own["var"]) + scale * ckks.open_sum(secret, terms)
     assert found == pytest.approx(divergence(client, own), rel=1e-5)
-
-
-@needs_he
-def test_the_key_holder_sees_masks():
-    """What it decrypts is spread over the masks' range, while the terms themselves are below 1."""
-    import tenseal as ts
-
-    rng = np.random.default_rng(0)
-    client, own = profile(rng, 64), profile(rng, 64)
-    secret, public = encrypted.make_keys()
-    terms, _ = encrypted.masked_terms(public, encrypted.encrypt_means(public, client["mean"]), own, mask_bits=12)
-    seen = np.array(ts.ckks_vector_from(ts.context_from(secret.tobytes()), terms.tobytes()).decrypt())
-    assert 0.4 < np.abs(seen[:-1]).mean() / 2**12 < 0.6
-    again, _ = encrypted.masked_terms(public, encrypted.encrypt_means(public, client["mean"]), own, mask_bits=12)
-    other = np.array(ts.ckks_vector_from(ts.context_from(secret.tobytes()), again.tobytes()).decrypt())
-    assert np.abs(seen - other)[:-1].mean() > 2**10
-    assert seen.sum() == pytest.approx(other.sum(), abs=1e-3)
-
-
-@needs_he
-def test_the_server_must_not_hold_the_key():
-    secret, public = encrypted.make_keys()
-    sealed = encrypted.encrypt_means(public, np.ones(3))
-    own = {"mean": np.zeros(3), "var": np.ones(3)}
-    with pytest.raises(PolicyError, match="the server was given a secret key"):
-        encrypted.masked_terms(secret, sealed, own)
-    with pytest.raises(PolicyError, match="a client was given a secret key"):
-        encrypted.encrypt_means(secret, np.ones(3))
-    with pytest.raises(PolicyError, match="a public key opens nothing"):
-        encrypted.open_sum(public, encrypted.masked_terms(public, sealed, own)[0])
 
 
 @needs_he
@@ -123,7 +99,7 @@ def test_a_federation_finds_the_divergences_and_the_server_sees_no_mean(monkeypa
         assert told["var"].tobytes() in view  # the search would have found them
     keys = [reply for reply in replies if isinstance(reply, np.ndarray) and reply.dtype == np.uint8]
     assert len(keys) == 1
-    encrypted.require_public(keys[0], "the server")
+    ckks.require_public(keys[0], "the server")
     # Nor did the key holder get a client's ciphertext.
     sealed = [reply["mean"].tobytes() for reply in replies if isinstance(reply, dict)]
     assert len(sealed) == 4
@@ -139,18 +115,6 @@ def test_somebody_else_must_hold_the_key():
         atoll.simulate(program, data, engine="inline")
 
 
-@needs_he
-def test_means_that_the_scheme_cannot_carry():
-    _, public = encrypted.make_keys()
-    with pytest.raises(DataError, match="1 means up to 300"):
-        encrypted.encrypt_means(public, [300.0])
-    with pytest.raises(DataError, match="5000 means up to 0"):
-        encrypted.encrypt_means(public, np.zeros(5000))
-    own, two = {"mean": np.zeros(3), "var": np.ones(3)}, encrypted.encrypt_means(public, np.ones(2))
-    with pytest.raises(DataError, match="a ciphertext of 2 means, and the server has 3"):
-        encrypted.masked_terms(public, two, own)
-
-
 def without_the_library(monkeypatch):
     real = builtins.__import__
 
@@ -161,12 +125,6 @@ def without_the_library(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "tenseal", None)
     monkeypatch.setattr(builtins, "__import__", without)
-
-
-def test_a_missing_library_says_what_to_install(monkeypatch):
-    without_the_library(monkeypatch)
-    with pytest.raises(MissingExtraError, match=r'needs tenseal.*pip install "atoll\[he\]"'):
-        encrypted.make_keys()
 
 
 def test_settings_that_cannot_be():
@@ -185,7 +143,7 @@ def test_the_plain_part_is_the_divergence_of_profiles_with_equal_means():
     rng = np.random.default_rng(0)
     client, own = profile(rng, 9), profile(rng, 9)
     same = {"mean": own["mean"], "var": client["var"]}
-    assert encrypted.plain_part(client["var"], own["var"]) == pytest.approx(divergence(same, own), rel=1e-9)
+    assert plain_part(client["var"], own["var"]) == pytest.approx(divergence(same, own), rel=1e-9)
 
 
 # ---------------------------------------------------------------- within FedProf's rounds
@@ -232,7 +190,7 @@ def test_fedprof_selects_the_same_clients_whether_profiles_are_encrypted_or_not(
     assert np.ptp(expected) > 0.05  # there is something to tell apart
     assert np.array_equal(memory["encrypted"]["version"], memory["clear"]["version"])
     assert sorted(memory["encrypted"]) == ["divergence", "key", "version", "who"]  # the server keeps no profile
-    encrypted.require_public(memory["encrypted"]["key"], "the server")
+    ckks.require_public(memory["encrypted"]["key"], "the server")
     # Ciphertexts of 0.33 MB: from all three before the first round and from one after each; the key once. Who has the model is sent the key alone.
     up = [row["bytes_up"] for row in sealed.metrics]
     assert 3 * 331_000 + 1.8e6 < up[0] - up[1] < 3 * 450_000 + 1.9e6

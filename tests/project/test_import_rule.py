@@ -18,7 +18,7 @@ ROOMS: dict[str, set[str] | None] = {
     "privacy": {"core"},
     "secure": {"core", "stages", "privacy"},
     "rounds": {"core"},
-    "learn": {"core", "data", "stages", "privacy", "devices", "rounds"},
+    "learn": {"core", "data", "stages", "privacy", "secure", "devices", "rounds"},
     "statistics": {"core", "data", "stages", "privacy", "rounds"},
     "models": {"core", "data", "learn"},
     "torch": {"core", "data", "learn", "stages"},

@@ -38,7 +38,7 @@ class Matched:
 
 @dataclass(frozen=True, kw_only=True)
 class EncryptedMatching:
-    """Divergences of all clients' profiles under one model, with their means encrypted; see `atoll.learn.selection.encrypted` for who sees what.
+    """Divergences of all clients' profiles under one model, with their means encrypted; see `atoll.secure.ckks` for who sees what.
 
     One survey without a training (``FedProf(matching="encrypted")`` holds it in its rounds), for three kinds of parties: the clients, the server (whose own data are the federated data set's ``test``) and a key holder, who is
     neither. A reply is a ciphertext of about 330 kB in place of ``4 q`` bytes of means.

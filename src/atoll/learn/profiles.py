@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, DataError
 
-__all__ = ["FLOOR", "divergence", "gaussian_kl", "selection_probabilities"]
+__all__ = ["FLOOR", "divergence", "gaussian_kl", "mean_weights", "plain_part", "selection_probabilities"]
 
 FLOOR = 1e-6
 """Smallest variance that counts: a neuron that is constant on some rows would have no Gaussian."""
@@ -59,6 +59,18 @@ def divergence(client: Tree, server: Tree, *, floor: float = FLOOR, printed: boo
     each = gaussian_kl(mean, np.maximum(var, floor), other_mean, np.maximum(other_var, floor))
     # Rounding may leave equal profiles a hair below zero.
     return max(0.0, float(each.mean())) + 0.5 * printed
+
+
+def plain_part(var: Any, other_var: Any, floor: float = FLOOR) -> float:
+    """What variances alone add to a divergence: ``(1/q) sum_i [ln(v*_i / v_i) + v_i / v*_i - 1] / 2`` (Eq. B.2), each at least the floor."""
+    v, other = (np.maximum(np.asarray(a, dtype=np.float64), floor) for a in (var, other_var))
+    return float((np.log(other / v) + v / other - 1.0).mean() / 2)
+
+
+def mean_weights(other_var: Any, floor: float = FLOOR) -> NDArray[np.float64]:
+    """``w`` of the rest of a divergence, ``sum_i w_i (mu_i - mu*_i)^2``: ``1 / (2 q v*_i)`` (Eq. B.3)."""
+    var = np.maximum(np.asarray(other_var, dtype=np.float64), floor)
+    return np.asarray(1.0 / (2.0 * var.size * var))
 
 
 def selection_probabilities(divergences: Sequence[float] | NDArray[Any], alpha: Any = 10.0) -> NDArray[np.float64]:

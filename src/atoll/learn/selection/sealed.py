@@ -1,4 +1,11 @@
-"""Encrypted matching of profiles as a conversation between clients, server and key holder; see `encrypted` for who holds and sees what.
+"""Encrypted matching: divergences of profiles whose means nobody but their owners sees; `atoll.secure.ckks` says who holds and sees what.
+
+W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, appendix B, variant 2: variances travel in the clear, means encrypted. With the client's
+``mu, v`` and the server's ``mu*, v*``,
+
+    ``div = (1/q) sum_i [ln(v*_i / v_i) + v_i / v*_i - 1] / 2  +  (1/q) sum_i (mu_i - mu*_i)^2 / (2 v*_i)``   (Eqs. B.2, B.3).
+
+The first sum is plain; the second is worked out on ciphertexts. The source does not say who holds the key: here a party that is neither server nor client.
 
 ============  ===========================================  ==================================================
 step          from, to                                     what is sent
@@ -20,18 +27,17 @@ import numpy as np
 from atoll.core import message as M
 from atoll.core.errors import PolicyError
 from atoll.core.requests.task import Task, Workload, task
-
-from ..profiles import FLOOR
-from .encrypted import (
-    encrypt_means,
-    for_clients,
+from atoll.secure import (
+    encrypt,
+    encryption_key,
     make_keys,
-    masked_terms,
+    masked_squares,
     open_sum,
-    plain_part,
     require_library,
     require_public,
 )
+
+from ..profiles import FLOOR, mean_weights, plain_part
 from .inquiry import Inquired
 from .seen import Seen
 
@@ -168,7 +174,7 @@ class SealedProfiles:
         def profile(island: Island, message: Tree) -> Tree:
             told = learner.report_of(message["params"], island.data, {"profile": {"layer": self.layer}})["profile"]
             island.secret.drawn = True
-            return {"mean": encrypt_means(message["key"], told["mean"]), "var": told["var"], "rows": len(island.data)}
+            return {"mean": encrypt(message["key"], told["mean"]), "var": told["var"], "rows": len(island.data)}
 
         def load(sizes: NDArray[np.int64], args: Any, message: Tree) -> Workload:
             del args, message
@@ -192,7 +198,7 @@ class SealedProfiles:
             key: the public key.
             own: the server's profile of that model.
         """
-        message = {"params": asked.model, "key": for_clients(key)}
+        message = {"params": asked.model, "key": encryption_key(key)}
         new = {name: value for name, value in message.items() if name != "params" or not asked.known}
         down = np.full(len(asked.parties), M.nbytes(new))
         at, deadline = (asked.round, "replied" if asked.known else "survey"), asked.deadline
@@ -202,7 +208,8 @@ class SealedProfiles:
         if not len(replies.senders):
             return Divergences(replies.senders, np.zeros(0), np.zeros(0), 0.0)
         bits, floor = self.mask_bits, self.floor
-        terms = [masked_terms(key, told["mean"], own, mask_bits=bits, floor=floor) for told in replies.values]
+        centre, weight = own["mean"], mean_weights(own["var"], floor)
+        terms = [masked_squares(key, told["mean"], centre, weight, mask_bits=bits) for told in replies.values]
         opened = {"sealed": [sealed for sealed, _ in terms], "digits": self.digits}
         sums = await fed.ask(self.holder, open_sums, opened, at=(*at, "sums"))
         scales = np.array([scale for _, scale in terms])

@@ -1,24 +1,17 @@
-"""Divergences of profiles whose means nobody but their owners sees.
-
-W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, appendix B, variant 2: variances travel in the clear, means encrypted. With the client's
-``mu, v`` and the server's ``mu*, v*``,
-
-    ``div = (1/q) sum_i [ln(v*_i / v_i) + v_i / v*_i - 1] / 2  +  (1/q) sum_i (mu_i - mu*_i)^2 / (2 v*_i)``   (Eqs. B.2, B.3).
-
-The first sum is plain; the second is worked out on ciphertexts. The source does not say who holds the key. Here:
+"""Sums of weighted squares over encrypted numbers: a client encrypts, a server computes, and a key holder opens the sum alone.
 
 ==============  ======================================  =====================================================================
 party           holds                                   sees
 ==============  ======================================  =====================================================================
 client          the public key                          nothing
-server          the public key, its own profile         ciphertexts of means, variances, and in the end each divergence
-key holder      the secret key                          the terms of the second sum, each behind a mask, and their sum
+server          the public key, a centre and weights    ciphertexts of the clients' numbers, and in the end each sum
+key holder      the secret key                          the terms of a sum, each behind a mask, and their sum
 ==============  ======================================  =====================================================================
 
 The masks of a client's terms are uniform in ``+-2^mask_bits`` and add up to 0, so that the sum is untouched. They hide a term ``t`` up to a statistical distance of
 about ``|t| / 2^(mask_bits + 1)``. The key holder rounds the sum before it tells the server: the noise of CKKS decryptions could give the key away
 (Li and Micciancio 2021). All of this is against parties that follow the protocol and do not collude: a server with the key holder's
-help sees everything, and one that lies about its own profile can ask for other weighted sums.
+help sees everything, and one that lies about its centre can ask for other weighted sums.
 
 The scheme is CKKS (Cheon et al. 2017) of TenSEAL at 128 bits of security: a ring of 8192, primes of 60, 40, 40 and 60 bits, a scale of ``2^40``.
 """
@@ -33,20 +26,15 @@ from atoll.core.errors import ConfigError, DataError, PolicyError
 from atoll.core.extras import need
 from atoll.core.requests.island import Secret
 
-from ..profiles import FLOOR
-
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from atoll.core.algebra.tree import Tree
-
 __all__ = [
-    "encrypt_means",
-    "for_clients",
+    "encrypt",
+    "encryption_key",
     "make_keys",
-    "masked_terms",
+    "masked_squares",
     "open_sum",
-    "plain_part",
     "require_library",
     "require_public",
 ]
@@ -74,7 +62,7 @@ def make_keys() -> tuple[Any, Any]:
     return _array(secret), _array(public)
 
 
-def for_clients(key: Any) -> Any:
+def encryption_key(key: Any) -> Any:
     """As much of the public key as it takes to encrypt: without what only the server multiplies with, a quarter of the bytes."""
     found = require_public(key, "the server")
     return _array(found.serialize(save_secret_key=False, save_galois_keys=False, save_relin_keys=False))
@@ -103,48 +91,44 @@ def require_public(key: Any, whose: str) -> Any:
     if found.is_private():
         raise PolicyError(
             f"{whose} was given a secret key",
-            where="encrypted matching",
+            where="CKKS",
             remedy="give it the public one; only the key holder decrypts",
         )
     return found
 
 
-def encrypt_means(key: Any, mean: ArrayLike) -> Any:
-    """A client's means as a ciphertext, bytes.
+def encrypt(key: Any, numbers: ArrayLike) -> Any:
+    """A client's numbers as a ciphertext, bytes.
 
     Args:
         key: the public key.
-        mean: ``(q,)``, each below 256 in size.
+        numbers: ``(q,)``, each below 256 in size.
 
     Raises:
-        DataError: too many or too large means for the scheme.
+        DataError: too many or too large numbers for the scheme.
         PolicyError: the key is the secret one.
     """
-    values = np.asarray(mean, dtype=np.float64)
+    values = np.asarray(numbers, dtype=np.float64)
     if not 0 < values.size <= _SLOTS or np.abs(values).max() >= _LARGEST:
         raise DataError(
-            f"{values.size} means up to {np.abs(values).max(initial=0.0):.3g}",
-            where="encrypted matching",
-            remedy=f"profile a layer of at most {_SLOTS} elements with means below {_LARGEST:g}",
+            f"{values.size} numbers up to {np.abs(values).max(initial=0.0):.3g}",
+            where="CKKS",
+            remedy=f"encrypt at most {_SLOTS} numbers below {_LARGEST:g}",
         )
     return _array(_tenseal().ckks_vector(require_public(key, "a client"), values.tolist()).serialize())
 
 
-def plain_part(var: ArrayLike, own_var: ArrayLike, floor: float = FLOOR) -> float:
-    """``(1/q) sum_i [ln(v*_i / v_i) + v_i / v*_i - 1] / 2``, with variances of at least the floor."""
-    v, other = (np.maximum(np.asarray(a, dtype=np.float64), floor) for a in (var, own_var))
-    return float((np.log(other / v) + v / other - 1.0).mean() / 2)
-
-
-def masked_terms(key: Any, sealed: Any, own: Tree, *, mask_bits: int = 16, floor: float = FLOOR) -> tuple[Any, float]:
-    """At the server: ``(mu_i - mu*_i)^2 / (2 q v*_i) / scale + mask_i`` on the ciphertext.
+def masked_squares(
+    key: Any, sealed: Any, centre: ArrayLike, weight: ArrayLike, *, mask_bits: int = 16
+) -> tuple[Any, float]:
+    """At the server: ``weight_i (x_i - centre_i)^2 / scale + mask_i`` on the ciphertext of ``x``.
 
     Args:
         key: the public key.
-        sealed: from `encrypt_means`.
-        own: the server's profile, ``{"mean": (q,), "var": (q,)}``.
+        sealed: from `encrypt`.
+        centre: the server's numbers, ``(q,)``.
+        weight: of each square, ``(q,)``.
         mask_bits: size of the masks; more hide more and cost precision.
-        floor: least variance.
 
     Returns:
         The ciphertext for the key holder, and the scale by which the sum is to be multiplied.
@@ -152,23 +136,22 @@ def masked_terms(key: Any, sealed: Any, own: Tree, *, mask_bits: int = 16, floor
     Raises:
         PolicyError: the key is the secret one.
         ConfigError: masks that the scheme cannot carry.
-        DataError: the profiles are not of one length.
+        DataError: the server has another number of numbers.
     """
     if not 1 <= mask_bits <= 18:
-        raise ConfigError(f"mask_bits={mask_bits}", where="encrypted matching", remedy="use 1 to 18 bits")
-    mean = np.asarray(own["mean"], dtype=np.float64)
-    weight = 1.0 / (2.0 * mean.size * np.maximum(np.asarray(own["var"], dtype=np.float64), floor))
-    scale = max(1.0, float(weight.max()) / _WEIGHT)
+        raise ConfigError(f"mask_bits={mask_bits}", where="CKKS", remedy="use 1 to 18 bits")
+    own, each = np.asarray(centre, dtype=np.float64), np.asarray(weight, dtype=np.float64)
+    scale = max(1.0, float(each.max()) / _WEIGHT)
     found = _tenseal().ckks_vector_from(require_public(key, "the server"), sealed.tobytes())
-    if found.size() != mean.size:
+    if found.size() != own.size:
         raise DataError(
-            f"a ciphertext of {found.size()} means, and the server has {mean.size}",
-            where="encrypted matching",
-            remedy="profile the same layer of the same model",
+            f"a ciphertext of {found.size()} numbers, and the server has {own.size}",
+            where="CKKS",
+            remedy="encrypt as many numbers at each party",
         )
-    apart = found - mean.tolist()
-    terms = apart * apart * (weight / scale).tolist()
-    mask = (2.0 * Secret().uniform(mean.size) - 1.0) * 2.0**mask_bits
+    apart = found - own.tolist()
+    terms = apart * apart * (each / scale).tolist()
+    mask = (2.0 * Secret().uniform(own.size) - 1.0) * 2.0**mask_bits
     mask[-1] -= mask.sum()
     return _array((terms + mask.tolist()).serialize()), scale
 
@@ -178,7 +161,7 @@ def open_sum(key: Any, sealed: Any, digits: int = 4) -> float:
 
     Args:
         key: the secret key.
-        sealed: from `masked_terms`.
+        sealed: from `masked_squares`.
         digits: decimals that are told.
 
     Raises:
@@ -187,12 +170,12 @@ def open_sum(key: Any, sealed: Any, digits: int = 4) -> float:
     ts = _tenseal()
     context = ts.context_from(key.tobytes())
     if not context.is_private():
-        raise PolicyError("a public key opens nothing", where="encrypted matching", remedy="decrypt at the key holder")
+        raise PolicyError("a public key opens nothing", where="CKKS", remedy="decrypt at the key holder")
     return round(float(np.sum(ts.ckks_vector_from(context, sealed.tobytes()).decrypt())), digits)
 
 
 def _tenseal() -> Any:
-    return need("tenseal", "he", "encrypted matching of profiles")
+    return need("tenseal", "he", "computing on encrypted numbers")
 
 
 def _array(raw: bytes) -> Any:
