@@ -8,7 +8,7 @@ from atoll.engines import ENGINES
 from atoll.testing.conformance import ENGINE_CHECKS
 
 # Of two engines that start processes for every death: the journal and the store are the same code as those of the others, which die at every step.
-POINTS = {"survives": 4, "never_twice": 4, "halves_never_twice": 3}
+POINTS = {"survives": 4, "never_twice": 4, "halves_never_twice": 3, "sealed_mail": 3}
 COSTLY = {"processes": POINTS, "socket": POINTS, "ray": dict.fromkeys(POINTS, 1)}
 
 
