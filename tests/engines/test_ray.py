@@ -21,6 +21,7 @@ from atoll.core.requests.task import task
 from atoll.core.world import World
 from atoll.engines.ray import Ray
 from atoll.privacy import exact_epsilon
+from atoll.runs import RunFolder, execute, parse_config, yaml
 from atoll.simulation import run_in
 from atoll.stages import Clip, GaussianNoise
 
@@ -78,6 +79,25 @@ def test_a_training_gives_the_model_of_the_batched_engine(cluster, model, tmp_pa
         assert np.allclose(leaf, there.params[name], rtol=1e-6, atol=1e-9)
     assert there.engine["name"] == "ray"
     assert there.bytes == here.bytes
+
+
+def test_a_configuration_names_the_engine(cluster, tmp_path):
+    text = """
+    data: {source: iris, partition: {name: iid, parties: 6}}
+    model: {name: linear, features: 4, outputs: 3}
+    selection: {name: Uniform, count: 3}
+    rounds: 3
+    workers: 1
+    """
+    settings = yaml.parse(textwrap.dedent(text), "run.yaml")
+    here, there = (
+        execute(parse_config({**settings, "engine": engine}, "run.yaml"), RunFolder(tmp_path / engine), report=False)
+        for engine in ("batched", "ray")
+    )
+    assert there.engine["name"] == "ray"
+    for name, leaf in here.params.items():
+        assert np.allclose(leaf, there.params[name], rtol=1e-6, atol=1e-9)
+    assert RunFolder(tmp_path / "ray").manifest()["status"] == "finished"
 
 
 async def counted(fed, folder, rounds=3):

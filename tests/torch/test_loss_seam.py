@@ -65,8 +65,17 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", CASES)
+QUICK_NATIVE = {"fixmatch", "numbered", "named", "mean"}  # every compilation takes seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        pytest.param(name, way, marks=pytest.mark.slow if way == "native" and name not in QUICK_NATIVE else ())
+        for name in CASES
+        for way in WAYS
+    ],
+)
 def test_every_path_gives_the_reference(name: str, way: str) -> None:
     loss, make, shards, more = CASES[name]
     model = seeded(make)
