@@ -96,11 +96,11 @@ def test_what_is_recorded_says_the_same_to_the_bit(kind, until, shares):
 def test_windows_are_recorded_as_they_are_and_a_rule_of_ones_own_says_what_it_needs():
     kind, people = Windows([(1, 0.0, 5.0)], until=9.0), DrawnPopulation(3)
     assert kind.recorded(people, 9.0) is kind
-    with pytest.raises(ConfigError, match=r"until=10 s, and the windows are known up to 9 s.*ask for at most 9 s"):
+    with pytest.raises(ConfigError, match=r"until=10 s, but the windows are known up to 9 s.*ask for at most 9 s"):
         kind.recorded(people, 10.0)
     with pytest.raises(ConfigError, match=r"Availability cannot be recorded.*give it a method recorded"):
         Availability().recorded(people, 9.0)
     with pytest.raises(ConfigError, match="until=0 seconds"):
         Windows([], until=0)
-    with pytest.raises(ConfigError, match="nobody ever comes or goes"):
+    with pytest.raises(ConfigError, match="no device ever comes or goes"):
         Markov(np.inf, np.inf)

@@ -36,9 +36,9 @@ from atoll.devices import (
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: GeneratedTrace(1.2), r"crash=1.2 is no probability: it can be 1.2.*from 0 to 1"),
+        (lambda: GeneratedTrace(1.2), r"crash=1.2 is not a probability: it can be 1.2.*from 0 to 1"),
         (lambda: GeneratedTrace(-0.1), "it can be -0.1"),
-        (lambda: GeneratedTrace(float("nan")), "crash=nan.*use a number, one a device"),
+        (lambda: GeneratedTrace(float("nan")), "crash=nan.*use a number, one number a device"),
         (lambda: GeneratedTrace("often"), "crash='often'.*in Generated.*use a number"),
         (lambda: GeneratedTrace([0.1, [0.2]]), r"crash: values=\[0.1, \[0.2\]\].*in Generated"),
         (lambda: BatchRate("fast"), "speed='fast'.*use a number"),
@@ -48,9 +48,9 @@ from atoll.devices import (
         (lambda: Fleet(regions=1.5), "regions=1.5.*names of regions"),
         (lambda: GeneratedTrace([0.1, 1.5]), "it can be 1.5"),
         (lambda: GeneratedTrace(Uniform(0.5, 2.0)), "it can be 2"),
-        (lambda: GeneratedTrace(Exponential(0.1)), "no probability"),
+        (lambda: GeneratedTrace(Exponential(0.1)), "not a probability"),
         (lambda: GeneratedTrace(ByRegion({"a": 0.1, "b": 3.0})), "it can be 3"),
-        (lambda: GeneratedTrace(outage=2.0), "outage=2.0 is no probability"),
+        (lambda: GeneratedTrace(outage=2.0), "outage=2.0 is not a probability"),
         (lambda: GeneratedTrace(point="after"), "point='after'"),
         (lambda: GeneratedTrace(point=1.0), "point=1.0"),
         (lambda: Throughput(0.0), r"down=0.0 can be 0 \(in Throughput\).*above 0"),
@@ -68,7 +68,7 @@ from atoll.devices import (
         (lambda: Battery(0.0), "capacity=0.0"),
         (lambda: Battery(1.0, reserve=2.0), "reserve=2.0"),
         (lambda: DeviceMemory(copies=0.0), "copies=0.0"),
-        (lambda: Diurnal(1.5), "share=1.5 is no probability"),
+        (lambda: Diurnal(1.5), "share=1.5 is not a probability"),
         (lambda: Diurnal(day=0.0), "day=0.0 seconds"),
         (lambda: Markov(1.0, 1.0, 2.0), r"step / on \+ step / off <= 1"),
         (lambda: Windows([(0, 5.0, 5.0)]), "a window of device 0 from 5 to 5"),
@@ -85,12 +85,12 @@ from atoll.devices import (
         (lambda: Fleet(power=Power()), "BatchRate has none"),
         (lambda: Fleet(battery=Battery()), "battery without power"),
         (lambda: Fleet(regions=0), "regions=0"),
-        (lambda: Fleet(trace=GeneratedTrace(ByRegion({"0": 0.1, "south": 0.2})), regions=2), "'south' is no region"),
-        (lambda: Fleet(trace=GeneratedTrace(ByRegion({"0": 0.1})), regions=2), "says nothing of region '1'"),
-        (lambda: Fleet(BatchRate(ByRegion({"nort": 1.0})), regions=["north"]), "'nort' is no region.*north"),
+        (lambda: Fleet(trace=GeneratedTrace(ByRegion({"0": 0.1, "south": 0.2})), regions=2), "'south' is not a region"),
+        (lambda: Fleet(trace=GeneratedTrace(ByRegion({"0": 0.1})), regions=2), "has no entry for region '1'"),
+        (lambda: Fleet(BatchRate(ByRegion({"nort": 1.0})), regions=["north"]), "'nort' is not a region.*north"),
         (lambda: safa("minst"), "task='minst'.*mnist"),
         (lambda: mec("digit"), "task='digit'.*digits"),
-        (lambda: mec(drop_out=1.5), "drop_out=1.5 is no probability"),
+        (lambda: mec(drop_out=1.5), "drop_out=1.5 is not a probability"),
     ],
 )
 def test_settings_that_cannot_be(make, match):
@@ -104,7 +104,7 @@ def test_settings_that_cannot_be(make, match):
         (Fleet(BatchRate(GivenTraits([1.0, 2.0]))), "2 values for 3 devices"),
         (Fleet(regions=["a", "b"]), "regions has 2 entries for 3 devices"),
         (Fleet(regions=4), "regions=4 for 3 devices"),
-        (Fleet(availability=Windows([(7, 0.0, 1.0)])), "a window of device 7, and there are 3"),
+        (Fleet(availability=Windows([(7, 0.0, 1.0)])), "a window of device 7, but there are 3 devices"),
         (Fleet(memory=DeviceMemory(100.0)), "the model needs 1,500 bytes, and no device has more than 100"),
     ],
 )
@@ -114,7 +114,7 @@ def test_fleets_that_do_not_fit_the_population(fleet, match):
 
 
 def test_traits_that_are_not_there():
-    with pytest.raises(ConfigError, match=r"'colour' is no trait of this fleet.*speed, down"):
+    with pytest.raises(ConfigError, match=r"'colour' is not a trait of this fleet.*speed, down"):
         Fleet().trait("colour", Roster(1).all())
     with pytest.raises(ConfigError, match="turns=-1"):
         Fleet().record(-1, 3)
@@ -124,7 +124,7 @@ def test_a_deadline_that_nobody_can_meet():
     fleet = Fleet(BatchRate([1.0, 4.0, 2.0]), Throughput(1000.0))
     plan = planned([100.0] * 3, batch=10, epochs=2, down=1000)  # 20 batches, 2 s on the way
     with pytest.raises(
-        ConfigError, match="deadline=6 s is met by 0 of 3 devices, and 1 must; the fastest, client-1, after 7 s"
+        ConfigError, match="deadline=6 s is met by 0 of 3 devices, but 1 must meet it; the fastest, client-1, after 7 s"
     ):
         require_feasible(fleet, 3, plan, 6.0)
     assert require_feasible(fleet, 3, plan, 7.0).tolist() == [22.0, 7.0, 12.0]

@@ -99,7 +99,7 @@ def test_a_recorded_trace_gives_the_same_run_and_a_short_one_is_refused_beforeha
     again = run(topology, replace(FLEET, trace=FLEET.record(ROUNDS, NODES)))
     assert list(again.metrics) == list(drawn.metrics)
     assert np.array_equal(again.params["w"], drawn.params["w"])
-    with pytest.raises(ConfigError, match="the run goes on to turn 6, and the trace holds 6"):
+    with pytest.raises(ConfigError, match="the run has turns up to 6, but the trace has 6"):
         run(topology, replace(FLEET, trace=FLEET.record(ROUNDS - 1, NODES)))
 
 

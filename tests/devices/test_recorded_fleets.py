@@ -99,7 +99,7 @@ def test_a_fleet_from_a_file_is_the_one_that_was_recorded(tmp_path_factory, flee
     assert fleet.region(parties) == again.region(parties)
     assert fleet.transfer("server", "edge", 100) == again.transfer("server", "edge", 100)
     assert fleet.recharge == again.recharge
-    with pytest.raises(ConfigError, match=r"the trace holds 4 \(0 to 3\)"):
+    with pytest.raises(ConfigError, match=r"the trace has 4 \(0 to 3\)"):
         again.require_turns(parties, TURNS + 1)
 
 
@@ -122,7 +122,7 @@ def test_a_training_under_a_fleet_from_a_file_is_the_same(tmp_path):
 
 
 def test_who_says_nothing_of_the_end_of_something_endless_is_asked():
-    with pytest.raises(ConfigError, match=r"until=None: Diurnal goes on for ever.*until=86400"):
+    with pytest.raises(ConfigError, match=r"until=None: Diurnal has no end.*until=86400"):
         Fleet(availability=Diurnal()).recorded(2, 3)
     with pytest.raises(ConfigError, match="until=inf"):
         Fleet(availability=Markov()).recorded(2, 3, float("inf"))
@@ -147,9 +147,9 @@ def test_rules_of_ones_own_are_recorded_and_not_saved(tmp_path):
     fleet = Fleet(Mine(Uniform(1.0, 2.0)))
     known, everyone = fleet.recorded(1, 4), Roster(4).all()
     assert np.array_equal(known.trait("speed", everyone), fleet.trait("speed", everyone))
-    with pytest.raises(ConfigError, match=r"Mine is not known to files of fleets \(in Fleet.save: fleet.compute\)"):
+    with pytest.raises(ConfigError, match=r"a file of a fleet cannot contain a Mine \(in Fleet.save: fleet.compute\)"):
         known.save(tmp_path / "fleet.npz")
-    with pytest.raises(ConfigError, match=r"Exponential is not known.*save what fleet.recorded"):
+    with pytest.raises(ConfigError, match=r"cannot contain a Exponential.*save what fleet.recorded"):
         safa().save(tmp_path / "fleet.npz")
 
 
@@ -175,18 +175,18 @@ def signed(change):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda h, c: h.update(version=2), "the fleet is of version 2, and this Atoll reads up to 1"),
-        (lambda h, c: h.update(format="something"), "its header says something else"),
+        (lambda h, c: h.update(version=2), "the fleet has version 2, but this Atoll reads up to 1"),
+        (lambda h, c: h.update(format="something"), "it has another header"),
         (lambda h, c: h["rules"].update(latency=3.0), "the file is damaged"),
         (lambda h, c: c.update({"fleet.trace.points": np.zeros(3)}), "the file is damaged"),
-        (lambda h, c: c.update({"fleet.trace.points": np.array([None])}), "the file is no fleet"),
-        (signed(lambda h, c: h.update(rules=None)), "its header says something else"),
-        (signed(lambda h, c: h["rules"].update(latency="late")), "the file is no fleet"),
-        (signed(lambda h, c: h["rules"].update(latency=-1.0)), "the file is no fleet: latency=-1.0"),
-        (signed(lambda h, c: h["rules"].update(speed=1.0)), "'speed' is no setting of Fleet"),
-        (signed(lambda h, c: h["rules"]["compute"].update(name="system")), "the file is no fleet: 'system'"),
-        (signed(lambda h, c: c.pop("fleet.compute.speed.values")), "the file is no fleet"),
-        (signed(lambda h, c: c.update({"fleet.trace.points": np.zeros(99)})), "the file is no fleet"),
+        (lambda h, c: c.update({"fleet.trace.points": np.array([None])}), "the file is not a fleet"),
+        (signed(lambda h, c: h.update(rules=None)), "it has another header"),
+        (signed(lambda h, c: h["rules"].update(latency="late")), "the file is not a fleet"),
+        (signed(lambda h, c: h["rules"].update(latency=-1.0)), "the file is not a fleet: latency=-1.0"),
+        (signed(lambda h, c: h["rules"].update(speed=1.0)), "'speed' is not a setting of Fleet"),
+        (signed(lambda h, c: h["rules"]["compute"].update(name="system")), "the file is not a fleet: 'system'"),
+        (signed(lambda h, c: c.pop("fleet.compute.speed.values")), "the file is not a fleet"),
+        (signed(lambda h, c: c.update({"fleet.trace.points": np.zeros(99)})), "the file is not a fleet"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_good(tmp_path, change, match):
@@ -198,9 +198,9 @@ def test_a_file_that_is_no_good(tmp_path, change, match):
 
 def test_other_files_are_refused(tmp_path):
     fleet = safa(crash=0.5).recorded(4, 9)
-    with pytest.raises(ConfigError, match="its header says something else"):
+    with pytest.raises(ConfigError, match="it has another header"):
         load_fleet(fleet.trace.save(tmp_path / "trace.npz"))
-    with pytest.raises(ConfigError, match="the file is no trace"):
+    with pytest.raises(ConfigError, match="the file is not a trace"):
         load_trace(fleet.save(tmp_path / "fleet.npz"))
     with pytest.raises(ConfigError, match="there is no such file"):
         load_fleet(tmp_path / "none.npz")

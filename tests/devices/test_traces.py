@@ -69,11 +69,11 @@ def test_methods_that_ask_others_meet_the_same_crashes():
 def test_a_trace_that_is_too_short_says_so():
     fleet = Fleet(trace=safa(crash=0.5).record(4, N))
     plan = planned([1.0] * N, turn=5)
-    with pytest.raises(ConfigError, match=r"turn 5 is asked for, and the trace holds 5 \(0 to 4\).*wrap=True"):
+    with pytest.raises(ConfigError, match=r"turn 5 is requested, but the trace has 5 \(0 to 4\).*wrap=True"):
         fleet.plan(Roster(N).all(), plan)
     wrapped = Fleet(trace=replace(fleet.trace, wrap=True))
     assert np.array_equal(~wrapped.plan(Roster(N).all(), plan).done, fleet.trace.crashed[0])
-    with pytest.raises(ConfigError, match="the trace has 30 devices and the run 31"):
+    with pytest.raises(ConfigError, match="the trace has 30 devices but the run has 31"):
         fleet.plan(Roster(31).all(), planned([1.0] * 31, turn=1))
 
 
@@ -90,13 +90,13 @@ def rewritten(path, **changes):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"version": 2}, "the trace is of version 2, and this Atoll reads up to 1"),
-        ({"format": "something"}, "its header says something else"),
-        ({"turns": "3"}, "its header says something else"),
-        ({"turns": 0}, "its header makes no sense"),
+        ({"version": 2}, "the trace has version 2, but this Atoll reads up to 1"),
+        ({"format": "something"}, "it has another header"),
+        ({"turns": "3"}, "it has another header"),
+        ({"turns": 0}, "its header is invalid"),
         ({"devices": 31}, "the file is damaged"),
         ({"points": np.zeros(3)}, "the file is damaged"),
-        ({"crashed": np.array([None])}, "the file is no trace"),
+        ({"crashed": np.array([None])}, "the file is not a trace"),
     ],
 )
 def test_a_file_that_is_no_good(tmp_path, changes, match):
@@ -110,14 +110,14 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="there is no such file"):
         load_trace(tmp_path / "none.npz")
     (tmp_path / "text").write_text("crash, crash")
-    with pytest.raises(ConfigError, match="the file is no trace"):
+    with pytest.raises(ConfigError, match="the file is not a trace"):
         load_trace(tmp_path / "text")
     np.save(tmp_path / "one.npy", np.zeros(3))
-    with pytest.raises(ConfigError, match="the file is no trace"):
+    with pytest.raises(ConfigError, match="the file is not a trace"):
         load_trace(tmp_path / "one.npy")
     with zipfile.ZipFile(tmp_path / "z.npz", "w") as file:
         file.writestr("header.npy", b"nothing")
-    with pytest.raises(ConfigError, match="the file is no trace"):
+    with pytest.raises(ConfigError, match="the file is not a trace"):
         load_trace(tmp_path / "z.npz")
 
 
@@ -167,7 +167,7 @@ def run(turns, rounds=6, clients=4, **parts):
 def test_a_trace_shorter_than_the_rounds_is_refused_before_anyone_is_contacted(pacing):
     asked, said = run(6, pacing=pacing)
     assert asked is None
-    assert "the run goes on to turn 6, and the trace holds 6 (0 to 5)" in said
+    assert "the run has turns up to 6, but the trace has 6 (0 to 5)" in said
     assert "wrap=True" in said
     assert run(7, pacing=pacing) == (6, None)
 
@@ -175,7 +175,7 @@ def test_a_trace_shorter_than_the_rounds_is_refused_before_anyone_is_contacted(p
 def test_a_trace_of_other_devices_is_refused_before_anyone_is_contacted():
     asked, said = run(7, clients=5)
     assert asked is None
-    assert "the trace has 4 devices and the run 5" in said
+    assert "the trace has 4 devices but the run has 5" in said
 
 
 def test_rounds_of_the_server_alone_need_no_turn():
@@ -184,7 +184,7 @@ def test_rounds_of_the_server_alone_need_no_turn():
     assert run(5, **job) == (4, None)
     asked, said = run(4, **job)
     assert asked is None
-    assert "the run goes on to turn 4, and the trace holds 4 (0 to 3)" in said
+    assert "the run has turns up to 4, but the trace has 4 (0 to 3)" in said
 
 
 def test_a_run_that_may_end_sooner_is_refused_at_the_turn_that_is_missing():
@@ -195,4 +195,4 @@ def test_a_run_that_may_end_sooner_is_refused_at_the_turn_that_is_missing():
     assert run(6, callbacks=[stop]) == (5, None)
     asked, said = run(6, pacing=FedBuff(buffer=2), selection=atoll.Uniform(2))
     assert asked == 6
-    assert "turn 6 is asked for, and the trace holds 6 (0 to 5)" in said
+    assert "turn 6 is requested, but the trace has 6 (0 to 5)" in said

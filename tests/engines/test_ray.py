@@ -130,7 +130,7 @@ def test_what_kills_every_actor_is_an_error_and_the_next_request_finds_new_ones(
     (tmp_path / "died").touch()
 
     async def program(fed):
-        with pytest.raises(TaskError, match=r"a worker went away while it was working"):
+        with pytest.raises(TaskError, match=r"a worker ended during its work"):
             await fed.sum(fed.parties, always_dies)
         assert [task for task in asyncio.all_tasks() if "_ask_one" in str(task.get_coro())] == []
         return await counted(fed, tmp_path, rounds=1)
@@ -208,7 +208,7 @@ def test_tasks_of_a_script_reach_the_actors_and_ray_says_nothing(cluster, tmp_pa
 
 
 def test_more_workers_than_the_cluster_has_processors_are_refused(cluster):
-    with pytest.raises(ConfigError, match=r"4000 workers need 4000 CPUs and the Ray cluster has .*use fewer workers"):
+    with pytest.raises(ConfigError, match=r"4000 workers need 4000 CPUs but the Ray cluster has .*use fewer workers"):
         run_in(World(PEOPLE, Ray(4000)), lambda fed: counted(fed, "."))
 
 

@@ -66,7 +66,7 @@ def test_a_task_that_calls_exit_is_an_error_that_is_named(engine):
 
 @pytest.mark.parametrize("engine", ["processes", "socket"])
 def test_a_worker_that_goes_away_is_named_and_replaced(engine):
-    gone = r"a worker went away while it was working \(exit code 7\).*engine='inline' runs the task in this process"
+    gone = r"a worker ended during its work \(exit code 7\).*engine='inline' runs the task in this process"
 
     async def program(fed):
         with pytest.raises(TaskError, match=gone):

@@ -205,7 +205,7 @@ def test_a_log_of_records() -> None:
     for row in rows:
         row["begun"] = 3.0
     assert futility(RoundAccount.of_rows(rows, 4, 2)) == 1.5 / 6
-    with pytest.raises(DataError, match="waiting='asked' needs what failing clients would have taken"):
+    with pytest.raises(DataError, match="waiting='asked' needs the time that failed clients would have taken"):
         COMPAT["FedCS"].lengths(log, 0.5, 20.0)
     with pytest.raises(DataError, match="records without synchronised"):
         RoundAccount.of_rows([rows[0], {k: v for k, v in rows[0].items() if k != "synchronised"}], 4, 2)

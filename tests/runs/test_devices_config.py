@@ -56,7 +56,7 @@ def test_a_fleet_is_made_and_written_down(said):
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        ({"name": "safa", "crash": 1.3}, r"crash=1.3 is no probability.*devices \(GeneratedTrace\)"),
+        ({"name": "safa", "crash": 1.3}, r"crash=1.3 is not a probability.*devices \(GeneratedTrace\)"),
         ({"name": "safa", "task": "minst"}, r"devices.task='minst' should be 'boston', 'mnist' or 'kdd'"),
         ({"name": "flete"}, "devices.name='flete' is not a known device model. Did you mean 'Fleet'"),
         ({"name": "safa", "crash": {"name": "Norml"}}, r"^devices.crash.name='Norml' is not a known distribution. Did you mean 'Normal'"),

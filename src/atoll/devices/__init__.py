@@ -1,7 +1,7 @@
-"""Devices: how fast they compute, how thin their links are, when they are there, what they spend and when they fail.
+"""Devices: their speed, their links, when they are available, what they spend and when they fail.
 
 A `Fleet` is the model of devices of a simulation: ``atoll.simulate(job, islands, devices=fleet)``. Its traits are drawn from distributions, its crashes
-come from a `Trace`, and both are pure functions of seeds, so that several methods can be run on the same devices with the same bad luck.
+come from a `Trace`, and both are pure functions of seeds, so that you can run several methods on the same devices with the same crashes.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""How long rounds took and how well they used their devices, as functions of what each round did.
+"""The duration of rounds, and how well they used their devices, as functions of what each round did.
 
 A round of length ``T`` costs, with ``N_sync`` copies of a model of ``size`` bytes sent by a server of bandwidth ``bw`` (W. Wu, "Towards Efficient
 Horizontal Federated Learning", PhD thesis, Warwick 2021, Eqs. 3.4 to 3.6):
@@ -6,9 +6,9 @@ Horizontal Federated Learning", PhD thesis, Warwick 2021, Eqs. 3.4 to 3.6):
     T_dist = N_sync size / bw
     T      = min(T_lim, T_dist + max_k (T_down_k + T_train_k + T_up_k))
 
-with the maximum over the clients that the server waits for. `CORRECTED` is this rule with a server that waits until ``T_lim`` for replies that never
-come. `COMPAT` is what the thesis' tables hold: distribution time is charged for all copies since the first round, lies outside the minimum, and each
-algorithm waits in its own way.
+where the maximum is over the clients that the server waits for. `CORRECTED` is this rule with a server that waits until ``T_lim`` for replies that
+never arrive. `COMPAT` has the rules behind the thesis' tables: they charge distribution time for all copies since the first round, add it outside
+the minimum, and let each algorithm wait in its own way.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class RoundAccount:
     """What the rounds of a run did: columns of shape ``(rounds,)``.
 
     Attributes:
-        clients: in the population, ``N``.
-        copies: of the model that the server sent, ``N_sync``.
+        clients: number of clients in the population, ``N``.
+        copies: copies of the model that the server sent, ``N_sync``.
         effective: replies in the round's model: picked and not crashed.
         taken: seconds of the slowest reply in the round's model, from sending to arrival; 0 for none.
-        asked: seconds that the slowest client asked would have needed, had it not failed; 0 for none.
-        unmet: whether the server waited for a reply that never came.
-        variance: of the versions of the models from which the replies were trained, ``var(V_t)``.
+        asked: seconds that the slowest client asked would have needed without failing; 0 for none.
+        unmet: whether the server waited for a reply that never arrived.
+        variance: variance of the model versions that replies were trained from, ``var(V_t)``.
         futile: work thrown away, in client-rounds.
         begun: work begun, in client-rounds.
     """
@@ -78,15 +78,15 @@ class RoundAccount:
 
     @classmethod
     def of_rows(cls, rows: Sequence[Mapping[str, Any]], clients: int, quota: int) -> RoundAccount:
-        """The columns of a training's records, of rounds that one model begins and ends: SAFA's, and those of synchronous pacings.
+        """The columns from a training's records, for rounds that begin and end with one model: those of SAFA and of synchronous pacings.
 
-        A synchronous round has taken until its end, so the distribution time that its devices were simulated with is part of ``taken``. What clients would
-        have needed that failed is in no record: ``asked`` is NaN, and a rule that waits for it is refused.
+        A synchronous round lasts until its end, so ``taken`` includes the distribution time that its devices were simulated with. Records do not
+        have the time that failed clients would have needed: ``asked`` is NaN, and a rule that waits for it raises an error.
 
         Args:
-            rows: a record a round.
-            clients: in the population.
-            quota: replies wanted in a round.
+            rows: one record a round.
+            clients: number of clients in the population.
+            quota: number of replies wanted in a round.
 
         Raises:
             DataError: the records lack a column.
@@ -128,10 +128,10 @@ class Accounting:
     """A rule for the length of a round.
 
     Attributes:
-        waiting: for whom: ``"deadline"``: the replies taken, and until the limit if one never comes; ``"asked"``: the slowest client asked, whether or
-            not it failed; ``"taken"``: the replies taken, and nothing else.
+        waiting: the replies to wait for. ``"deadline"``: those taken, and until the limit if one never arrives; ``"asked"``: the slowest client asked,
+            whether or not it failed; ``"taken"``: only those taken.
         cumulative: whether a round is charged the copies of all rounds so far.
-        outside: whether the distribution time comes on top of the limit.
+        outside: whether the distribution time is added on top of the limit.
     """
 
     waiting: Waiting = "deadline"
@@ -145,26 +145,26 @@ class Accounting:
             )
 
     def distribution(self, log: RoundAccount, each: float) -> Floats:
-        """``T_dist`` of every round, in seconds.
+        """``T_dist`` of each round, in seconds.
 
         Args:
-            log: of a run.
+            log: the rounds of a run.
             each: seconds a copy, ``size / bw``.
         """
         copies = np.asarray(log.copies, dtype=np.float64)
         return each * (np.cumsum(copies) if self.cumulative else copies)
 
     def lengths(self, log: RoundAccount, each: float, limit: float) -> Floats:
-        """``T`` of every round, in seconds.
+        """``T`` of each round, in seconds.
 
         Args:
-            log: of a run.
+            log: the rounds of a run.
             each: seconds a copy, ``size / bw``.
             limit: ``T_lim``, in seconds.
 
         Raises:
             ConfigError: ``each`` is negative, or ``limit`` not positive.
-            DataError: the rule waits for clients whose seconds the log does not have.
+            DataError: the rule waits for clients whose seconds are not in the log.
         """
         if each < 0 or not limit > 0:
             raise ConfigError(
@@ -174,7 +174,7 @@ class Accounting:
         slowest = np.asarray(log.asked if self.waiting == "asked" else log.taken, dtype=np.float64)
         if np.isnan(slowest).any():
             raise DataError(
-                f"waiting={self.waiting!r} needs what failing clients would have taken, which records do not tell",
+                f"waiting={self.waiting!r} needs the time that failed clients would have taken, which records do not have",
                 where="Accounting.lengths",
                 remedy="use a rule that waits for replies ('deadline', 'taken'), or fill RoundLog.asked from the trace",
             )
@@ -194,22 +194,22 @@ COMPAT: Mapping[str, Accounting] = {
 
 
 def effective_update_ratio(log: RoundAccount) -> float:
-    """``EUR = |S - Z| / |U|``, mean over rounds: picked and not crashed, of all clients (Eq. 3.3)."""
+    """``EUR = |S - Z| / |U|``, mean over rounds: clients picked and not crashed, divided by all clients (Eq. 3.3)."""
     return float(np.mean(log.effective)) / log.clients
 
 
 def synchronisation_ratio(log: RoundAccount) -> float:
-    """``SR``: copies of the model sent, of all clients, mean over rounds (Eq. 3.12)."""
+    """``SR``: copies of the model sent, divided by all clients, mean over rounds (Eq. 3.12)."""
     return float(np.mean(log.copies)) / log.clients
 
 
 def version_variance(log: RoundAccount) -> float:
-    """``VV``: variance of the versions that were trained, mean over rounds (Eq. 3.13)."""
+    """``VV``: variance of the versions that replies were trained from, mean over rounds (Eq. 3.13)."""
     return float(np.mean(log.variance))
 
 
 def futility(log: RoundAccount) -> float:
-    """Share of the work begun that was thrown away, both in client-rounds; 0 where none was begun."""
+    """Share of the work begun that was thrown away, in client-rounds; 0 if none was begun."""
     begun = float(np.sum(log.begun))
     return float(np.sum(log.futile)) / begun if begun else 0.0
 
@@ -220,28 +220,28 @@ def expected_effective_updates(fraction: float, crash: float, *, after: bool) ->
     Args:
         fraction: ``C``.
         crash: share of crashed clients, ``R``.
-        after: selected after training, as SAFA does.
+        after: whether clients are selected after training, as in SAFA.
     """
     return min(fraction, 1.0 - crash) if after else fraction * (1.0 - crash)
 
 
 def expected_synchronisation_ratio(crash: float, lag: int, *, literal: bool = False) -> float:
-    """Stationary ``SR`` of SAFA: ``(1 - cr) / (1 - cr^(tau + 1))``, whatever the fraction, the speeds and the data.
+    """Stationary ``SR`` of SAFA: ``(1 - cr) / (1 - cr^(tau + 1))``, for any fraction, speeds and data.
 
     Args:
         crash: probability that a client crashes in a round, ``cr``, below 1.
         lag: tolerance ``tau``.
-        literal: deprecate at ``lag >= tau``, as Eq. 3.7 reads, and not only beyond: ``(1 - cr) / (1 - cr^tau)``.
+        literal: deprecate at ``lag >= tau``, as Eq. 3.7 reads, not only above: ``(1 - cr) / (1 - cr^tau)``.
     """
     return (1.0 - crash) / (1.0 - crash ** (lag + (not literal)))
 
 
 def expected_futility(crash: float, lag: int | None = None) -> float:
-    """Expected `futility`: ``cr / 2`` where crashed work is lost; for SAFA the rate of deprecation, ``(1 - cr) cr^(tau+1) / (1 - cr^(tau+1))``.
+    """Expected `futility`: ``cr / 2`` if crashed work is lost; for SAFA the rate of deprecation, ``(1 - cr) cr^(tau+1) / (1 - cr^(tau+1))``.
 
     Args:
         crash: probability that a client crashes in a round, ``cr``, below 1.
-        lag: tolerance ``tau`` of SAFA (deprecated beyond it); ``None`` for an algorithm that forgets crashed work.
+        lag: tolerance ``tau`` of SAFA (deprecated above it); ``None`` for an algorithm that discards crashed work.
     """
     if lag is None:
         return crash / 2.0

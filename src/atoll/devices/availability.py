@@ -1,4 +1,4 @@
-"""When devices can be asked at all. Pure functions of a seed, the device and the time."""
+"""When devices are available: pure functions of a seed, the device and the time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["Availability", "Diurnal", "Markov", "Windows"]
 
 @dataclass(frozen=True)
 class Diurnal(Availability):
-    """Every device is there for the same share of each day; its hour lies about its region's.
+    """Every device is available for the same share of each day, at an hour around that of its region.
 
     Args:
-        share: of the day that a device is there.
+        share: share of the day for which a device is available.
         day: seconds of a day.
-        regions: how far apart the days of regions begin, as a share of a day: 1 spreads them over the whole day, 0 gives all the same.
-        devices: how far apart those of the devices of a region begin, likewise: the smaller, the more a region comes and goes together.
-        seed: of the draws.
+        regions: spread of the starting times of regions, as a share of a day: 1 spreads them over the whole day, 0 gives all the same.
+        devices: spread of the starting times of devices within a region, likewise: the smaller, the more a region's devices come and go together.
+        seed: seed of the draws.
     """
 
     share: float = 1 / 3
@@ -43,11 +43,11 @@ class Diurnal(Availability):
 
     @property
     def _always(self) -> bool:
-        """Whether what is missing of a day is less than moments of a simulation can tell apart."""
+        """Whether the missing part of a day is too short for a simulation to notice."""
         return self.share > 1.0 - 1e-12
 
     def _shift(self, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """When each device's day number 0 begins, in days."""
+        """The start of each device's day number 0, in days."""
         zones = uniforms(key_of(self.seed, "zone"), np.arange(len(population.names)))
         return self.regions * zones[population.region[positions]] + self.devices * uniforms(
             key_of(self.seed, "hour"), positions
@@ -56,24 +56,24 @@ class Diurnal(Availability):
     def _stay(
         self, shift: NDArray[np.float64], number: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """When a device comes and goes in its day of a number. Everything else follows from these two, to the bit."""
+        """When a device becomes available and leaves in its day of a number. All other methods derive from these two, to the bit."""
         begin = (number + shift) * self.day
         return begin, np.minimum(begin + self.share * self.day, (number + 1.0 + shift) * self.day)
 
     def _number(self, shift: NDArray[np.float64], now: float) -> NDArray[np.float64]:
-        """The number of each device's day at a moment: its day has begun, and the next has not."""
+        """The number of each device's day at a moment: that day has begun, and the next has not."""
         number = np.floor(now / self.day - shift)
         early, late = (number + shift) * self.day > now, (number + 1.0 + shift) * self.day <= now
         return number - early + late
 
     def there(self, population: DrawnPopulation, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
-        """In the first ``share`` of its day."""
+        """Whether each device is in the first ``share`` of its day."""
         return self.leaves(population, positions, now, np.full(len(positions), np.inf)) > now
 
     def leaves(
         self, population: DrawnPopulation, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """At the end of that share; never where it is the whole day."""
+        """The end of that share; never, if it is the whole day."""
         del until
         if self._always:
             return np.full(len(positions), np.inf)
@@ -81,7 +81,7 @@ class Diurnal(Availability):
         return self._stay(shift, self._number(shift, now))[1]
 
     def recorded(self, population: DrawnPopulation, until: float) -> Windows:
-        """Its days."""
+        """The devices' days as windows."""
         who = population.positions
         if self._always:
             return Windows.of(who, np.full(len(who), -np.inf), np.full(len(who), np.inf), until)
@@ -94,17 +94,17 @@ class Diurnal(Availability):
 
 @dataclass(frozen=True)
 class Markov(Availability):
-    """Devices come and go: a two-state Markov chain in steps of time, each device on its own, stationary from the beginning.
+    """Devices come and go: a two-state Markov chain in steps of time, independent for each device, stationary from the start.
 
-    In every step a device that is there goes with probability ``step / on``, and one that is not comes with ``step / off``. One uniform number a step
-    says "go", "come" or "stay as you are"; the state at any time is what the latest number that does not say "stay" said, so that it can be found
-    without the past before it.
+    In each step an available device leaves with probability ``step / on``, and an absent one returns with ``step / off``. One uniform number a step
+    means "go", "come" or "stay"; the latest number that is not "stay" gives the state, so the state at any time can be found
+    without the earlier past.
 
     Args:
-        on: mean seconds that a device stays.
-        off: mean seconds that it is away.
-        step: seconds of a step; ``step / on + step / off`` must not be above 1.
-        seed: of the draws.
+        on: mean seconds that a device stays available.
+        off: mean seconds that it is absent.
+        step: seconds of a step; ``step / on + step / off`` must be at most 1.
+        seed: seed of the draws.
     """
 
     on: float = 3600.0
@@ -121,7 +121,7 @@ class Markov(Availability):
             )
         if math.isinf(self.on) and math.isinf(self.off):
             raise ConfigError(
-                f"on={self.on}, off={self.off} seconds: nobody ever comes or goes",
+                f"on={self.on}, off={self.off} seconds: no device ever comes or goes",
                 where="Markov",
                 remedy="give at least one of them a finite number",
             )
@@ -132,13 +132,13 @@ class Markov(Availability):
         return number + (self.step * (number + 1) <= now) - (self.step * number > now)
 
     def _says(self, positions: NDArray[np.int64], step: int) -> NDArray[np.int8]:
-        """1 come, -1 go, 0 stay."""
+        """1 for come, -1 for go, 0 for stay."""
         drawn = uniforms(key_of(self.seed, "markov", step), positions)
         go, come = self.step / self.on, self.step / self.off
         return np.where(drawn < go, -1, np.where(drawn < go + come, 1, 0)).astype(np.int8)
 
     def there(self, population: DrawnPopulation, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
-        """What was last said."""
+        """Whether the latest "come" or "go" of each device is "come"."""
         del population
         step, state = self._step(now), np.zeros(len(positions), dtype=np.int8)
         open_ = np.arange(len(positions))
@@ -150,7 +150,7 @@ class Markov(Availability):
     def leaves(
         self, population: DrawnPopulation, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """At the next step that says "go"."""
+        """The next step that means "go"."""
         del population
         step, when = self._step(now) + 1, np.full(len(positions), np.inf)
         open_ = np.flatnonzero(step * self.step < until)
@@ -163,14 +163,14 @@ class Markov(Availability):
         return when
 
     def recorded(self, population: DrawnPopulation, until: float) -> Windows:
-        """Step by step; a stay that lasts beyond ``until`` is followed to its end."""
+        """Record step by step; an availability that lasts beyond ``until`` is followed to its end."""
         everyone = population.positions
-        came = np.where(self.there(population, everyone, 0.0), 0.0, np.nan)  # since when each is there
+        came = np.where(self.there(population, everyone, 0.0), 0.0, np.nan)  # the start of each device's current window
         rows: list[tuple[NDArray[np.int64], NDArray[np.float64], float]] = []
         step, asked = 1, everyone
         while True:
             moment = step * self.step
-            if moment >= until:  # who is away stays away as far as it is told
+            if moment >= until:  # absent devices stay absent as far as the windows are known
                 asked = asked[~np.isnan(came[asked])]
             if not len(asked) or (moment >= until and math.isinf(self.on)):
                 break

@@ -1,4 +1,4 @@
-"""How long a device computes: rules that turn declared work into seconds."""
+"""The computing time of devices: rules that turn declared work into seconds."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["BatchRate", "Compute", "Cycles"]
 
 @dataclass(frozen=True)
 class Compute(Checked):
-    """A rule for the time of local work, with the speed of each device."""
+    """A rule for the duration of local work, with the speed of each device."""
 
     @property
     def trait(self) -> Distribution:
-        """How speed is spread over devices."""
+        """The distribution of speeds over devices."""
         raise NotImplementedError
 
     def seconds(self, work: Workload, speed: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Seconds that each device computes."""
+        """Seconds of computing for each device."""
         raise NotImplementedError
 
     def gigahertz(self, speed: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        """The clock rate of each device in GHz, which energy needs; ``None`` where the rule has none."""
+        """The clock rate of each device in GHz, which energy needs; ``None`` if the rule has none."""
         del speed
         return None
 
@@ -42,8 +42,8 @@ class BatchRate(Compute):
 
     Args:
         speed: mini-batches per second of each device.
-        batch: count broken batches, ``examples * epochs / batch``, as the thesis' program does; by default the batches that the task declares.
-        scale: examples that a device is charged for each one it trains on.
+        batch: count fractional batches, ``examples * epochs / batch``, as the thesis' program does; by default the batches that the task declares.
+        scale: number of examples that a device is charged for each one it trains on.
     """
 
     speed: Trait = 1.0
@@ -58,11 +58,11 @@ class BatchRate(Compute):
 
     @property
     def trait(self) -> Distribution:
-        """Batches per second."""
+        """Mini-batches per second."""
         return lift(self.speed)
 
     def seconds(self, work: Workload, speed: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Batches over speed."""
+        """Batches divided by speed."""
         batches = work.batches if self.batch is None else work.examples * work.epochs / self.batch
         return self.scale * batches / speed
 
@@ -93,9 +93,9 @@ class Cycles(Compute):
         return lift(self.hertz)
 
     def seconds(self, work: Workload, speed: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Cycles over clock rate."""
+        """Cycles divided by the clock rate."""
         return work.examples * work.epochs * self.bits * self.cycles / speed
 
     def gigahertz(self, speed: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The clock rate."""
+        """The clock rate in GHz."""
         return speed / 1e9

@@ -1,4 +1,4 @@
-"""Traits of devices as distributions. A draw is a function of a seed and the device's position: the same for every subset and in any order."""
+"""Traits of devices as distributions. A draw is a function of a seed and the device's position: the same for any subset and order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Distribution", "Equal", "Exponential", "Normal", "Uniform"]
 
 @dataclass(frozen=True)
 class Distribution(Checked):
-    """How a trait is spread over devices."""
+    """The distribution of a trait over devices."""
 
     @property
     def support(self) -> tuple[float, float]:
@@ -31,44 +31,44 @@ class Distribution(Checked):
         raise NotImplementedError
 
     def within(self, low: float, high: float) -> Distribution:
-        """The same, cut to an interval; only a ``Normal`` has more to cut than it says itself."""
+        """The same distribution, restricted to an interval; only a ``Normal`` can be wider than its own bounds say."""
         del low, high
         return self
 
     def check_regions(self, names: Sequence[str], where: str) -> None:
-        """Refuse regions that there are not."""
+        """Refuse regions that do not exist."""
         del names, where
 
 
 @dataclass(frozen=True)
 class Equal(Distribution):
-    """Every device has the same.
+    """Every device has the same value.
 
     Args:
-        value: what it has.
+        value: the value.
     """
 
     value: float
 
     @property
     def support(self) -> tuple[float, float]:
-        """The value, twice."""
+        """The value, as both bounds."""
         return (self.value, self.value)
 
     def draw(self, key: int, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The value, once a device."""
+        """Return the value for each device."""
         del key, population
         return np.full(len(positions), float(self.value))
 
 
 @dataclass(frozen=True)
 class Normal(Distribution):
-    """Normal, clipped: what falls outside ``[low, high]`` becomes the bound (it is not drawn again).
+    """A normal distribution, clipped: a value outside ``[low, high]`` becomes the bound (it is not drawn again).
 
     Args:
-        mean: before clipping.
-        std: before clipping.
-        low: smallest value; ``None`` is no bound, which only traits that may be negative can have.
+        mean: mean before clipping.
+        std: standard deviation before clipping.
+        low: smallest value; ``None`` sets no bound, which only traits that may be negative accept.
         high: largest value.
     """
 
@@ -83,7 +83,7 @@ class Normal(Distribution):
                 f"std={self.std} about mean={self.mean}", where="Normal", remedy="use a std of at least 0"
             )
         if not self.support[0] <= self.support[1]:
-            raise ConfigError(f"low={self.low} above high={self.high}", where="Normal", remedy="exchange them")
+            raise ConfigError(f"low={self.low} above high={self.high}", where="Normal", remedy="swap them")
 
     @property
     def support(self) -> tuple[float, float]:
@@ -91,27 +91,27 @@ class Normal(Distribution):
         return (-math.inf if self.low is None else self.low, math.inf if self.high is None else self.high)
 
     def draw(self, key: int, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Box and Muller's (1958) transform of two uniform numbers a device."""
+        """Transform two uniform numbers a device (Box and Muller 1958)."""
         del population
         radius, angle = uniforms(key, 2 * positions), uniforms(key, 2 * positions + 1)
         standard = np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle)
         return np.clip(self.mean + self.std * standard, *self.support)
 
     def within(self, low: float, high: float) -> Normal:
-        """The same with tighter bounds."""
+        """The same distribution with tighter bounds."""
         mine = self.support
         return replace(self, low=max(low, mine[0]), high=min(high, mine[1]))
 
 
 @dataclass(frozen=True)
 class Exponential(Distribution):
-    """Exponential, drawn again until it is at least ``minimum``.
+    """An exponential distribution, drawn again until it is at least ``minimum``.
 
-    An exponential variable forgets: what is at least ``minimum`` is distributed as ``minimum`` plus a fresh draw, and that is how it is drawn here.
+    An exponential variable is memoryless: a value of at least ``minimum`` is distributed as ``minimum`` plus a fresh draw, and is drawn that way here.
     Drawing a whole population again until its smallest value is large enough gives the same distribution.
 
     Args:
-        mean: of a draw without the minimum (``1 / lambda``).
+        mean: mean of a draw without the minimum (``1 / lambda``).
         minimum: smaller values are drawn again.
     """
 
@@ -126,22 +126,22 @@ class Exponential(Distribution):
 
     @property
     def support(self) -> tuple[float, float]:
-        """From the minimum; from just above 0 without one."""
+        """From the minimum, or from just above 0 without one."""
         return (max(self.minimum, 5e-324), math.inf)
 
     def draw(self, key: int, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """By inversion."""
+        """Draw by inversion."""
         del population
         return self.minimum - self.mean * np.log(uniforms(key, positions))
 
 
 @dataclass(frozen=True)
 class Uniform(Distribution):
-    """Uniform between two values.
+    """A uniform distribution between two values.
 
     Args:
-        low: smallest.
-        high: largest.
+        low: smallest value.
+        high: largest value.
     """
 
     low: float
@@ -149,7 +149,7 @@ class Uniform(Distribution):
 
     def __post_init__(self) -> None:
         if not self.low <= self.high:
-            raise ConfigError(f"low={self.low} above high={self.high}", where="Uniform", remedy="exchange them")
+            raise ConfigError(f"low={self.low} above high={self.high}", where="Uniform", remedy="swap them")
 
     @property
     def support(self) -> tuple[float, float]:
@@ -157,6 +157,6 @@ class Uniform(Distribution):
         return (self.low, self.high)
 
     def draw(self, key: int, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """One uniform number a device."""
+        """Draw one uniform number a device."""
         del population
         return self.low + (self.high - self.low) * uniforms(key, positions)

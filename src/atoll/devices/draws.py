@@ -1,4 +1,4 @@
-"""What is drawn of devices: pure functions of a key and a device's position, for a whole population at once."""
+"""Draws for devices: pure functions of a key and a device's position, computed for a whole population at once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def region_names(regions: int | Sequence[str]) -> tuple[str, ...]:
 
 
 class Drawable(Protocol):
-    """What can be drawn for a population: a trait's distribution."""
+    """A distribution that can be drawn for a population."""
 
     def draw(self, key: int, population: DrawnPopulation, positions: NDArray[np.int64], /) -> NDArray[np.float64]:
         """The values of the devices at these positions."""
@@ -41,14 +41,14 @@ class Drawable(Protocol):
 
 
 class DrawnPopulation:
-    """Everyone's regions, and columns that were drawn for everyone once.
+    """The regions of all devices, and columns that are drawn once for all of them.
 
     Args:
-        size: how many devices.
-        regions: how many regions of (nearly) equal size, in the order of the devices; or the name of each device's region.
+        size: number of devices.
+        regions: number of regions of (nearly) equal size, in the order of the devices; or the name of each device's region.
 
     Attributes:
-        names: of the regions.
+        names: names of the regions.
         region: index into ``names`` of each device, shape ``(size,)``.
     """
 
@@ -68,7 +68,7 @@ class DrawnPopulation:
                 raise ConfigError(
                     f"regions has {len(regions)} entries for {size} devices",
                     where="devices",
-                    remedy="name the region of every device, or give a number of regions",
+                    remedy="name the region of each device, or give a number of regions",
                 )
             place = {name: i for i, name in enumerate(self.names)}
             self.region = np.array([place[str(name)] for name in regions], dtype=np.int64)
@@ -76,27 +76,27 @@ class DrawnPopulation:
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Everyone."""
+        """The positions of all devices."""
         return np.arange(self.size, dtype=np.int64)
 
     def column(self, trait: Drawable, key: int, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """A trait of some devices; it is drawn for everyone the first time."""
+        """A trait of some devices; the first call draws it for all devices."""
         place = (key, id(trait))
         if place not in self._kept:
             self._kept[place] = (
                 trait,
                 trait.draw(key, self, self.positions),
-            )  # keeps the trait, so that its id stays its own
+            )  # keeps a reference to the trait, so that no other object gets its id
         return self._kept[place][1][positions]
 
 
 def known_region(name: str, names: Sequence[str], where: str) -> None:
-    """Refuse the name of a region that there is not.
+    """Refuse the name of a region that does not exist.
 
     Raises:
-        ConfigError: it is none of ``names``.
+        ConfigError: it is not in ``names``.
     """
     if name not in names:
         raise ConfigError(
-            f"{name!r} is no region.{nearest(name, names)}", where=where, remedy=f"use {', '.join(map(repr, names))}"
+            f"{name!r} is not a region.{nearest(name, names)}", where=where, remedy=f"use {', '.join(map(repr, names))}"
         )

@@ -1,4 +1,4 @@
-"""What becomes of each device that is asked: it answers, or fails for a reason, at a moment, having done a share of its work."""
+"""The outcome for each device that is asked: it replies, or fails for a reason, at a moment, after a share of its work."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CRASHED, LEFT, AWAY, MEMORY, BATTERY = (REASONS.index(r) for r in REASONS[1:])
 
 @dataclass
 class Fates:
-    """Outcomes in the making.
+    """Outcomes while they are computed.
 
     Attributes:
-        seconds: from sending until the reply, or until the link notices.
+        seconds: from sending until the reply arrives, or until the link notices the failure.
         reason: index into ``REASONS``.
         fraction: share of the work done.
         energy: joules, or ``None``.
-        spending: how they are spent, or ``None``.
+        spending: how the energy is spent, or ``None``.
     """
 
     seconds: NDArray[np.float64]
@@ -39,12 +39,12 @@ class Fates:
     spending: Spending | None = None
 
     def outcomes(self) -> Outcomes:
-        """As a simulation takes them."""
+        """The outcomes in the form that a simulation takes."""
         return Outcomes(self.seconds, self.reason == 0, self.fraction, self.energy, self.reason, self.spending)
 
 
 def fates(fleet: Rules, population: DrawnPopulation, positions: NDArray[np.int64], plan: Plan, times: Times) -> Fates:
-    """Who answers and who does not. What keeps a device from beginning counts before what stops it."""
+    """Decide which devices reply. A reason that keeps a device from beginning takes precedence over one that stops it."""
     crashed, point = crashes(fleet, population, positions, plan)
     training, whole = fleet.trace.span == "training", times.response
     moment = np.where(crashed, times.begun + point * times.train if training else point * whole, whole)
@@ -75,7 +75,7 @@ def fates(fleet: Rules, population: DrawnPopulation, positions: NDArray[np.int64
 def crashes(
     fleet: Rules, population: DrawnPopulation, positions: NDArray[np.int64], plan: Plan
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Who has crashed by the end of the part of the turn that a request stands for, and at which point of that part; 0 where it was before."""
+    """Which devices crash before the end of the request's part of the turn, and at which point of that part; 0 if they crashed before it."""
     crashed, point = fleet.trace.at(plan.turn, population, positions)
     begin, end = plan.risk
     if (begin, end) == WHOLE:
@@ -86,7 +86,7 @@ def crashes(
 
 
 def _whole(fleet: Rules, times: Times) -> NDArray[np.float64] | None:
-    """Joules of a whole participation; ``None`` where nobody counts."""
+    """Joules of a whole participation; ``None`` if energy is not counted."""
     gigahertz = fleet.compute.gigahertz(times.speed)
     if fleet.power is None or gigahertz is None:
         return None
@@ -96,7 +96,7 @@ def _whole(fleet: Rules, times: Times) -> NDArray[np.float64] | None:
 def _spent(
     fleet: Rules, times: Times, moment: NDArray[np.float64], fraction: NDArray[np.float64], failed: NDArray[np.bool_]
 ) -> NDArray[np.float64] | None:
-    """Joules of every device, those that stopped at a moment included."""
+    """Joules of each device, including those that stopped at a moment."""
     whole, gigahertz = _whole(fleet, times), fleet.compute.gigahertz(times.speed)
     if whole is None or fleet.power is None or gigahertz is None or fleet.power.lost == "full":
         return whole
@@ -110,7 +110,7 @@ def _spent(
 
 
 def _spending(fleet: Rules, times: Times, moment: NDArray[np.float64]) -> Spending | None:
-    """How a participation that ends at a moment is paid for; word from the server takes a latency, as the request did."""
+    """The spending of a participation that ends at a moment; the server's message to stop takes one latency, as the request did."""
     gigahertz = fleet.compute.gigahertz(times.speed)
     if fleet.power is None or gigahertz is None or fleet.power.stopped == "full":
         return None
@@ -129,7 +129,7 @@ def unable(
     times: Times,
     there: NDArray[np.bool_] | None,
 ) -> list[tuple[int, NDArray[np.bool_]]]:
-    """What keeps devices from beginning, the weightiest last."""
+    """The reasons that keep devices from beginning, in rising precedence."""
     found: list[tuple[int, NDArray[np.bool_]]] = []
     needs = _whole(fleet, times)
     if fleet.battery is not None and needs is not None:

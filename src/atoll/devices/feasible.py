@@ -1,4 +1,4 @@
-"""What can be asked of a fleet before a run: plans without a federation, and whether a deadline can be met."""
+"""Questions to a fleet before a run: plans without a federation, and whether a deadline can be met."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def planned(
     turn: int = 0,
     now: float = 0.0,
 ) -> Plan:
-    """A request as a fleet sees it, for questions that need no run.
+    """A request as a fleet sees it, for questions without a run.
 
     Args:
-        examples: of each device that is asked.
-        epochs: passes over them.
-        batch: examples of a mini-batch; every epoch ends with what is left over. ``None`` is one batch an epoch.
-        down: bytes to each.
+        examples: number of examples of each device.
+        epochs: passes over the examples.
+        batch: examples of a mini-batch; the last batch of an epoch may be smaller. ``None`` is one batch an epoch.
+        down: bytes to each device.
         up: bytes of the reply, 0 for unknown.
         turn: number of the round.
         now: seconds on the clock.
@@ -47,20 +47,20 @@ def planned(
 def require_feasible(
     fleet: Fleet, parties: Parties | int, plan: Plan, deadline: float, *, replies: int = 1
 ) -> NDArray[np.float64]:
-    """Refuse a deadline that too few devices could meet even if nothing went wrong.
+    """Refuse a deadline that too few devices could meet even without failures.
 
     Args:
         fleet: the devices.
-        parties: who would be asked, or how many devices there are.
-        plan: for what.
+        parties: the parties to ask, or the number of devices.
+        plan: the request.
         deadline: seconds after sending.
-        replies: how many must be able to make it.
+        replies: number of devices that must be able to meet it.
 
     Returns:
-        The seconds of each device, those of sending the copies included.
+        The seconds of each device, including those for sending the copies.
 
     Raises:
-        ConfigError: it names the fastest device, and when its reply comes.
+            ConfigError: names the fastest device, and when its reply arrives.
     """
     asked = Roster(parties).all() if isinstance(parties, int) else parties
     times = fleet.times(asked, plan)
@@ -71,11 +71,11 @@ def require_feasible(
     order = np.argsort(seconds, kind="stable")
     needed = min(replies, len(order))
     fastest = (
-        f"the fastest, {asked[int(order[0])].name}, after {seconds[order[0]]:.4g} s" if len(order) else "nobody is"
+        f"the fastest, {asked[int(order[0])].name}, after {seconds[order[0]]:.4g} s" if len(order) else "no device is"
     )
     enough = "" if needed < 2 else f"; {needed} of them after {seconds[order[needed - 1]]:.4g} s"
     raise ConfigError(
-        f"deadline={deadline:g} s is met by {made} of {len(asked)} devices, and {replies} must; {fastest}{enough}",
+        f"deadline={deadline:g} s is met by {made} of {len(asked)} devices, but {replies} must meet it; {fastest}{enough}",
         where="devices",
         remedy="lengthen the deadline, give less work, or ask faster devices",
     )

@@ -27,37 +27,37 @@ class Fleet(Rules):
     """The model of devices of a simulation: ``atoll.simulate(..., devices=fleet)``.
 
     A request to a device takes ``T_dist + T_down + T_train + T_up`` seconds: the server sends all copies of the request (``T_dist`` = their bytes over
-    ``egress``, a wait for everyone it sends to), the device receives, computes and replies. Every draw is a function of a seed, the device and the
-    turn, so that an outcome does not depend on who else is asked, on the order or on the engine. Whoever is no member of the population (an edge
-    server, a key holder) is a machine with wire and power: it answers at once and never fails.
+    ``egress``, which delays every recipient), then the device receives, computes and replies. Every draw is a function of a seed, the device and the
+    turn, so an outcome does not depend on the other devices asked, the order or the engine. A party outside the population (an edge
+    server, a key holder) is a machine with mains power and a wired link: it replies at once and never fails.
 
     Args:
-        compute: how long work takes.
-        link: how long bytes take.
-        trace: what goes wrong.
-        availability: who is there; by default all, always.
-        latency: seconds that every request and every reply takes besides.
-        egress: bytes per second that the server sends with; by default it needs no time.
-        backhaul: links between servers; by default they need no time.
-        model_bytes: size of a model by decree: every message above ``model_over`` bytes, in either direction, counts as this many.
-        model_over: messages of at most this many bytes hold no model, and count as they are.
-        notice: seconds after a crash until the link notices it; a round without a deadline waits for that.
-        power: what participation costs in energy; needs a clock rate, as ``Cycles`` has.
-        battery: how much energy devices have.
-        memory: how large a model they can hold.
-        regions: how many regions of (nearly) equal size, in the order of the devices; or the name of each device's region.
-        seed: of the traits; a trace has its own.
+        compute: rule for the duration of work.
+        link: rule for the duration of transfers.
+        trace: which devices crash, and when.
+        availability: which devices are available when; by default all, always.
+        latency: additional seconds of each request and each reply.
+        egress: bytes per second at which the server sends; by default sending takes no time.
+        backhaul: links between servers; by default they take no time.
+        model_bytes: fixed size of a model: every message above ``model_over`` bytes, in either direction, counts as this many bytes.
+        model_over: messages of at most this many bytes contain no model, and count with their own size.
+        notice: seconds from a crash until the link notices it; a round without a deadline waits for this.
+        power: energy cost of participation; needs a clock rate, as ``Cycles`` has.
+        battery: energy that devices have.
+        memory: bytes of memory that devices have for a model.
+        regions: number of regions of (nearly) equal size, in the order of the devices; or the name of each device's region.
+        seed: seed of the traits; a trace has its own.
 
-    The size of a reply, when it is not known beforehand (``Plan.up == 0``), is taken to be the largest download of the request.
+    If the size of a reply is not known beforehand (``Plan.up == 0``), it is taken to be the largest download of the request.
     """
 
     # ------------------------------------------------------------------ the contract of a cost model
 
     def plan(self, parties: Parties, plan: Plan) -> Outcomes:
-        """Decide when each device answers, or that it does not; see ``Outcomes``.
+        """Decide when each device replies, or that it does not; see ``Outcomes``.
 
         Raises:
-            ConfigError: the trace is shorter than the run; the model fits no device.
+            ConfigError: the trace is shorter than the run, or the model fits on no device.
         """
         population, positions, wired = self.places(parties)
         times = self.times(parties, plan)
@@ -65,11 +65,11 @@ class Fleet(Rules):
         return self._with_servers(found, wired, times) if wired is not None else found.outcomes()
 
     def forecast(self, parties: Parties, plan: Plan) -> NDArray[np.float64]:
-        """Seconds from the moment at which the server has sent its copy until each device's reply, if nothing goes wrong."""
+        """Seconds from the moment the server has sent its copy until each device's reply arrives, if nothing fails."""
         return self.times(parties, plan).response
 
     def available(self, parties: Parties, now: float) -> NDArray[np.bool_]:
-        """Who can be asked now."""
+        """Which devices are available now."""
         population, positions, wired = self.places(parties)
         if self.availability is None:
             return np.ones(len(parties), dtype=bool)
@@ -77,10 +77,10 @@ class Fleet(Rules):
         return there if wired is None else there | wired
 
     def require_turns(self, parties: Parties, last: int) -> None:
-        """Refuse a run whose last turn the trace does not hold.
+        """Refuse a run whose last turn is not in the trace.
 
         Args:
-            parties: some of the population.
+            parties: some parties of the population.
             last: number of the last turn.
 
         Raises:
@@ -89,25 +89,25 @@ class Fleet(Rules):
         self.trace.require_turns(last, len(parties.roster.names))
 
     def session(self, parties: Parties, plans: Sequence[Plan], until: float) -> Prospects:
-        """What becomes of the roles of a session; see `atoll.devices.roles`."""
+        """The prospects of the roles of a session; see `atoll.devices.roles`."""
         return prospects_of(self, parties, plans, until)
 
     @property
     def recharge(self) -> float:
-        """Watts with which every battery is filled, all the time; see ``Cost``."""
+        """Watts that recharge every battery, all the time; see ``Cost``."""
         return 0.0 if self.battery is None else self.battery.watts
 
     # ------------------------------------------------------------------ traces
 
     def recorded(self, turns: int, devices: int, until: float | None = None) -> Fleet:
-        """This fleet with every draw as data: the same devices to the bit, whatever becomes of seeds, until the trace or the clock runs out.
+        """This fleet with every draw as data: the same devices to the bit, independent of seeds, until the trace or the clock runs out.
 
-        Traits become ``GivenTraits``, the trace ``Recorded``, availability ``Windows``. Rules (seconds of work and of bytes, power) stay as they are.
+        Traits become ``GivenTraits``, the trace ``Recorded``, availability ``Windows``. Rules (seconds of work and of bytes, power) stay unchanged.
 
         Args:
             turns: the last turn, as in ``record``.
             devices: size of the population.
-            until: seconds on the clock up to which availability is wanted; who asks about later moments is refused. Needed where it goes on for ever.
+            until: seconds on the clock up to which to record availability; asking about later moments raises an error. Required if availability is unlimited.
 
         Raises:
             ConfigError: a rule of your own cannot be recorded, or ``until`` is missing.
@@ -118,7 +118,7 @@ class Fleet(Rules):
         """Write a recorded fleet as one file: NumPy's zipped arrays with a checked header, never pickled; see ``load_fleet``.
 
         Raises:
-            ConfigError: it is not ``recorded``, or has rules of your own.
+            ConfigError: the fleet is not ``recorded``, or has rules of your own.
         """
         from .fleetfile import write_fleet
 
@@ -127,7 +127,7 @@ class Fleet(Rules):
     @staticmethod
     def _with_servers(found: Fates, wired: NDArray[np.bool_], times: Times) -> Outcomes:
         out = found.outcomes()
-        energy = None if out.energy is None else np.where(wired, 0.0, out.energy)  # of which nothing can be given back
+        energy = None if out.energy is None else np.where(wired, 0.0, out.energy)  # none of it can be credited
         reason = np.where(wired, 0, found.reason).astype(np.int8)
         seconds = np.where(wired, times.wait, out.seconds)
         fraction = np.where(wired, 1.0, out.fraction)

@@ -1,4 +1,4 @@
-"""Recorded fleets as files: rules by name and plain settings, as configurations have them, and every draw as an array."""
+"""Recorded fleets as files: rules by name with plain settings, as in configurations, and every draw as an array."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KNOWN: dict[str, Any] = {
     part.__name__: part
     for part in (Fleet, BatchRate, Cycles, Throughput, Shannon, Backhaul, Power, Battery, DeviceMemory, Equal, GivenTraits, Recorded, Windows)
 }  # fmt: skip
-"""All that a file may name: a closed list, of which nothing is imported by name."""
+"""All types that a file may name: a closed list. Nothing is imported by name."""
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -44,30 +44,30 @@ def write_fleet(path: Path, fleet: Fleet) -> Path:
 
 
 def load_fleet(path: str | Path, wrap: bool = False) -> Fleet:
-    """Read a fleet that was recorded and saved.
+    """Read a recorded fleet from a file.
 
     Args:
         path: the file.
-        wrap: begin again after the last turn of its trace.
+        wrap: whether to start again after the last turn of its trace.
 
     Raises:
-        ConfigError: it is no fleet, of a later version, or damaged.
+        ConfigError: the file is not a fleet, is of a later version, or is damaged.
     """
     place = Path(path)
     header, arrays = read_arrays(place, "fleet", _REMEDY)
     if not isinstance(header, dict) or header.get("format") != FORMAT or not isinstance(header.get("version"), int):
-        _refuse(place, "the file is no fleet: its header says something else")
+        _refuse(place, "the file is not a fleet: it has another header")
     check_version(place, "fleet", header["version"], VERSION)
     if header.get("digest") != digest(header, arrays):
-        _refuse(place, "the file is damaged: its contents are not those that its header tells of")
+        _refuse(place, "the file is damaged: its contents do not match its header")
     try:
         found = _made(header.get("rules"), "fleet", arrays, {"wrap": wrap, "_where": str(place)})
     except ConfigError as error:
-        raise ConfigError(f"the file is no fleet: {error.what}", where=str(place), remedy=_REMEDY) from error
+        raise ConfigError(f"the file is not a fleet: {error.what}", where=str(place), remedy=_REMEDY) from error
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-        raise ConfigError(f"the file is no fleet: {error}", where=str(place), remedy=_REMEDY) from error
+        raise ConfigError(f"the file is not a fleet: {error}", where=str(place), remedy=_REMEDY) from error
     if not isinstance(found, Fleet):
-        _refuse(place, "the file is no fleet: its header says something else")
+        _refuse(place, "the file is not a fleet: it has another header")
     return found
 
 
@@ -76,16 +76,16 @@ def _refuse(path: Path, what: str) -> NoReturn:
 
 
 def _plain(value: Any, path: str, arrays: Arrays) -> Any:
-    """A part as plain data; its arrays go aside under their path."""
+    """A part as plain data; its arrays are stored separately under their path."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
         return value.item()
     if _KNOWN.get(type(value).__name__) is not type(value):
         raise ConfigError(
-            f"{type(value).__name__} is not known to files of fleets",
+            f"a file of a fleet cannot contain a {type(value).__name__}",
             where=f"Fleet.save: {path}",
-            remedy="save what fleet.recorded(...) gives, of Atoll's own rules; of rules of your own, save the trace alone",
+            remedy="save what fleet.recorded(...) returns, with Atoll's own rules; with rules of your own, save only the trace",
         )
     if isinstance(value, GivenTraits | Windows | Recorded):
         arrays.update({f"{path}.{name}": column for name, column in _columns(value).items()})
@@ -103,7 +103,7 @@ def _plain(value: Any, path: str, arrays: Arrays) -> Any:
 
 
 _ASIDE = ("values", "windows", "crashed", "point", "wrap")
-"""Settings that are arrays, or are said by whoever reads the file."""
+"""Settings that are arrays, or that the reader of the file gives."""
 
 
 def _columns(value: GivenTraits | Windows | Recorded) -> Arrays:
@@ -123,7 +123,7 @@ def _made(said: Any, path: str, arrays: Arrays, trace: dict[str, Any]) -> Any:
     part = _KNOWN[said["name"]]
     allowed = {f.name for f in fields(part) if f.init and not f.name.startswith("_") and f.name not in _ASIDE}
     if not settings.keys() <= allowed:
-        raise ValueError(f"{sorted(settings.keys() - allowed)[0]!r} is no setting of {said['name']}")
+        raise ValueError(f"{sorted(settings.keys() - allowed)[0]!r} is not a setting of {said['name']}")
 
     def column(name: str) -> NDArray[Any]:
         return arrays[f"{path}.{name}"]

@@ -1,4 +1,4 @@
-"""How long bytes take: rules for the links of devices, and for what servers pass among themselves."""
+"""The duration of transfers: rules for the links of devices, and for the links between servers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Backhaul", "Link", "Shannon", "Throughput"]
 
 @dataclass(frozen=True)
 class Link(Checked):
-    """A rule for the rate of each device's link."""
+    """A rule for the rates of each device's link."""
 
     @property
     def traits(self) -> dict[str, Distribution]:
-        """Traits by name, each drawn on its own."""
+        """Traits by name, each drawn independently."""
         raise NotImplementedError
 
     def rates(self, traits: dict[str, NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Bytes per second to and from each device."""
+        """Bytes per second to each device, and from it."""
         raise NotImplementedError
 
 
@@ -36,7 +36,7 @@ class Throughput(Link):
 
     Args:
         down: bytes per second to each device.
-        up: bytes per second from it; by default as ``down``.
+        up: bytes per second from each device; by default as ``down``.
     """
 
     down: Trait = 175_000.0
@@ -49,11 +49,11 @@ class Throughput(Link):
 
     @property
     def traits(self) -> dict[str, Distribution]:
-        """The two rates, or the one."""
+        """The two rates, or the one if they are equal."""
         return {"down": lift(self.down)} | ({} if self.up is None else {"up": lift(self.up)})
 
     def rates(self, traits: dict[str, NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """As given."""
+        """The rates as drawn."""
         return traits["down"], traits.get("up", traits["down"])
 
 
@@ -61,12 +61,12 @@ class Throughput(Link):
 class Shannon(Link):
     """A radio link: ``bandwidth * log2(1 + snr)`` bits per second down, a share of it up (thesis, Eqs. 4.40 and 5.28).
 
-    With ``up=0.5`` a model that goes both ways takes ``3 * 8 bytes / rate`` seconds.
+    With ``up=0.5``, sending a model in both directions takes ``3 * 8 bytes / rate`` seconds.
 
     Args:
-        bandwidth: in Hz, of each device.
-        snr: signal over noise as a ratio, not in decibels.
-        up: rate up over rate down.
+        bandwidth: bandwidth of each device in Hz.
+        snr: signal-to-noise ratio, not in decibels.
+        up: upload rate divided by download rate.
     """
 
     bandwidth: Trait = 1e6
@@ -85,22 +85,22 @@ class Shannon(Link):
         return {"bandwidth": lift(self.bandwidth), "snr": lift(self.snr)}
 
     def rates(self, traits: dict[str, NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Shannon's capacity, in bytes."""
+        """Shannon's capacity, in bytes per second."""
         rate = traits["bandwidth"] * np.log2(1.0 + traits["snr"]) / 8.0
         return rate, self.up * rate
 
 
 @dataclass(frozen=True)
 class Backhaul(Checked):
-    """What servers pass among themselves: edge servers share the link to the cloud.
+    """The links between servers: edge servers share the link to the cloud.
 
-    A model that goes to every edge and comes back takes ``T_c2e2c = 3 * bytes * edges / rate`` with ``up=0.5`` (thesis, Eq. 4.39).
+    Sending a model to every edge and back takes ``T_c2e2c = 3 * bytes * edges / rate`` with ``up=0.5`` (thesis, Eq. 4.39).
 
     Args:
         rate: bytes per second of the shared link towards the edges.
-        edges: how many share it.
-        up: rate towards the cloud over ``rate``.
-        hub: the party in the cloud; what goes to it goes up, what it sends goes down, and what passes between others goes up and down.
+        edges: number of edges that share the link.
+        up: rate towards the cloud divided by ``rate``.
+        hub: the party in the cloud. Messages to it go up, messages from it go down, and messages between other servers go up and down.
     """
 
     rate: float = 125e6

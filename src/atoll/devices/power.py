@@ -26,10 +26,10 @@ class Power(Checked):
     Args:
         transmit: watts while sending or receiving.
         compute: watts at 1 GHz; the power of a processor grows with the cube of its clock rate.
-        lost: what a device that drops out has spent. ``"share"``: the share of its work that it did, of the whole (a hypothesis that fits the thesis'
-            figures: half of it on average); ``"parts"``: what it received and computed until then; ``"full"``: all.
-        stopped: what a device that is called off has spent. ``"done"``: what it received, computed and sent until the word reached it; ``"full"``: all, as
-            the thesis counts (a client that is late has used the energy of its whole round).
+        lost: what a device that drops out has spent. ``"share"``: of the whole energy, the share of its work that it did (a hypothesis that fits the
+            thesis' figures: half of it on average); ``"parts"``: for what it received and computed until then; ``"full"``: all.
+        stopped: what a device that is called off has spent. ``"done"``: for what it received, computed and sent until the message reached it; ``"full"``:
+            all, as the thesis counts (a late client has used the energy of its whole round).
     """
 
     transmit: float = 0.5
@@ -50,21 +50,21 @@ class Power(Checked):
     def joules(
         self, talking: NDArray[np.float64], training: NDArray[np.float64], gigahertz: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Energy of so many seconds of each."""
+        """Energy of this many seconds of communication and of training."""
         return self.transmit * talking + self.compute * gigahertz**3 * training
 
 
 @dataclass(frozen=True, eq=False)
 class Battery(Checked):
-    """A device whose battery does not hold the energy of a request declines it.
+    """A device declines a request if its battery lacks the energy for it.
 
-    It is full in the beginning, takes in ``watts`` while it is not full, and gives the energy of a participation at once when that begins (what it saves
-    by being called off, at that moment): ``charge = min(capacity, charge + watts * seconds)`` from one participation to the next. How much a battery
-    lacks is kept by whoever keeps the meters, see ``Plan.lacking``; it is counted in whole microjoules.
+    The battery starts full, recharges with ``watts`` until it is full, and gives the energy of a participation at once when that begins (energy saved
+    by a cancellation is credited at that moment): ``charge = min(capacity, charge + watts * seconds)`` from one participation to the next. The object
+    that keeps the meters keeps how much a battery lacks, see ``Plan.lacking``; it is counted in whole microjoules.
 
     Args:
-        capacity: joules of each device when it is full, as it is in the beginning.
-        watts: recharging, all the time.
+        capacity: joules of each device's full battery.
+        watts: recharging power, all the time.
         reserve: share of the capacity that is never spent on a request.
     """
 
@@ -82,7 +82,7 @@ class Battery(Checked):
             )
 
     def charge(self, capacity: NDArray[np.float64], lacking: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Joules that each device may spend when its battery lacks so many of being full."""
+        """Joules that each device may spend when its battery lacks this many of being full."""
         return np.maximum(0.0, capacity - lacking - self.reserve * capacity)
 
 
@@ -91,8 +91,8 @@ class DeviceMemory(Checked):
     """A device that cannot hold the model never does the work.
 
     Args:
-        size: bytes of each device.
-        copies: how many times the size of what it is sent a device needs: model, gradient, momentum, activations.
+        size: bytes of memory of each device.
+        copies: memory needed, in multiples of the size of the request: model, gradient, momentum, activations.
     """
 
     size: Trait = 1e9

@@ -21,7 +21,7 @@ __all__ = ["exponential", "mec", "safa"]
 Study = TypeVar("Study")
 
 _NOTE = 256
-"""Bytes of a message that holds no model: SAFA's note to go on with one's own takes about 65, a linear model of 12 inputs 384."""
+"""Bytes of a message without a model: SAFA's note to continue takes about 65, a linear model of 12 inputs 384."""
 
 
 def _known(task: str, studies: Mapping[str, Study], preset: str) -> Study:
@@ -42,16 +42,16 @@ def exponential(
     model_over: int = _NOTE,
     seed: int = 0,
 ) -> Fleet:
-    """Devices whose speed is exponential, alike in everything else.
+    """Devices with exponential speeds, equal in everything else.
 
     Args:
         crash: probability of a crash in a round.
-        mean: mini-batches per second, on average.
+        mean: mean number of mini-batches per second.
         minimum: slower devices are drawn again.
-        rate: bytes per second of every link, both ways.
-        model_bytes: size of the model by decree.
-        model_over: messages of at most this many bytes hold no model, such as a note to go on.
-        seed: of speeds and crashes.
+        rate: bytes per second of each link, both ways.
+        model_bytes: fixed size of the model.
+        model_over: messages of at most this many bytes contain no model, such as a note to continue.
+        seed: seed of speeds and crashes.
     """
     speed = BatchRate(Exponential(mean, minimum))
     trace = GeneratedTrace(crash, seed=seed)
@@ -82,16 +82,16 @@ def safa(
 ) -> Fleet:
     """The devices of SAFA's study (W. Wu, PhD thesis, Warwick 2021, section 3.7; IEEE Trans. Computers 70(5), 2021).
 
-    Speeds are exponential with mean 1 batch per second, links of 1.4 Mbit/s both ways (57.14 s for the 10 MB that every model counts as), the server
-    sends with 10 Gbit/s (0.008 s a copy), and a device crashes at a uniform point of its training. The smallest speed of each task (0.05, 0.016, 0.012)
+    Speeds are exponential with mean 1 batch per second, links have 1.4 Mbit/s both ways (57.14 s for the 10 MB that every model counts as), the server
+    sends at 10 Gbit/s (0.008 s a copy), and a device crashes at a uniform point of its training. The smallest speed of each task (0.05, 0.016, 0.012)
     is from the author's published program.
 
     Args:
-        task: which of the three.
+        task: one of the three tasks.
         crash: probability of a crash in a round: the thesis has 0.1, 0.3, 0.5 and 0.7.
-        compat: charge training time as that program does: broken batches, and the device's test rows as well.
-        model_over: messages of at most this many bytes hold no model, such as a note to go on. The thesis' tables charge a model each way even then: 0.
-        seed: of speeds and crashes.
+        compat: charge training time as that program does: fractional batches, and the device's test rows too.
+        model_over: messages of at most this many bytes contain no model, such as a note to continue. The thesis' tables charge a model each way even then: 0.
+        seed: seed of speeds and crashes.
     """
     of = _known(task, _SAFA, "safa")
     speed = Exponential(1.0, of.minimum)
@@ -120,7 +120,7 @@ _MEC = {
 
 
 def _straggling(mean: float, std: float) -> Normal:
-    """Normal, and nothing slower than the extreme straggler of the thesis, three standard deviations below the mean."""
+    """Normal, clipped at the extreme straggler of the thesis, three standard deviations below the mean."""
     return Normal(mean, std, low=mean - 3.0 * std)
 
 
@@ -135,18 +135,18 @@ def mec(
 ) -> Fleet:
     """The mobile edge computing of HybridFL's and FedProf's studies (thesis, Tables 4.2 and 5.2).
 
-    Clock rates and bandwidths are normal, clipped three standard deviations below the mean (the thesis' extreme straggler; it does not say what becomes
-    of smaller or negative draws). Signal-to-noise ratio 100; models of 5 or 10 MB; 0.5 W to transmit, 0.7 W to compute at 1 GHz; the drop-out
-    probability of each device is normal about ``drop_out`` with standard deviation 0.05, clipped to [0, 1]; a device drops out at a uniform instant of
-    its round; edges share 1 Gbit/s to the cloud.
+    Clock rates and bandwidths are normal, clipped three standard deviations below the mean (the thesis' extreme straggler; it does not say what happens
+    to smaller or negative draws). The signal-to-noise ratio is 100; models have 5 or 10 MB; transmitting takes 0.5 W, computing 0.7 W at 1 GHz. The
+    drop-out probability of each device is normal about ``drop_out`` with standard deviation 0.05, clipped to [0, 1]; a device drops out at a uniform
+    instant of its round; edges share 1 Gbit/s to the cloud.
 
     Args:
-        task: which of the four. For the last two, the thesis does not give the size of the model: that of the first two is used.
-        drop_out: mean probability of a drop-out in a round, 0 for none at all; or how the probability is spread over devices.
-        regions: how many, or each device's; by default as many as the study has edges.
-        edges: how many share the backhaul; by default as the study.
-        model_over: messages of at most this many bytes hold no model, such as a profile of ``8 q`` bytes.
-        seed: of traits and drop-outs.
+        task: one of the four tasks. For the last two, the thesis does not give the size of the model: that of the first two is used.
+        drop_out: mean probability of a drop-out in a round, 0 for none at all; or the distribution of the probability over devices.
+        regions: number of regions, or each device's region; by default as many as the study has edges.
+        edges: number of edges that share the backhaul; by default as in the study.
+        model_over: messages of at most this many bytes contain no model, such as a profile of ``8 q`` bytes.
+        seed: seed of traits and drop-outs.
     """
     of = _known(task, _MEC, "mec")
     crash = probability(drop_out, "drop_out", "mec")

@@ -1,4 +1,4 @@
-"""A fleet as data: every draw looked up once, and kept."""
+"""A fleet as data: every draw computed once, and stored."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ def recorded(fleet: FleetOf, population: DrawnPopulation, turns: int, until: flo
 
 
 def _given(fleet: Rules, name: str, trait: Distribution, population: DrawnPopulation) -> Distribution:
-    """What was drawn of a trait; what is the same for all stays so."""
+    """The drawn values of a trait; a trait that is equal for all devices stays unchanged."""
     if isinstance(trait, Equal):
         return trait
     return GivenTraits(cast("Sequence[float]", fleet.column(name, population, population.positions)))
 
 
 def _pinned(rule: Rule, traits: Mapping[str, Distribution], known: Mapping[str, Distribution]) -> Rule:
-    """A rule whose traits are known: they stand in fields of their names, or in those that hold the very distribution."""
+    """A rule with known traits, in the fields of their names or in those that contain the same distribution."""
     changes, names = {}, [f.name for f in fields(cast("Any", rule))]
     for name, trait in traits.items():
         places = [name] if name in names else [field for field in names if getattr(rule, field) is trait]
         if not places:
             raise ConfigError(
-                f"{type(rule).__name__} cannot be recorded: none of its fields holds its trait {name!r}",
+                f"{type(rule).__name__} cannot be recorded: none of its fields contains its trait {name!r}",
                 where="Fleet.recorded",
                 remedy=f"keep the trait in a field named {name}",
             )
@@ -67,12 +67,12 @@ def _pinned(rule: Rule, traits: Mapping[str, Distribution], known: Mapping[str, 
 
 
 def _horizon(fleet: Rules, until: float | None) -> float:
-    if until is None and isinstance(fleet.availability, Windows):  # data already
+    if until is None and isinstance(fleet.availability, Windows):  # it is data already
         return math.inf if fleet.availability.until is None else fleet.availability.until
     if until is None or not (until > 0 and math.isfinite(until)):
         raise ConfigError(
-            f"until={until}: {type(fleet.availability).__name__} goes on for ever",
+            f"until={until}: {type(fleet.availability).__name__} has no end",
             where="Fleet.recorded",
-            remedy="say up to how many seconds on the clock availability is wanted, such as until=86400.0 for a day",
+            remedy="give the seconds on the clock up to which to record availability, such as until=86400.0 for a day",
         )
     return float(until)

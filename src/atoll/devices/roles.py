@@ -1,4 +1,4 @@
-"""Devices in sessions: how long the work and the messages of a role take, and when its device fails."""
+"""Devices in sessions: the duration of a role's work and messages, and when its device fails."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = ["prospects_of"]
 
 
 def prospects_of(fleet: Rules, parties: Parties, plans: Sequence[Plan], until: float) -> Prospects:
-    """What awaits the devices that play the roles of a session.
+    """Return the prospects of the devices that play the roles of a session.
 
-    * The work that a role's task declares takes what ``fleet.compute`` says.
-    * A device that crashes in the turn does so at the point of its work that the trace draws, whatever the trace's span: how long a session takes is
+    * The work that a role's task declares takes the seconds of ``fleet.compute``.
+    * A device that crashes in the turn does so at the point of its work that the trace draws, for any span of the trace: the duration of a session is
       not known beforehand.
-    * A device that is away, or lacks memory or energy for the work, is lost before its role begins. One that leaves is lost at that moment. Absences are looked
-      up until the deadline; without one, for as long as the declared work takes.
-    * A message goes up the speaker's link and down the hearer's, each with the fleet's latency. Between two servers it takes the backhaul.
+    * A device that is absent, or lacks memory or energy for the work, is lost before its role begins. A device that leaves is lost at that moment.
+      Absences are looked up until the deadline; without one, for as long as the declared work takes.
+    * A message goes up the sender's link and down the receiver's, each with the fleet's latency. Between two servers it takes the backhaul.
 
-    Energy of sessions is not counted.
+    The energy of sessions is not counted.
 
     Args:
         fleet: the fleet.
-        parties: of the roles, in their order.
-        plans: of each, in the same order.
-        until: the moment of the deadline, or ``math.inf``.
+        parties: parties of the roles, in their order.
+        plans: plan of each role, in the same order.
+        until: the time of the deadline, or ``math.inf``.
     """
     roles = [_prospect(fleet, parties[i : i + 1], plan, until) for i, plan in enumerate(plans)]
     wired = parties.positions >= len(parties.roster.names)

@@ -1,4 +1,4 @@
-"""What the room of devices brings."""
+"""What the room of devices adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of a fleet: what its devices have, and what work and bytes take of them."""
+"""The rules of a fleet: what its devices have, and what work and bytes cost them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _OPTIONAL: dict[str, tuple[Any, str]] = {
 
 @dataclass(frozen=True, eq=False)
 class Rules(Checked):
-    """What is known of devices before anyone is asked; `Fleet` says what each setting means."""
+    """What is known of devices before the first request; `Fleet` describes each setting."""
 
     compute: Compute = field(default_factory=BatchRate)
     link: Link = field(default_factory=Throughput)
@@ -100,7 +100,7 @@ class Rules(Checked):
         return real if self.model_bytes is None else np.where(real > self.model_over, self.model_bytes, real)
 
     def times(self, parties: Parties, plan: Plan) -> Times:
-        """The parts of each device's response time, if nothing goes wrong."""
+        """The parts of each device's response time, if nothing fails."""
         population, positions, wired = self.places(parties)
         n = len(positions)
         down = np.full(n, self.charged(plan.down))
@@ -123,7 +123,7 @@ class Rules(Checked):
 
     @property
     def traits(self) -> dict[str, Distribution]:
-        """How each trait is spread: ``"speed"``, what the link has, and ``"battery"`` (joules) and ``"memory"`` (bytes) where there are any."""
+        """The distribution of each trait: ``"speed"``, the link's traits, and ``"battery"`` (joules) and ``"memory"`` (bytes) if set."""
         found = {"speed": self.compute.trait, **self.link.traits}
         if self.battery is not None:
             found["battery"] = lift(self.battery.capacity)
@@ -135,7 +135,9 @@ class Rules(Checked):
         """A trait of the devices at these positions of a population."""
         traits = self.traits
         if name not in traits:
-            raise ConfigError(f"{name!r} is no trait of this fleet", where="Fleet", remedy=f"use {', '.join(traits)}")
+            raise ConfigError(
+                f"{name!r} is not a trait of this fleet", where="Fleet", remedy=f"use {', '.join(traits)}"
+            )
         return population.column(traits[name], key_of(self.seed, name), positions)
 
     def region(self, parties: Parties) -> list[str]:
@@ -148,7 +150,7 @@ class Rules(Checked):
         return 0.0 if self.backhaul is None else self.backhaul.seconds(source, target, float(self.charged(nbytes)))
 
     def record(self, turns: int, devices: int) -> Recorded:
-        """The trace as arrays, for turns 0 (before the first round) to ``turns``: enough for a training of so many rounds.
+        """The trace as arrays, for turns 0 (before the first round) to ``turns``: enough for a training of this many rounds.
 
         Args:
             turns: the last turn.
@@ -167,7 +169,7 @@ class Rules(Checked):
         return self._populations[size]
 
     def places(self, parties: Parties) -> tuple[DrawnPopulation, NDArray[np.int64], NDArray[np.bool_] | None]:
-        """The population, the places of these parties in it, and which of them are none of its members (``None``: all are)."""
+        """The population, the positions of these parties in it, and which of them are not its members (``None``: all are)."""
         population = self._population(len(parties.roster.names))
         positions = parties.positions
         if not len(positions) or positions.max() < population.size:

@@ -1,4 +1,4 @@
-"""How long a request takes at each device, part by part."""
+"""The response time of each device, part by part."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Times:
         down: download.
         train: local work.
         up: upload.
-        speed: of each device, in the unit of the compute rule.
+        speed: speed of each device, in the unit of the compute rule.
         size: bytes of the larger of download and reply.
     """
 
@@ -34,16 +34,16 @@ class Times:
 
     @property
     def response(self) -> NDArray[np.float64]:
-        """From the copy's leaving the server to the reply's arrival."""
+        """From the moment the copy leaves the server until the reply arrives."""
         return 2.0 * self.latency + self.down + self.train + self.up
 
     @property
     def begun(self) -> NDArray[np.float64]:
-        """From the copy's leaving the server to the beginning of the work."""
+        """From the moment the copy leaves the server until the work begins."""
         return self.latency + self.down
 
     def share(self, moment: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Share of the work that is done so long after the copy left the server."""
+        """Share of the work that is done this long after the copy left the server."""
         into = moment - self.begun
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(self.train > 0.0, np.clip(into / self.train, 0.0, 1.0), (into >= 0.0).astype(np.float64))

@@ -1,4 +1,4 @@
-"""Traces as files: what a trace holds, in NumPy's zipped form, with a header that is checked."""
+"""Traces as files: a trace in NumPy's zipped form, with a checked header."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIELDS = {"format": str, "version": int, "turns": int, "devices": int, "within"
 
 
 def packed(crashed: NDArray[np.bool_], point: NDArray[np.float64]) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
-    """The crashes as bits, and the points of the crashed in order."""
+    """The crashes as bits, and the points of the crashes in order."""
     return np.packbits(crashed), np.asarray(point[crashed], dtype="<f8")
 
 
@@ -32,7 +32,7 @@ def unpacked(
     """The inverse of ``packed``.
 
     Raises:
-        ValueError: there are not as many points as crashes.
+        ValueError: the numbers of points and crashes differ.
     """
     crashed = np.unpackbits(bits, count=turns * devices).astype(bool).reshape(turns, devices)
     if points.shape != (int(crashed.sum()),):
@@ -43,7 +43,7 @@ def unpacked(
 
 
 def write_trace(path: Path, crashed: NDArray[np.bool_], point: NDArray[np.float64], within: str) -> Path:
-    """Write it; see ``packed``.
+    """Write a trace to a file; see ``packed``.
 
     Raises:
         CheckpointError: the file cannot be written.
@@ -61,20 +61,20 @@ def write_trace(path: Path, crashed: NDArray[np.bool_], point: NDArray[np.float6
 
 
 def read_trace(path: Path) -> tuple[NDArray[np.bool_], NDArray[np.float64], Literal["training", "response"]]:
-    """The inverse.
+    """The inverse of ``write_trace``.
 
     Raises:
-        ConfigError: it is no trace, of a later version, or damaged.
+        ConfigError: the file is not a trace, is of a later version, or is damaged.
     """
     header, arrays = read_arrays(path, "trace", _REMEDY)
     _check_header(path, header)
     if not {"crashed", "points"} <= arrays.keys():
-        raise _refused(path, "the file is no trace: arrays are missing")
+        raise _refused(path, "the file is not a trace: arrays are missing")
     bits, points = arrays["crashed"], arrays["points"]
     turns, devices = header["turns"], header["devices"]
     sized = bits.dtype == np.uint8 and bits.shape == (-(-turns * devices // 8),) and points.dtype == np.dtype("<f8")
     if not sized or header["digest"] != _digest(bits, points):
-        raise _refused(path, "the file is damaged: its contents are not those that its header tells of")
+        raise _refused(path, "the file is damaged: its contents do not match its header")
     try:
         crashed, point = unpacked(bits, points, turns, devices)
     except ValueError as error:
@@ -85,10 +85,10 @@ def read_trace(path: Path) -> tuple[NDArray[np.bool_], NDArray[np.float64], Lite
 def _check_header(path: Path, header: Any) -> None:
     said = isinstance(header, dict) and header.get("format") == FORMAT
     if not said or any(not isinstance(header.get(name), kind) for name, kind in _FIELDS.items()):
-        raise _refused(path, "the file is no trace: its header says something else")
+        raise _refused(path, "the file is not a trace: it has another header")
     check_version(path, "trace", header["version"], VERSION)
     if header["turns"] < 1 or header["devices"] < 1 or header["within"] not in ("training", "response"):
-        raise _refused(path, "the file is damaged: its header makes no sense")
+        raise _refused(path, "the file is damaged: its header is invalid")
 
 
 def _refused(path: Path, what: str) -> ConfigError:

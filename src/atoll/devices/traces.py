@@ -1,4 +1,4 @@
-"""What goes wrong, by turn and device: drawn by a seed, or recorded. Every method that is run under the same trace meets the same crashes."""
+"""Crashes by turn and device, drawn by a seed or recorded. Every method that runs under the same trace meets the same crashes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .traits import Trait, lift, probability
 __all__ = ["GeneratedTrace", "Recorded", "Span", "Trace", "load_trace"]
 
 Span = Literal["training", "response"]
-"""What a crash point is a share of: the training, or everything from the download to the upload."""
+"""The base of crash points: the training, or everything from the download to the upload."""
 Law = Literal["during", "before", "uniform"]
 
 
 @dataclass(frozen=True)
 class Trace(Checked):
-    """Who crashes in which turn, and how far it gets."""
+    """Which devices crash in which turn, and how far they get."""
 
     @property
     def span(self) -> Span:
@@ -39,24 +39,24 @@ class Trace(Checked):
         raise NotImplementedError
 
     def require_turns(self, last: int, devices: int) -> None:
-        """Refuse a run of so many devices whose last turn it does not hold."""
+        """Refuse a run of this many devices whose last turn is not in the trace."""
         del last, devices
 
     def check_regions(self, names: tuple[str, ...]) -> None:
-        """Refuse regions that there are not."""
+        """Refuse regions that do not exist."""
         del names
 
 
 @dataclass(frozen=True, eq=False)
 class GeneratedTrace(Trace):
-    """Crashes as a pure function of seed, turn and device, whoever is asked and in whatever order.
+    """Crashes as a pure function of seed, turn and device, independent of the devices asked and their order.
 
     Args:
         crash: probability that a device crashes in a turn.
-        point: where in its work: anywhere ``"during"`` its training, ``"before"`` it, at a ``"uniform"`` instant of its whole response, or at a given
-            share of its training.
-        outage: probability that a whole region crashes in a turn, besides.
-        seed: of the draws.
+        point: where in its work a device crashes: anywhere ``"during"`` its training, ``"before"`` it, at a ``"uniform"`` instant of its whole response,
+            or at a given share of its training.
+        outage: additional probability that a whole region crashes in a turn.
+        seed: seed of the draws.
     """
 
     crash: Trait = 0.0
@@ -83,7 +83,7 @@ class GeneratedTrace(Trace):
     def at(
         self, turn: int, population: DrawnPopulation, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        """Draw."""
+        """Draw the crashes."""
         chance = population.column(lift(self.crash), key_of(self.seed, "crash probability"), positions)
         crashed = uniforms(key_of(self.seed, "crash", turn), positions) < chance
         if self.outage:
@@ -94,19 +94,19 @@ class GeneratedTrace(Trace):
         return crashed, np.full(len(positions), 0.0 if self.point == "before" else float(self.point))
 
     def check_regions(self, names: tuple[str, ...]) -> None:
-        """Refuse regions that there are not."""
+        """Refuse regions that do not exist."""
         lift(self.crash).check_regions(names, "crash")
 
 
 @dataclass(frozen=True, eq=False)
 class Recorded(Trace):
-    """Crashes as arrays: what a fleet recorded, what you measured, or both in part.
+    """Crashes as arrays: recorded from a fleet, measured by you, or a mixture.
 
     Attributes:
-        crashed: by turn and device, shape ``(turns, devices)``. The rounds of a training are its turns 1, 2, ...; row 0 is for what comes before.
-        point: how far each gets, where it crashes; elsewhere 0. Shape ``(turns, devices)``.
+        crashed: by turn and device, shape ``(turns, devices)``. The rounds of a training are its turns 1, 2, ...; row 0 is for the time before.
+        point: how far each device gets if it crashes; elsewhere 0. Shape ``(turns, devices)``.
         within: what ``point`` is a share of.
-        wrap: begin again after the last turn, instead of refusing.
+        wrap: whether to start again after the last turn, instead of raising an error.
     """
 
     crashed: NDArray[np.bool_]
@@ -125,7 +125,7 @@ class Recorded(Trace):
             )
         point = np.where(crashed, np.asarray(self.point, dtype=np.float64), 0.0)
         if not ((point >= 0.0) & (point <= 1.0)).all():
-            raise ConfigError("point holds values outside [0, 1]", where=self._where, remedy="give shares of the work")
+            raise ConfigError("point has values outside [0, 1]", where=self._where, remedy="give shares of the work")
         if self.within not in get_args(Span):
             raise ConfigError(f"within={self.within!r}", where=self._where, remedy="use 'training' or 'response'")
         for name, column in (("crashed", crashed), ("point", point)):
@@ -133,7 +133,7 @@ class Recorded(Trace):
             object.__setattr__(self, name, column)
 
     def __len__(self) -> int:
-        """Turns."""
+        """The number of turns."""
         return len(self.crashed)
 
     def __getitem__(self, which: Any) -> Recorded:
@@ -142,18 +142,18 @@ class Recorded(Trace):
 
     @property
     def span(self) -> Span:
-        """As recorded."""
+        """The span that was recorded."""
         return self.within
 
     def at(
         self, turn: int, population: DrawnPopulation, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        """Look them up.
+        """Look up the crashes.
 
         Raises:
             ConfigError: the trace is shorter than the run, or has other devices.
         """
-        self._require(f"turn {turn} is asked for", turn, population.size)
+        self._require(f"turn {turn} is requested", turn, population.size)
         row = turn % len(self)
         return self.crashed[row, positions], self.point[row, positions]
 
@@ -161,39 +161,39 @@ class Recorded(Trace):
         """Refuse a run that is longer than the trace, or has other devices.
 
         Raises:
-            ConfigError: it is.
+            ConfigError: the run is longer, or has other devices.
         """
-        self._require(f"the run goes on to turn {last}", last, devices)
+        self._require(f"the run has turns up to {last}", last, devices)
 
     def _require(self, what: str, turn: int, size: int) -> None:
         turns, devices = self.crashed.shape
         if size != devices:
             raise ConfigError(
-                f"the trace has {devices} devices and the run {size}",
+                f"the trace has {devices} devices but the run has {size}",
                 where=self._where,
-                remedy="record one for this population",
+                remedy="record a trace for this population",
             )
         if turn >= turns and not self.wrap:
             raise ConfigError(
-                f"{what}, and the trace holds {turns} (0 to {turns - 1})",
+                f"{what}, but the trace has {turns} (0 to {turns - 1})",
                 where=self._where,
-                remedy="record more turns, or begin again after the last with wrap=True",
+                remedy="record more turns, or start again after the last with wrap=True",
             )
 
     def save(self, path: str | Path) -> Path:
-        """Write one file: NumPy's zipped arrays with a checked header, never pickled."""
+        """Write the trace to one file: NumPy's zipped arrays with a checked header, never pickled."""
         return write_trace(Path(path), self.crashed, self.point, self.within)
 
 
 def load_trace(path: str | Path, wrap: bool = False) -> Recorded:
-    """Read a trace that was saved.
+    """Read a trace from a file.
 
     Args:
         path: the file.
-        wrap: begin again after the last turn.
+        wrap: whether to start again after the last turn.
 
     Raises:
-        ConfigError: it is no trace, of a later version, or damaged.
+        ConfigError: the file is not a trace, is of a later version, or is damaged.
     """
     crashed, point, within = read_trace(Path(path))
     return Recorded(crashed, point, within, wrap, str(path))

@@ -1,4 +1,4 @@
-"""Traits of devices: a number for all, one each, or a distribution, which may differ by region."""
+"""Traits of devices: one number for all, one each, or a distribution, which may differ by region."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["ByRegion", "GivenTraits", "Trait", "lift", "positive", "probability"
 
 @dataclass(frozen=True, eq=False)
 class GivenTraits(Distribution):
-    """What you know of each device.
+    """Known values, one for each device.
 
     Args:
-        values: one a device, in the order of the population.
+        values: one value a device, in the order of the population.
     """
 
     values: Sequence[float]
@@ -41,31 +41,31 @@ class GivenTraits(Distribution):
 
     @property
     def support(self) -> tuple[float, float]:
-        """The smallest and the largest."""
+        """The smallest and the largest value."""
         return (float(self._column.min()), float(self._column.max()))
 
     def draw(self, key: int, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Look them up.
+        """Look up the values.
 
         Raises:
-            ConfigError: there are not as many as devices.
+            ConfigError: the numbers of values and devices differ.
         """
         del key
         if len(self._column) != population.size:
             raise ConfigError(
                 f"{len(self._column)} values for {population.size} devices",
                 where="GivenTraits",
-                remedy="give one a device",
+                remedy="give one value a device",
             )
         return self._column[positions]
 
 
 @dataclass(frozen=True, eq=False)
 class ByRegion(Distribution):
-    """Another distribution in every region.
+    """A separate distribution for each region.
 
     Args:
-        values: name of a region -> a number, or how the trait is spread there.
+        values: maps the name of a region to a number or a distribution.
     """
 
     values: Mapping[str, float | Distribution]
@@ -82,30 +82,30 @@ class ByRegion(Distribution):
 
     @property
     def support(self) -> tuple[float, float]:
-        """That of all regions together."""
+        """The support over all regions."""
         every = [value.support for value in self.inner.values()]
         return (min(s[0] for s in every), max(s[1] for s in every))
 
     def within(self, low: float, high: float) -> ByRegion:
-        """The same with tighter bounds everywhere."""
+        """The same with tighter bounds in every region."""
         return ByRegion({name: value.within(low, high) for name, value in self.inner.items()})
 
     def check_regions(self, names: Sequence[str], where: str) -> None:
-        """Every region must be named, and no other.
+        """Check that every region has a distribution, and no other name.
 
         Raises:
-            ConfigError: it is not so.
+            ConfigError: a region is missing, or does not exist.
         """
         for name in self.values:
             known_region(name, names, where)
         for name in names:
             if name not in self.values:
                 raise ConfigError(
-                    f"values says nothing of region {name!r}", where=f"{where}: ByRegion", remedy="name every region"
+                    f"values has no entry for region {name!r}", where=f"{where}: ByRegion", remedy="name every region"
                 )
 
     def draw(self, key: int, population: DrawnPopulation, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Region by region."""
+        """Draw region by region."""
         self.check_regions(population.names, "devices")
         out = np.zeros(len(positions))
         for i, name in enumerate(population.names):
@@ -115,14 +115,14 @@ class ByRegion(Distribution):
 
 
 Trait = float | Distribution | Sequence[float]
-"""A number for every device, one each, or how they are spread."""
+"""A number for all devices, one number each, or a distribution."""
 
 
 def lift(trait: Any, name: str = "values", where: str = "GivenTraits") -> Distribution:
-    """A trait as a distribution.
+    """Turn a trait into a distribution.
 
     Raises:
-        ConfigError: it is none, nor a number or several.
+        ConfigError: it is neither a distribution nor one or more numbers.
     """
     if isinstance(trait, Distribution):
         return trait
@@ -133,7 +133,7 @@ def lift(trait: Any, name: str = "values", where: str = "GivenTraits") -> Distri
     except ConfigError as error:
         several = isinstance(trait, Sequence | np.ndarray) and not isinstance(trait, str)
         what = f"{name}: {error.what}" if several else f"{name}={trait!r}"
-        raise ConfigError(what, where=where, remedy="use a number, one a device, or a distribution") from None
+        raise ConfigError(what, where=where, remedy="use a number, one number a device, or a distribution") from None
 
 
 def positive(trait: Any, name: str, where: str) -> Distribution:
@@ -148,7 +148,7 @@ def positive(trait: Any, name: str, where: str) -> Distribution:
         raise ConfigError(
             f"{name}={trait!r} can be {low:g}",
             where=where,
-            remedy="use values above 0; a Normal says with low= what small draws become",
+            remedy="use values above 0; for a Normal, set low= to clip small draws",
         )
     return found
 
@@ -163,7 +163,7 @@ def probability(trait: Any, name: str, where: str) -> Distribution:
     low, high = found.support
     if not (low >= 0.0 and high <= 1.0):
         raise ConfigError(
-            f"{name}={trait!r} is no probability: it can be {low if low < 0 else high:g}",
+            f"{name}={trait!r} is not a probability: it can be {low if low < 0 else high:g}",
             where=where,
             remedy="use values from 0 to 1",
         )

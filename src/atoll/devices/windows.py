@@ -1,4 +1,4 @@
-"""What every rule of availability answers, and the rule that is data: when each device is there, as columns."""
+"""The interface of availability rules, and the rule that is data: when each device is available, as columns."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ __all__ = ["Availability", "Windows"]
 
 @dataclass(frozen=True)
 class Availability(Checked):
-    """Who is there at a moment, and until when."""
+    """Which devices are available at a moment, and until when."""
 
     def there(self, population: DrawnPopulation, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
-        """Whether each device can be asked."""
+        """Whether each device is available."""
         raise NotImplementedError
 
     def leaves(
         self, population: DrawnPopulation, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """When each device that is there goes away; any time from its ``until`` on, or ``inf``, if not before."""
+        """When each available device leaves; if not before its ``until``, any time from then on, or ``inf``."""
         raise NotImplementedError
 
     def recorded(self, population: DrawnPopulation, until: float) -> Windows:
-        """The same as data: for every moment before ``until`` the windows say what this rule says, to the bit.
+        """The same rule as data: for every moment before ``until`` the windows give the same answers, to the bit.
 
         Raises:
-            ConfigError: it cannot say.
+            ConfigError: the rule cannot be recorded.
         """
         del population, until
         raise ConfigError(
@@ -47,14 +47,14 @@ class Availability(Checked):
 
 @dataclass(frozen=True, eq=False)
 class Windows(Availability):
-    """You say when: a device is there in its windows only.
+    """Availability that you list: a device is available only in its windows.
 
-    Columns are sorted by device and time; a question costs a binary search for each device that is asked about, however many windows there are.
+    Columns are sorted by device and time, so a query costs one binary search for each device asked about, for any number of windows.
 
     Args:
         windows: ``(position, begin, end)`` of each window, ``begin <= now < end``.
         others: whether devices without a window are always there, or never.
-        until: seconds up to which this is known; who asks about a later moment is refused. By default it holds for ever.
+        until: seconds up to which the windows are known; asking about a later moment raises an error. By default they hold forever.
     """
 
     windows: Sequence[tuple[int, float, float]]
@@ -90,30 +90,30 @@ class Windows(Availability):
     def of(
         cls, who: NDArray[np.int64], begin: NDArray[np.float64], end: NDArray[np.float64], until: float | None
     ) -> Windows:
-        """Windows from columns; who has none is never there."""
+        """Windows from columns; a device without one is never available."""
         return cls(cast("Sequence[tuple[int, float, float]]", np.column_stack([who, begin, end])), False, until)
 
     def _ends(self, population: DrawnPopulation, positions: NDArray[np.int64], now: float) -> NDArray[np.float64]:
-        """When the window that each device is in ends; ``-inf`` outside of any.
+        """The end of the window that each device is in; ``-inf`` outside of any.
 
         Raises:
-            ConfigError: a window is of a device that there is not; nobody knows of this moment.
+            ConfigError: a window's device does not exist, or the windows are not known at this moment.
         """
         who, begin, end = self.columns
         if len(who) and who[-1] >= population.size:
             raise ConfigError(
-                f"a window of device {who[-1]}, and there are {population.size}",
+                f"a window of device {who[-1]}, but there are {population.size} devices",
                 where="Windows",
                 remedy="give positions in the population",
             )
         if self.until is not None and now >= self.until:
             raise ConfigError(
-                f"who is there at {now:g} s is asked for, and the windows are known up to {self.until:g} s",
+                f"availability at {now:g} s is requested, but the windows are known up to {self.until:g} s",
                 where="Windows",
                 remedy="record them with a later until, or end the run sooner",
             )
         first, after = np.searchsorted(who, positions, "left"), np.searchsorted(who, positions, "right")
-        low, high = first.copy(), after.copy()  # those before low have begun, those from high on have not
+        low, high = first.copy(), after.copy()  # windows before low have begun, those from high on have not
         while (low < high).any():
             middle = (low + high) // 2
             begun = (low < high) & (begin[np.minimum(middle, len(begin) - 1)] <= now)
@@ -127,25 +127,25 @@ class Windows(Availability):
         return ends
 
     def there(self, population: DrawnPopulation, positions: NDArray[np.int64], now: float) -> NDArray[np.bool_]:
-        """In a window."""
+        """Whether each device is in a window."""
         return self._ends(population, positions, now) > now
 
     def leaves(
         self, population: DrawnPopulation, positions: NDArray[np.int64], now: float, until: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """When the window ends."""
+        """The end of the window."""
         del until
         return self._ends(population, positions, now)
 
     def recorded(self, population: DrawnPopulation, until: float) -> Windows:
-        """Itself; ``inf`` asks for no more than there is, where it holds for ever.
+        """Return itself; with ``inf``, up to its own end if it holds forever.
 
         Raises:
-            ConfigError: it does not know so much.
+            ConfigError: the windows are not known until then.
         """
         if self.until is not None and until > self.until:
             raise ConfigError(
-                f"until={until:g} s, and the windows are known up to {self.until:g} s",
+                f"until={until:g} s, but the windows are known up to {self.until:g} s",
                 where="Windows",
                 remedy=f"ask for at most {self.until:g} s",
             )
@@ -154,7 +154,7 @@ class Windows(Availability):
 
 
 def _merged(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sorted rows, those of one device that touch or overlap as one."""
+    """Sorted rows, with touching or overlapping windows of a device merged."""
     same = rows[1:, 0] == rows[:-1, 0]
     if not (same & (rows[1:, 1] <= rows[:-1, 2])).any():
         return rows

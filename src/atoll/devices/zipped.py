@@ -1,4 +1,4 @@
-"""Arrays in one file: NumPy's zipped form with a header of JSON, never pickled, whose contents are checked."""
+"""Arrays in one file: NumPy's zipped form with a JSON header, never pickled, with checked contents."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def write_arrays(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[A
 
 
 def read_arrays(path: Path, noun: str, remedy: str) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """The inverse.
+    """The inverse of ``write_arrays``.
 
     Args:
         path: the file.
-        noun: what it holds, for errors.
+        noun: what the file contains, for errors.
         remedy: where such a file comes from.
 
     Raises:
-        ConfigError: there is none, or it holds something else.
+        ConfigError: there is no file, or it contains something else.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -58,25 +58,25 @@ def read_arrays(path: Path, noun: str, remedy: str) -> tuple[Any, dict[str, NDAr
         zipfile.BadZipFile,
         zlib.error,
     ) as error:
-        raise ConfigError(f"the file is no {noun}: {error}", where=str(path), remedy=remedy) from error
+        raise ConfigError(f"the file is not a {noun}: {error}", where=str(path), remedy=remedy) from error
 
 
 def check_version(path: Path, noun: str, found: int, version: int) -> None:
     """Refuse files of later versions.
 
     Raises:
-        ConfigError: it is one.
+        ConfigError: the file is of a later version.
     """
     if found > version:
         raise ConfigError(
-            f"the {noun} is of version {found}, and this Atoll reads up to {version}",
+            f"the {noun} has version {found}, but this Atoll reads up to {version}",
             where=str(path),
             remedy="use a later Atoll",
         )
 
 
 def digest(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
-    """A digest of all that a file holds, but for the digest itself."""
+    """A digest of a file's header and arrays, without the digest itself."""
     found = hashlib.sha256(json.dumps({k: v for k, v in header.items() if k != "digest"}, sort_keys=True).encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])

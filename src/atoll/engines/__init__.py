@@ -1,4 +1,4 @@
-"""Worlds that run the waist: inline, batched, processes, a loopback socket and a Ray cluster. They know tasks, never algorithms."""
+"""Engines, which run tasks: inline, batched, processes, a loopback socket and a Ray cluster. They know tasks, never algorithms."""
 
 from typing import TYPE_CHECKING
 

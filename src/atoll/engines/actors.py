@@ -1,4 +1,4 @@
-"""The roles of sessions that a process plays: what is said to them, whom they wait for, and how they end."""
+"""The session roles that a process plays: the messages for them, whom they wait for, and how they end."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from atoll.core.requests.wire import pack_error
 __all__ = ["Actors", "Key", "answer_of", "sendable"]
 
 Key = tuple[int, str]
-"""The number of a session, and a role of it."""
+"""The number of a session, and a role in it."""
 
 
 class Actors:
-    """The roles that are played here, wherever the others are."""
+    """The session roles that run in this process, wherever the other roles run."""
 
     def __init__(self) -> None:
         self._peers: dict[Key, LocalPeers] = {}
@@ -27,12 +27,12 @@ class Actors:
         self._told: dict[Key, dict[str, int]] = {}
 
     def begin(self, key: Key, peers: LocalPeers, work: Coroutine[Any, Any, None]) -> None:
-        """Have a role begin.
+        """Start a role.
 
         Args:
-            key: of the role.
-            peers: through which it hears the others.
-            work: plays it, and calls ``end`` before it answers.
+            key: the session and the role.
+            peers: through which the role hears the others.
+            work: runs the role, and calls ``end`` before it answers.
         """
         self._peers[key] = peers
         task = self._tasks[key] = asyncio.get_running_loop().create_task(work)
@@ -40,7 +40,7 @@ class Actors:
         task.add_done_callback(self._held.discard)
 
     def hand(self, frame: Any) -> None:
-        """Hand a role what another one says, or that it has ended; one that is not played any more hears nothing."""
+        """Deliver to a role a message of another role, or the news that one has ended. A role that no longer runs gets nothing."""
         peers = self._peers.get((frame["session"], frame["role"]))
         if peers is None:
             return
@@ -50,7 +50,7 @@ class Actors:
             peers.put(frame["source"], frame["message"], frame["time"])
 
     def stop(self, session: int) -> None:
-        """Cancel the roles of a session that have begun by now, behind their first steps: a task that is cancelled before never answers."""
+        """Cancel the roles of a session that have started. It waits for their first steps: a task cancelled before these never answers."""
         for key, task in self._tasks.items():
             if key[0] == session:
                 asyncio.get_running_loop().call_soon(self._cancel, key, task)
@@ -60,25 +60,25 @@ class Actors:
             task.cancel()
 
     def end(self, key: Key) -> None:
-        """A role has ended: it hears no more, and its answer is not cancelled."""
+        """Mark a role as ended: it gets no more messages, and its answer is not cancelled."""
         del self._peers[key], self._tasks[key]
 
     def playing(self, session: int) -> bool:
-        """Whether any role of a session is played here."""
+        """Whether any role of a session runs here."""
         return any(key[0] == session for key in self._peers)
 
     @property
     def some(self) -> bool:
-        """Whether any role is played here."""
+        """Whether any role runs here."""
         return bool(self._peers)
 
     @property
     def busy(self) -> bool:
-        """Whether a role does something else than to wait for another; to be asked from any thread."""
+        """Whether a role does anything but wait for another role. You can call this from any thread."""
         return not all(peers.hears for peers in list(self._peers.values()))
 
     def waiting(self) -> list[dict[str, Any]]:
-        """To be asked where nothing goes on here: which roles wait for whom, as frames; what was said before is no news."""
+        """Which roles wait for whom, as frames; what was reported before is left out. Call it while nothing runs here."""
         waits = {key: peers.waits() for key, peers in self._peers.items()}
         news = {key: found for key, found in waits.items() if found and found != self._told.get(key)}
         self._told = waits
@@ -89,7 +89,7 @@ class Actors:
 
 
 async def answer_of(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-    """What a role gave, or the error that it ended with."""
+    """A role's result, or the error that ended it."""
     try:
         return await work
     except asyncio.CancelledError:
@@ -99,10 +99,10 @@ async def answer_of(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def sendable(answer: dict[str, Any]) -> dict[str, Any]:
-    """The answer, if a message can hold it.
+    """Return the answer if a message can carry it.
 
     Raises:
-        MessageError: it cannot; found while it is sent, nobody would answer.
+        MessageError: it cannot. If sending found this out, nobody would get an answer.
     """
     M.nbytes(answer)
     return answer

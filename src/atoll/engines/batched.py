@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Batched"]
 
-WORTH_A_PROCESS = 1e-3  # seconds of work a cohort; below, a message to a worker costs more than it saves
+WORTH_A_PROCESS = 1e-3  # seconds of work of a cohort; below this, a message to a worker costs more than it saves
 
 
 class Batched(Inline):
-    """Uses a task's ``many`` or ``sums``: blocks of clients that fit the cache, spread over processes where the work is worth it.
+    """Uses a task's ``many`` or ``sums``: it computes blocks of clients that fit the cache, and spreads large cohorts over processes.
 
     Everything else (single replies, conversations, tasks without a fast path, work too small for a process) runs in this process.
 
     Args:
-        workers: processes that share a cohort, this one included, or threads where a task has its own; by default one a core.
+        workers: number of processes that share a cohort, including this one, or of threads if a task has its own; by default one per core.
     """
 
     name: ClassVar[str] = "batched"
@@ -49,20 +49,20 @@ class Batched(Inline):
         self._plans: dict[str, int] = {}
 
     async def open(self, world: World) -> None:
-        """Make the host; workers start when a cohort is worth them."""
+        """Create the host; workers start once a cohort has enough work for them."""
         await super().open(world)
         self._world = world
         self._plans = {}
         self.choices["workers"] = int(self._wanted or self.choices.get("workers") or cores())
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
-        """Run the task at each party, and what it wraps in blocks."""
+        """Run the task at each party, and a wrapped task in blocks."""
         if request.wraps is not None:
             self._planned(request, positions)
         return await super().run(request, positions)
 
     def _planned(self, request: Request, positions: NDArray[np.int64]) -> int:
-        """How many processes share a cohort; what is wrapped decides, because a half costs little."""
+        """How many processes share a cohort. The wrapped task decides, since a half costs little."""
         alone = self._world is None or self.host.executor.single
         asked = request.wraps or request
         if alone or asked.task.many is None or asked.mail is not None or len(positions) == 0:
@@ -70,12 +70,12 @@ class Batched(Inline):
         if asked.task.name not in self._plans:
             try:
                 self._plans[asked.task.name] = self._plan(asked, positions)
-            except (Exception, SystemExit):  # of a party: nothing is planned yet, and the executor says whose it is
+            except (Exception, SystemExit):  # raised by a party: plan nothing yet; the executor reports which party
                 return 1
         return self._plans[asked.task.name]
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
-        """Add up a cohort, here or together with the workers."""
+        """Add up a cohort, here or with the workers."""
         workers = self._planned(request, positions)
         if workers == 1 or len(positions) < 2 * workers:
             return await self.host.fold(request, positions)
@@ -84,7 +84,7 @@ class Batched(Inline):
         return await self._fold_together(request, positions)
 
     async def _fold_again(self, request: Request, positions: NDArray[np.int64], workers: int) -> PartialSum:
-        """Some replies may be in the journal, which workers do not have: add up here, part by part as they would."""
+        """Add up here, part by part as the workers would: some replies may be in the journal, which workers do not have."""
         request, host = self.host.seeded(request, positions), self.host
         replay, tables = functools.partial(host.replay, request), host.tables(request)
         parts = shares(host.executor, request, positions, workers)
@@ -92,7 +92,7 @@ class Batched(Inline):
         return host.absorb_fold(request, merge_folded(folds, positions))
 
     async def _fold_together(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
-        """Send the workers their parts, add up the first part here, and merge all in cohort order."""
+        """Send the workers their parts, add up the first part here, and merge all parts in cohort order."""
         crew, request = self._open_crew(request), self.host.seeded(request, positions)
         mine, *theirs = shares(self.host.executor, request, positions, len(crew) + 1)
         try:
@@ -100,7 +100,7 @@ class Batched(Inline):
                 crew.post(i, self._frame(request, part))
             first = await self.host.executor.fold(request, mine, self.host.tables(request), None, self.host.spend)
             frames = [crew.collect(i) for i in range(len(theirs))]
-        except BaseException:  # an answer that nobody took would be taken for the next one's
+        except BaseException:  # an answer that is still unread would be taken for the next request's
             await self.close()
             raise
         rest = [self._unpack(frame) for frame in frames]
@@ -131,7 +131,7 @@ class Batched(Inline):
     def _plan(self, request: Request, positions: NDArray[np.int64]) -> int:
         """Decide once per task how it runs: repeat what the run recorded, or tune and record it.
 
-        Tuning comes before the workers are started, so that they inherit what it compiled.
+        Tuning happens before the workers start, so that they inherit the compiled code.
         """
         tuning = request.task.tuning
         recorded = self.choices.get("tasks", {}).get(request.task.name)

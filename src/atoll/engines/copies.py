@@ -1,4 +1,4 @@
-"""Which worker holds an up-to-date copy of which client's private state, so that only what it lacks travels to it."""
+"""Which worker has an up-to-date copy of which client's private state, so that requests send only what a worker lacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOBODY = -1
 
 
 class _Book:
-    """The holders of one slot: by position the worker, -1 for none."""
+    """The workers that have the copies of one slot, by client position; -1 for none."""
 
     def __init__(self) -> None:
         self.holders = np.full(0, _NOBODY, dtype=np.int64)
@@ -28,7 +28,7 @@ class _Book:
         self.latest = -1
 
     def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the holders of some clients, and forget them."""
+        """Return the workers that have the copies of some clients, and remove the entries."""
         missing = int(positions.max(initial=-1)) + 1 - len(self.holders)
         if missing > 0:
             more = np.full(max(missing, len(self.holders)), _NOBODY, dtype=np.int64)
@@ -39,12 +39,12 @@ class _Book:
 
 
 class Loan:
-    """What one request knows about the copies of its clients' states.
+    """The copies of client states during one request.
 
     Args:
-        positions: of the clients.
-        holders: slot -> the worker that holds each client's copy as the request begins, -1 for none; shape ``(clients,)``.
-        number: of the request.
+        positions: positions of the clients.
+        holders: maps a slot to the worker that has each client's copy when the request begins, -1 for none; shape ``(clients,)``.
+        number: the request's number.
     """
 
     def __init__(self, positions: NDArray[np.int64], holders: dict[str, NDArray[np.int64]], number: int = 0) -> None:
@@ -55,7 +55,7 @@ class Loan:
         self.placed: list[tuple[NDArray[np.int64], int]] | None = None
 
     def held(self, worker: int, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether a worker holds the copies of these clients in every slot; they are some of the request's."""
+        """Whether a worker has the copies of these clients in every slot; they are some of the request's clients."""
         rows = [self._row[position] for position in positions.tolist()]
         found = np.ones(len(positions), dtype=bool)
         for holders in self._holders.values():
@@ -64,19 +64,19 @@ class Loan:
 
     @property
     def slots(self) -> list[str]:
-        """What the request may change."""
+        """The slots that the request may change."""
         return list(self._holders)
 
     def place(self, parts: list[tuple[NDArray[np.int64], int]]) -> None:
-        """The request's results are kept: each of these workers holds an up-to-date copy of these clients' states."""
+        """Record that the request's results are kept, so each of these workers has up-to-date copies of these clients' states."""
         self.placed = parts
 
 
 class Copies:
-    """The holders of all slots.
+    """The workers that have up-to-date copies, for all slots.
 
-    Nobody counts as a holder of what a request on its way may change. When two requests share a slot at any time, their clients' copies count as lost:
-    a worker may finish them in another order than the one in which their results are kept.
+    While a request may change a state, no worker counts as having its copy. When two requests share a slot at any time, their clients' copies count
+    as lost, since a worker may finish the requests in another order than the one in which their results are kept.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Copies:
 
     @contextlib.contextmanager
     def lend(self, slots: list[str], positions: NDArray[np.int64]) -> Iterator[Loan]:
-        """Take the copies of some clients out of the books while a request may change them."""
+        """Remove the entries of some clients while a request may change their states."""
         number = next(self._numbers)
         books = {slot: self._books.setdefault(slot, _Book()) for slot in slots}
         loan = Loan(positions, {slot: book.take(positions) for slot, book in books.items()}, number)
@@ -103,7 +103,7 @@ class Copies:
                         book.holders[part] = worker
 
     def place(self, loan: Loan, parts: list[tuple[NDArray[np.int64], int]]) -> None:
-        """The results of a request that is over are kept, where no other request has shared its slots since."""
+        """Record the copies of a finished request whose results are kept, unless another request has shared its slots since."""
         for slot in loan.slots:
             book = self._books.get(slot)
             if book is not None and loan.alone[slot] and book.latest == loan.number and not book.running:
@@ -111,7 +111,7 @@ class Copies:
                     book.holders[part] = worker
 
     def forget(self, slot: str) -> bool:
-        """A slot ended or went back to another state, with every slot inside it; whether anything was known of it."""
+        """Remove a slot that ended or returned to an earlier state, with every slot inside it; return whether it had entries."""
         gone = [name for name in self._books if within(name, slot)]
         for name in gone:
             del self._books[name]

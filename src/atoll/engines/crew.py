@@ -1,8 +1,8 @@
 """A crew: worker processes in lock step, for cohorts that take milliseconds.
 
-An event loop costs more than such a cohort's message, so both ends read and write plainly: send every worker its part, do one's own, collect.
-A process that sleeps is often woken on the core of whoever wakes it and waits there for its turn, longer than its work takes. So each
-end looks for its message for a few milliseconds, giving way to anyone who wants the core, before it sleeps.
+An event loop costs more than such a cohort's message, so both ends read and write sockets directly: send each worker its part, do this process's
+part, collect. The system often wakes a sleeping process on the core of the process that woke it, where it waits longer than its work takes.
+So each end first polls for its message for a few milliseconds, yielding the core to others, before it sleeps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Crew", "drive"]
 
 _LENGTH = struct.Struct("<Q")
 _SMALL = 1 << 18
-_PATIENCE = 4e-3  # seconds of looking before sleeping
+_PATIENCE = 4e-3  # seconds of polling before sleeping
 
 
 class Crew:
@@ -64,9 +64,9 @@ class Crew:
 
     def _gone(self, i: int) -> TaskError:
         return TaskError(
-            f"a worker went away while it was working ({self._workers.describe(i)()})",
+            f"a worker ended during its work ({self._workers.describe(i)()})",
             where="engine",
-            remedy="look for lack of memory or a crash in native code; engine='inline' runs the task in this process",
+            remedy="check for lack of memory or a crash in native code; engine='inline' runs the task in this process",
         )
 
     def stop(self) -> None:
@@ -75,17 +75,17 @@ class Crew:
 
 
 def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine that never waits."""
+    """Run a coroutine that never suspends."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
         return stop.value
     coroutine.close()
-    raise TaskError("a task's fast path waited for something", remedy="make `many` and `sums` plain functions")
+    raise TaskError("a task's fast path awaited something", remedy="make `many` and `sums` plain functions")
 
 
 def _drive(request: Request, coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a fold; a half without a ``many`` is a coroutine that may wait, and an event loop costs more than the rest of a small cohort."""
+    """Run a fold. A half without ``many`` is a coroutine that may wait; an event loop would cost more than the rest of a small cohort."""
     waits = request.wraps is not None and request.task.many is None
     return asyncio.run(coroutine) if waits else drive(coroutine)
 
@@ -133,7 +133,7 @@ def _recv(sock: socket.socket) -> Any:
 
 
 def _look_out(sock: socket.socket) -> None:
-    """Return when a message is there, or after a while."""
+    """Return when a message has arrived, or after a while."""
     if not hasattr(os, "sched_yield"):
         return
     until = time.perf_counter() + _PATIENCE
@@ -147,7 +147,7 @@ def _look_out(sock: socket.socket) -> None:
 
 
 def _exactly(sock: socket.socket, size: int) -> bytearray | None:
-    """Read ``size`` bytes; ``None`` when the other end is gone."""
+    """Read ``size`` bytes; ``None`` if the other end has closed."""
     buffer = bytearray(size)
     view = memoryview(buffer)
     done = 0

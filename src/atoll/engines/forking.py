@@ -19,22 +19,22 @@ Pair = Callable[[], tuple[socket.socket, socket.socket]]
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_workers(workers: int | None, engine: str) -> int | None:
-    """Refuse a number of workers that makes no sense."""
+    """Refuse fewer than one worker."""
     if workers is not None and workers < 1:
         raise ConfigError(f"workers={workers}", where=f"engine {engine!r}", remedy="use at least 1, or None")
     return workers
 
 
 class Workers:
-    """Processes that run ``body(socket, *args)``, each with a socket of its own to this process.
+    """Processes that run ``body(socket, *args)``, each with its own socket to this process.
 
-    They are forked where that is safe, so that they share the memory of the islands' data and of compiled code;
-    elsewhere they get a copy from their parent.
+    They are forked if that is safe, so that they share the memory of the islands' data and of compiled code;
+    otherwise their parent sends them a copy.
     """
 
     def __init__(self, pair: Pair = socket.socketpair) -> None:
@@ -46,12 +46,12 @@ class Workers:
         """Start workers; return this end of their sockets."""
         context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         collecting = gc.isenabled()
-        gc.disable()  # a worker must not collect before it has set aside what it inherits
+        gc.disable()  # a worker must freeze what it inherits before its first garbage collection
         try:
             for _ in range(count):
                 ours, theirs = self._pair()
                 self.sockets.append(ours)
-                # A forked worker holds copies of this process's ends: it must close them, or nobody would see an end.
+                # A forked worker has copies of this process's ends. It must close them, or no end would notice a closed connection.
                 inherited = list(self.sockets) if sys.platform == "linux" else []
                 process = context.Process(target=_main, args=(theirs, inherited, collecting, body, args), daemon=True)
                 process.start()
@@ -63,7 +63,7 @@ class Workers:
         return self.sockets
 
     def describe(self, i: int) -> Callable[[], str]:
-        """Says how a worker ended."""
+        """Return a function that describes how a worker ended."""
 
         def describe() -> str:
             process = self.processes[i]
@@ -73,7 +73,7 @@ class Workers:
         return describe
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Wait for the workers to see the closed sockets and end; kill those that do not within some seconds."""
+        """Wait for the workers to notice the closed sockets and end; kill those still running after some seconds."""
         for sock in self.sockets:
             sock.close()
         for process in self.processes:
@@ -92,13 +92,13 @@ def _main(
     body: Callable[..., None],
     args: tuple[Any, ...],
 ) -> None:
-    # Garbage of the parent's may wait, as it ends, for threads that a fork leaves behind (gRPC's queues do, for ever): it is not this process's.
+    # The parent's garbage may wait, when finalised, for threads that a fork leaves behind (gRPC's queues wait forever), so freeze it.
     gc.freeze()
     if collecting:
         gc.enable()
     for other in inherited:
         other.close()
-    # Ctrl-C goes to the whole group: the engine decides, workers end when their socket closes.
+    # Ctrl-C goes to the whole process group: the engine decides, and workers end when their socket closes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if "torch" in sys.modules:

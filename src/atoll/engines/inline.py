@@ -25,7 +25,7 @@ __all__ = ["Inline", "converse_here"]
 async def converse_here(
     host: Host, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
 ) -> dict[str, TaskResult]:
-    """Run the roles of a session side by side in this process; one that fails ends them all."""
+    """Run the roles of a session concurrently in this process; if one fails, all end."""
     known = host.replay_session(roles, switch)
     if known is not None:
         return known
@@ -65,7 +65,7 @@ async def converse_here(
 
 
 class Inline(Memory):
-    """Runs every task in this process, party by party; a debugger can stop anywhere."""
+    """Run every task in this process, party by party, so that a debugger can stop anywhere."""
 
     name: ClassVar[str] = "inline"
     vectorised: ClassVar[bool] = False
@@ -74,7 +74,7 @@ class Inline(Memory):
         self.choices: dict[str, Any] = {}
 
     async def open(self, world: World) -> None:
-        """Make the host."""
+        """Create the host."""
         self._host = world.host(vectorised=self.vectorised)
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
@@ -82,14 +82,14 @@ class Inline(Memory):
         return await self.host.run(request, positions)
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
-        """Run the task at each party and add up."""
+        """Run the task at each party, and add up the replies."""
         return await self.host.fold(request, positions)
 
     async def converse(
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
     ) -> dict[str, TaskResult]:
-        """Run the roles of a session side by side."""
+        """Run the roles of a session concurrently."""
         return await converse_here(self.host, roles, switch, start)
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""

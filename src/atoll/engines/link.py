@@ -18,11 +18,11 @@ _CHUNK = 1 << 20
 
 
 class LinkClosed(ConnectionError):  # noqa: N818 - an event, not a fault
-    """The other end went away."""
+    """The other end closed the connection."""
 
 
 class Conduit(Protocol):
-    """Anything that carries whole messages in both directions, in order."""
+    """Any connection that carries whole messages in both directions, in order."""
 
     async def send(self, tree: Any) -> None:
         """Send one message."""
@@ -33,16 +33,16 @@ class Conduit(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the other end."""
+        """Close the connection."""
         ...
 
 
 class Link:
-    """Messages over a stream socket, each behind its length.
+    """Messages over a stream socket, each after its length.
 
     Args:
         sock: a connected socket; the link owns it.
-        limits: bounds on what is accepted.
+        limits: bounds on incoming messages.
     """
 
     def __init__(self, sock: socket.socket, limits: M.Limits | None = None) -> None:
@@ -50,10 +50,10 @@ class Link:
         self._sock = sock
         self._limits = limits or M.Limits()
         self._writing = asyncio.Lock()
-        self._written: asyncio.Task[None] | None = None  # the message that is on its way
+        self._written: asyncio.Task[None] | None = None  # the message being sent
 
     async def send(self, tree: Any) -> None:
-        """Send one message; large arrays are not copied. Cancelled in the middle, the rest of it still goes: others follow it."""
+        """Send one message without copying large arrays. If cancelled midway, the rest is still sent, since other messages follow."""
         pieces = self._pieces(M.nbytes(tree), tree)
         await self._writing.acquire()
         left = None
@@ -68,7 +68,7 @@ class Link:
             await asyncio.shield(self._written)
 
     def _at_once(self, pieces: Iterator[Any]) -> memoryview | None:
-        """Write what the system takes now; what is left of a piece then."""
+        """Write what the system accepts now; return the rest of the piece."""
         for piece in pieces:
             left = memoryview(piece).cast("B")
             while left:
@@ -92,7 +92,7 @@ class Link:
     def _went(self, task: asyncio.Task[None]) -> None:
         self._writing.release()
         if not task.cancelled():
-            task.exception()  # whoever sent it may be gone already
+            task.exception()  # the sender may be gone already
 
     @staticmethod
     def _pieces(size: int, tree: Any) -> Iterator[Any]:
@@ -106,14 +106,14 @@ class Link:
         """Wait for the next message.
 
         Raises:
-            LinkClosed: the other end went away.
-            MessageError: what came is not a message, or larger than the limits.
+            LinkClosed: the other end closed the connection.
+            MessageError: the bytes are not a message, or exceed the limits.
         """
         header = await self._exactly(_LENGTH.size)
         (size,) = _LENGTH.unpack(header)
         if size > self._limits.max_bytes:
             raise MessageError(
-                f"a message of {size} bytes is announced and {self._limits.max_bytes} are allowed",
+                f"a message of {size} bytes is larger than the limit of {self._limits.max_bytes} bytes",
                 where="link",
                 remedy="raise the limit on both sides, or send less",
             )

@@ -1,4 +1,4 @@
-"""An engine's memory: the one host that keeps state, journal and ledger, wherever tasks run."""
+"""An engine's memory: the one host with state, journal and ledger, wherever tasks run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Memory:
         return self._host
 
     async def conclude(self, path: str, asked: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
-        """A sum has ended: those that are kept keep what its steps left."""
+        """End a sum: the states of the parties that are kept take effect."""
         del asked
         self.host.drafts.conclude(path, kept)
 
@@ -35,18 +35,18 @@ class Memory:
         return self.host.store.commit(slot, generation, full=full)
 
     async def settle(self, slot: str) -> None:
-        """Let the journal forget, and the store count as clean."""
+        """Clear the journal, and mark the store as clean."""
         self.host.store.settle(slot)
         self.host.journal.forget(slot)
 
     async def load(self, slot: str, segments: list[str]) -> None:
-        """Take private state back to a generation."""
+        """Restore the private state of a generation."""
         self.host.store.load(slot, segments)
 
     async def drop(self, slot: str) -> None:
-        """Forget a slot that ended, and every slot inside it."""
+        """Remove a slot that ended, and every slot inside it."""
         self.host.store.drop(slot)
 
     async def publish(self) -> None:
-        """The program has ended well: named results are there for people and for later jobs."""
+        """Publish named results for people and later jobs, after the program ended well."""
         self.host.publish()

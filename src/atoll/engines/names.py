@@ -1,4 +1,4 @@
-"""Engines by name, as a configuration says them."""
+"""Engines by the names that configurations use."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ ENGINES: dict[str, Callable[[int | None], Any]] = {
     "ray": Ray,
     "socket": LoopbackSocket,
 }
-"""Name -> what makes one with so many workers."""
+"""Map a name to the function that makes the engine with a number of workers."""

@@ -17,7 +17,7 @@ __all__ = ["LoopbackSocket", "Processes"]
 
 
 class Processes(Remote):
-    """Workers of this process: they share the islands' data, and messages cross a socket pair in the binary form."""
+    """Workers on this machine: they share the islands' data, and messages cross a socket pair in binary form."""
 
     name: ClassVar[str] = "processes"
 
@@ -26,7 +26,7 @@ class Processes(Remote):
         self._workers = Workers(self._pair)
 
     def default_workers(self) -> int:
-        """One a core."""
+        """One per core."""
         return cores()
 
     async def connect(self, world: World, workers: int) -> list[Channel]:
@@ -44,7 +44,7 @@ class Processes(Remote):
 
 
 class LoopbackSocket(Processes):
-    """The same workers behind TCP on 127.0.0.1: proof that a network is only one more transport."""
+    """The same workers behind TCP on 127.0.0.1, which shows that a network is only another transport."""
 
     name: ClassVar[str] = "socket"
 

@@ -1,6 +1,6 @@
 """The Ray engine: a cohort over the workers of a Ray cluster.
 
-Ray places the workers and carries the frames; what they say is what `Remote` says over any link. The data of the islands and the content of every
+Ray places the workers and carries the frames; the frames are those of `Remote`, as over any link. The islands' data and the content of each
 large request go to each node once, through Ray's object store, and all workers of the node read the same memory.
 """
 
@@ -42,18 +42,18 @@ __all__ = ["Ray"]
 
 SHARED = (
     64 << 10
-)  # bytes of a broadcast that are worth the object store; Ray sends less than 100 KB inside the call anyway
+)  # bytes from which a broadcast uses the object store; Ray sends less than 100 KB inside the call anyway
 
 
 class Ray(Remote):
     """Workers that are Ray actors, on this machine or on a cluster.
 
     Args:
-        workers: actors; by default one for every CPU of the cluster.
-        address: of the cluster, such as ``"head:6379"``, ``"auto"`` for one that runs on this machine, or ``"local"`` for one of this process's
-            own. By default the environment variable ``RAY_ADDRESS`` says, or else ``"local"``. A process that has called ``ray.init`` stays with that cluster.
-        actor: options of every actor as Ray names them: ``num_cpus`` (1 by default), ``num_gpus``, ``resources``, ``runtime_env``, ...
-        retries: how often the work of a lost actor is done again by a new one, before the run fails.
+        workers: number of actors; by default one per CPU of the cluster.
+        address: address of the cluster, such as ``"head:6379"``, ``"auto"`` for one that runs on this machine, or ``"local"`` to start one for this
+            process. By default the environment variable ``RAY_ADDRESS``, else ``"local"``. A process that has called ``ray.init`` stays with that cluster.
+        actor: options of each actor, with Ray's names: ``num_cpus`` (1 by default), ``num_gpus``, ``resources``, ``runtime_env``, ...
+        retries: how often a new actor repeats the work of a lost actor before the run fails.
 
     Raises:
         ConfigError: there are fewer than 1 workers, or fewer than 0 retries.
@@ -98,7 +98,7 @@ class Ray(Remote):
         own: dict[str, Any] = {}
         if address == "local":
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # Actors of this machine import what this process can import; by itself Ray tells them the script's folder and the current one.
+            # Actors on this machine must be able to import what this process can; Ray alone adds only the script's folder and the current one.
             path = self._ray.job_config.JobConfig(_py_driver_sys_path=[entry for entry in sys.path if entry])
             own = {"include_dashboard": False, "num_cpus": max(cores(), self._wanted or 1), "job_config": path}
         try:
@@ -111,7 +111,7 @@ class Ray(Remote):
             ) from error
 
     def default_workers(self) -> int:
-        """One for every CPU of the cluster, or for as many as an actor asks for."""
+        """One per CPU of the cluster, divided by the CPUs that an actor requests."""
         return max(1, int(self._cpus() / max(float(self._actor["num_cpus"]), 1e-3)))
 
     def _cpus(self) -> float:
@@ -121,7 +121,7 @@ class Ray(Remote):
         asked = workers * float(self._actor["num_cpus"])
         if asked > self._cpus():
             raise ConfigError(
-                f"{workers} workers need {asked:g} CPUs and the Ray cluster has {self._cpus():g}",
+                f"{workers} workers need {asked:g} CPUs but the Ray cluster has {self._cpus():g}",
                 where="engine 'ray'",
                 remedy='use fewer workers, add nodes, or give each less: Ray(actor={"num_cpus": 0.5})',
             )
@@ -135,7 +135,7 @@ class Ray(Remote):
                 raise ConfigError(
                     f"the data or the tasks cannot be sent to another process: {error.__cause__ or error}",
                     where="engine 'ray'",
-                    remedy="keep open files, locks and connections out of them; engine='batched' needs none of this",
+                    remedy="remove open files, locks and connections from them; with engine='batched' you can keep them",
                 ) from error
         self._memory = world.state_memory
         self._ids = [next(self._born) for _ in range(workers)]
@@ -147,7 +147,7 @@ class Ray(Remote):
         return Channel(link, link.describe)
 
     async def channels(self, request: Request) -> list[Channel]:
-        """The channels; an actor that is gone is replaced."""
+        """Return the channels; a lost actor is replaced."""
         known = await super().channels(request) if not self._channels else self._channels
         for i, channel in enumerate(known):
             if not channel.alive:
@@ -178,7 +178,7 @@ class Ray(Remote):
         with self._copies.lend(request.slots, positions) as loan:
             if self.host.journal and any(self.host.replay(request, int(p)) for p in positions):
                 return await self._fold_with_journal(request, positions)
-            channels = await self.channels(request)  # which takes the tasks as they are before they are tuned
+            channels = await self.channels(request)  # it sends the tasks as they are before tuning
             self._tune(request, positions)
             parts = self._shares(request, positions, channels)
             frames = await self._ask(channels, "fold", request, parts, loan)
@@ -192,13 +192,13 @@ class Ray(Remote):
             return absorbed
 
     async def conclude(self, path: str, asked: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
-        """A sum has ended: the copies of those that are kept are up to date, and no others."""
+        """End a sum: the copies of the parties that are kept are up to date, and no others."""
         await super().conclude(path, asked, kept)
         for loan, placed in self._drafted.pop(path, []):
             self._copies.place(loan, [(part[np.isin(part, kept)], worker) for part, worker in placed])
 
     def _tune(self, request: Request, positions: NDArray[np.int64]) -> None:
-        """Decide once per task how actors run it, or repeat what the run recorded: all must add up alike."""
+        """Decide once per task how actors run it, or repeat what the run recorded: all actors must add up in the same way."""
         asked = request.wraps or request
         tuning, name = asked.task.tuning, asked.task.name
         if tuning is None or not len(positions) or name in self._tuned:
@@ -212,7 +212,7 @@ class Ray(Remote):
         part = positions[: -(-len(positions) // self.choices["workers"])]
         keys, table = executor.keys(asked, part), self.host.table(asked)
         cohort = Cohort(Parties(executor.roster, part), keys, executor.population, table)
-        with contextlib.suppress(Exception, SystemExit):  # of a party: the actor that meets it says whose it is
+        with contextlib.suppress(Exception, SystemExit):  # raised by a party: the actor that runs into it reports which
             tuning.prepare(cohort, asked.message, 1)
         made = {"tuning": tuning.choices, "seconds": dict(tuning.seconds)}
         self.choices["tasks"] = {**self.choices.get("tasks", {}), name: made}
@@ -236,7 +236,7 @@ class Ray(Remote):
             work = [asyncio.ensure_future(one) for one in asked]
             try:
                 return await self._collect(work)
-            finally:  # after an error: who still waits must not ask the next request's actors again
+            finally:  # after an error: calls that still wait must not ask the next request's actors again
                 for one in work:
                     one.cancel()
                 await asyncio.gather(*work, return_exceptions=True)
@@ -244,7 +244,7 @@ class Ray(Remote):
     async def _ask_one(
         self, i: int, op: str, request: Request, part: NDArray[np.int64], loan: Loan | None, shared: Any
     ) -> Any:
-        """Ask an actor; when it is lost, ask its successor the same: a reply is a function of the request."""
+        """Ask an actor; if it is lost, ask its successor the same, since a reply is a function of the request."""
         left = self._retries
         while True:
             channel = self._channels[i]
@@ -264,13 +264,13 @@ class Ray(Remote):
             await self._replace(i, channel)
 
     def _teach(self, channel: Channel, request: Request) -> None:
-        """Send an actor what a request names and no installed package has: tasks and stages of a script, or of a notebook."""
+        """Send an actor the tasks and stages of a request that no installed package has, such as those of a script or a notebook."""
         link = channel.link
         if isinstance(link, _ActorLink):
             link.teach({name: found for name, found in _named(request) if not name.startswith("atoll.")})
 
     def _frame_of_fold(self, i: int, request: Request, part: NDArray[np.int64], loan: Loan) -> dict[str, Any]:
-        """A request for sums with the states that the actor lacks."""
+        """A request for sums, with the states that the actor lacks."""
         held = loan.held(self._ids[i], part)
         frame = self._frame("fold", request, part[~held])
         names = [self.host.executor.roster.name(p) for p in part.tolist()] if request.mail else []
@@ -282,7 +282,7 @@ class Ray(Remote):
     async def converse(
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
     ) -> dict[str, TaskResult]:
-        """Run each role at an actor; what they say passes through here."""
+        """Run each role at an actor; their messages pass through here."""
         with contextlib.ExitStack() as lent:
             channels = await self.channels(next(iter(roles.values()))[0])
             for request, position in roles.values():
@@ -294,12 +294,12 @@ class Ray(Remote):
     # ------------------------------------------------------------------ memory and end
 
     async def load(self, slot: str, segments: list[str]) -> None:
-        """Take private state back to a generation; what actors hold is of another."""
+        """Restore the private state of a generation; the actors' copies are out of date."""
         await super().load(slot, segments)
         await self._forget(slot)
 
     async def drop(self, slot: str) -> None:
-        """Forget a slot that ended, at the actors too."""
+        """Remove a slot that ended, at the actors too."""
         await super().drop(slot)
         await self._forget(slot)
 
@@ -310,13 +310,13 @@ class Ray(Remote):
                     await channel.link.send({"op": "forget", "slot": slot})
 
     async def close(self) -> None:
-        """End the actors; the process stays with its cluster, so that the next run need not join again."""
+        """End the actors. The process stays connected to its cluster, so that the next run does not have to join again."""
         await super().close()
         self._kit = None
 
 
 class _ActorLink:
-    """The engine's end of the link to an actor: a call for every frame that goes, and one that waits for frames that come."""
+    """The engine's end of the link to an actor: one call per frame to it, and one call that waits for frames from it."""
 
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray = ray
@@ -327,14 +327,14 @@ class _ActorLink:
         self._end = "it ended"
 
     def teach(self, named: dict[str, Any]) -> None:
-        """Have the actor know these objects by name, before the frames that follow."""
+        """Make these objects known to the actor by name, before the next frames."""
         news = {name: found for name, found in named.items() if name not in self._known}
         if news:
             self._known.update(news)
             self._actor.put.remote(next(self._numbers), None, None, news)
 
     async def send(self, tree: dict[str, Any]) -> None:
-        """Send one frame; a broadcast goes as a reference into the object store."""
+        """Send one frame; a broadcast is sent as a reference into the object store."""
         broadcast = tree.pop("broadcast", None)
         self._actor.put.remote(next(self._numbers), np.frombuffer(M.encode(tree), dtype=np.uint8), broadcast)
 
@@ -353,7 +353,7 @@ class _ActorLink:
         return M.decode(self._came.popleft())
 
     def describe(self) -> str:
-        """How the actor ended, in Ray's words."""
+        """Describe how the actor ended, in Ray's words."""
         return self._end
 
     def close(self) -> None:
@@ -362,13 +362,13 @@ class _ActorLink:
 
 
 def _cause(error: BaseException) -> str:
-    """Ray's first line, and the last of the trace below it, which holds the error of the actor's own."""
+    """Return Ray's first line, and the last line of the trace below it, which has the actor's own error."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
 
 
 async def _value_of(reference: Any) -> Any:
-    """The value behind a reference, in any event loop; whoever waited may be gone when it comes."""
+    """Return the value behind a reference, in any event loop; the waiter may be gone when it arrives."""
     loop = asyncio.get_running_loop()
     waiting: asyncio.Future[Any] = loop.create_future()
 
@@ -381,14 +381,14 @@ async def _value_of(reference: Any) -> Any:
         else:
             waiting.set_exception(error)
 
-    def came(future: Any) -> None:  # in a thread of Ray's
+    def came(future: Any) -> None:  # runs in a thread of Ray
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(hand, future)
 
     idle = loop.idle if isinstance(loop, WatchedLoop) else None
     reference.future().add_done_callback(came)
     if idle is not None:
-        idle.helpers += 1  # as a socket that is listened to: the loop waits for the world outside
+        idle.helpers += 1  # as for an open socket: the loop waits for an event from outside
     try:
         return await waiting
     finally:
@@ -397,7 +397,7 @@ async def _value_of(reference: Any) -> Any:
 
 
 def _named(request: Request) -> list[tuple[str, Any]]:
-    """The tasks and classes of stages that a request names."""
+    """The tasks and stage classes that a request names."""
     found: list[tuple[str, Any]] = [] if request.wraps is None else _named(request.wraps)
     found.append((request.task.name, request.task))
     stages: list[Any] = list(request.uplink.stages)

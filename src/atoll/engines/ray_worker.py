@@ -1,4 +1,4 @@
-"""The worker's side of the Ray engine: what runs in an actor. It imports no Ray."""
+"""The worker's side of the Ray engine, which runs in an actor. It imports no Ray."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["ActorBody", "KeepingWorker"]
 
 
 class ActorBody:
-    """An actor: a worker in a thread of its own, and the two calls through which the engine's frames come and go.
+    """An actor: a worker in its own thread, and the two calls that carry the engine's frames.
 
     Args:
         kit: the executor, and the tasks and stages that the program registered by name.
-        memory: bytes of private state to keep in memory; what goes beyond lies in memory-mapped files.
+        memory: bytes of private state to keep in memory; the rest goes to memory-mapped files.
     """
 
     def __init__(self, kit: tuple[Executor, Mapping[str, Any]], memory: int | None = None) -> None:
@@ -53,13 +53,13 @@ class ActorBody:
             runner.run(main())
 
     def put(self, number: int, frame: Any, broadcast: Any = None, named: Mapping[str, Any] | None = None) -> None:
-        """Take a frame.
+        """Receive a frame.
 
         Args:
-            number: counts the frames: Ray starts calls in any order.
+            number: the frame's number, since Ray starts calls in any order.
             frame: the message.
-            broadcast: the content of its request as a message of its own, which all actors of a node share.
-            named: in place of a frame: tasks and stages to be known by name.
+            broadcast: the content of its request as a separate message, which all actors of a node share.
+            named: instead of a frame: tasks and stages to register by name.
         """
         with self._lock:
             self._early[number] = (frame, broadcast, named or {})
@@ -71,7 +71,7 @@ class ActorBody:
                     self._link.came(frame, broadcast)
 
     def take(self) -> list[bytes]:
-        """Wait for frames of the worker's; all that there are."""
+        """Wait for frames from the worker, and return all of them."""
         found = [self._link.outbox.get()]
         while not self._link.outbox.empty():
             found.append(self._link.outbox.get())
@@ -79,20 +79,20 @@ class ActorBody:
 
 
 class _ThreadLink:
-    """Frames between the threads of Ray and the worker's loop."""
+    """Frames between Ray's threads and the worker's event loop."""
 
     def __init__(self) -> None:
         self.outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.ready = threading.Event()
 
     def open(self) -> None:
-        """Begin, in the worker's loop."""
+        """Start, in the worker's loop."""
         self._loop = asyncio.get_running_loop()
         self._inbox: asyncio.Queue[Any] = asyncio.Queue()
         self.ready.set()
 
     def came(self, frame: Any, broadcast: Any) -> None:
-        """Hand the worker a frame, from any thread."""
+        """Pass a frame to the worker, from any thread."""
         self._loop.call_soon_threadsafe(self._inbox.put_nowait, (frame, broadcast))
 
     async def recv(self) -> Any:
@@ -108,20 +108,20 @@ class _ThreadLink:
         self.outbox.put(M.encode(tree))
 
     def close(self) -> None:
-        """The actor ends with its process."""
+        """Do nothing: the actor ends with its process."""
         raise LinkClosed
 
 
 class KeepingWorker(Worker):
     """A worker that keeps the private states of the clients whose sums it made.
 
-    The engine has the states too, and says in every request whose copies are up to date: a worker that is lost takes nothing with it.
+    The engine has the states too, and each request says which copies are up to date, so a lost worker loses no state.
 
     Args:
-        link: to the engine.
+        link: the link to the engine.
         executor: runs the tasks.
         registry: tasks and stages that the program registered by name.
-        allowance: the memory for the states.
+        allowance: memory for the states.
     """
 
     def __init__(self, link: Any, executor: Executor, registry: Mapping[str, Any], allowance: Allowance) -> None:
@@ -147,12 +147,12 @@ class KeepingWorker(Worker):
         tables = {slot: self._filled(slot, fresh, states) for slot, states in frame["tables"].items()}
         folded = await self.executor.fold(request, positions, tables, None, collector(events))
         for slot, left in folded.left.items():
-            if slot in tables:  # named results are kept by the engine alone
+            if slot in tables:  # only the engine keeps named results
                 tables[slot].put_all(left)
         return {"folded": pack_folded(folded)}
 
     def _filled(self, slot: str, fresh: Any, states: Any) -> StateTable:
-        """A slot's table with the states that came for some clients; those for whom none came have none."""
+        """A slot's table with the states received for some clients; clients without one have no state."""
         table = self._tables.setdefault(slot, StateTable(self._allowance))
         table.discard(fresh)
         table.put_all(States.unpack(states))

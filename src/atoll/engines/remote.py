@@ -1,7 +1,7 @@
-"""Remote engines: executors behind links, memory at home.
+"""Remote engines: executors behind links, with the memory in the engine's process.
 
-Everything that crosses is a Message, so that worker processes, a loopback socket and a network differ only in how the link is made. Workers
-keep nothing: the private state a request needs rides along, and comes back with the reply.
+Everything that crosses a link is a Message, so worker processes, a loopback socket and a network differ only in how the link is made. Workers
+keep nothing: each request carries the private state that it needs, and the reply carries it back.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Channel", "Remote", "carried_states", "merge_folded"]
 
 
 class Channel:
-    """The engine's end of one link: matches answers to questions and passes on what sessions say."""
+    """The engine's end of one link: it matches answers to requests, and passes on session messages."""
 
     def __init__(self, link: Conduit, describe: Callable[[], str]) -> None:
         self.link = link
@@ -56,20 +56,20 @@ class Channel:
                     self._answered(frame)
         except (LinkClosed, OSError):
             error = TaskError(
-                f"a worker went away while it was working ({self._describe()})",
+                f"a worker ended during its work ({self._describe()})",
                 where="engine",
-                remedy="look for lack of memory or a crash in native code; engine='inline' runs the task in this process",
+                remedy="check for lack of memory or a crash in native code; engine='inline' runs the task in this process",
             )
             self._error = error
             self._fail(error)
 
     def _answered(self, frame: Any) -> None:
         future = self._answers.pop(frame["id"])
-        if not future.done():  # whoever asked was cancelled, then
+        if not future.done():  # it is done if the caller was cancelled
             future.set_result(frame)
 
     async def post(self, number: int, frame: dict[str, Any]) -> asyncio.Future[Any]:
-        """Send a question; its answer comes in the future."""
+        """Send a request; the future receives its answer."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._answers[number] = future
         with contextlib.suppress(LinkClosed):
@@ -81,11 +81,11 @@ class Channel:
         return future
 
     async def call(self, number: int, frame: dict[str, Any]) -> Any:
-        """Send a question and wait for its answer."""
+        """Send a request and wait for its answer."""
         return await (await self.post(number, frame))
 
     async def close(self) -> None:
-        """Close the link; the worker ends by itself."""
+        """Close the link; the worker then ends by itself."""
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
         self._fail(TaskError("the engine was closed while a worker was working", where="engine"))
@@ -100,15 +100,15 @@ class Channel:
         for future in self._answers.values():
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # whoever asked may be gone already
+                future.exception()  # the caller may be gone already
         self._answers.clear()
 
 
 class Remote(Memory):
-    """Base of engines whose executors are behind links.
+    """Base class of engines whose executors are behind links.
 
     Args:
-        workers: how many; ``None`` lets the engine choose.
+        workers: number of workers; ``None`` lets the engine choose.
     """
 
     name: ClassVar[str] = "remote"
@@ -123,27 +123,27 @@ class Remote(Memory):
         self._switches: dict[int, Switch] = {}
         self._connecting = asyncio.Lock()
 
-    # ------------------------------------------------------------------ to be given by a transport
+    # ------------------------------------------------------------------ to be implemented by a transport
 
     async def connect(self, world: World, workers: int) -> list[Channel]:
         """Start the workers and return a channel to each."""
         raise NotImplementedError
 
     def default_workers(self) -> int:
-        """How many workers when nobody said."""
+        """The number of workers if the user gives none."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------ the engine
 
     async def open(self, world: World) -> None:
-        """Make the memory; workers start with the first request."""
+        """Create the memory; workers start with the first request."""
         self._world = world
         self._host = world.host(vectorised=self.vectorised)
         recorded = self.choices.get("workers")
         self.choices["workers"] = int(self._wanted or recorded or self.default_workers())
 
     async def channels(self, request: Request) -> list[Channel]:
-        """The channels, connected at first use and again when a worker went away; tasks seen before are known by name."""
+        """The channels, connected at first use and again after a worker ended; earlier tasks are known there by name."""
         async with self._connecting:
             if not all(channel.alive for channel in self._channels):
                 await self._abandon()
@@ -183,7 +183,7 @@ class Remote(Memory):
         return self.host.absorb_fold(request, folded)
 
     async def _fold_with_journal(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
-        """Some replies are in the journal: get the others, and add up here exactly as the workers would have."""
+        """Some replies are in the journal: request the others, and add up here exactly as the workers would."""
         ran = {int(p): self.host.replay(request, int(p)) for p in positions}
         missing = np.array([p for p, known in ran.items() if known is None], dtype=np.int64)
         channels = await self.channels(request)
@@ -213,7 +213,7 @@ class Remote(Memory):
     async def _post(
         self, channels: list[Channel], op: str, request: Request, parts: list[NDArray[np.int64]]
     ) -> list[asyncio.Future[Any]]:
-        """Send each worker its part, whole, so that it can begin."""
+        """Send each worker its whole part, so that it can begin."""
         return [
             await channel.post(next(self._numbers), self._frame(op, request, part))
             for channel, part in zip(channels, parts, strict=True)
@@ -256,7 +256,7 @@ class Remote(Memory):
     async def converse(
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
     ) -> dict[str, TaskResult]:
-        """Run each role at a worker; what they say passes through here."""
+        """Run each role at a worker; their messages pass through here."""
         known = self.host.replay_session(roles, switch)
         if known is not None:
             return known
@@ -280,7 +280,7 @@ class Remote(Memory):
         return self.host.absorb_session(roles, dict(zip(roles, rans, strict=True)), switch)
 
     async def _hand(self, session: int, role: str, channel: Channel, switch: Switch) -> None:
-        """Take what the switch has for a role to its worker, in order."""
+        """Send a role's messages from the switch to its worker, in order."""
         queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         base = {"session": session, "role": role}
 
@@ -296,7 +296,7 @@ class Remote(Memory):
                 await channel.link.send(await queue.get())
 
     async def _stop(self, session: int, at: dict[str, Channel], calls: list[asyncio.Task[TaskResult]]) -> None:
-        """One role failed: end the others. A worker that went away takes all links with it; they are made again when needed."""
+        """End the other roles after one failed. A lost worker closes all links; they are opened again when needed."""
         with contextlib.suppress(LinkClosed):
             for channel in dict.fromkeys(at.values()):
                 await channel.link.send({"op": "stop", "session": session})
@@ -332,7 +332,7 @@ class Remote(Memory):
         return ran
 
     async def _expire(self, session: int, channels: list[Channel], switch: Switch) -> None:
-        """Stop all roles when a deadline on a real clock has passed."""
+        """Stop all roles once a deadline on a real clock has passed."""
         await switch.expiry.wait()
         with contextlib.suppress(LinkClosed):
             for channel in channels:
@@ -341,7 +341,7 @@ class Remote(Memory):
     # ------------------------------------------------------------------ memory and end
 
     async def close(self) -> None:
-        """Close the links; workers end by themselves."""
+        """Close the links; workers then end by themselves."""
         await self._abandon()
 
     async def _abandon(self) -> None:
@@ -355,12 +355,12 @@ class Remote(Memory):
 
 
 def carried_states(host: Host, request: Request, positions: NDArray[np.int64]) -> dict[str, Any]:
-    """What the parties keep in the slots that a request may read: it rides along."""
+    """The private states in the slots that a request may read, which the request carries."""
     return {"tables": {slot: table.pick(positions).packed() for slot, table in host.tables(request).items()}}
 
 
 def merge_folded(parts: list[PartialSum], positions: NDArray[np.int64]) -> PartialSum:
-    """Put the parts of a cohort together, in order."""
+    """Merge the parts of a cohort, in order."""
     merged = PartialSum({}, positions[:0], positions[:0])
     merged.totals = merge_totals(part.totals for part in parts)
     if parts:

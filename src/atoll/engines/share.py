@@ -1,4 +1,4 @@
-"""Who does how much: cutting a cohort among workers by the work that its clients declare."""
+"""Splitting a cohort among workers by the work that its clients declare."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["cut", "shares"]
 
 
 def shares(executor: Executor, request: Request, positions: NDArray[np.int64], parts: int) -> list[NDArray[np.int64]]:
-    """Cut a cohort into contiguous parts of nearly equal work, so that merging them in order keeps the cohort's order.
+    """Split a cohort into contiguous parts of nearly equal work, so that merging them in order keeps the cohort's order.
 
-    Work is what the task declares (`Task.work`): mini-batches, or examples where it names none. Nothing is measured, so the cut is the same on
-    every machine. Clients of equal size are not asked.
+    Work is what the task declares (`Task.work`): mini-batches, or examples if it declares none. Nothing is measured, so the split is the same on
+    every machine. If all clients have equal size, their work is not computed.
     """
     if parts < 2 or len(positions) < 2:
         return cut(positions, np.ones(len(positions)), parts)
@@ -31,12 +31,12 @@ def shares(executor: Executor, request: Request, positions: NDArray[np.int64], p
 
 
 def cut(positions: NDArray[np.int64], work: NDArray[np.float64], parts: int) -> list[NDArray[np.int64]]:
-    """Cut where the work before is nearest to an equal share; by number where no work is known.
+    """Split where the preceding work is nearest to an equal share; by number of clients if no work is known.
 
     Args:
-        positions: of the clients.
-        work: of each, any unit, ``(clients,)``.
-        parts: how many, some of which may be empty.
+        positions: positions of the clients.
+        work: work of each client in any unit, ``(clients,)``.
+        parts: number of parts, some of which may be empty.
     """
     if not work.any() or (work == work[0]).all():
         return [np.asarray(part, dtype=np.int64) for part in np.array_split(positions, parts)]

@@ -31,7 +31,7 @@ class Worker:
     """Answers frames until the link closes.
 
     Args:
-        link: to the engine.
+        link: the link to the engine.
         executor: runs the tasks.
         registry: tasks and stages that the program registered by name.
     """
@@ -44,7 +44,7 @@ class Worker:
         self._telling: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
-        """Answer until the other end goes away."""
+        """Answer until the other end closes."""
         with contextlib.suppress(LinkClosed), watching(self._idle):
             while True:
                 frame = await self.link.recv()
@@ -58,7 +58,7 @@ class Worker:
                     await self._answer(frame)
 
     def _idle(self) -> bool:
-        """Nothing goes on here: say which roles wait for whom, if that is news."""
+        """Nothing runs here: report which roles wait for whom, unless that was reported before."""
         news = self._actors.waiting()
         if news:
             self._telling = asyncio.create_task(self._tell(news))
@@ -116,12 +116,12 @@ class Worker:
 
 
 def carried_tables(frame: Any) -> dict[str, StateTable]:
-    """What came with a request of what the parties keep, by slot."""
+    """The states of parties that a request carries, by slot."""
     return {slot: StateTable.holding(States.unpack(states)) for slot, states in frame["tables"].items()}
 
 
 def collector(events: list[Any]) -> Spend:
-    """Carries privacy events home with the reply: they are in the ledger before the program sees it."""
+    """Return a function that adds privacy events to the reply, so that they are in the ledger before the program sees it."""
 
     def spend(event: Event, party: str | Sequence[str], request: str) -> None:
         events.append({"event": event.packed(), "party": party, "request": request})
@@ -130,7 +130,7 @@ def collector(events: list[Any]) -> Spend:
 
 
 def serve(sock: socket.socket, executor: Executor, registry: Mapping[str, Any]) -> None:
-    """Serve one link to its end; the body of a worker process."""
+    """Serve one link until it closes; the body of a worker process."""
 
     async def main() -> None:
         link = Link(sock)
