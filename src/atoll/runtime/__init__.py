@@ -1,10 +1,11 @@
 """The real world: the same program between organisations, over mutual TLS.
 
-Two processes of each organisation's own hold keys and network (the fronts); every job has a process of its own at the server and at each
-site. `docs/deploy.md` is the way in; ``atoll poc`` shows all of it on one machine. What a program of one's own may use:
+The fronts, long-lived processes at the server and at each site, hold the keys and the network. Each job runs in a
+process of its own at the server and at each site. `docs/deploy.md` is where to start; ``atoll poc`` shows all of it on
+one machine. Your own programs may use:
 
-* `Kit`, `ProjectConfig` (and `atoll.runtime.provision.provision`): who takes part, and what each of them holds.
-* `JobConfig`, `load_job`: what is to be done.
+* `Kit`, `ProjectConfig` (and `atoll.runtime.provision.provision`): who takes part, and what each party holds.
+* `JobConfig`, `load_job`: what a job does.
 * `Server`, `Site`, `Poc`: the fronts, and all of them on one machine.
 * `Network`, `SiteEngine`: the two halves of the engine, over any links.
 """

@@ -1,4 +1,4 @@
-"""Whether a process works: the processor time that it, and what it has started, has used."""
+"""Measure whether a process works: the processor time that it and its descendants have used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 __all__ = ["Effort", "cpu_seconds", "started_seconds"]
 
 _MOVED = 1e-3
-"""Seconds of processor time between two looks that are work, not waiting."""
+"""Seconds of processor time between two looks that count as work, not waiting."""
 
 
 class _Process(NamedTuple):
@@ -26,12 +26,12 @@ class _Process(NamedTuple):
 
 
 def cpu_seconds(group: int) -> float:
-    """Seconds of processor time of all processes of a group, waited-for children included; 0 where there is no /proc."""
+    """Return the processor seconds of all processes of a group, including children already waited for; 0 without /proc."""
     return _seconds(sum(one.own + one.ended for one in _processes() if one.group == group))
 
 
 def started_seconds() -> float:
-    """The same of what this process has started: its descendants, and of its group, where it leads one, whoever else is left."""
+    """Return the processor seconds of this process's descendants and, if it leads its process group, of everyone else in the group."""
     me = os.getpid()
     found = {one.pid: one for one in _processes()}
     if me not in found:
@@ -58,14 +58,15 @@ def _processes() -> Iterator[_Process]:
 
 
 class Effort:
-    """Looks now and then at whether a process has worked since: by default this one.
+    """Tell, look by look, whether a process has worked since the last look; by default this process.
 
-    What it has started counts too: a task may hand its computation to another program and wait for that.
+    Work of its descendants counts too: a task may start another program and wait for it.
 
     Args:
-        own: seconds of its processor time.
-        started: of what it has started; None where ``own`` counts that as well. Systems count it in steps of 10 ms, of which an idle process makes one now and then: it is work where it is
-            more than 1 ms a look, since it was work last.
+        own: returns the seconds of processor time of the process.
+        started: returns the seconds of what the process has started; None if ``own`` includes them. Systems count in
+            steps of 10 ms, and an idle process uses such a step now and then. So only more than 1 ms a look, averaged
+            since the last work, counts as work.
     """
 
     def __init__(
@@ -80,14 +81,14 @@ class Effort:
         self._looks = 0
 
     def moved(self) -> bool:
-        """Whether there was work since the last look."""
+        """Tell whether there was work since the last look."""
         now = self._own()
         moved, self._before = now - self._before > _MOVED, now
         if moved or self._started is None:
             self._others = None
             return moved
         moved = self._others_moved(self._started())
-        self._before = self._own()  # looking takes time too
+        self._before = self._own()  # measuring takes processor time too
         return moved
 
     def _others_moved(self, now: float) -> bool:

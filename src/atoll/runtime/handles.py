@@ -1,4 +1,4 @@
-"""How many files and connections a process may have open: as many as the system lets it."""
+"""How many files and connections a process may open: as many as the system allows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["EACH", "OWN", "Handles", "allowed_handles", "raise_handles"]
 _LOG = logging.getLogger("atoll.runtime")
 
 OWN = 256
-"""Handles of a front that have nothing to do with its sites: store, libraries, people, visitors that are not let in yet."""
+"""Handles that a front needs besides its sites: store, libraries, people, and visitors not admitted yet."""
 EACH = 2
-"""Handles a site: its connection, and a reply that waits in a file."""
+"""Handles for each site: its connection, and a reply waiting in a file."""
 _PLENTY = 1 << 20
 
 
@@ -21,8 +21,8 @@ class Handles:
     """The limits of a process (RLIMIT_NOFILE of getrlimit(2)).
 
     Attributes:
-        soft: what counts now.
-        hard: what it may be raised to; a limit that is none counts as 1,048,576.
+        soft: the limit in force.
+        hard: the most that ``soft`` may be raised to; no limit counts as 1,048,576.
     """
 
     soft: int
@@ -30,12 +30,12 @@ class Handles:
 
     @property
     def sites(self) -> int:
-        """For how many sites at once the hard limit suffices."""
+        """Return how many sites at once the hard limit is enough for."""
         return max(0, (self.hard - OWN) // EACH)
 
 
 def allowed_handles() -> Handles | None:
-    """The limits of this process; None where the system has none."""
+    """Return the limits of this process; None if the system has none."""
     try:
         import resource
     except ImportError:  # not POSIX
@@ -45,13 +45,13 @@ def allowed_handles() -> Handles | None:
 
 
 def raise_handles(sites: int = 1000) -> Handles | None:
-    """Raise the soft limit of this process, and of those that it starts, to the hard one; say so in the log where that is low.
+    """Raise the soft limit of this process and its children to the hard limit; log a message if that is low.
 
     Args:
-        sites: for how many it shall suffice.
+        sites: how many sites it should be enough for.
 
     Returns:
-        The limits afterwards; None where the system has none.
+        The new limits; None if the system has none.
     """
     found = allowed_handles()
     if found is None:
@@ -61,7 +61,7 @@ def raise_handles(sites: int = 1000) -> Handles | None:
     if found.soft < found.hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (found.hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-        except (ValueError, OSError) as error:  # some systems have a lower bound of their own
+        except (ValueError, OSError) as error:  # some systems have a lower limit of their own
             _LOG.info("the limit of %d open files stays: %s", found.soft, error)
     if found.sites < sites:
         _LOG.warning(

@@ -1,4 +1,4 @@
-"""How a process that moves blocks and models all day deals with memory that it has let go."""
+"""Memory settings for processes that move blocks and models all day: what happens to memory that they free."""
 
 from __future__ import annotations
 
@@ -19,33 +19,35 @@ _KEPT = 256 << 20  # bytes
 def keep_freed_memory() -> bool:
     """Let this process keep up to 256 MiB of memory that it has freed, for what it needs next.
 
-    Otherwise glibc maps each array of some MiB anew and gives it back, and each of its pages costs a fault and is cleared by the
-    system: more than what the bytes cost to move. Arrays of 32 MiB and more still come and go one by one. Where the
-    environment says how memory is to be dealt with (``MALLOC_...``, ``GLIBC_TUNABLES``), or the C library is another one, nothing is done.
+    By default glibc maps each array of a few MiB anew and gives it back. Each page then costs a fault, and the system
+    clears it: more than moving the bytes costs. Arrays of 32 MiB and more are still mapped one by one. This does
+    nothing if the environment sets malloc options (``MALLOC_...``, ``GLIBC_TUNABLES``) or the C library is not glibc.
 
     Returns:
-        Whether it was done.
+        Whether it was set.
     """
     return _told({_MMAP_THRESHOLD: _MAPPED_FROM, _TRIM_THRESHOLD: _KEPT})
 
 
 def share_one_heap() -> bool:
-    """Let all threads of this process allocate from one heap; to be called before there are others.
+    """Let all threads of this process allocate from one heap; call it before you start any.
 
-    Otherwise glibc gives threads heaps of their own, and blocks that one thread allocates and another frees leave gaps in each of them. The threads of
-    gRPC pass every block on to Python's. The same is left alone as by ``keep_freed_memory``.
+    By default glibc gives threads heaps of their own, and blocks that one thread allocates and another frees leave gaps
+    in each heap. The threads of gRPC pass every block on to Python's. It does nothing in the cases in which
+    ``keep_freed_memory`` does nothing.
 
     Returns:
-        Whether it was done.
+        Whether it was set.
     """
     return _told({_ARENA_MAX: 1})
 
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Collect no garbage while modules are loaded, and never look for any among what they are made of.
+    """Turn garbage collection off while modules load, and exempt what they created for good.
 
-    Loading a thousand modules makes hardly anything but objects that stay: looking through them again and again takes a fifth of the time.
+    Loading a thousand modules creates almost only objects that stay. Scanning them again and again takes a fifth of the
+    time.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -58,7 +60,7 @@ def loading() -> Iterator[None]:
 
 
 def _told(options: Mapping[int, int]) -> bool:
-    """Tell glibc's malloc, unless somebody else has, or there is none."""
+    """Set options of glibc's malloc, unless the environment sets some or there is no glibc."""
     said = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
     if said or sys.platform != "linux":
         return False

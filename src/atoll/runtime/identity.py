@@ -1,7 +1,8 @@
-"""Who is at the other end: what a certificate of a project says, and what a party shows of itself.
+"""Who is at the other end: what a project's certificate says, and what a party presents.
 
-A certificate names its owner four times, and all must agree: ``CN`` is the name, ``O`` the organisation, the URI in the subject alternative
-name is ``atoll://<project>/<role>/<name>``, and the extended key usage says which end of a connection it may be (RFC 5280, section 4.2.1).
+A certificate names its owner four times, and all must agree: ``CN`` is the name, ``O`` the organisation, the URI in the
+subject alternative name is ``atoll://<project>/<role>/<name>``, and the extended key usage says which end of a
+connection it may be (RFC 5280, section 4.2.1).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a party proves its name with, all PEM. The key is never shown.
+    """What a party proves its name with, all PEM. ``repr`` never shows the key.
 
     Attributes:
         ca: certificates of the authorities it trusts.
@@ -71,10 +72,10 @@ def uri_of(project: str, role: str, name: str) -> str:
 
 
 def peer_of(certificate: bytes) -> Peer:
-    """Read whose certificate it is (PEM or DER). Says nothing about who signed it: TLS has verified that.
+    """Read the owner from a certificate (PEM or DER). This does not check who signed it: TLS has done that.
 
     Raises:
-        IdentityError: it is no certificate of a project, or its four names disagree.
+        IdentityError: it is not a project's certificate, or its four names disagree.
         MissingExtraError: cryptography is not installed.
     """
     found = _parsed(certificate)
@@ -86,7 +87,7 @@ def peer_of(certificate: bytes) -> Peer:
         raise _unusable(f"the certificate of {name!r} is for role {role!r}, which is none of {', '.join(ROLES)}")
     uses = _uses(found)
     wanted = "serverAuth" if role == "server" else "clientAuth"
-    # A site may also be dialled, by other sites; that it is a site and no server is in its address, see `admit`.
+    # Other sites may dial a site too; its address tells it from a server, see `admit`.
     if uses != {wanted} and not (role == "site" and uses == {"clientAuth", "serverAuth"}):
         raise _unusable(f"the certificate of {role} {name!r} may be used for {sorted(uses)}, not for {wanted} alone")
     der = _der(found)
@@ -101,17 +102,17 @@ def admit(
     name: str | None = None,
     revoked: Callable[[int], bool] | None = None,
 ) -> Peer:
-    """Whose certificate it is, if that party may be at the other end here.
+    """Return the owner of a certificate if that party may be at the other end here.
 
     Args:
         certificate: PEM or DER, as TLS has verified it.
-        project: the only project whose parties are let in.
-        roles: which roles are let in.
-        name: the only party that is meant, if it is one.
-        revoked: says whether a serial number was revoked.
+        project: the only project whose parties are admitted.
+        roles: the roles that are admitted.
+        name: the only party expected, if it is one.
+        revoked: tells whether a serial number is revoked.
 
     Raises:
-        IdentityError: it is not a certificate of the project, of one of the roles, of that name, or it was revoked.
+        IdentityError: the certificate is not of the project, one of the roles and that name, or it is revoked.
     """
     peer = peer_of(certificate)
     if peer.project != project:

@@ -17,15 +17,15 @@ __all__ = ["fits", "require_issued", "sign"]
 
 
 def sign(purpose: bytes, text: bytes, credentials: Credentials) -> bytes:
-    """Sign with one's own key: ECDSA with SHA-256, without randomness where the library can (RFC 6979).
+    """Sign with the party's own key: ECDSA with SHA-256, without randomness where the library can (RFC 6979).
 
     Args:
         purpose: signed before the text, so that no signature for one purpose fits another.
-        text: what is signed.
-        credentials: whose.
+        text: the text to sign.
+        credentials: of the party that signs.
 
     Raises:
-        IdentityError: the key is no usable key, or not the certificate's.
+        IdentityError: the key is unusable, or does not belong to the certificate.
         MissingExtraError: cryptography is not installed.
     """
     need("cryptography", "net", "signing")
@@ -45,7 +45,7 @@ def sign(purpose: bytes, text: bytes, credentials: Credentials) -> bytes:
 
 
 def fits(purpose: bytes, text: bytes, signature: bytes, certificate: bytes) -> bool:
-    """Whether the owner of a certificate has signed a text for a purpose. Says nothing about the certificate itself: see `require_issued`.
+    """Tell whether the owner of a certificate signed a text for a purpose. This does not check the certificate itself: see `require_issued`.
 
     Raises:
         IdentityError: it is not a certificate in PEM.
@@ -67,13 +67,13 @@ def fits(purpose: bytes, text: bytes, signature: bytes, certificate: bytes) -> b
 
 
 def require_issued(certificate: bytes, ca: bytes, now: datetime | None = None, then: datetime | None = None) -> None:
-    """Refuse a certificate that none of the authorities has issued, or that is not valid now.
+    """Refuse a certificate that no given authority issued, or that is not valid now.
 
     Args:
         certificate: PEM.
-        ca: the authorities, PEM.
-        now: by default this machine's clock.
-        then: an earlier moment at which to have been valid is enough.
+        ca: the authorities' certificates, PEM.
+        now: the time; by default this machine's clock.
+        then: an earlier time; being valid then is enough.
 
     Raises:
         IdentityError: it names the owner and the reason.
@@ -127,5 +127,8 @@ def _algorithm() -> Any:
 
     try:
         return ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
-    except (TypeError, UnsupportedAlgorithm):  # an older library: the signature differs every time, and is as good
+    except (
+        TypeError,
+        UnsupportedAlgorithm,
+    ):  # older libraries have no such option: the signature differs each time and is just as good
         return ec.ECDSA(hashes.SHA256())

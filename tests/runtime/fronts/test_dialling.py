@@ -102,5 +102,5 @@ def test_no_server_passes_for_another(kits: Path) -> None:
 
 @pytest.mark.parametrize("server", ["127.0.0.1", "fl.example.org:", "fl.example.org:https"])
 def test_an_address_without_a_port_is_refused_before_anything_is_dialled(kits: Path, server: str) -> None:
-    with pytest.raises(ConfigError, match=rf"'{server}' is no address.*give host:port"):
+    with pytest.raises(ConfigError, match=rf"'{server}' is not an address.*give host:port"):
         dialler(Kit.read(kits / "north"), server)

@@ -154,7 +154,7 @@ def test_a_server_that_began_anew_does_not_know_the_line() -> None:
             await server.listener.close()
             server.board = Switchboard(server.lines.put_nowait, QUICK)  # as after kill -9: nothing is left
             await server.listen(address)
-            with pytest.raises(LineLost, match="not known here: this end began anew"):
+            with pytest.raises(LineLost, match="does not know the line to resume: it restarted"):
                 await here.recv()
             again = await server.line()
             await again.open("job").send(1)
@@ -170,7 +170,7 @@ def test_a_site_that_began_anew_ends_its_old_line() -> None:
             line.open("job")
             old = await server.channels.get()
             again = await server.line()
-            with pytest.raises(LineLost, match="site 'north' of 'North' began anew"):
+            with pytest.raises(LineLost, match="site 'north' of 'North' restarted"):
                 await old.recv()
             assert (await server.lines.get()).lost.is_set()
             assert [other.other for other in server.board.lines] == [again.id]
@@ -289,7 +289,7 @@ def test_nobody_there_at_first_is_an_error_after_the_patience() -> None:
         async with hub() as server:
             assert server.listener is not None
             await server.listener.close()
-            with pytest.raises(ConnectionRefusedError, match="nobody listens"):
+            with pytest.raises(ConnectionRefusedError, match="nothing listens"):
                 await server.line(dataclasses.replace(QUICK, patience=0.02))
 
     run(play)
@@ -409,7 +409,7 @@ def test_a_line_that_is_lost_while_it_is_greeted_is_lost_at_both_ends(monkeypatc
             await greeted.wait()
             other.lose(LineLost("its patience is over"))
             lost.set()
-            with pytest.raises(LineLost, match="not known here"):
+            with pytest.raises(LineLost, match="does not know the line to resume"):
                 await here.recv()
 
     run(play)

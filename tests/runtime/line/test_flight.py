@@ -169,5 +169,5 @@ def test_a_giver_that_had_all_the_room_asks_anew_before_its_next_message() -> No
 
 
 def test_a_flight_of_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a flight of 0 bytes"):
+    with pytest.raises(ConfigError, match="flight is 0 bytes"):
         LineFlight(0)

@@ -196,7 +196,7 @@ BAD_SUMS: dict[str, tuple[Script, str]] = {
     "a number": (lambda order, position: [5], "TypeError"),
     "nothing": (lambda order, position: [None], "TypeError"),
     "no op": (lambda order, position: [{"id": 1}], "KeyError: 'op'"),
-    "an unknown op": (changed(op="lost"), "answers 'lost' and was asked for 'folded'"),
+    "an unknown op": (changed(op="lost"), "answers 'lost', but was asked for 'folded'"),
     "a word of the engine's own": (changed(op="summed"), "answers 'summed'"),
     "another form than asked for": (lambda order, position: [ran(order, position)], "answers 'ran'"),
     "done, where the sum is wanted": (changed(op="done"), "answers 'done'"),
@@ -210,43 +210,43 @@ BAD_SUMS: dict[str, tuple[Script, str]] = {
     "another's party": (changed(party=0), "answered for 'client-0', who lives at 'north'"),
     "no summand": (changed(folded=None), "TypeError"),
     "a summand that lacks all": (changed(folded={}), "KeyError"),
-    "a sender elsewhere": (lambda o, p: [folded(o, p, senders=np.array([0]))], "said to be that of \\[0\\]"),
-    "two senders": (lambda o, p: [folded(o, p, senders=np.array([p, 0]))], "said to be that of \\[1, 0\\]"),
-    "the same sender twice": (lambda o, p: [folded(o, p, senders=np.array([p, p]))], "that of \\[1, 1\\]"),
-    "senders not numbers": (lambda o, p: [folded(o, p, senders=np.array([math.nan]))], "that of \\[nan\\]"),
+    "a sender elsewhere": (lambda o, p: [folded(o, p, senders=np.array([0]))], "names senders \\[0\\]"),
+    "two senders": (lambda o, p: [folded(o, p, senders=np.array([p, 0]))], "names senders \\[1, 0\\]"),
+    "the same sender twice": (lambda o, p: [folded(o, p, senders=np.array([p, p]))], "names senders \\[1, 1\\]"),
+    "senders not numbers": (lambda o, p: [folded(o, p, senders=np.array([math.nan]))], "names senders \\[nan\\]"),
     "no senders": (lambda o, p: [folded(o, p, senders=np.zeros(0, int), nbytes=np.zeros(0, int))], "without a sender"),
-    "sizes below zero": (lambda o, p: [folded(o, p, nbytes=np.array([-5]))], "sizes of another form"),
-    "another one rejected": (lambda o, p: [folded(o, p, rejected=[[0, "bad"]])], "says of party"),
-    "another one's error": (lambda o, p: [folded(o, p, errors=[[0, pack_error(TaskError("no"))]])], "says of party"),
+    "sizes below zero": (lambda o, p: [folded(o, p, nbytes=np.array([-5]))], "sizes of the wrong form"),
+    "another one rejected": (lambda o, p: [folded(o, p, rejected=[[0, "bad"]])], "says that the reply of party"),
+    "another one's error": (lambda o, p: [folded(o, p, errors=[[0, pack_error(TaskError("no"))]])], "says that the reply of party"),
     "private states": (
         lambda o, p: [folded(o, p, left={"main": {"singles": [[0, {"w": 1}]], "blocks": []}})],
         "or private states",
     ),
     "not a number": (lambda o, p: [folded(o, p, np.array([1.0, math.nan, 1.0]))], "'x' is not finite"),
     "infinite": (lambda o, p: [folded(o, p, np.array([1.0, math.inf, 1.0]))], "'x' is not finite"),
-    "words": (lambda o, p: [folded(o, p, np.array(["a", "b", "c"]))], "which is no number"),
-    "dates": (lambda o, p: [folded(o, p, np.zeros(3, "datetime64[s]"))], "which is no number"),
-    "nothing in an array's place": (lambda o, p: [total(o, p, value=None)], "no number"),
-    "a shape that would spread": (lambda o, p: [folded(o, p, np.ones((1000, 3)))], r"of shape \(1000, 3\), where"),
-    "a number for an array": (lambda o, p: [folded(o, p, 1.0)], r"of shape \(\), where the sum .* of shape \(3,\)"),
-    "a longer array": (lambda o, p: [folded(o, p, np.ones(4))], r"of shape \(4,\), where"),
-    "a tree for an array": (lambda o, p: [folded(o, p, {"w": np.ones(3)})], "'x' is a dict of 1, where"),
-    "a deep tree": (deep, "'x' is a list of 1, where"),
-    "complex numbers": (lambda o, p: [folded(o, p, np.ones(3, complex))], "of complex128, where"),
-    "another aggregate": (lambda o, p: [total(o, p, kind="vote")], "'x' is a vote .update., where"),
+    "words": (lambda o, p: [folded(o, p, np.array(["a", "b", "c"]))], "which is not a number"),
+    "dates": (lambda o, p: [folded(o, p, np.zeros(3, "datetime64[s]"))], "which is not a number"),
+    "nothing in an array's place": (lambda o, p: [total(o, p, value=None)], "not a number"),
+    "a shape that would spread": (lambda o, p: [folded(o, p, np.ones((1000, 3)))], r"of shape \(1000, 3\), but"),
+    "a number for an array": (lambda o, p: [folded(o, p, 1.0)], r"of shape \(\), but the sum .* of shape \(3,\)"),
+    "a longer array": (lambda o, p: [folded(o, p, np.ones(4))], r"of shape \(4,\), but"),
+    "a tree for an array": (lambda o, p: [folded(o, p, {"w": np.ones(3)})], "'x' is a dict of 1, but"),
+    "a deep tree": (deep, "'x' is a list of 1, but"),
+    "complex numbers": (lambda o, p: [folded(o, p, np.ones(3, complex))], "of complex128, but"),
+    "another aggregate": (lambda o, p: [total(o, p, kind="vote")], "'x' is a vote .update., but"),
     "an unknown aggregate": (lambda o, p: [total(o, p, kind="all")], "a total of kind 'all'"),
     "many replies in one": (lambda o, p: [total(o, p, n=1000)], "of 1000 replies"),
     "a replies' number that is none": (lambda o, p: [total(o, p, n=math.nan)], "of nan replies"),
     "a weight not a number": (lambda o, p: [total(o, p, weight=math.nan)], "has the weight nan"),
     "an infinite weight": (lambda o, p: [total(o, p, weight=math.inf)], "has the weight inf"),
     "an array for a weight": (lambda o, p: [total(o, p, weight=np.ones(3))], "has the weight an array"),
-    "a measurement, and then not": (lambda o, p: [total(o, p, role="metric")], "'x' is a sum .metric., where"),
-    "single replies for a sum": (lambda o, p: [parts(o, p)], "'x' is a parts .update., where"),
+    "a measurement, and then not": (lambda o, p: [total(o, p, role="metric")], "'x' is a sum .metric., but"),
+    "single replies for a sum": (lambda o, p: [parts(o, p)], "'x' is a parts .update., but"),
     "a part of another": (lambda o, p: [parts(o, p, sender=0)], "signed by 0"),
     "events that are none": (changed(events=None), "'events' is None"),
     "events of another's": (
         changed(events=[{"event": {"kind": "non-private"}, "party": "client-0", "request": "r"}]),
-        "said to be of 'client-0', in a reply of 'client-1'",
+        "an event names party 'client-0', in a reply of 'client-1'",
     ),
     "an unknown event": (
         changed(events=[{"event": {"kind": "free"}, "party": "client-1", "request": "r"}]),
@@ -368,8 +368,8 @@ def test_a_long_array_is_looked_at_to_its_end() -> None:
 
 
 BAD_REPLIES: dict[str, tuple[dict[str, Any], str]] = {
-    "another's reply": ({"party": 0}, "said to be that of 0"),
-    "nobody's reply": ({"party": None}, "said to be that of None"),
+    "another's reply": ({"party": 0}, "names party 0"),
+    "nobody's reply": ({"party": None}, "names party None"),
     "a size below zero": ({"nbytes": -1}, "a size of -1"),
     "an aggregate of an unknown kind": ({"value": {"aggregates": {"x": {"kind": "all"}}}}, "KeyError"),
     "no value": ({"value": None}, "TypeError"),
@@ -378,7 +378,7 @@ BAD_REPLIES: dict[str, tuple[dict[str, Any], str]] = {
     "a time that never comes": ({"time": math.inf}, "a time of inf"),
     "letters of another form": ({"mail": [1, 2]}, "AttributeError"),
     "a letter that is none": ({"mail": {"south/1": {"from": "south"}}}, "a dict that is no letter"),
-    "notes of another form": ({"notes": 5}, "notes of another form"),
+    "notes of another form": ({"notes": 5}, "notes of the wrong form"),
     "an error that is none": ({"error": 5}, "TypeError"),
 }
 
@@ -449,11 +449,11 @@ def test_a_role_that_speaks_for_another_or_makes_no_sense(said: dict[str, Any], 
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        (None, "must hold those of its own roles"),
-        ({"a": {"b": bytes(32)}}, "must hold those of its own roles"),
+        (None, "must hold the keys of its own roles"),
+        ({"a": {"b": bytes(32)}}, "must hold the keys of its own roles"),
         ({"b": {}}, "the keys of role 'b' must be one for each other role"),
-        ({"b": {"a": bytes(31)}}, "a key of role 'b' is none"),
-        ({"b": {"a": "no bytes"}}, "a key of role 'b' is none"),
+        ({"b": {"a": bytes(31)}}, "a key of role 'b' is not a key"),
+        ({"b": {"a": "no bytes"}}, "a key of role 'b' is not a key"),
     ],
 )
 def test_keys_of_a_session_that_are_none_or_of_others(keys: Any, words: str) -> None:
@@ -506,5 +506,5 @@ def test_the_error_of_a_site_names_the_site() -> None:
         play(chosen, shapes)
     assert play(chosen, shapes, "drop") == ([1.0] * 3, 1, ["client-1"])
     again = late(lambda o, p: frame("done", o, p))
-    with pytest.raises(TaskError, match=r"answers 'done' and was asked for 'folded' \(in site south\)"):
+    with pytest.raises(TaskError, match=r"answers 'done', but was asked for 'folded' \(in site south\)"):
         play(chosen, again)

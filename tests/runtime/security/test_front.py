@@ -205,7 +205,7 @@ def test_one_person_cannot_hold_lines_without_end(kit: Kits, tmp_path: Path, mon
                 await write_hello(pipe, LineHello(np.random.default_rng(100 + number).bytes(16)))
             refused = [words for pipe in pipes if (words := (await read_hello(pipe)).refused)]
             assert len(refused) == 2  # whichever were heard last
-            assert all("has 5 lines, and no more are kept" in words for words in refused)
+            assert all("has 5 lines, the most for one party" in words for words in refused)
             assert await siege.serves() == []
             for pipe in pipes:
                 await pipe.close()

@@ -442,7 +442,7 @@ def test_garbage_from_one_site_ends_its_job_and_no_other_and_a_job_knows_no_secr
                 bad = await admin.submit(write(tmp_path / "b", name="bad", sites=["north", "south"]))
                 ended = await admin.wait(bad["job"])
                 assert ended["state"] == "failed"
-                assert "sent what makes no sense" in ended["error"]["what"]
+                assert "sent a malformed frame" in ended["error"]["what"]
                 assert "site south" in ended["error"]["where"]
                 assert (await admin.job(long["job"]))["state"] == "running"
                 ours = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}

@@ -136,7 +136,7 @@ def test_a_crowd_that_says_nothing_is_turned_out_and_who_shows_a_certificate_is_
     with caplog.at_level(logging.WARNING, "atoll.runtime"):
         asyncio.run(asyncio.wait_for(play(), 20))
     assert most == 4
-    words = "it said nothing, and there are too many such"
+    words = "it sent nothing, and too many such connections wait"
     turned_out = [line for line in caplog.messages if line.endswith(f"is refused: {words}")]
     assert len(turned_out) == 10  # at least 27 had to go before the site came: the first ten are told
     (rest,) = [line for line in caplog.messages if "more connections" in line]

@@ -194,7 +194,7 @@ def test_addresses_are_host_and_port() -> None:
     assert split("[::1]:80") == ("::1", 80)
     assert joined(*split("[::1]:80")) == "[::1]:80"
     for wrong in ("example.org", ":80", "example.org:http", "example.org:70000"):
-        with pytest.raises(ConfigError, match="is no address"):
+        with pytest.raises(ConfigError, match="is not an address"):
             split(wrong)
 
 

@@ -23,7 +23,7 @@ def dialler(kit: Kit, server: str | None = None) -> Callable[[], Awaitable[Pipe]
         server: ``host:port`` in place of the kit's ways.
 
     Raises:
-        ConfigError: ``server`` is no address.
+        ConfigError: ``server`` is not an address.
         IdentityError: the kit's key cannot be used.
         MissingExtraError: what the transport needs is not installed.
     """

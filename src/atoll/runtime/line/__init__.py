@@ -1,6 +1,7 @@
-"""Lines: named channels of messages between two processes, which outlive the connections they run over.
+"""Lines: named channels of messages between two processes, which outlive their connections.
 
-``dial_line`` and ``Switchboard`` are the two ends between organisations, ``local_line`` joins a front and its job processes.
+``dial_line`` and ``Switchboard`` are the two ends between organisations, ``local_line`` joins a front and its job
+processes.
 """
 
 from .accepting import Switchboard

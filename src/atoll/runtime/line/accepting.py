@@ -23,11 +23,11 @@ from .settings import TAKEN, LineLost, Settings
 __all__ = ["Switchboard"]
 
 _MOST = 256
-"""Lines of one party that are kept; the oldest one that is cut goes first."""
+"""Lines kept for one party; of those without a connection, the oldest goes first."""
 _LOG = logging.getLogger("atoll.runtime")
-_UNKNOWN = "the line that is to go on is not known here: this end began anew or gave it up"
+_UNKNOWN = "this end does not know the line to resume: it restarted, or gave the line up"
 _REMEMBERED = 64
-"""Lines of a party that are known to have lost their place to another one."""
+"""Lines of a party that are known to have lost their place to another line."""
 
 
 def _about() -> dict[str, Any]:
@@ -44,11 +44,11 @@ class Switchboard:
     Args:
         on_line: called with each new line, before anything can come over it.
         settings: bounds and paces of the lines.
-        alone: whether a party has one process at most; a new one then ends the line of the one before, which is told
-            so if it still lives and dials again.
+        alone: whether a party has at most one process. If so, a new process ends the line of the one before, which
+            learns so if it still runs and dials again.
 
     Attributes:
-        lines: those that are not lost.
+        lines: the lines that are not lost.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Switchboard:
 
     @property
     def lines(self) -> list[Line]:
-        """Those that are not lost."""
+        """Return the lines that are not lost."""
         return list(self._lines.values())
 
     async def accept(self, pipe: Pipe) -> None:
-        """Take a connection: it joins its line, begins one, or is closed: it is refused, or says that it wants none."""
+        """Take a connection: it resumes its line, begins one, or is closed if it is refused or wants no line."""
         peer = pipe.peer
         try:
             async with asyncio.timeout(self._settings.greeting):
@@ -111,7 +111,7 @@ class Switchboard:
                 raise Violation(TAKEN if theirs.line in self._displaced.get(key[:2], ()) else _UNKNOWN)
             try:
                 await write_hello(pipe, line.greeting())
-                if line.lost.is_set():  # while its greeting went
+                if line.lost.is_set():  # while its greeting was sent
                     raise Violation(_UNKNOWN)
                 line.attach(pipe, theirs)
             except BaseException:
@@ -121,15 +121,15 @@ class Switchboard:
     def _new(self, key: tuple[str, str, bytes], peer: Peer) -> Line:
         before = [line for k, line in self._lines.items() if k[:2] == key[:2]]
         if self._alone(peer):
-            # Killed, it never comes back; alive, it must not push out the one that has its place now.
+            # A killed process never comes back; one that still runs must not push out the one that has its place now.
             displaced = self._displaced.setdefault(key[:2], deque(maxlen=_REMEMBERED))
             displaced.extend(k[2] for k in self._lines if k[:2] == key[:2])
             for old in before:
-                old.lose(LineLost(f"{peer} began anew"))
+                old.lose(LineLost(f"{peer} restarted"))
         elif len(before) >= _MOST:
             cut = next((line for line in before if not line.connected), None)
             if cut is None:
-                raise Violation(f"{peer} has {_MOST} lines, and no more are kept for one party")
+                raise Violation(f"{peer} has {_MOST} lines, the most for one party")
             cut.lose(LineLost(f"{peer} began {_MOST} other lines"))
         line = Line(peer, dialled=False, settings=self._settings)
         self._lines[key] = line

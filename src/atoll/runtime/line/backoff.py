@@ -8,7 +8,7 @@ __all__ = ["Backoff"]
 
 
 class Backoff:
-    """Pauses between attempts: doubled each time up to a bound, and shortened at random so that many do not come at once.
+    """Pauses between attempts: doubled each time up to a bound, and shortened at random so that many parties do not connect at once.
 
     The pause after ``k`` failures is uniform in ``[d/2, d]`` with ``d = min(longest, first * 2**k)``.
 
@@ -25,11 +25,11 @@ class Backoff:
         self._failures = 0
 
     def reset(self) -> None:
-        """An attempt succeeded."""
+        """Start again from the shortest pause, after a success."""
         self._failures = 0
 
     def pause(self) -> float:
-        """Seconds to wait after one more failure."""
+        """Return the seconds to wait after one more failure."""
         whole = min(self._longest, self._first * 2.0 ** min(self._failures, 60))
         self._failures += 1
         return whole * (0.5 + 0.5 * self._random.random())

@@ -31,11 +31,11 @@ _LONGEST_REASON = 400
 
 
 class ChannelBlock(NamedTuple):
-    """A part of a message, for those who pass it on without reading it.
+    """A part of a message, for code that passes it on without reading it.
 
     Attributes:
         content: at most 1 MiB.
-        flags: whether it is the last of its message, and whether that was given up; pass them on.
+        flags: whether it is the last of its message, and whether the message was given up; pass them on.
     """
 
     content: Buffer
@@ -45,13 +45,13 @@ class ChannelBlock(NamedTuple):
 class Channel:
     """One of the conversations on a line. Made by ``Line.open`` and handed to ``Line.on_open`` at the other end.
 
-    One task sends at a time (others wait their turn), and one receives. Whatever happens to the connection, what is sent arrives
-    exactly once and in order, or the line is lost. ``close`` every channel: the other end learns of it.
+    One task sends at a time (others wait their turn), and one receives. Whatever happens to the connection, each
+    message arrives exactly once and in order, or the line is lost. ``close`` every channel: the other end learns of it.
 
     Attributes:
         name: as it was opened.
-        number: odd where the end that dialled opened it.
-        line: the line it is part of.
+        number: odd if the end that dialled opened it.
+        line: its line.
     """
 
     def __init__(self, line: Line, number: int, name: str) -> None:
@@ -63,32 +63,32 @@ class Channel:
         self.inbox = Inbox(number, settings.window, settings.intake)
         self._settings = self._taking = settings
         self._sending = asyncio.Lock()
-        self._receiving = False  # whether somebody waits for a message
-        self._outgoing: Outgoing | None = None  # what somebody sends
+        self._receiving = False  # whether a task waits for a message
+        self._outgoing: Outgoing | None = None  # the message being sent
         self._incoming = IncomingBlocks()
-        self._moved = asyncio.Event()  # something came, or the end
-        self._freed = asyncio.Event()  # there is room in the window, or the end
+        self._moved = asyncio.Event()  # set when something arrives, or at the end
+        self._freed = asyncio.Event()  # set when the window has room, or at the end
         self._lost: Exception | None = None
         self.heard = time.monotonic()
 
     @property
     def peer(self) -> Peer:
-        """Who is at the other end of the line."""
+        """Return who is at the other end of the line."""
         return self.line.peer
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Tell whether the channel can send no more."""
         return self._lost is not None or self.outbox.closed or self.inbox.reason is not None
 
     def narrow(self, limits: Limits) -> None:
-        """Take no message over these limits from now on; those of the line are for messages of any kind."""
+        """Refuse messages over these limits from now on; the line's limits are for messages of any kind."""
         self._taking = replace(self._taking, limits=limits)
 
     async def send(self, tree: Any) -> None:
-        """Send one message, a tree or a ``Packed``; returns when the last block has room in the window.
+        """Send one message, a tree or a ``Packed``; return when the last block has room in the window.
 
-        Cancelled in the middle, the message is dropped at both ends and the next may follow.
+        If you cancel it midway, both ends drop the message, and you may send the next.
 
         Raises:
             LinkClosed: one of the ends closed the channel.
@@ -112,14 +112,14 @@ class Channel:
                 self._outgoing = None
 
     async def recv(self) -> Any:
-        """Wait for the next message. Cancelled in the middle, what came of it is kept.
+        """Wait for the next message. If you cancel it midway, the part that arrived is kept.
 
         Raises:
-            LinkClosed: the other end closed the channel, after everything that it sent.
+            LinkClosed: the other end closed the channel, and you have received all that it sent.
             LineLost: the line is lost.
-            MessageError: what came is no message, or over the limits; the channel is closed.
+            MessageError: what arrived is not a message, or is over the limits; the channel is closed.
         """
-        self._receiving = True  # blocks go into the message as they come, in the hands of whoever reads the connection
+        self._receiving = True  # whoever reads the connection puts blocks into the message as they arrive
         try:
             while not self._gathered():
                 await self._more()
@@ -133,7 +133,7 @@ class Channel:
             raise
 
     async def send_block(self, block: ChannelBlock) -> None:
-        """Pass on one block, whose content does not change any more; a channel is used by messages or by blocks, not by both.
+        """Pass on one block, whose content must not change any more. Use a channel for messages or for blocks, not for both.
 
         Raises:
             LinkClosed: one of the ends closed the channel, or the line is lost.
@@ -149,11 +149,11 @@ class Channel:
     async def recv_block(self) -> ChannelBlock:
         """Wait for the next block.
 
-        Until the next one is asked for it counts as on its way: whoever passes blocks on asks once there was room for the last. Only the
-        last of a message counts as consumed at once.
+        The block counts as in transit until you ask for the next one, so ask once you have passed it on. Only the last
+        block of a message counts as consumed at once.
 
         Raises:
-            LinkClosed: the other end closed the channel, after everything that it sent, or the line is lost.
+            LinkClosed: the other end closed the channel, and you have received all that it sent; or the line is lost.
         """
         if self.inbox.settle():
             self._tell()
@@ -164,7 +164,7 @@ class Channel:
         return ChannelBlock(frame.content, frame.flags)
 
     def close(self, reason: str = "") -> None:
-        """Send nothing more and read nothing more; what was sent still arrives. Twice is once."""
+        """Stop sending and receiving; what was sent still arrives. A second call does nothing."""
         if not self.outbox.closed and self._lost is None:
             self.outbox.put(Kind.CLOSE, 0, plain(reason).encode())
             self.line.ready(self)
@@ -177,7 +177,7 @@ class Channel:
     # For the line
 
     def arrived(self, frame: Frame) -> None:
-        """Take a numbered frame of the other end's."""
+        """Take a numbered frame from the other end."""
         self.heard = time.monotonic()
         self.inbox.arrived(frame)
         if not self._receiving or self._gathered():
@@ -186,7 +186,7 @@ class Channel:
             self._tell()
 
     def ended(self, frame: Frame, reason: str) -> None:
-        """The other end closes: answer, and let what came be read."""
+        """Handle the other end's close: answer it, and keep what arrived readable."""
         self.inbox.arrived(frame)
         self.inbox.reason = reason
         if not self.outbox.closed:
@@ -196,29 +196,29 @@ class Channel:
         self._tell()
 
     def consumed(self, count: int, room: int | None = None) -> None:
-        """The other end has consumed so many frames, and may have said for how many bytes it has room."""
+        """Note how many frames the other end has consumed, and for how many bytes it has room, if it said so."""
         self.outbox.consumed(count, room)
         self._room_came()
 
     def asked(self) -> None:
-        """The other end waits to hear that all that came is consumed."""
+        """Note that the other end waits to hear that everything that arrived is consumed."""
         self.inbox.asked()
         self._tell()
 
     def resumed(self, received: int, consumed: int) -> None:
-        """There is a new connection; so much has arrived at the other end, and was consumed."""
+        """Resume on a new connection: how much has arrived at the other end, and how much was consumed."""
         self.outbox.consumed(consumed)
         self.outbox.rewind(received)
         self._room_came()
 
     def lose(self, error: Exception) -> None:
-        """The line is lost; what came may still be read."""
+        """Note that the line is lost; messages that arrived may still be read."""
         self._lost = error
         self._wake()
 
     @property
     def finished(self) -> bool:
-        """Whether both ends have closed and know it."""
+        """Tell whether both ends have closed and know it."""
         out, into = self.outbox, self.inbox
         return out.closed and out.first == out.next and into.reason is not None and into.consumed == into.received
 
@@ -235,7 +235,7 @@ class Channel:
             raise LinkClosed(f"channel {self.name!r} is closed at this end")
 
     def _given(self) -> bool:
-        """Put in what there is room for of the message that somebody sends, if somebody does; whether that was the rest."""
+        """Put in as much of the message being sent as there is room for; return whether that completes it."""
         outgoing = self._outgoing
         while outgoing is not None and outgoing.next and not self.closed:
             if not self._has_room(outgoing.size):
@@ -255,7 +255,7 @@ class Channel:
         return False
 
     def _room_came(self) -> None:
-        if self._given():  # or whoever sends waits for the next word
+        if self._given():  # otherwise the sender waits for the next acknowledgement
             self._freed.set()
 
     async def _word(self) -> None:
@@ -267,7 +267,7 @@ class Channel:
     async def _put(self, block: ChannelBlock) -> None:
         size = len(block.content)
         if size > BLOCK:
-            raise MessageError(f"a block of {size} bytes", where="channel", remedy=f"at most {BLOCK} bytes")
+            raise MessageError(f"a block has {size} bytes", where="channel", remedy=f"send at most {BLOCK} bytes")
         self._check()
         while not self._has_room(size):
             await self._word()
@@ -275,7 +275,7 @@ class Channel:
         self.line.ready(self)
 
     def _tell(self) -> None:
-        """Let the other end know what was consumed, if that is worth a word."""
+        """Tell the other end what was consumed, if that is enough to be worth a frame."""
         if self.inbox.worth_telling():
             self.line.tell(self)
 
@@ -285,7 +285,7 @@ class Channel:
         await self._moved.wait()
 
     def _gathered(self) -> bool:
-        """Put what is here into the message that somebody waits for; whether it is whole."""
+        """Add what has arrived to the message that a task waits for; return whether it is complete."""
         while len(self.inbox) and not self._incoming.whole:
             self._incoming.add(self.inbox.pop(), self._taking)
             self._tell()
@@ -293,6 +293,6 @@ class Channel:
 
 
 def plain(text: str) -> str:
-    """A text as one line of bounded length that can be printed."""
+    """Return a text as one printable line of bounded length."""
     text = "".join(c if c.isprintable() else " " for c in text)
     return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + "…"

@@ -1,4 +1,4 @@
-"""What moves the frames of a line over one connection, until it ends."""
+"""Moves the frames of a line over one connection, until it ends."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ConnectionLoop:
     """Reads and writes the frames of a line over a pipe.
 
     Args:
-        line: whose.
-        pipe: over which; the loop closes it.
+        line: the line.
+        pipe: its connection; the loop closes it.
     """
 
     def __init__(self, line: Line, pipe: Pipe) -> None:
@@ -36,16 +36,16 @@ class ConnectionLoop:
         self._task: asyncio.Task[str] | None = None
         self._stopped = asyncio.get_running_loop().create_future()
         self._wake = asyncio.Event()
-        self._idle = False  # nothing is left to write, and the task that writes waits
-        self._begun = False  # a frame is written in part
-        # A pipe over a socket of this process's own saves some ways through the event loop.
+        self._idle = False  # nothing is left to write, and the writing task waits
+        self._begun = False  # a frame is partly written
+        # A socket pipe of this process saves some passes of the event loop.
         self._post: Callable[..., bool] | None = getattr(pipe, "post", None)
         self._feed: Callable[..., Awaitable[None]] | None = getattr(pipe, "feed", None)
-        self._joins: bool = getattr(pipe, "joins", False)  # and one that joins parts sends what others have joined
-        self._farewell: str | None = None  # what the other end said last
+        self._joins: bool = getattr(pipe, "joins", False)  # a pipe that joins parts sends what others have joined
+        self._farewell: str | None = None  # the last thing that the other end said
 
     def start(self) -> asyncio.Task[str]:
-        """Begin; the task ends with the connection and says why."""
+        """Start; the task ends with the connection and says why."""
         self._task = asyncio.create_task(self._run())
         return self._task
 
@@ -57,17 +57,17 @@ class ConnectionLoop:
 
     def cancel(self) -> None:
         """End the connection soon."""
-        if not self._stopped.done():  # a task that is cancelled before its first step would leave the pipe open
+        if not self._stopped.done():  # a task cancelled before its first step would leave the pipe open
             self._stopped.set_result(None)
 
     def ready(self, channel: Channel) -> None:
-        """A channel has something to write."""
+        """Note that a channel has something to write."""
         self.turns.ready(channel)
         if not (self._idle and self._posted()):
             self._wake.set()
 
     def _posted(self) -> bool:
-        """Write short frames at once, without waking the task that writes; whether nothing is left for it."""
+        """Write short frames at once, without waking the writing task; return whether nothing is left for it."""
         if self._post is None:
             return False
         while self.turns.short() and (frame := self.turns.next()) is not None:
@@ -79,17 +79,17 @@ class ConnectionLoop:
         return not self.turns.waiting
 
     def acknowledge(self, channel: Channel) -> None:
-        """The other end should know what was consumed of a channel."""
+        """Acknowledge to the other end what was consumed of a channel."""
         self.turns.untold(channel)
         self._wake.set()
 
     def ask(self, channel: Channel) -> None:
-        """A channel waits for room, and must ask for word of what was consumed."""
+        """Ask the other end what was consumed: a channel waits for room."""
         self.turns.ask(channel)
         self._wake.set()
 
     def leave(self, reason: str) -> None:
-        """Once everything is written, say that the line ends."""
+        """Say that the line ends, once everything is written."""
         self.turns.leaving = reason
         self._wake.set()
 
@@ -133,7 +133,7 @@ class ConnectionLoop:
             pass
 
     def _came(self, block: Buffer) -> bool:
-        """Take a block; whether another may follow."""
+        """Take a block; return whether another may follow."""
         if self._stopped.done():
             return False
         statistics = self.line.statistics
@@ -174,7 +174,7 @@ class ConnectionLoop:
             size, began = self._count(parts), clock()
             await self.pipe.send(*parts)
             self.turns.pace.took(size, clock() - began)
-            del frame, parts  # a line with nothing to write holds nothing
+            del frame, parts  # an idle line holds no memory
 
     def _count(self, parts: tuple[Buffer, ...]) -> int:
         statistics, size = self.line.statistics, sum(map(len, parts))

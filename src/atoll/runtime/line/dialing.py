@@ -24,7 +24,7 @@ __all__ = ["dial_line", "local_line"]
 
 _LOG = logging.getLogger("atoll.runtime")
 Dial: TypeAlias = Callable[[], Awaitable[Pipe]]
-_WITHIN = 8 << 20  # bytes on their way between two processes of a machine: more does not make it faster
+_WITHIN = 8 << 20  # bytes in transit between two processes of a machine: more does not make it faster
 
 
 async def dial_line(
@@ -36,7 +36,8 @@ async def dial_line(
 ) -> Line:
     """Connect, and keep connected until the line is closed or lost.
 
-    Until the first connection every failure but a refusal is tried again for ``settings.patience`` seconds (None: for ever).
+    Until the first connection, it retries after every failure except a refusal, for ``settings.patience`` seconds
+    (None: for ever).
 
     Args:
         dial: makes one connection: ``functools.partial(transport.dial, address, credentials)``.
@@ -44,14 +45,14 @@ async def dial_line(
         on_open: called with each channel that the other end opens.
         backoff: the pauses between attempts.
 
-    Later the line is lost with ``LineRefused`` once the other end refuses this one. What this end refuses is tried again, as the other end
-    may be repaired.
+    After that, the line is lost with ``LineRefused`` once the other end refuses this one. If this end refuses the
+    other, it retries, since the other end may be repaired.
 
     Raises:
         IdentityError: one end refuses the other.
         LineRefused: another process of this party has its place.
-        LineLost: the other end speaks another version, or refuses for another reason it gives.
-        OSError: nobody could be reached in time.
+        LineLost: the other end speaks another version, or refuses for another reason, which it gives.
+        OSError: nothing could be reached in time.
     """
     settings = settings or Settings()
     dialer = _Dialer(dial, settings, backoff or Backoff())
@@ -73,7 +74,7 @@ class _Dialer:
         self._backoff = backoff
 
     async def first(self, on_open: Callable[[Channel], None] | None) -> tuple[Line, asyncio.Task[str]]:
-        """The first connection."""
+        """Make the first connection."""
         loop = asyncio.get_running_loop()
         patience = self._settings.patience
         until = None if patience is None else loop.time() + patience
@@ -97,7 +98,7 @@ class _Dialer:
                 await asyncio.sleep(pause)
 
     async def keep(self, line: Line, running: asyncio.Task[str]) -> None:
-        """Make a connection whenever there is none."""
+        """Make a new connection whenever there is none."""
         while not line.lost.is_set():
             await asyncio.wait({running})
             if line.lost.is_set():
@@ -131,7 +132,7 @@ class _Dialer:
             if theirs.refused:
                 raise LineLost(f"{pipe.peer}: {theirs.refused}")
             if line.other and theirs.line != line.other:
-                raise LineLost(f"{pipe.peer} began anew and knows nothing of this line")
+                raise LineLost(f"{pipe.peer} restarted and does not know this line")
             running = line.attach(pipe, theirs)
         except BaseException:
             await pipe.close()
@@ -161,16 +162,16 @@ async def local_line(
     settings: Settings | None = None,
     on_open: Callable[[Channel], None] | None = None,
 ) -> Line:
-    """A line over one connection inside a machine, which is lost with it: without heartbeats, as a process that ends closes it.
+    """Return a line over one connection inside a machine. It is lost with the connection and has no heartbeats: a process that ends closes it.
 
     Args:
         pipe: the connection; see ``local_pipe``.
-        dialled: true at exactly one of the ends: in the job process.
-        settings: bounds; heartbeat, patience, resumes and flight do not count.
+        dialled: true at exactly one of the ends: the job process.
+        settings: bounds; heartbeat, patience, resumes and flight are ignored.
         on_open: called with each channel that the other end opens.
 
     Raises:
-        LineLost: the other end ended, or is of another version.
+        LineLost: the other end ended, or runs another version.
     """
     within = LineFlight(_WITHIN)
     settings = replace(settings or Settings(), heartbeat=None, patience=None, resumes=False, flight=within)

@@ -1,4 +1,4 @@
-"""What a process may have on its way on all its channels together."""
+"""How much a process may have in transit on all its channels together."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from atoll.runtime.transport.base import BLOCK
 __all__ = ["DRAINED", "LATEST", "LEAST", "LineFlight"]
 
 DRAINED = 256 << 10
-"""Bytes after which a taker that has consumed whole messages says so."""
+"""Bytes after which a receiver that has consumed whole messages acknowledges them."""
 LATEST = BLOCK + 2 * DRAINED
-"""Bytes after which a taker says so in any case. A giver that must wait with less than that on its way asks: every word has its price."""
+"""Bytes after which a receiver acknowledges in any case. A sender that must wait with less than that in transit asks: each acknowledgement costs time."""
 LEAST = BLOCK + 2 * DRAINED
-"""Bytes that every channel may have on their way: a block, and what may still wait for its word."""
+"""Bytes that every channel may have in transit: a block, and what may still wait for its acknowledgement."""
 
 
 class LineFlight:
-    """Bytes on their way on many channels, shared equally by those that have any: slow takers do not add up, nor do many givers.
+    """Bytes in transit on many channels, shared equally by the channels that have any: slow receivers do not add up, nor do many senders.
 
-    A channel alone has its whole window; of ``n`` channels each has ``total / n``, and 1.5 MiB at least, once what it had before is consumed. So
-    a process comes to hold ``max(total, 1.5 MiB * n)`` for takers at the other ends, where windows alone would let it hold ``window * n``. What it
-    takes is bounded likewise: with each acknowledgement it says what the giver may have on its way.
+    A channel alone has its whole window; of ``n`` channels each has ``total / n``, and at least 1.5 MiB, once what it
+    had before is consumed. So a process holds ``max(total, 1.5 MiB * n)`` for receivers at the other ends, where
+    windows alone would let it hold ``window * n``. What it receives is bounded likewise: each acknowledgement says how
+    much the sender may have in transit.
 
     Args:
         total: bytes.
@@ -34,20 +35,20 @@ class LineFlight:
 
     def __init__(self, total: int = 32 << 20) -> None:
         if total <= 0:
-            raise ConfigError(f"a flight of {total} bytes", where="line settings", remedy="give a number above 0")
+            raise ConfigError(f"flight is {total} bytes", where="line settings", remedy="give a number above 0")
         self.total = total
         # By identity; a channel that is forgotten with its line has no share any more.
         self._busy: dict[int, ref[Any]] = {}
 
     def share(self, of: object) -> int:
-        """What a channel's half may have on its way now."""
+        """Return how much a channel's half may have in transit now."""
         return max(LEAST, self.total // (len(self._busy) + (id(of) not in self._busy)))
 
     def began(self, one: object) -> None:
-        """Something of it is on its way."""
+        """Note that something of it is in transit."""
         if (key := id(one)) not in self._busy:
             self._busy[key] = ref(one, lambda _: self._busy.pop(key, None))
 
     def ended(self, one: object) -> None:
-        """All of it was consumed."""
+        """Note that all of it is consumed."""
         self._busy.pop(id(one), None)

@@ -1,12 +1,14 @@
-"""Frames: what the blocks on a pipe say. A header of 14 bytes, then content.
+"""Frames: the content of the blocks on a pipe. A header of 14 bytes, then content.
 
 ```
 kind u8 | flags u8 | channel u32 | seq u64 | content
 ```
 
-``HELLO`` is the first frame in each direction and the only one that is a message. ``OPEN`` (content: the name), ``DATA`` and ``CLOSE``
-(content: the reason) are numbered within their channel and direction from 0, and sent again after a cut. ``ACK`` says in ``seq`` how many frames of a
-channel were consumed, and in a content of 8 bytes how many bytes may be on their way; ``ASK`` wants to hear it once all that was sent is. ``PING`` and ``PONG`` carry clocks. ``CLOSE`` of channel 0 ends the line.
+``HELLO`` is the first frame in each direction and the only one that is a message. ``OPEN`` (content: the name),
+``DATA`` and ``CLOSE`` (content: the reason) are numbered within their channel and direction from 0, and sent again
+after a cut. ``ACK`` says in ``seq`` how many frames of a channel were consumed, and in a content of 8 bytes how many
+bytes may be in transit; ``ASK`` asks for it once all that was sent is consumed. ``PING`` and ``PONG`` carry clocks.
+``CLOSE`` of channel 0 ends the line.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ __all__ = [
 
 HEADER = struct.Struct("<BBIQ")
 OVERHEAD = 64
-"""What a frame counts against a window beyond its content, so that empty ones are not free."""
+"""Bytes that a frame counts against a window beyond its content, so that empty frames are not free."""
 END = 1
 """Flag of the last block of a message."""
 DROP = 2
-"""Flag of an empty last block: the message was given up, forget what came of it."""
+"""Flag of an empty last block: the message was given up, so forget what arrived of it."""
 TELL = 4
-"""Flag of a block inside a message after which there is no room for another one: its giver wants to hear when it is consumed."""
+"""Flag of a block inside a message after which there is no room for another one: its sender asks to hear when it is consumed."""
 _LONGEST_TEXT = 2048
 _ROOM = struct.Struct("<Q")
 
@@ -51,7 +53,7 @@ class Violation(Exception):  # noqa: N818 - what the other end did
 
 
 class Kind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     HELLO = 1
     OPEN = 2
@@ -67,7 +69,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 
 class SharedContent:
-    """Content that leaves on many lines. Lines that are in step give it the same header: it is joined with that once.
+    """Content that is sent on many lines. Lines in step give it the same header, so the two are joined once.
 
     Args:
         content: the bytes.
@@ -78,7 +80,7 @@ class SharedContent:
         self._whole: bytes | None = None
 
     def after(self, header: bytes) -> bytes:
-        """Header and content in one; the first such block takes the place of the content, and so no memory."""
+        """Join header and content; the first such block replaces the content, so it needs no extra memory."""
         if self._whole is None:
             self._whole = header + self.content
             self.content = memoryview(self._whole)[HEADER.size :]
@@ -86,7 +88,7 @@ class SharedContent:
 
 
 class Frame(NamedTuple):
-    """One frame; ``content`` may be a view of the block it came in, or of ``whole``, the block it leaves in; ``shared`` where others send the same."""
+    """One frame. ``content`` may be a view of the block it came in, or of ``whole``, the block it leaves in; ``shared`` is set if others send the same."""
 
     kind: Kind
     flags: int
@@ -98,7 +100,7 @@ class Frame(NamedTuple):
 
     @property
     def parts(self) -> tuple[Buffer, ...]:
-        """What is written: the whole block where it is at hand, else header and content."""
+        """Return what to write: the whole block if there is one, else header and content."""
         return (self.whole,) if self.whole else (self.header(), self.content)
 
     @property

@@ -1,4 +1,4 @@
-"""The first frame in each direction: who speaks, and where each channel goes on."""
+"""The first frame in each direction: who speaks, and where each channel resumes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .frames import HEADER, Frame, Kind, Violation, parse
 __all__ = ["VERSION", "LineHello", "parts_of", "read_hello", "write_hello"]
 
 VERSION = 2
-"""The version of the line's rules; both ends must be of the same."""
+"""The version of the line's rules, the same at both ends."""
 
 _LIMITS = M.Limits(max_bytes=1 << 18, max_header_bytes=1 << 14, max_leaves=64, max_depth=4)
 _ID = 16
@@ -28,12 +28,14 @@ class LineHello:
 
     Attributes:
         line: the random name of its line, 16 bytes.
-        other: that of the other end's line, if it knows it; else empty.
+        other: the name of the other end's line, if known; else empty.
         seen: the highest number of a channel that the other end opened and that this end has seen.
         channels: number -> (how many frames it has received, how many of them it has consumed).
-        refused: why there is to be no line; empty: there is. Whoever dials says so when it only looks whether it is let in.
+        refused: why this end wants no line; empty if it wants one. A dialler sets it when it only checks whether it is
+            admitted.
         version: of the rules.
-        about: what an end that is only looked at says of itself: ``"atoll"``, its version, and ``"clock"``, seconds since 1970.
+        about: what an end that is only checked says about itself: ``"atoll"``, its version, and ``"clock"``, seconds
+            since 1970.
     """
 
     line: bytes
@@ -46,7 +48,7 @@ class LineHello:
 
 
 def parts_of(hello: LineHello) -> tuple[bytes, bytes]:
-    """The frame as a pipe sends it."""
+    """Return the frame as a pipe sends it."""
     table = np.array([[k, *v] for k, v in hello.channels.items()], np.uint64).reshape(-1, 3)
     tree = {
         "version": hello.version,
@@ -61,12 +63,12 @@ def parts_of(hello: LineHello) -> tuple[bytes, bytes]:
 
 
 async def write_hello(pipe: Pipe, hello: LineHello) -> None:
-    """Send it."""
+    """Send a greeting."""
     await pipe.send(*parts_of(hello))
 
 
 async def read_hello(pipe: Pipe) -> LineHello:
-    """Wait for it.
+    """Wait for the greeting.
 
     Raises:
         Violation: the first frame is something else, damaged, or of another version.
@@ -89,7 +91,7 @@ def _understood(block: Buffer) -> LineHello:
     try:
         return _checked(tree)
     except (KeyError, TypeError, ValueError):
-        raise Violation("HELLO lacks something or holds something else") from None
+        raise Violation("HELLO lacks a field or has a wrong one") from None
 
 
 def _checked(tree: dict[str, Any]) -> LineHello:

@@ -1,4 +1,4 @@
-"""The half of a channel that takes: what came and was not consumed yet. No waiting here."""
+"""The receiving half of a channel: what arrived and is not consumed yet. It never waits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _SLACK = 1 << 13  # OPEN, CLOSE and dropped messages do not wait for room
 
 
 class Inbox:
-    """Frames that came, in order, until they are consumed.
+    """Frames that arrived, in order, until they are consumed.
 
     Attributes:
-        received: number of the frame that must come next.
+        received: number of the frame expected next.
         consumed: how many frames were consumed.
-        told: how many the other end knows to be consumed.
+        told: how many the other end knows are consumed.
         reason: why the other end closed the channel; None while it is open.
-        discarding: whether everything is consumed as it comes.
+        discarding: whether everything is consumed on arrival.
         held: what counts against the window at the other end, in bytes.
     """
 
@@ -33,12 +33,12 @@ class Inbox:
         self._channel = channel
         self._window = window
         self._intake = intake
-        self._whole = True  # the last message that came has ended
+        self._whole = True  # the last message that arrived has ended
         self._queue: deque[Frame] = deque()
-        self._lent = 0  # cost of the frame that somebody has and has not passed on yet
+        self._lent = 0  # cost of the frame that is lent out and not passed on yet
         self.held = 0  # bytes that the other end must count as not consumed
-        self._untold = 0  # of these, consumed
-        self._asked = False  # whether the other end wants to hear once all that came is consumed
+        self._untold = 0  # the consumed part of these
+        self._asked = False  # whether the other end asks to hear once all of it is consumed
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -47,7 +47,7 @@ class Inbox:
         """Take a numbered frame.
 
         Raises:
-            Violation: it came before, one before it is missing, it follows the end, or it is more than the window holds.
+            Violation: it arrived before, one before it is missing, it follows the end, or it overfills the window.
         """
         if frame.seq != self.received:
             what = "came before" if frame.seq < self.received else "follows a gap"
@@ -69,7 +69,7 @@ class Inbox:
             self._count(cost)
 
     def asked(self) -> None:
-        """The other end waits to hear that all that came is consumed."""
+        """Note that the other end waits to hear that everything that arrived is consumed."""
         self._asked = True
 
     def pop(self) -> Frame:
@@ -79,7 +79,7 @@ class Inbox:
         return frame
 
     def lend(self) -> Frame:
-        """The next frame of data, which is not consumed before ``settle``; the last of a message is consumed at once."""
+        """Return the next frame of data, which ``settle`` consumes; the last one of a message is consumed at once."""
         frame = self._queue[0]
         if frame.flags & END:
             return self.pop()
@@ -87,14 +87,14 @@ class Inbox:
         return self._queue.popleft()
 
     def settle(self) -> bool:
-        """What was lent has been passed on, and is consumed; whether anything was lent."""
+        """Consume the lent frame, which has been passed on; return whether one was lent."""
         cost, self._lent = self._lent, 0
         if cost:
             self._count(cost)
         return cost > 0
 
     def discard(self) -> None:
-        """Consume what is here, and all that is to come."""
+        """Consume everything that is here or still arrives."""
         self.settle()
         self.discarding = True
         while self._queue:
@@ -106,13 +106,14 @@ class Inbox:
 
     @property
     def share(self) -> int:
-        """How many bytes may be on their way to here now."""
+        """Return how many bytes may be in transit to here now."""
         return min(self._window, self._intake.share(self))
 
     def worth_telling(self) -> bool:
-        """Whether enough was consumed that the other end should know.
+        """Tell whether enough was consumed to acknowledge it.
 
-        That is a third of the window, half of the share, or ``LATEST``; or everything, where a larger message ends with it, the other end asked, or closed.
+        Enough is a third of the window, half of the share, or ``LATEST``; or everything, if a larger message ends with
+        it, or the other end asked or closed.
         """
         if self._untold >= min(self._window // 3, self.share // 2, LATEST):
             return True
@@ -123,7 +124,7 @@ class Inbox:
         return self._whole and self._untold >= DRAINED
 
     def tell(self) -> int:
-        """How many frames were consumed, for an acknowledgement that is sent now."""
+        """Return how many frames are consumed, for an acknowledgement sent now."""
         self.held -= self._untold
         self._untold = 0
         self._asked &= self.held > 0

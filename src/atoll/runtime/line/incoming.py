@@ -1,4 +1,4 @@
-"""Blocks as messages."""
+"""Messages from blocks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Assembly", "IncomingBlocks"]
 
 
 class IncomingBlocks:
-    """Takes frames until a message is whole. What is wrong with one is kept for whoever asks for the message.
+    """Takes frames until a message is whole. A fault is kept for the caller that asks for the message.
 
     Attributes:
         whole: whether the message has ended, or was refused: take it before the next frame.
@@ -41,7 +41,7 @@ class IncomingBlocks:
         """Take the next frame.
 
         Args:
-            frame: of data; there must be none whose message was not taken.
+            frame: of data; take a finished message first.
             settings: the limits of the message that begins with it.
         """
         if frame.flags & DROP:
@@ -55,10 +55,10 @@ class IncomingBlocks:
             self._refused, self.whole = error, True
 
     def result(self) -> Any:
-        """The message, once it is whole; the next one may follow.
+        """Return the message once it is complete; the next one may follow.
 
         Raises:
-            MessageError: it is none, or over the limits.
+            MessageError: it is not a message, or is over the limits.
             OSError: there was no room for it.
         """
         try:
@@ -71,7 +71,7 @@ class IncomingBlocks:
             self.forget()
 
     def forget(self) -> None:
-        """Drop what came of a message."""
+        """Drop what arrived of a message."""
         if self._assembly is not None:
             self._assembly.close()
         self._assembly = self._refused = None
@@ -79,7 +79,7 @@ class IncomingBlocks:
 
 
 class Assembly:
-    """A message as its blocks come: in memory, or, where long messages hold enough of that, in a file without a name that is then mapped.
+    """A message built from its blocks: in memory or, if long messages already hold their share of it, in an unnamed file that is then mapped.
 
     Args:
         settings: its limits and where long messages go.
@@ -97,7 +97,7 @@ class Assembly:
         """Take the next block.
 
         Raises:
-            MessageError: it is no message, over the limits, or longer than it said.
+            MessageError: it is not a message, over the limits, or longer than announced.
         """
         if self._decoder is None and self._file is None and self._memory is None:
             self._begin(block)
@@ -106,7 +106,7 @@ class Assembly:
             return
         self._done += len(block)
         if self._done > self._total:
-            raise _damaged(f"{self._done} bytes came of a message of {self._total}")
+            raise _damaged(f"{self._done} bytes arrived of a message of {self._total}")
         if self._memory is not None:
             self._memory[self._done - len(block) : self._done] = np.frombuffer(block, dtype=np.uint8)
         elif self._file is not None:
@@ -120,7 +120,9 @@ class Assembly:
         if settings.spool is None or not settings.spool_over < self._total <= settings.limits.max_bytes:
             self._decoder = M.Decoder(settings.limits)
             return
-        M.Decoder(settings.limits).feed(block[: PROLOGUE.size])  # refuses what is no message before room is made for it
+        M.Decoder(settings.limits).feed(
+            block[: PROLOGUE.size]
+        )  # refuses what is not a message before memory is allocated for it
         if settings.held.take(self._total):
             self._memory = _room(self._total)
             weakref.finalize(self._memory, settings.held.give, self._total)
@@ -128,10 +130,10 @@ class Assembly:
             self._file = unnamed(settings.spool)
 
     def result(self) -> Any:
-        """The message; its arrays are read-only views.
+        """Return the message; its arrays are read-only views.
 
         Raises:
-            MessageError: it is damaged or not whole.
+            MessageError: it is damaged or incomplete.
         """
         if self._decoder is not None:
             return self._decoder.result()
@@ -140,12 +142,12 @@ class Assembly:
         if self._memory is not None:
             return M.decode(memoryview(self._memory.data).toreadonly(), limits=self._settings.limits)
         if self._file is None:
-            raise _damaged("no block of it came")
-        mapped = mmap.mmap(self._file, self._total, prot=mmap.PROT_READ)  # lives as long as arrays look at it
+            raise _damaged("no block of it arrived")
+        mapped = mmap.mmap(self._file, self._total, prot=mmap.PROT_READ)  # lives as long as arrays use it
         return M.decode(memoryview(mapped), limits=self._settings.limits)
 
     def close(self) -> None:
-        """Forget what came; a mapping that somebody uses stays."""
+        """Drop what arrived; a mapping in use stays."""
         self._decoder = self._memory = None
         if self._file is not None:
             os.close(self._file)
@@ -153,11 +155,11 @@ class Assembly:
 
 
 def _room(nbytes: int) -> NDArray[np.uint8]:
-    """Memory for a message, placed as its arrays want it."""
+    """Return memory for a message, aligned as its arrays need it."""
     raw = np.empty(nbytes + 63, dtype=np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + nbytes]
 
 
 def _damaged(what: str) -> MessageError:
-    return MessageError(what, where="the message", remedy="the message is damaged or was cut off: have it sent again")
+    return MessageError(what, where="the message", remedy="the message is damaged or was cut off: send it again")

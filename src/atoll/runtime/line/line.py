@@ -34,12 +34,12 @@ class Line:
 
     Attributes:
         id: the random name of this end of the line.
-        other: that of the other end, once it is known.
+        other: the name of the other end, once it is known.
         error: why the line is lost; None while it is not.
         lost: set once the line is lost or closed.
         on_lost: called with the error then.
         table: its channels.
-        loop: moves frames over the present connection; None without one.
+        loop: moves frames over the current connection; None without one.
         statistics: see ``stats``.
     """
 
@@ -63,12 +63,12 @@ class Line:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection now."""
+        """Tell whether there is a connection now."""
         return self.loop is not None
 
     @property
     def on_open(self) -> Callable[[Channel], None] | None:
-        """Called with each channel that the other end opens; until it is set, they are kept."""
+        """Called with each channel that the other end opens; until it is set, channels are kept."""
         return self.table.on_open
 
     @on_open.setter
@@ -76,7 +76,7 @@ class Line:
         self.table.on_open = handler
 
     def open(self, name: str) -> Channel:
-        """Open a channel; it can be used at once, whether there is a connection or not.
+        """Open a channel; you can use it at once, with or without a connection.
 
         Args:
             name: up to 400 printable characters; names need not differ.
@@ -91,16 +91,16 @@ class Line:
         return channel
 
     def stats(self) -> Stats:
-        """What the line has done so far."""
+        """Return what the line has done so far."""
         if self.loop is not None:
             self.statistics.heard = self.loop.pipe.heard
         return self.statistics
 
     async def close(self, reason: str = "", within: float = 5.0) -> None:
-        """Close every channel, see that all that was sent arrives, and end the line at both ends.
+        """Close every channel, wait until everything sent has arrived, and end the line at both ends.
 
         Args:
-            reason: what the other end is told.
+            reason: the reason that the other end sees.
             within: seconds to wait for it.
         """
         if self.lost.is_set():
@@ -114,25 +114,25 @@ class Line:
             async with asyncio.timeout(within):
                 await self.lost.wait()
         except TimeoutError:
-            _LOG.warning("%s was not heard to agree within %g s that the line is closed", self.peer, within)
+            _LOG.warning("%s did not confirm within %g s that the line is closed", self.peer, within)
         await self.detach()
         self.lose(LineLost(_HERE))
 
-    # For those who connect lines
+    # For code that connects lines
 
     def greeting(self) -> LineHello:
-        """What this end says on a new connection; the last one must have ended."""
+        """Return what this end says on a new connection; the last one must have ended."""
         seen, positions = self.table.positions()
         return LineHello(self.id, self.other, seen, positions)
 
     def attach(self, pipe: Pipe, theirs: LineHello) -> asyncio.Task[str]:
-        """Go on over a new connection, from where the other end says it is.
+        """Resume over a new connection, from where the other end says it is.
 
         Returns:
             The task that moves frames; it ends with the connection, and says why.
 
         Raises:
-            Violation: what the other end says cannot be.
+            Violation: the other end names an impossible position.
         """
         self.table.resume(theirs)
         if self.other:
@@ -148,12 +148,12 @@ class Line:
         return self.loop.start()
 
     async def detach(self) -> None:
-        """End the present connection, if there is one."""
+        """End the current connection, if there is one."""
         if self.loop is not None:
             await self.loop.stop()
 
     def cut(self, loop: ConnectionLoop, farewell: str | None) -> None:
-        """A connection ended, perhaps with a farewell; without another one in time, the line is lost."""
+        """Handle the end of a connection, perhaps with a farewell; without a new one in time, the line is lost."""
         if self.loop is not loop:
             return
         self.loop = None
@@ -163,7 +163,7 @@ class Line:
             self.begin_waiting()
 
     def begin_waiting(self) -> None:
-        """There is no connection; without one in time, the line is lost."""
+        """Start waiting for a connection; without one in time, the line is lost."""
         wait = self.settings.patience
         if wait is None or self.lost.is_set():
             return
@@ -173,7 +173,7 @@ class Line:
         self._deadline = asyncio.get_running_loop().call_later(wait, self.lose, why)
 
     def lose(self, error: Exception) -> None:
-        """End the line; everybody who waits on one of its channels learns of it."""
+        """End the line; every task that waits on one of its channels learns so."""
         if self.lost.is_set():
             return
         self.error = error = error if self._leaving is None else LineLost(_HERE)
@@ -189,16 +189,16 @@ class Line:
     # For channels
 
     def ready(self, channel: Channel) -> None:
-        """A channel has something to write."""
+        """Note that a channel has something to write."""
         if self.loop is not None and channel.outbox.cursor < channel.outbox.next:
             self.loop.ready(channel)
 
     def ask(self, channel: Channel) -> None:
-        """The other end should say once it has consumed all; without a connection, its next greeting says it."""
+        """Ask the other end to report once all is consumed; without a connection, its next greeting does."""
         if self.loop is not None:
             self.loop.ask(channel)
 
     def tell(self, channel: Channel) -> None:
-        """The other end should know what was consumed; without a connection, the next greeting says it."""
+        """Report what was consumed; without a connection, the next greeting does."""
         if self.loop is not None:
             self.loop.acknowledge(channel)

@@ -1,4 +1,4 @@
-"""The half of a channel that sends: what was sent and not consumed yet. No waiting here."""
+"""The sending half of a channel: what was sent and is not consumed yet. It never waits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .pace import SHORTEST
 
 __all__ = ["Outbox"]
 
-_UNTOLD = 2 * BLOCK + DRAINED  # of a message that begins, before the other end has said how much it has room for
+_UNTOLD = 2 * BLOCK + DRAINED  # of a message that begins, before the other end has said how much room it has
 
 
 def _charge(size: int) -> int:
-    """What content counts against the window where it is sent: as much as if it were cut into the shortest frames."""
+    """Return what content counts against the window of the sender: as much as if it were cut into the shortest frames."""
     return size + OVERHEAD * max(1, -(-size // SHORTEST))
 
 
@@ -26,14 +26,15 @@ class Outbox:
     Args:
         channel: its number.
         window: bytes that may be in here.
-        flight: what all channels may have on their way together.
-        again: whether frames may have to be written again; if not, what was written only counts, and its content is let go.
+        flight: what all channels together may have in transit.
+        again: whether frames may have to be written again; if not, written frames only count, and their content is
+            freed.
 
     Attributes:
-        first: number of the oldest frame that is kept.
-        cursor: number of the frame that is written next.
-        next: number that the next new frame gets.
-        closed: whether the last frame of all is in.
+        first: number of the oldest frame kept.
+        cursor: number of the frame to write next.
+        next: number of the next new frame.
+        closed: whether the very last frame is in.
         held: what the frames count against the window, in bytes.
     """
 
@@ -43,7 +44,7 @@ class Outbox:
         self.next = 0
         self.closed = False
         self._channel = channel
-        self._written = 0  # frames from here on are not known at the other end
+        self._written = 0  # frames from here on are unknown to the other end
         self._window = window
         self._flight = flight
         self._again = again
@@ -51,16 +52,16 @@ class Outbox:
         self._whole = False  # the last message that was put in has ended
         self.held = 0
         self._frames: deque[Frame] = deque()
-        self._sizes: deque[tuple[int, int]] = deque()  # of their contents, in bytes, and what they count
+        self._sizes: deque[tuple[int, int]] = deque()  # of each content: its bytes, and what they count
         self._content = 0  # the sum of the first
         self._asked = 0  # the other end says when it has consumed the frames before this one
 
     def room(self, size: int) -> bool:
-        """Whether content of so many bytes may be put in now."""
+        """Tell whether content of ``size`` bytes may be put in now."""
         return self.held + _charge(size) <= min(self._window, self._granted, self._flight.share(self))
 
     def must_ask(self) -> bool:
-        """Whether whoever waits for room must ask for word of what was consumed, as too little is on its way for it to come unasked; once is enough."""
+        """Tell whether a sender that waits for room must ask what was consumed, since too little is in transit for an unasked reply; once is enough."""
         if self._content >= LATEST or self._asked == self.next:
             return False
         self._asked = self.next
@@ -74,9 +75,9 @@ class Outbox:
         Args:
             kind: of the frame.
             flags: of the frame.
-            content: its pieces. What is in several, or may change later, is copied, once, to where it is sent from.
-            settled: nobody will change them.
-            shared: what others send, too; its content is the only piece.
+            content: its pieces. Content in several pieces, or content that may change later, is copied once.
+            settled: the pieces never change.
+            shared: content that others send too; it is the only piece.
         """
         size = sum(map(len, content))
         if kind is Kind.DATA and not flags & END and self._content + size < LATEST:
@@ -98,11 +99,11 @@ class Outbox:
         self.closed = kind is Kind.CLOSE
 
     def shorter(self, size: int) -> bool:
-        """Whether the frame to write next has less content than that; false where there is none."""
+        """Tell whether the frame to write next has less content than ``size``; false if there is none."""
         return self.cursor < self.next and len(self._frames[self.cursor - self.first].content) < size
 
     def take(self, most: int = BLOCK) -> Frame:
-        """The frame to write next; there must be one: ``cursor < next``.
+        """Return the frame to write next; there must be one: ``cursor < next``.
 
         Args:
             most: bytes of content after which it is cut; ``SHORTEST`` times a power of two.
@@ -136,18 +137,20 @@ class Outbox:
 
         Args:
             count: a number of a frame.
-            room: how many bytes that end would have on their way now, at most; None: it does not say.
+            room: how many bytes the other end allows in transit now; None if it does not say.
 
         Raises:
             Violation: they were never written.
         """
         if count > self._written:
-            raise Violation(f"frame {count} of channel {self._channel} is acknowledged, {self._written} were written")
+            raise Violation(
+                f"frame {count} of channel {self._channel} is acknowledged, but only {self._written} were written"
+            )
         if room is not None:
             self._granted = max(LEAST, room)
         if self.first < count == self.next:
             self._flight.ended(self)
-            if self._whole:  # by the next message others may have come
+            if self._whole:  # the next message may follow others'
                 self._granted = min(self._granted, _UNTOLD)
         while self.first < count:
             self._frames.popleft()
@@ -158,14 +161,14 @@ class Outbox:
         self.cursor = max(self.cursor, self.first)
 
     def rewind(self, received: int) -> None:
-        """Write again from number ``received`` on: what was before has arrived.
+        """Write again from number ``received`` on; earlier frames have arrived.
 
         Raises:
             Violation: it was never written, or was consumed already.
         """
         if not self.first <= received <= self._written:
             raise Violation(
-                f"channel {self._channel} cannot go on at frame {received}: {self.first} to {self._written}"
+                f"channel {self._channel} cannot resume at frame {received}: {self.first} to {self._written}"
             )
         self.cursor = self._written = received
         self._asked = 0  # the question may be lost

@@ -1,4 +1,4 @@
-"""Messages as blocks."""
+"""Blocks from messages."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["Outgoing", "PackedMessage"]
 
 
 class PackedMessage:
-    """A message that is serialised once and sent to many.
+    """A message that is serialised once and sent to many parties.
 
-    Its bytes are kept, in memory or in a file without a name; later changes of the tree do not reach it.
+    Its bytes are kept in memory or in an unnamed file; later changes to the tree do not affect it.
 
     Args:
         tree: the message.
@@ -51,7 +51,7 @@ class PackedMessage:
             write(self._file, chunk)
 
     def blocks(self, size: int = BLOCK) -> Iterator[tuple[Buffer, SharedContent | None]]:
-        """Its bytes in blocks of at most ``size``, each with what others send as well."""
+        """Yield its bytes in blocks of at most ``size``, each with its shared content."""
         if self._file is not None:
             for start in range(0, self.nbytes, size):
                 yield os.pread(self._file, min(size, self.nbytes - start), start), None
@@ -68,7 +68,7 @@ class PackedMessage:
 
 
 class Outgoing:
-    """A message as its blocks go: the next one is at hand. What is wrong with a later one is kept for whoever sends the message.
+    """The blocks of a message, with the next one ready. A fault in a later block is kept for the caller that sends the message.
 
     Args:
         tree: a message, or a ``PackedMessage``.
@@ -76,12 +76,12 @@ class Outgoing:
         limits: bounds on the message.
 
     Attributes:
-        next: the pieces of the block that goes next; none: all have gone, or there was a fault.
+        next: the pieces of the next block; empty if all are sent, or after a fault.
         size: its bytes.
-        begun: whether one has gone.
-        settled: whether nothing changes the pieces before they are sent.
-        shared: the block, where others send it as well.
-        fault: why there is no other.
+        begun: whether a block was sent.
+        settled: whether the pieces cannot change before they are sent.
+        shared: the block, if others send it too.
+        fault: why there is no next block.
 
     Raises:
         MessageError: a value that cannot be sent, or a message over the limits.
@@ -99,16 +99,16 @@ class Outgoing:
 
     @property
     def last(self) -> bool:
-        """Whether no block follows the next one."""
+        """Tell whether no block follows the next one."""
         return not self._left
 
     @property
     def done(self) -> bool:
-        """Whether all blocks have gone."""
+        """Tell whether all blocks are sent."""
         return not self.next and self.fault is None
 
     def gone(self) -> None:
-        """The next block has gone."""
+        """Note that the next block is sent."""
         self.begun = True
         try:
             self._advance()

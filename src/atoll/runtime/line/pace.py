@@ -1,4 +1,4 @@
-"""How long frames are: short ones where the network is slow, so that some arrive all the time and nothing waits long behind one."""
+"""How long frames are: short ones on a slow network, so that some arrive all the time and nothing waits long behind one."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from atoll.runtime.transport.base import BLOCK
 __all__ = ["SHORTEST", "FramePace"]
 
 SHORTEST = 1 << 14
-"""Bytes of content below which no frame is cut."""
-_FIRST = 1 << 16  # bytes, on a connection of which nothing is known yet
-_QUICK, _SLOW = 1 / 60, 1 / 15  # of the time in which something must be heard
+"""Bytes of content; no frame is cut to less."""
+_FIRST = 1 << 16  # bytes, on a connection about which nothing is known yet
+_QUICK, _SLOW = 1 / 60, 1 / 15  # of the time in which something must arrive
 
 
 class FramePace:
-    """Doubles the length of frames while the connection takes them at once, and halves it where it takes them slowly.
+    """Doubles the length of frames while the connection takes them quickly, and halves it when it is slow.
 
-    What a connection takes at once may only have filled buffers on the way: nothing is doubled before the other end has said that frames
-    of this connection arrive. That something arrives is known at the other end, over gRPC, only once a frame is whole. A connection over which 64 KiB pass in the
-    time after which silence ends it so makes progress, whatever it is.
+    A fast write may only have filled buffers on the way, so nothing is doubled before the other end has acknowledged
+    frames of this connection. Over gRPC the other end notices data only once a frame is complete. So a connection makes
+    progress if it carries 64 KiB in the time after which silence would end it.
 
     Args:
-        silence: seconds without a word after which the other end gives a connection up; None: it does not, and frames are as long as can be.
+        silence: seconds of silence after which the other end gives up a connection; None: never, and frames have full
+            length.
 
     Attributes:
         proven: whether the other end has consumed something since this connection began.
@@ -33,7 +34,7 @@ class FramePace:
         self.most = BLOCK if silence is None else _FIRST
 
     def took(self, size: int, seconds: float) -> None:
-        """The connection has taken a frame of so many bytes in so many seconds."""
+        """Note that the connection took a frame of ``size`` bytes in ``seconds``."""
         if self._silence is None:
             return
         if seconds > _SLOW * self._silence:

@@ -1,4 +1,4 @@
-"""Heartbeats: how long a frame takes there and back, and what the other end's clock says."""
+"""Heartbeats: how long a frame takes there and back, and what the other end's clock shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .settings import Stats
 __all__ = ["Pulse"]
 
 _CLOCKS = struct.Struct("<dd")
-_MOST = 1000  # questions that may be without an answer
+_MOST = 1000  # questions that may be unanswered
 
 
 class Pulse:
@@ -37,15 +37,15 @@ class Pulse:
         self._clock = clock
         self._wall = wall
         self._wanted = False
-        self._asked: dict[float, float] = {}  # questions without an answer: the clocks at each, oldest first
+        self._asked: dict[float, float] = {}  # unanswered questions: both clocks at each, oldest first
         self._owed: float | None = None
 
     def ask(self) -> None:
-        """Let the next frame be a question, though others may be unanswered: behind a long message an answer takes its time."""
+        """Make the next frame a question, even if others are unanswered: behind a long message an answer takes time."""
         self._wanted = True
 
     def due(self) -> Frame | None:
-        """The answer that is owed, or the question that is wanted."""
+        """Return the answer that is due, or the question that is wanted."""
         if self._owed is not None:
             stamp, self._owed = self._owed, None
             return Frame(Kind.PONG, 0, 0, 0, _CLOCKS.pack(stamp, self._wall()))
@@ -59,18 +59,18 @@ class Pulse:
         return None
 
     def asked(self, frame: Frame) -> None:
-        """The other end asks.
+        """Take a question from the other end.
 
         Raises:
-            Violation: not in the form of a question.
+            Violation: it does not have the form of a question.
         """
         self._owed = self._clocks(frame)[0]
 
     def answered(self, frame: Frame) -> None:
-        """The other end answers; questions before that one need no answer any more.
+        """Take an answer from the other end; earlier questions need no answer any more.
 
         Raises:
-            Violation: not in the form of an answer, or nothing was asked.
+            Violation: it does not have the form of an answer, or there was no question.
         """
         stamp, theirs = self._clocks(frame)
         if stamp not in self._asked:

@@ -1,4 +1,4 @@
-"""What a line is allowed, and what it tells of itself."""
+"""The bounds of a line, and its statistics."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .flight import LineFlight
 __all__ = ["TAKEN", "LineLost", "LineRefused", "Settings", "Stats"]
 
 TAKEN = "another process uses this kit"
-"""Why a process is refused that another one of the same party has taken the place of."""
+"""Why a process is refused after another process of the same party took its place."""
 
 
 class LineLost(LinkClosed):
-    """The other end gave up, began anew in another process, or was away for longer than anybody waits."""
+    """The other end gave up, restarted as another process, or was away for too long."""
 
 
 class LineRefused(LineLost):
-    """The other end refuses this one: dialling again does not help, a person must act.
+    """The other end refuses this one. Dialling again does not help, a person must act.
 
     Args:
         error: why, and what to do.
@@ -43,22 +43,22 @@ class Settings:
     """Bounds and paces of a line; both ends should use the same ``window``.
 
     Attributes:
-        window: bytes of one channel that may be on their way: sent and not consumed yet. What a channel holds in memory at
-            either end is at most this.
-        flight: what all channels of all lines with these settings may have on their way together.
-        intake: what they ask the other ends to have on their way to here together.
+        window: bytes of one channel that may be in transit: sent and not consumed yet. What a channel holds in memory
+            at either end is at most this.
+        flight: bytes that all channels of all lines with these settings may have in transit together.
+        intake: bytes that they let the other ends have in transit to here together.
         block: bytes of content in one block.
-        heartbeat: seconds between two heartbeats; None: none, where the death of the other end closes the connection at
-            once (between processes of a machine).
-        silence: a connection on which nothing was heard for so many seconds is given up and made anew.
+        heartbeat: seconds between two heartbeats; None: none, for connections that close at once when the other end
+            dies (between processes of a machine).
+        silence: seconds of silence after which a connection is given up and made again.
         patience: seconds without any connection after which the line is lost; None: never.
-        resumes: whether another connection may follow one that is cut; otherwise what was written is not kept for it.
-        greeting: seconds that the other end has to say who it is.
+        resumes: whether another connection may follow one that is cut; if not, written blocks are not kept.
+        greeting: seconds within which the other end must say who it is.
         channels: how many channels the other end may have open.
         limits: bounds on messages.
-        spool: the folder for messages longer than ``spool_over``, where those that somebody still looks at hold their share of memory; None keeps
-            all in memory.
-        spool_over: bytes. Shorter messages stay in memory, and nobody counts them: a file and its handle cost more than they do.
+        spool: the folder for messages longer than ``spool_over``, once those still in use hold their share of memory;
+            None keeps all in memory.
+        spool_over: bytes. Shorter messages stay in memory and are not counted: a file and its handle would cost more.
         held: the memory that such messages share, on all lines with these settings.
 
     Raises:
@@ -85,7 +85,7 @@ class Settings:
             raise ConfigError(f"block is {self.block}", where="line settings", remedy=f"give 64 to {BLOCK} bytes")
         if self.window < 4 * (self.block + 64):
             raise ConfigError(
-                f"window is {self.window}", where="line settings", remedy="give room for four blocks at least"
+                f"window is {self.window}", where="line settings", remedy="give room for at least four blocks"
             )
         times = {"heartbeat": self.heartbeat, "silence": self.silence, "patience": self.patience}
         for name, value in times.items():
@@ -105,7 +105,7 @@ class Stats:
         resumes: connections after the first.
         round_trip: seconds that the last heartbeat took there and back; None before it.
         skew: how far the other end's clock is ahead of this one's, in seconds, to within half a round trip.
-        heard: when a byte last came, in seconds of the event loop's clock.
+        heard: when a byte last arrived, in seconds of the event loop's clock.
     """
 
     sent_bytes: int = 0

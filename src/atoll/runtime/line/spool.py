@@ -12,7 +12,7 @@ __all__ = ["unnamed", "write"]
 
 
 def unnamed(folder: Path) -> int:
-    """A file without a name in a folder: it is gone with the process, whatever ends it."""
+    """Create an unnamed file in a folder; it is gone with the process, however that ends."""
     folder.mkdir(parents=True, exist_ok=True)
     number, name = tempfile.mkstemp(dir=folder, prefix="message-")
     Path(name).unlink()
@@ -20,7 +20,7 @@ def unnamed(folder: Path) -> int:
 
 
 def write(file: int, data: Buffer) -> None:
-    """Append all of it."""
+    """Append all of ``data``."""
     view = memoryview(data)
     while len(view):
         view = view[os.write(file, view) :]

@@ -21,7 +21,7 @@ class ChannelTable:
     """Every channel of a line that at least one end still needs.
 
     Args:
-        line: whose.
+        line: the line of the channels.
         dialled: whether this end numbers its channels 1, 3, ... (else 2, 4, ...).
 
     Attributes:
@@ -32,8 +32,8 @@ class ChannelTable:
         self._line = line
         self._channels: dict[int, Channel] = {}
         self._next = 1 if dialled else 2  # the number of the next channel opened here
-        self._due = 2 if dialled else 1  # that of the next one opened there
-        self._theirs = 0  # channels open now that the other end opened
+        self._due = 2 if dialled else 1  # the number of the next one opened there
+        self._theirs = 0  # open channels that the other end opened
         self._unclaimed: deque[Channel] = deque()
         self._on_open: Callable[[Channel], None] | None = None
 
@@ -45,7 +45,7 @@ class ChannelTable:
 
     @property
     def on_open(self) -> Callable[[Channel], None] | None:
-        """Called with each channel that the other end opens; until there is one, they are kept."""
+        """Called with each channel that the other end opens; until it is set, channels are kept."""
         return self._on_open
 
     @on_open.setter
@@ -86,7 +86,7 @@ class ChannelTable:
 
     def _opened(self, frame: Frame) -> None:
         if frame.channel != self._due:
-            raise Violation(f"channel {frame.channel} is opened, {self._due} is due")
+            raise Violation(f"channel {frame.channel} is opened, but {self._due} is due")
         if self._theirs >= self._line.settings.channels:
             raise Violation(f"more than {self._line.settings.channels} channels are open")
         channel = Channel(self._line, frame.channel, text_of(frame))
@@ -100,7 +100,7 @@ class ChannelTable:
             self._on_open(channel)
 
     def _about_the_past(self, frame: Frame) -> None:
-        """An acknowledgement or a question may cross the end of its channel; nothing else may."""
+        """Check a frame about a closed channel: an acknowledgement or a question may cross its end, nothing else may."""
         ours = frame.channel % 2 == self._next % 2
         known = 0 < frame.channel < (self._next if ours else self._due)
         if frame.kind not in (Kind.ACK, Kind.ASK) or not known:
@@ -116,7 +116,7 @@ class ChannelTable:
             self._theirs -= 1
 
     def positions(self) -> tuple[int, dict[int, tuple[int, int]]]:
-        """What ``LineHello`` says of them: the highest number seen, and what was received and consumed of each."""
+        """Return their state for ``LineHello``: the highest number seen, and what was received and consumed of each."""
         table = {}
         for channel in self:
             consumed = channel.inbox.tell()
@@ -125,26 +125,26 @@ class ChannelTable:
         return max(self._due - 2, 0), table
 
     def resume(self, theirs: LineHello) -> None:
-        """Go on where the other end says that it is.
+        """Resume where the other end says that it is.
 
         Raises:
-            Violation: it cannot be there.
+            Violation: that position is impossible.
         """
         if theirs.seen >= self._next:
-            raise Violation(f"channel {theirs.seen} was seen, which was never opened")
+            raise Violation(f"the other end has seen channel {theirs.seen}, which was never opened")
         for channel in self:
             known = theirs.channels.get(channel.number)
             if known is not None:
                 channel.resumed(*known)
                 self.tidy(channel)
             elif channel.number % 2 == self._next % 2 and channel.number > theirs.seen:
-                channel.resumed(0, 0)  # that it was opened has not arrived
+                channel.resumed(0, 0)  # the news that it was opened has not arrived
             else:  # the other end is done with it, and knew that this end was
                 self._forget(channel)
                 channel.lose(LineLost(f"the other end closed channel {channel.name!r}"))
 
     def lose(self, error: Exception) -> None:
-        """The line is lost: everybody who waits learns of it."""
+        """Note that the line is lost: every task that waits learns so."""
         for channel in self:
             channel.lose(error)
         self._channels.clear()

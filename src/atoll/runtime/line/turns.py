@@ -18,15 +18,15 @@ _SHORT = 1 << 14  # bytes of content
 
 
 class Turns:
-    """Whatever is to be said over one connection of a line: heartbeats first, then acknowledgements, questions, frames, and a farewell.
+    """The frames to send over one connection of a line: heartbeats first, then acknowledgements, questions, frames, and a farewell.
 
     Args:
-        line: whose connection it is.
+        line: the line of the connection.
 
     Attributes:
         pulse: its heartbeats.
         pace: how long its frames are.
-        leaving: the farewell that is to be said last, if one is.
+        leaving: the farewell to say last, if there is one.
         left: whether it was said.
     """
 
@@ -39,34 +39,34 @@ class Turns:
         self._line = line
         self._ready: dict[int, Channel] = {}  # in turn
         self._untold: dict[int, Channel] = {}
-        self._asking: dict[int, Channel] = {}  # once all that they have is written
+        self._asking: dict[int, Channel] = {}  # once everything that they have is written
         self._questions: dict[int, Channel] = {}
 
     def ready(self, channel: Channel) -> None:
-        """A channel has something to write."""
+        """Note that a channel has something to write."""
         self._ready[channel.number] = channel
 
     def untold(self, channel: Channel) -> None:
-        """The other end should know what was consumed of a channel."""
+        """Note that the other end should learn what was consumed of a channel."""
         self._untold[channel.number] = channel
 
     def ask(self, channel: Channel) -> None:
-        """A channel wants to hear when all that it has put in is consumed."""
+        """Note that a channel asks to hear when all that it has put in is consumed."""
         written = channel.outbox.cursor == channel.outbox.next
         (self._questions if written else self._asking)[channel.number] = channel
 
     def short(self) -> bool:
-        """Whether a channel has its turn whose next frame is a short one."""
+        """Tell whether the next frame of a channel whose turn it is is short."""
         channel = next(iter(self._ready.values()), None)
         return channel is not None and channel.outbox.shorter(_SHORT)
 
     @property
     def waiting(self) -> bool:
-        """Whether a channel waits for its turn."""
+        """Tell whether a channel waits for its turn."""
         return bool(self._ready)
 
     def next(self) -> Frame | None:
-        """The next frame; None if there is none, or a farewell was said: the other end may be gone once it has heard it."""
+        """Return the next frame; None if there is none, or after a farewell: the other end may be gone once it has heard it."""
         if self.left:
             return None
         if (beat := self.pulse.due()) is not None:

@@ -1,6 +1,7 @@
-"""The engine between real organisations: tasks run where the data are, and what they leave behind stays there.
+"""The engine between real organisations: tasks run where the data is, and the state that they leave stays there.
 
-``Network`` is the server's half, ``SiteEngine`` a site's. Messages of `atoll.core` pass between them over any link, in both directions.
+``Network`` is the server's half, ``SiteEngine`` a site's. Messages of `atoll.core` pass between them over any link, in
+both directions.
 """
 
 from typing import TYPE_CHECKING

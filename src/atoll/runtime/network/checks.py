@@ -1,7 +1,8 @@
-"""What a site may say: everything is looked at before anything of it is used.
+"""What a site may send: every frame is checked before anything in it is used.
 
-The job process of a site runs on somebody else's machine. What it sends is of the right form because ours is written that way, and for no
-other reason; whoever runs another program there must not be able to change a sum by more than a reply of its own parties could.
+The job process of a site runs on somebody else's machine. Its frames have the right form only because our code writes
+them so. A person who runs another program there must not be able to change a sum by more than replies of that site's
+own parties could.
 """
 
 from __future__ import annotations
@@ -25,38 +26,38 @@ _MOST_EVENTS = 10_000  # of one reply
 
 
 def require_events(events: Any, party: str) -> None:
-    """Refuse privacy events of anybody but the party itself.
+    """Refuse privacy events of anyone but the party itself.
 
     Raises:
-        MessageError: they are of another form, of another party, or too many.
+        MessageError: they have the wrong form, are of another party, or are too many.
     """
     if not isinstance(events, list) or len(events) > _MOST_EVENTS:
         raise wrong(f"'events' is {shown(events)} and must be a list of at most {_MOST_EVENTS}")
     for told in events:
         text_in(told, "request")
         if text_in(told, "party") != party:
-            raise wrong(f"an event is said to be of {told['party']!r}, in a reply of {party!r}")
+            raise wrong(f"an event names party {told['party']!r}, in a reply of {party!r}")
         if not isinstance(told.get("event"), dict):
             raise wrong("an event without its fields")
 
 
 def require_reply(frame: Any, position: int, wanted: str) -> TaskResult | PartialSum | None:
-    """Read a reply, or refuse it if it is none, or not of this party alone.
+    """Read a reply; refuse it if it is not one, or not of this party alone.
 
     Args:
-        frame: as it came.
-        position: the party for which it is sent.
-        wanted: what was asked for: ``folded``, ``ran`` or ``done``. An error may come in place of each.
+        frame: the frame as it arrived.
+        position: the party that it is sent for.
+        wanted: what was asked for: ``folded``, ``ran`` or ``done``. An error may take the place of each.
 
     Returns:
-        What the party gave; ``None`` for an error, or where nothing was wanted but a word.
+        What the party gave; ``None`` for an error, or if only a confirmation was wanted.
 
     Raises:
-        MessageError: it says what is wrong.
+        MessageError: the reply is refused; the message says why.
     """
     said = text_in(frame, "op")
     if said not in (wanted, "failed"):
-        raise wrong(f"it answers {said!r} and was asked for {wanted!r}")
+        raise wrong(f"it answers {said!r}, but was asked for {wanted!r}")
     if said == "failed":
         if read(lambda: unpack_error(frame["error"])) is None:
             raise wrong("a failure without an error")
@@ -70,14 +71,14 @@ def require_reply(frame: Any, position: int, wanted: str) -> TaskResult | Partia
 
 
 def require_declared(said: TaskResult | PartialSum | None, request: Request) -> None:
-    """Refuse a reply that is not what the task declares: the request sets its form, not the first reply that comes.
+    """Refuse a reply that is not what the task declares: the request sets its form, not the first reply to arrive.
 
     Args:
         said: the reply, as `require_reply` read it.
-        request: what was asked.
+        request: the request that it answers.
 
     Raises:
-        MessageError: it names the place.
+        MessageError: the reply differs; the message names the place.
     """
     schema = request.task.schema
     if schema is None:
@@ -92,25 +93,25 @@ def require_declared(said: TaskResult | PartialSum | None, request: Request) -> 
 
 
 def ran_of(frame: Any, position: int) -> TaskResult:
-    """What a party's task gave.
+    """Return what a party's task gave.
 
     Raises:
-        MessageError: it is of another form, or of another party.
+        MessageError: it has the wrong form, or is of another party.
     """
     ran: TaskResult = read(lambda: unpack_ran(frame["ran"]))
     reply = ran.reply
     if type(reply.party) is not int or reply.party != position:
-        raise wrong(f"the reply of party number {position} is said to be that of {shown(reply.party)}")
+        raise wrong(f"the reply of party number {position} names party {shown(reply.party)}")
     if type(reply.nbytes) is not int or reply.nbytes < 0:
         raise wrong(f"a size of {shown(reply.nbytes)} bytes")
     for role, said in ran.said.items():
         counts = all(type(n) is int and n >= 0 for n in (said.messages, said.nbytes))
         if not isinstance(role, str) or not counts or type(said.direct) is not bool:
-            raise wrong(f"what was said to {shown(role)} is {shown(list(said))}")
+            raise wrong(f"the count of messages to {shown(role)} is {shown(list(said))}")
     if type(ran.time) not in (int, float) or not math.isfinite(ran.time):
         raise wrong(f"a time of {shown(ran.time)}")
     if not isinstance(reply.notes, list):
-        raise wrong("notes of another form")
+        raise wrong("notes of the wrong form")
     if ran.left or type(ran.sealed) is not bool or not isinstance(reply.rejected, str):
         raise wrong("a private state, which never leaves its site")
     return ran
@@ -119,13 +120,13 @@ def ran_of(frame: Any, position: int) -> TaskResult:
 def _require_folded(folded: PartialSum, position: int) -> None:
     senders = folded.senders
     if senders.dtype.kind not in "iu" or senders.ndim != 1 or senders.tolist() not in ([], [position]):
-        raise wrong(f"the reply of party number {position} is said to be that of {senders.tolist()[:5]}")
+        raise wrong(f"the reply of party number {position} names senders {senders.tolist()[:5]}")
     sizes = folded.nbytes
     if sizes.dtype.kind not in "iu" or sizes.shape != senders.shape or (len(sizes) and int(sizes[0]) < 0):
-        raise wrong("sizes of another form")
+        raise wrong("sizes of the wrong form")
     others = [key for key in (*folded.rejected, *folded.errors) if type(key) is not int or key != position]
     if others or not all(isinstance(why, str) for why in folded.rejected.values()):
-        raise wrong(f"it says of party {shown(others)} that its reply was kept out")
+        raise wrong(f"it says that the reply of party {shown(others)} was kept out")
     kept = folded.kept or folded.left
     if kept or (len(folded.totals) > 0) != (len(senders) > 0):
         raise wrong("totals without a sender, a sender without totals, or private states")

@@ -1,7 +1,7 @@
-"""The server's half of the engine: sends tasks to where the data are, and adds up what comes back.
+"""The server's half of the engine: sends tasks to where the data is, and adds up the replies.
 
-Every party lives at a site, and what tasks leave behind stays there: states, journal and privacy ledger. What crosses is the request and its
-message on the way down, the encoded summand (or the reply) on the way up, and words about generations, so that all places go back to the same
+Every party lives at a site, and what tasks leave there stays: states, journal and privacy ledger. The request and its
+message go down; the encoded summand (or the reply) comes up. Orders about generations take all places back to the same
 checkpoint after a crash.
 """
 
@@ -45,8 +45,9 @@ class Network:
         links: site -> link to its job process.
         placement: the site of each party, in the order of the roster.
         patience: seconds without progress after which a site that owes a reply is given up.
-        on_lost: what then happens: the program fails, or goes on without the site's parties.
-        direct: let the roles of a session speak over links between their sites, where there are any; see `atoll.runtime.network.talks.direct`.
+        on_lost: what happens then: the program fails, or continues without the site's parties.
+        direct: let the roles of a session talk over links between their sites, if there are any; see
+            `atoll.runtime.network.talks.direct`.
     """
 
     name: ClassVar[str] = "network"
@@ -86,7 +87,7 @@ class Network:
         return self._world
 
     async def open(self, world: World) -> None:
-        """Begin to listen to the sites."""
+        """Start listening to the sites."""
         self._world = world
         self.choices["sites"] = sorted(self.sites.links)
         self.sites.open(self._heard, self._ended)
@@ -94,13 +95,13 @@ class Network:
             self._watch = asyncio.create_task(self._watching())
 
     async def close(self) -> None:
-        """Let all links go."""
+        """Close all links."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
         await self.sites.close()
 
-    # ------------------------------------------------------------------ what sites say
+    # ------------------------------------------------------------------ what sites send
 
     def _heard(self, site_link: SiteLink, frame: Any) -> None:
         if frame["op"] in ("pass", "waits", "words"):
@@ -116,17 +117,17 @@ class Network:
         self.sites.require_home(site_link, position, self.world.roster.name)
 
     def note_events(self, events: Any, position: int) -> None:
-        """What a party has spent is in the server's ledger before the program sees what it released.
+        """Write what a party has spent to the server's ledger before the program sees what it released.
 
         Raises:
-            MessageError: they are no events, or of somebody else.
+            MessageError: they are not events, or they belong to another party.
         """
         require_events(events, self.world.roster.name(position))
         for told in events:
             self.world.ledger.append(unpack_event(dict(told["event"])), told["party"], told["request"])
 
     def _refuse(self, position: int, error: MessageError) -> BaseException:
-        """A party's reply cannot be added to the others': its site is given up."""
+        """Give up a party's site: its reply cannot be added to the others."""
         return self.sites.of(position).refuse(error)
 
     def _ended(self, site_link: SiteLink, error: BaseException) -> None:
@@ -145,9 +146,9 @@ class Network:
             self.beat()
 
     def beat(self) -> None:
-        """One rule: a site that owes a reply and shows no progress for so long is given up. To be looked at now and then.
+        """Give up each site that owes a reply and shows no progress for ``patience`` seconds. Call this now and then.
 
-        Where the program goes on without it, it is not waited for again until something of it comes.
+        If the program goes on without a site, it does not wait for that site again until something from it arrives.
         """
         owing = self.sites.grouped(self._replies.owed())
         for site_link in self.sites.site_links.values():
@@ -157,7 +158,7 @@ class Network:
                 self._silent(site_link)
 
     def _silent(self, site_link: SiteLink) -> None:
-        if site_link.owes:  # what its parties keep is not what the others' is any more: it cannot come back
+        if site_link.owes:  # what its parties keep differs from the others now: it cannot come back
             site_link.refuse(site_link.late())
         elif self.on_lost == "drop":
             site_link.mute = True
@@ -168,7 +169,7 @@ class Network:
     # ------------------------------------------------------------------ work
 
     def launch(self, request: Request, positions: NDArray[np.int64], push: str) -> Started:
-        """Start the task at each party, once however often it is named; see `atoll.core.execution.launch.LiveEngine`."""
+        """Start the task at each party, once even if the party is named several times; see `atoll.core.execution.launch.LiveEngine`."""
         started = self._replies.begin(request, positions, self._drop, push)
         body = Shared(words(request))
         wanted = "fold" if push == "sum" else push
@@ -186,7 +187,7 @@ class Network:
             site_link.post({"op": "discard" if undo else "keep", "id": request, "positions": here})
 
     async def _ready(self, request: Request, positions: NDArray[np.int64], kind: str) -> None:
-        """Wait for the replies of these parties, asked for if nobody has."""
+        """Wait for the replies of these parties, and ask for those not asked for yet."""
         missing = [p for p in positions.tolist() if not self._replies.knows(request.id, p)]
         if missing:
             everyone = kind == "fold" and len(missing) == len(positions) and not request.apart
@@ -209,14 +210,14 @@ class Network:
         await self._replies.wait(request.id, parked)
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:
-        """The reply of each party, in the order given."""
+        """Return the reply of each party, in the order given."""
         await self._ready(request, positions, "run")
         frames = [self._taken(request.id, p) for p in positions.tolist()]
         self._drop(request.id, positions.tolist(), undo=False)
         return [_reply(frame, p) for frame, p in zip(frames, positions.tolist(), strict=True)]
 
     async def fold(self, request: Request, positions: NDArray[np.int64]) -> PartialSum:
-        """The sum of the parties' summands, in cohort order; what a failed sum left behind is undone."""
+        """Return the sum of the parties' summands, in cohort order; undo what a failed sum left."""
         await self._ready(request, positions, "fold")
         running = self._replies.sum_of(request.id, positions.tolist())
         if running is None:
@@ -227,13 +228,13 @@ class Network:
         return folded
 
     async def conclude(self, path: str, asked: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
-        """Tell the sites of those who were asked; every site hears of it before its next order."""
+        """Tell the sites of those asked; every site learns it before its next order."""
         there = set(kept.tolist())
         for site_link, here in self.sites.grouped(dict.fromkeys(asked.tolist())).items():
             site_link.post({"op": "conclude", "id": path, "positions": [p for p in here if p in there]})
 
     def _taken(self, request: str, position: int) -> Any:
-        """What a party said, once; its site's own error names the site."""
+        """Return what a party said, once; an error of its site names the site."""
         try:
             return self._replies.take(request, position)
         except AtollError as error:
@@ -242,7 +243,7 @@ class Network:
             raise type(error)(error.what, where=where, remedy=error.remedy) from error
 
     def _summed(self, request: Request, positions: NDArray[np.int64]) -> Running:
-        """Add up the replies of single parties, in cohort order; one that does not fit is left out, or fails the program."""
+        """Add up replies of single parties in cohort order; one that does not fit is left out, or fails the program."""
         running = Running(positions)
         for position in positions.tolist():
             frame = self._taken(request.id, position)
@@ -258,34 +259,34 @@ class Network:
     async def converse(
         self, roles: dict[str, tuple[Request, int]], switch: Switch, start: float
     ) -> dict[str, TaskResult]:
-        """Run each role at its party's site; what they say passes through here."""
+        """Run each role at its party's site; their messages pass through here."""
         with self.world.clock.busy():
             return await self._talks.hold(roles, switch, start)
 
     # ------------------------------------------------------------------ generations
 
     async def commit(self, slot: str, generation: int, *, full: bool = False) -> list[str]:
-        """Let every site write what changed; the segments' names say where they are: ``file@site``."""
+        """Let every site write what changed; the names of the segments say where they are: ``file@site``."""
         with self.world.clock.busy():
             return await self._generations.commit(slot, generation, full=full)
 
     async def settle(self, slot: str) -> None:
-        """The generation is safe: sites may forget what came before."""
+        """Tell sites that the generation is safe: they may forget earlier ones."""
         with self.world.clock.busy():
             await self._generations.settle(slot, self.world.checkpoints.chains.get(slot, []))
 
     async def load(self, slot: str, segments: list[str]) -> None:
-        """Let every site take the private state of a slot back to a generation."""
+        """Let every site return the private state of a slot to a generation."""
         with self.world.clock.busy():
             await self._generations.load(slot, segments)
 
     async def publish(self) -> None:
-        """Let every site keep the named results of its parties; nothing of them comes here."""
+        """Let every site keep the named results of its parties; none of them come here."""
         with self.world.clock.busy():
             await self._generations.publish()
 
     async def drop(self, slot: str) -> None:
-        """Let every site forget the slot of a program that has ended."""
+        """Make every site forget the slot of a program that has ended."""
         self._generations.drop(slot)
 
 

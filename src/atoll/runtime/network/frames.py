@@ -1,4 +1,4 @@
-"""What is read from a frame of a site, and how a frame that makes no sense is refused."""
+"""Reads fields from a site's frame, and refuses a frame that is malformed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MOST_NAMES = 1_000_000
 
 
 def whole_in(frame: Any, name: str) -> int:
-    """A whole number of a frame.
+    """Return a whole number in a frame.
 
     Raises:
-        MessageError: it is not there, or no whole number.
+        MessageError: it is missing, or not a whole number.
     """
     found = frame.get(name) if isinstance(frame, dict) else None
     if type(found) is not int:
@@ -30,10 +30,10 @@ def whole_in(frame: Any, name: str) -> int:
 
 
 def text_in(frame: Any, name: str) -> str:
-    """A word of a frame.
+    """Return a word in a frame.
 
     Raises:
-        MessageError: it is not there, no text, or too long.
+        MessageError: it is missing, not text, or too long.
     """
     found = frame.get(name) if isinstance(frame, dict) else None
     if not isinstance(found, str) or len(found) > LONGEST:
@@ -42,10 +42,10 @@ def text_in(frame: Any, name: str) -> str:
 
 
 def names_in(frame: Any, name: str) -> list[str]:
-    """A list of words of a frame.
+    """Return a list of words in a frame.
 
     Raises:
-        MessageError: it is not there, or holds something else.
+        MessageError: it is missing, or holds something else.
     """
     found = frame.get(name) if isinstance(frame, dict) else None
     if not isinstance(found, list) or len(found) > _MOST_NAMES:
@@ -54,10 +54,10 @@ def names_in(frame: Any, name: str) -> list[str]:
 
 
 def read(reader: Callable[[], T]) -> T:
-    """Read a part of a frame; whatever that raises, the frame is of another form.
+    """Read a part of a frame; whatever that raises, the frame has the wrong form.
 
     Raises:
-        MessageError: it is.
+        MessageError: the frame has the wrong form.
     """
     try:
         return reader()
@@ -66,7 +66,7 @@ def read(reader: Callable[[], T]) -> T:
 
 
 def shown(value: Any) -> str:
-    """A value from far away in a few words."""
+    """Describe a foreign value in a few words."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype}{list(value.shape)}"
     if isinstance(value, dict | list | tuple | bytes):
@@ -77,7 +77,5 @@ def shown(value: Any) -> str:
 
 
 def wrong(what: str) -> MessageError:
-    """What to raise of a frame that makes no sense."""
-    return MessageError(
-        what, where="a reply", remedy="look at what runs there; use the same version of Atoll everywhere"
-    )
+    """Return the error for a malformed frame."""
+    return MessageError(what, where="a reply", remedy="check what runs there; use the same version of Atoll everywhere")

@@ -1,4 +1,4 @@
-"""Generations of private state: every site writes, keeps and goes back to the same ones."""
+"""Generations of private state: every site writes, keeps and returns to the same ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Generations:
 
     Args:
         site_links: the sites by name.
-        keep_on: whether the program goes on without a site that is lost, and so without its answer.
+        keep_on: whether the program goes on without a lost site, and so without its answer.
     """
 
     def __init__(self, site_links: Mapping[str, SiteLink], *, keep_on: bool) -> None:
@@ -27,25 +27,25 @@ class Generations:
         self._keep_on = keep_on
 
     async def commit(self, slot: str, generation: int, *, full: bool) -> list[str]:
-        """Let every site write what changed; the segments' names say where they are: ``file@site``."""
+        """Make every site write what changed; the names of the segments say where they are: ``file@site``."""
         frame = {"op": "commit", "slot": slot, "generation": generation, "full": full}
         answers = await self._everywhere(dict.fromkeys(self._links, frame), lambda answer: names_in(answer, "names"))
         return [f"{name}@{site}" for site in sorted(answers) for name in answers[site]]
 
     async def settle(self, slot: str, names: Iterable[str]) -> None:
-        """Let every site forget what came before these segments."""
+        """Make every site forget what came before these segments."""
         await self._named("settle", slot, names)
 
     async def load(self, slot: str, names: Iterable[str]) -> None:
-        """Let every site take the private state of a slot back to these segments."""
+        """Make every site return the private state of a slot to these segments."""
         await self._named("load", slot, names)
 
     async def publish(self) -> None:
-        """Let every site write down the named results of its parties."""
+        """Make every site write the named results of its parties."""
         await self._everywhere({site: {"op": "publish"} for site in self._links})
 
     def drop(self, slot: str) -> None:
-        """Let every site forget a slot."""
+        """Make every site forget a slot."""
         for site_link in self._links.values():
             site_link.post({"op": "drop", "slot": slot})
 
@@ -61,7 +61,7 @@ class Generations:
     async def _everywhere(
         self, frames: Mapping[str, dict[str, Any]], read: Callable[[Any], Any] = lambda answer: True
     ) -> dict[str, Any]:
-        """Give every site an order and wait for all answers; where the program goes on without a lost site, without its answer too."""
+        """Give every site an order and wait for all answers, except those of lost sites if the program goes on without them."""
 
         async def told(site_link: SiteLink) -> Any:
             try:

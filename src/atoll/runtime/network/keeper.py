@@ -1,4 +1,4 @@
-"""What a site does with states and generations when the server says so."""
+"""What a site does with states and generations on the server's orders."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Keeper", "without_state"]
 
 
 class Keeper:
-    """Obeys orders about what tasks left behind.
+    """Carries out orders about what tasks left behind.
 
     Args:
-        host: whose states and journal they are.
+        host: the owner of the states and the journal.
         registry: tasks and stages that the program registered by name.
-        parking: what nobody has decided about yet.
+        parking: executions that are not decided yet.
     """
 
     def __init__(self, host: Host, registry: Mapping[str, Any], parking: Parking) -> None:
@@ -35,7 +35,7 @@ class Keeper:
         self._segments = Segments(host.store)
 
     def obey(self, frame: Any) -> Any:
-        """Do what an order says; the answer, where one is wanted."""
+        """Carry out an order; return the answer if one is wanted."""
         op, positions = frame["op"], [int(p) for p in frame.get("positions", ())]
         if op == "keep":
             self._parking.keep(frame["id"], positions)
@@ -56,7 +56,7 @@ class Keeper:
             return {**answer, "error": pack_error(error)}
 
     def _known(self, frame: Any) -> Any:
-        """What the journal knows of a role, for a session that is not held again."""
+        """Return what the journal has of a role, for a session that is not held again."""
         request = unpack_request({**frame["request"], "message": None}, self._registry)
         ran = self._host.replay(request, int(frame["position"]))
         if ran is None:
@@ -81,7 +81,7 @@ class Keeper:
         return []
 
     def _role(self, frame: Any) -> None:
-        """The session is over and counts: what its role left behind becomes the party's state."""
+        """Make what a role left behind the party's state: the session is over and counts."""
         host, position = self._host, int(frame["position"])
         parked = self._parking.get(frame["id"], position)
         parked.ran = replace(
@@ -93,5 +93,5 @@ class Keeper:
 
 
 def without_state(ran: TaskResult) -> TaskResult:
-    """What may leave the site: the reply, never the private state behind it."""
+    """Return what may leave the site: the reply, never the private state behind it."""
     return replace(ran, left={})

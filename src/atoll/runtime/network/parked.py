@@ -1,4 +1,4 @@
-"""What a site has done and nobody has decided about yet: replies, and the private state that they would leave behind."""
+"""What a site has done that is not decided yet: replies, and the private state that they would leave."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Parked:
     """One execution.
 
     Attributes:
-        request: what was asked.
+        request: the request.
         ran: what the task gave.
-        folded: its summand, where the reply was asked for as one: then the stages' memory and the state come from it.
+        folded: its summand, if the reply was asked for as one; then the stages' memory and the state come from it.
     """
 
     request: Request
@@ -35,10 +35,11 @@ class Parked:
 class Parking:
     """Executions by request and party, until the server says whether their replies are used.
 
-    A party's private state changes only when its reply is taken, as in a simulation, where the work of an unwanted reply is never done.
+    A party's private state changes only when its reply is used. A simulation has the same effect: it never does the
+    work of an unwanted reply.
 
     Args:
-        host: where states are kept.
+        host: the keeper of states.
     """
 
     def __init__(self, host: Host) -> None:
@@ -49,18 +50,18 @@ class Parking:
         return len(self._kept)
 
     def put(self, request: Request, ran: TaskResult) -> Parked:
-        """Park an execution; one that must not be repeated is in the journal before anything of it can leave."""
+        """Park an execution; one that must not be repeated is journaled before any of it can leave."""
         if ran.sealed and ran.reply.error is None and self.host.replay(request, ran.reply.party) is None:
             self.host.journal.put([(request, ran)])
         return self.park(request, ran)
 
     def park(self, request: Request, ran: TaskResult) -> Parked:
-        """Park what a role of a conversation gave: whether it is to be journaled is known when all roles have ended."""
+        """Park what a role of a conversation gave; whether to journal it is known once all roles have ended."""
         parked = self._kept[request.id, ran.reply.party] = Parked(request, ran)
         return parked
 
     def get(self, request: str, position: int) -> Parked:
-        """A parked execution.
+        """Return a parked execution.
 
         Raises:
             TaskError: there is none.
@@ -75,7 +76,7 @@ class Parking:
         return parked
 
     def keep(self, request: str, positions: Iterable[int]) -> None:
-        """The replies are used: what they leave behind becomes the parties' state."""
+        """Use the replies: what they leave behind becomes the parties' state."""
         for position in positions:
             parked = self._kept.pop((request, position), None)
             if parked is not None:
@@ -90,7 +91,7 @@ class Parking:
             self.host.leave(request, ran.reply.party, ran.left)
 
     def conclude(self, path: str, kept: Iterable[int]) -> None:
-        """A sum has ended: what its requests left, parked or drafted, becomes the state of those that are kept, and is dropped for all others."""
+        """End a sum: what its requests left, parked or drafted, becomes the state of the kept parties and is dropped for all others."""
         there = set(kept)
         for key in [key for key, parked in self._kept.items() if parked.request.sum == path]:
             parked = self._kept.pop(key)
@@ -99,6 +100,6 @@ class Parking:
         self.host.drafts.conclude(path, np.array(sorted(there), dtype=np.int64))
 
     def discard(self, request: str, positions: Iterable[int]) -> None:
-        """Nobody uses the replies: it is as if the tasks had not run."""
+        """Discard the replies, as if the tasks had not run."""
         for position in positions:
             self._kept.pop((request, position), None)

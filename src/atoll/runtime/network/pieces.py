@@ -1,4 +1,4 @@
-"""Long arrays piece by piece: what is read from a mapped file need not stay in memory longer than a piece."""
+"""Long arrays piece by piece: data read from a mapped file stays in memory for one piece only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PIECE = 1 << 20  # bytes
 
 
 def pieces(into: NDArray[Any], leaf: NDArray[Any]) -> Iterable[tuple[NDArray[Any], NDArray[Any]]]:
-    """Both arrays piece by piece; pages of a mapped file under ``leaf`` are let go after each."""
+    """Yield both arrays piece by piece; pages of a mapped file under ``leaf`` are released after each."""
     if leaf.nbytes <= _PIECE or not leaf.flags.c_contiguous:
         yield into, leaf
         return
@@ -30,7 +30,7 @@ def pieces(into: NDArray[Any], leaf: NDArray[Any]) -> Iterable[tuple[NDArray[Any
 
 
 def finite(leaf: Any) -> bool:
-    """Whether every entry of an array, or a number, is finite; integers are."""
+    """Tell whether a number or every entry of an array is finite; integers always are."""
     array = np.asarray(leaf)
     if array.dtype.kind not in "fc":
         return True
@@ -38,7 +38,7 @@ def finite(leaf: Any) -> bool:
 
 
 def _mapping(array: NDArray[Any]) -> mmap.mmap | None:
-    """The mapped file that an array looks at, if it does."""
+    """Return the mapped file that an array views, if it does."""
     base: Any = array
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj

@@ -1,4 +1,4 @@
-"""A rehearsal: sites as processes on this machine, so that a program meets the real engine before it meets real sites."""
+"""A rehearsal: sites as local processes, so that a program meets the real engine before it meets real sites."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Rehearsal", "site_of"]
 
 
 class Rehearsal(Network):
-    """The network engine with its sites on this machine: parties are dealt to them in turn.
+    """The network engine with its sites on this machine: they get the parties in turn.
 
     Args:
         workers: how many sites.
@@ -62,18 +62,18 @@ class Rehearsal(Network):
         """Start one site's process, and the link to it.
 
         Args:
-            name: of the site.
+            name: the site's name.
             make: makes its half of the engine, given its end of the link.
         """
         return Link(self.start(_serve, make))
 
     def start(self, body: Callable[..., None], *args: Any) -> socket.socket:
-        """Start a process with a socket; return this end of it."""
+        """Start a process with a socket; return this end of the socket."""
         return self._workers.start(1, body, *args)[-1]
 
     @property
     def processes(self) -> list[Any]:
-        """The sites' processes, in the order of their names."""
+        """Return the sites' processes, in the order of their names."""
         return self._workers.processes
 
     async def close(self) -> None:
@@ -91,7 +91,7 @@ def site_of(
     link: Any,
     neighbours: Mapping[str, Any] | None = None,
 ) -> SiteEngine:
-    """A site's half of the engine, on this machine."""
+    """Return a site's half of the engine, on this machine."""
     ledger = Ledger(None if folder is None else folder / "ledger.jsonl")
     if not resume:
         ledger.begin_run()
@@ -102,7 +102,7 @@ def site_of(
 
 
 def _serve(sock: socket.socket, make: Callable[[Any], SiteEngine]) -> None:
-    """The body of a site's process."""
+    """Run a site's process."""
 
     async def main() -> None:
         link = Link(sock)

@@ -1,4 +1,4 @@
-"""Replies under way from sites: who has answered, with what, and whom nobody waits for any more."""
+"""Replies in transit from sites: who has answered, with what, and which replies are no longer awaited."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Replies", "Started"]
 
 Drop = Callable[[str, list[int], bool], None]
 _SAID = {"sum": "folded", "fold": "folded", "run": "ran", "": "done"}
-"""What was asked for -> what a party then says."""
+"""What was asked for -> what a party then sends."""
 
 
 @dataclass(eq=False)
@@ -32,7 +32,8 @@ class Started:
 
     Attributes:
         request: path of the request.
-        positions: whom; a party that is named more than once is asked once, and its reply stands at each of its indices.
+        positions: the parties; one that is named more than once is asked once, and its reply stands at each of its
+            indices.
         arrives: clock time of each arrival, ``inf`` until then.
         lost: clock time at which each party was given up, ``inf`` until then.
     """
@@ -45,7 +46,7 @@ class Started:
     release: Callable[[str, list[int]], list[int]]
 
     def drop(self, which: NDArray[np.int64], *, undo: bool = True) -> None:
-        """Nobody will use these replies."""
+        """Drop these replies: nothing will use them."""
         unwanted = self.release(self.request, self.positions[which].tolist())
         if unwanted:
             self.tell(self.request, unwanted, undo)
@@ -53,7 +54,7 @@ class Started:
 
 @dataclass(eq=False)
 class _Entry:
-    """What is awaited of one party: once, however many indices of the launch name it."""
+    """What is awaited of one party: once, even if the launch names it at several indices."""
 
     started: Started
     wanted: str
@@ -74,7 +75,7 @@ class _Entry:
 
 @dataclass(eq=False)
 class _Sum:
-    """A sum that nobody will be left out of: replies are added as soon as all before them in the cohort are in."""
+    """A sum from which no reply will be left out: replies are added once all before them in the cohort are in."""
 
     order: list[int]
     running: Running
@@ -86,8 +87,8 @@ class Replies:
     """Replies by request and party.
 
     Args:
-        news: rung at every arrival and loss.
-        refuse: told of a party whose reply cannot be added to the others'.
+        news: signalled at every arrival and loss.
+        refuse: called with a party whose reply cannot be added to the others.
     """
 
     news: News
@@ -99,10 +100,10 @@ class Replies:
         """Expect a reply of each party.
 
         Args:
-            request: what was asked.
-            positions: whom, in cohort order.
-            tell: tells sites what becomes of replies.
-            push: in which form; ``"sum"``: nobody will be left out, and only the sum of all is wanted.
+            request: the request.
+            positions: the parties, in cohort order.
+            tell: tells sites whether replies are used.
+            push: the form of the replies; ``"sum"``: no reply will be left out, and only the sum of all is wanted.
         """
         if push == "sum":
             self._sums[request.id] = _Sum(positions.tolist(), Running(positions))
@@ -117,18 +118,18 @@ class Replies:
         return started
 
     def knows(self, request: str, position: int) -> bool:
-        """Whether a party was asked."""
+        """Tell whether a party was asked."""
         return (request, position) in self._entries
 
     def owed(self) -> set[int]:
-        """Parties whose reply is awaited."""
+        """Return the parties whose reply is awaited."""
         return {position for (_, position), entry in self._entries.items() if entry.frame is None}
 
     def arrived(self, request: str, position: int, frame: Any, now: float) -> None:
-        """A reply is here; one that nobody waits for is forgotten.
+        """Take a reply; forget it if it is not awaited.
 
         Raises:
-            MessageError: it is none, or not what was asked for.
+            MessageError: it is not a reply, or not what was asked for.
         """
         entry = self._entries.get((request, position))
         if entry is None or entry.frame is not None:
@@ -140,7 +141,7 @@ class Replies:
         self.news.ring()
 
     def _advance(self, request: str) -> None:
-        """Add what can be added; its bytes are let go."""
+        """Add what can be added, and free its bytes."""
         found = self._sums.get(request)
         while found is not None and found.done < len(found.order):
             entry = self._entries[request, found.order[found.done]]
@@ -161,13 +162,13 @@ class Replies:
             found.done += 1
 
     def _take_back(self, entry: _Entry, position: int) -> None:
-        """A reply that had come counts as lost."""
+        """Count a reply that had arrived as lost."""
         arrives = entry.started.arrives
         entry.lost(position, arrives[entry.indices[0]])
         arrives[entry.indices] = np.inf
 
     def sum_of(self, request: str, positions: list[int]) -> Running | None:
-        """The sum of these parties' replies, if that is what was asked for and all are in."""
+        """Return the sum of these parties' replies, if that is what was asked for and all are in."""
         found = self._sums.get(request)
         if found is None or found.done < len(found.order) or found.order != positions:
             return None
@@ -177,7 +178,7 @@ class Replies:
         return found.running
 
     def lost(self, positions: set[int], now: float) -> None:
-        """These parties will not answer."""
+        """Note that these parties will not answer."""
         for (_, position), entry in self._entries.items():
             if position in positions and entry.frame is None:
                 entry.lost(position, now)
@@ -186,12 +187,12 @@ class Replies:
         self.news.ring()
 
     def parked(self, request: str, position: int, kind: str) -> bool:
-        """Whether a reply lies at its site, or here in another form than it is wanted in."""
+        """Tell whether a reply lies at its site, or is here in a form other than the wanted one."""
         said = self._entries[request, position].frame["op"]
         return bool(said == "done" or (said == "ran" and kind == "fold") or (said == "folded" and kind == "run"))
 
     def reopen(self, request: Request, positions: Iterable[int], kind: str) -> None:
-        """Expect these replies once more, in the form in which they are wanted."""
+        """Expect these replies once more, in the wanted form."""
         for position in positions:
             entry = self._entries[request.id, position]
             entry.frame, entry.wanted, entry.request = None, _SAID[kind], request
@@ -202,10 +203,10 @@ class Replies:
             await self.news.wait()
 
     def take(self, request: str, position: int) -> Any:
-        """What a party said, once for each time that it was named.
+        """Return what a party said, once for each time that it was named.
 
         Raises:
-            AtollError: it could not say it.
+            AtollError: the party failed.
         """
         frame = self._entries[request, position].frame
         self.release(request, [position])
@@ -214,7 +215,7 @@ class Replies:
         return frame
 
     def release(self, request: str, positions: list[int]) -> list[int]:
-        """One use fewer of each; those that nobody waits for any more are forgotten, and returned."""
+        """Count down one use of each; forget and return those no longer awaited."""
         over: list[int] = []
         for position in positions:
             entry = self._entries.get((request, position))

@@ -1,4 +1,4 @@
-"""A running sum that owns its memory: summands are added in place, in cohort order, and what they were read from is let go on the way."""
+"""A running sum that owns its memory: summands are added in place, in cohort order, and their sources are freed along the way."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["Running"]
 class Running:
     """The sum of the replies so far.
 
-    Adding in place gives the same bits as adding into new arrays. With it a sum takes the memory of one summand, however many are added
-    and however long they are.
+    Adding in place gives the same bits as adding into new arrays. A sum takes the memory of one summand, however many
+    you add.
 
     Args:
         positions: the cohort, which gives the order.
@@ -38,10 +38,10 @@ class Running:
         self._sizes = [positions[:0]]
 
     def add(self, frame: Any) -> None:
-        """Add the next reply of the cohort, as its site sent it and `require_reply` let it pass.
+        """Add the next reply of the cohort, as its site sent it and `require_reply` accepted it.
 
         Raises:
-            MessageError: it is of another form than those before it; the sum is as it was.
+            MessageError: its form differs from those before it; the sum is unchanged.
         """
         whole = self._whole
         if frame["op"] == "lost":
@@ -56,11 +56,11 @@ class Running:
         self._sizes.append(part.nbytes)
 
     def reject(self, position: int, why: str) -> None:
-        """Say that a party's reply is not in the sum."""
+        """Note that a party's reply is not in the sum."""
         self._whole.rejected[position] = why
 
     def folded(self) -> PartialSum:
-        """The sum and who is in it."""
+        """Return the sum and who is in it."""
         self._whole.senders, self._whole.nbytes = np.concatenate(self._senders), np.concatenate(self._sizes)
         return self._whole
 
@@ -75,7 +75,7 @@ def _added(sums: Totals, part: Mapping[str, Total]) -> Totals:
 
 
 def _own(total: Total) -> Total:
-    """A total whose arrays are this sum's alone."""
+    """Return a total whose arrays belong to this sum alone."""
     if total.kind == "parts":
         return total
     return replace(total, value=T.map(_copied, total.value), owned=True)
@@ -90,7 +90,7 @@ def _merged(sum_: Total, part: Total) -> Total:
 
 
 def _alike(a: Any, b: Any) -> bool:
-    """Whether two trees have the same arrays in the same places, so that one can be added into the other."""
+    """Tell whether two trees have the same arrays in the same places, so that one can be added into the other."""
     ours, theirs = list(T.items(a)), list(T.items(b))
     return len(ours) == len(theirs) and all(
         p == q and isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.dtype == y.dtype and x.shape == y.shape

@@ -1,4 +1,4 @@
-"""What the roles at a site need so that nobody between them and the others can read what they say: see `atoll.core.sealing.conversation`."""
+"""What the roles at a site need so that nobody between them and the other roles can read their messages: see `atoll.core.sealing.conversation`."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class SealedPeers(LocalPeers):
 
 
 class SessionKeys:
-    """The keys that the roles here draw before a session begins, one for each other role, and what is made of them once it does.
+    """The keys that the roles here draw before a session begins, one for each other role, and what follows from them once it begins.
 
     Args:
-        sealing: of the parties here; where it is only virtual, nothing is drawn.
+        sealing: of the parties here; if it is only virtual, nothing is drawn.
     """
 
     def __init__(self, sealing: Sealing) -> None:
@@ -62,7 +62,7 @@ class SessionKeys:
         self._drawn: dict[Key, dict[str, bytes]] = {}
 
     def draw(self, session: int, here: Iterable[str], roles: Iterable[str]) -> dict[str, dict[str, bytes]]:
-        """Draw keys for these roles of a session; the public parts: role -> other role -> key."""
+        """Draw keys for these roles of a session; return the public parts: role -> other role -> key."""
         if self._sealing is None:
             return {}
         told, everyone = {}, list(roles)
@@ -72,12 +72,12 @@ class SessionKeys:
         return told
 
     def peers(self, frame: Any, party: str, carry: Deliver, took: Callable[[str], None]) -> LocalPeers:
-        """Peers for a role that begins.
+        """Return the peers of a role that begins.
 
         Args:
-            frame: the order; of the role itself, nothing that it says counts.
-            party: who plays it here.
-            carry: sends what is sealed.
+            frame: the order; what it says of the role itself is ignored.
+            party: the party that plays it here.
+            carry: sends sealed messages.
             took: see `LocalPeers`.
         """
         me, others, prospect = frame["role"], list(frame["others"]), Prospect.unpack(frame["prospect"])
@@ -92,26 +92,26 @@ class SessionKeys:
         return SealedPeers(sealing, me, others, carry, frame["start"], took, prospect)
 
     def forget(self, session: int) -> None:
-        """The session is over: roles of it that did not begin never will."""
+        """End a session: roles of it that did not begin never will."""
         for key in [key for key in self._drawn if key[0] == session]:
             del self._drawn[key]
 
 
 def keys_in(answer: Any, here: Iterable[str], roles: Iterable[str]) -> dict[str, dict[str, bytes]]:
-    """The keys that a site tells for its roles; none where its sealing is only virtual.
+    """Return the keys that a site sent for its roles; none if its sealing is only virtual.
 
     Raises:
-        MessageError: they are no keys, or not of these roles.
+        MessageError: they are not keys, or not of these roles.
     """
     told = answer.get("keys") if isinstance(answer, Mapping) else None
     if told == {}:
         return {}
     everyone, mine = set(roles), set(here)
     if not isinstance(told, dict) or set(told) != mine:
-        raise wrong("'keys' must hold those of its own roles")
+        raise wrong("'keys' must hold the keys of its own roles")
     for role, keys in told.items():
         if not isinstance(keys, dict) or set(keys) != everyone - {role}:
             raise wrong(f"the keys of role {role!r} must be one for each other role")
         if not all(isinstance(key, bytes) and len(key) == KEY for key in keys.values()):
-            raise wrong(f"a key of role {role!r} is none")
+            raise wrong(f"a key of role {role!r} is not a key")
     return told

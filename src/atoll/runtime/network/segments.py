@@ -15,7 +15,7 @@ class Segments:
     """Removes segments that neither of the server's last two generations names.
 
     Args:
-        store: whose folder they lie in.
+        store: the store in whose folder they lie.
     """
 
     def __init__(self, store: StateStore) -> None:
@@ -23,7 +23,7 @@ class Segments:
         self._named: dict[str, list[set[str]]] = {}
 
     def settle(self, slot: str, names: list[str]) -> None:
-        """The server's newest generation names these for a slot."""
+        """Note which segments the server's newest generation names for a slot."""
         before = self._named.setdefault(slot, [])
         before.append(set(names))
         if len(before) > 2:

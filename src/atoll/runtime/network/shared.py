@@ -1,4 +1,4 @@
-"""What of a request goes to every site: its words, and its message, which is serialised once."""
+"""The parts of a request that go to every site: its words, and its message, which is serialised once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COPIED = 1 << 26  # bytes of a message up to which its serialised form is kept 
 class Shared:
     """A message for many sites, serialised once.
 
-    A long one is not copied as a whole: every link cuts its own blocks out of the same arrays.
+    A long message is not copied as a whole: every link cuts its own blocks from the same arrays.
 
     Args:
         tree: the message.
@@ -30,7 +30,7 @@ class Shared:
         self._copied = M.nbytes(tree) <= _COPIED
 
     def form(self, link: Any) -> Any:
-        """What a link takes."""
+        """Return what a link takes."""
         if not self._copied or not isinstance(link, Channel):
             return self._tree
         if self._packed is None:
@@ -39,18 +39,18 @@ class Shared:
 
 
 def words(request: Request) -> dict[str, Any]:
-    """The message of a request, and that of the request that it wraps."""
+    """Return the message of a request, and that of the request that it wraps."""
     said = {"message": request.message}
     return said if request.wraps is None else {**said, "wraps": words(request.wraps)}
 
 
 def bare(request: Request, names: Sequence[str] = ()) -> dict[str, Any]:
-    """A request without its messages, with the mail of these parties."""
+    """Return a request without its messages, with the mail of these parties."""
     return _without_words(pack_request(request, list(names)))
 
 
 def worded(packed: Any, said: Any) -> dict[str, Any]:
-    """A request with its messages again: the inverse of `bare` and `words`."""
+    """Return a request with its messages again: the inverse of `bare` and `words`."""
     inner = packed["wraps"]
     return {**packed, "message": said["message"], "wraps": None if inner is None else worded(inner, said["wraps"])}
 

@@ -10,21 +10,21 @@ __all__ = ["Signs"]
 
 
 class Signs:
-    """Looks now and then at whether there is something to say.
+    """Decides now and then whether to send a sign of life.
 
-    While something is at work: whether it has used the processor since the last look. Otherwise: whether something is owed, because it is still on its
-    way to here or from here, or roles wait for others; and once more after that. Of whom nothing is awaited says nothing, so that a program that
-    asks for nothing any more is found out.
+    While a task works, it sends a sign if the process has used the processor since the last look. Otherwise it sends
+    one if something is due: a message is in transit to or from here, or roles wait for others; and once more after
+    that. A site that owes nothing stays silent, so that a program that asks for nothing any more is noticed.
 
     Args:
-        heard: what has come so far; another value once there is more.
-        busy: whether a task or a role is at work.
-        waits: whether roles wait for others.
+        heard: returns what has arrived so far; the value changes once there is more.
+        busy: tells whether a task or a role is at work.
+        waits: tells whether roles wait for others.
         effort: of this process.
 
     Attributes:
-        taking: whether an order is half here.
-        giving: whether an answer is on its way.
+        taking: whether an order is partly here.
+        giving: whether an answer is in transit.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Signs:
         self.giving = False
 
     def due(self) -> bool:
-        """Whether to give a sign now."""
+        """Tell whether to send a sign now."""
         heard = self._heard()
         owed, self._owed = self._owed or heard != self._last, self.taking or self.giving or self._waits()
         self._last = heard

@@ -1,7 +1,8 @@
 """A site's half of the engine: an executor with its state, journal and ledger, behind a link.
 
-The link is read by an event loop that is never blocked. Tasks, and everything that touches private state, run one after another in a thread of
-their own, in the order in which the server sent them; roles of conversations run in another, because they wait for each other.
+The link is read by an event loop that is never blocked. Tasks, and everything that touches private state, run one after
+another in a thread of their own, in the order in which the server sent them; roles of conversations run in another
+thread, because they wait for each other.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class SiteEngine:
         host: runs tasks, keeps states, journal and ledger.
         registry: tasks and stages that the program registered by name.
         pulse: seconds between two looks at whether the work goes on; a small part of the server's patience.
-        neighbours: links to the job processes of other sites, over which roles of conversations may speak.
+        neighbours: links to the job processes of other sites, over which roles of conversations may talk.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class SiteEngine:
 
         Raises:
             NeighbourLost: another site's process went away in the middle of a session.
-            TaskError: another site spoke for a role that is not there.
+            TaskError: another site sent a message in the name of a role that is not there.
         """
         self._broken = asyncio.get_running_loop().create_future()
         orders: asyncio.Queue[tuple[Any, Any]] = asyncio.Queue()
@@ -105,7 +106,7 @@ class SiteEngine:
             self._work_thread.close()
 
     def broken(self, error: Exception) -> None:
-        """Something that other sites did ends this site's part."""
+        """End this site's part because of what another site did."""
         if self._broken is not None and not self._broken.done():
             self._broken.set_exception(error)
             self._broken.exception()  # the link to the server may have ended first
@@ -144,11 +145,11 @@ class SiteEngine:
                     self._signs.giving = False
 
     def _heard(self) -> tuple[int, float]:
-        """What has come so far: orders, and when the last piece of one."""
+        """Return what has arrived so far: orders, and when the last piece of one came."""
         return self._orders, getattr(self.link, "heard", 0.0)
 
     async def _pulse(self) -> None:
-        """Say that the work goes on, while somebody waits for it; see `Signs`."""
+        """Send signs of life while the server waits; see `Signs`."""
         while True:
             await asyncio.sleep(self._every)
             if self._signs.due():
@@ -157,7 +158,7 @@ class SiteEngine:
     # ------------------------------------------------------------------ orders
 
     def _steps(self, frame: Any, body: Any) -> list[Callable[[], Awaitable[Any]]]:
-        """The pieces of work in an order, each with an answer of its own."""
+        """Return the pieces of work in an order, each with an answer of its own."""
         if frame["op"] == "launch":
             request = unpack_request(worded(frame["request"], body), self.registry)
             positions = [int(p) for p in frame["positions"]]
@@ -223,5 +224,5 @@ class SiteEngine:
 
 
 def replace_states(folded: PartialSum) -> PartialSum:
-    """The sums alone: states and the stages' memories stay where they are."""
+    """Return the sums alone: states and the stages' memories stay where they are."""
     return replace(folded, left={}, kept=[], opened={})

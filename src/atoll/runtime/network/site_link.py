@@ -1,4 +1,4 @@
-"""The server's end of the link to one site: orders go out in the order given, answers find who asked."""
+"""The server's end of the link to one site: orders go out in the order given, and each answer finds its caller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["SiteLink"]
 
 T = TypeVar("T")
 _PLAIN = (TaskError, CheckpointError, MemoryError, OSError)
-"""What names the site already, and faults of this end while it works on what came."""
+"""Errors that name the site already, and faults of this end while it handles a frame."""
 
 
 class SiteLink:
@@ -26,13 +26,13 @@ class SiteLink:
     Args:
         name: of the site.
         link: to its job process.
-        on_frame: takes what is no answer: replies, words of roles.
-        on_end: told once when the link has ended, and why.
+        on_frame: takes frames that are not answers: replies, words of roles.
+        on_end: called once when the link has ended, with the reason.
 
     Attributes:
-        heard: when a frame of it came last, or it was asked for something after a rest.
+        heard: when its last frame arrived, or when it was asked for something after a rest.
         alive: whether it has not been given up.
-        mute: whether it has been silent for too long already; until something of it comes.
+        mute: whether it has been silent for too long; until something from it arrives.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class SiteLink:
 
     @property
     def owes(self) -> bool:
-        """Whether it has not answered a question."""
+        """Tell whether it has not answered a question."""
         return bool(self._answers)
 
     def post(self, frame: dict[str, Any], body: Any = None) -> None:
-        """Put an order on its way, and what belongs to it; to a site that is given up, nothing is said."""
+        """Send an order with its body; send nothing to a site that is given up."""
         if self._resting:
             self._resting, self.heard = False, time.monotonic()
         if self.alive:
@@ -72,10 +72,10 @@ class SiteLink:
 
         Args:
             frame: the order.
-            read: makes of the answer what was asked for; what it raises ends the site.
+            read: turns the answer into the result; if it raises, the site is given up.
 
         Raises:
-            AtollError: the site's own error, the site went away, or its answer is none.
+            AtollError: the site's own error, the site went away, or its answer is malformed.
         """
         if not self.alive:
             raise self.gone()
@@ -95,49 +95,49 @@ class SiteLink:
         return found  # type: ignore[return-value]  # it was read where nothing was told
 
     def _named(self, error: Exception) -> Exception:
-        """The site's own error, with the site's name."""
+        """Add the site's name to its own error."""
         if not isinstance(error, AtollError):
             return error
         place = "" if error.where is None else f", {error.where}"
         return type(error)(error.what, where=f"site {self.name}{place}", remedy=error.remedy)
 
     def refuse(self, error: BaseException) -> BaseException:
-        """The site has said something that no job process of ours says: it is given up.
+        """Give up the site: it sent something that no job process of ours sends.
 
         Args:
             error: what is wrong with it.
 
         Returns:
-            The error that names the site; a fault of this end's stays what it is.
+            The error that names the site; a fault of this end stays unchanged.
         """
         named = error
         if isinstance(error, Exception) and not isinstance(error, _PLAIN):
             named = TaskError(
-                f"the site's job process sent what makes no sense: {type(error).__name__}: {_what(error)}",
+                f"the site's job process sent a malformed frame: {type(error).__name__}: {_what(error)}",
                 where=f"site {self.name}",
-                remedy="nothing of it was used; look at what runs there, and use the same version of Atoll everywhere",
+                remedy="nothing of it was used; check what runs there, and use the same version of Atoll everywhere",
             )
         self._end(named)
         return named
 
     def rest(self) -> None:
-        """It owes nothing, and need not say anything: its silence begins with the next order."""
+        """Let the site rest: it owes nothing, and its silence counts from the next order."""
         self._resting = True
 
     def silence(self) -> float:
-        """Seconds since anything of it came, or since it was asked for something; a piece of a long message is something."""
+        """Return the seconds since anything from it arrived, a piece of a long message included, or since it was asked for something."""
         return time.monotonic() - max(self.heard, getattr(self.link, "heard", 0.0))
 
     def gone(self) -> TaskError:
-        """What to say when the site's process is not there any more."""
+        """Return the error for a site whose process is gone."""
         return TaskError(
             "the site's job process went away",
             where=f"site {self.name}",
-            remedy="see its log; the job goes on from its last checkpoint when the site is back",
+            remedy="see the site's log; the job continues from its last checkpoint when the site is back",
         )
 
     def late(self) -> TaskError:
-        """What to say of a site that shows no progress."""
+        """Return the error for a site that shows no progress."""
         return TaskError(
             f"no progress for {self.silence():.0f} seconds",
             where=f"site {self.name}",
@@ -152,11 +152,11 @@ class SiteLink:
             self._end(self.gone())
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # a frame that makes no sense, or a disk that is full: whoever waits must know
+        except BaseException as error:  # a malformed frame, or a full disk: callers that wait must know
             self.refuse(error)
 
     def _take(self, frame: Any) -> None:
-        """Hand a frame on. Whoever waits for the next one does not hold it: it may be as large as a model."""
+        """Hand a frame on. The task that waits for the next frame does not hold this one, which may be as large as a model."""
         self.heard, self.mute = time.monotonic(), False
         if frame["op"] == "answer":
             future = self._answers.pop(frame["number"], None)
@@ -181,18 +181,18 @@ class SiteLink:
         for future in self._answers.values():
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # whoever asked may be gone already
+                future.exception()  # the caller may be gone already
         self._answers.clear()
         self._on_end(self, error)
 
     def part(self) -> None:
-        """Let a site go that was given up, while others go on: what runs there for this job need not."""
+        """Drop a site that was given up while others go on: its part of this job may stop."""
         closing = self.link.close()
         if closing is not None:
             self._tasks.append(asyncio.ensure_future(closing))
 
     async def close(self) -> None:
-        """Let the link go."""
+        """Close the link."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

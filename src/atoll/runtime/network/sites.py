@@ -25,7 +25,7 @@ class Sites:
         site_links: site -> ``SiteLink``, once it is open.
 
     Raises:
-        ConfigError: a party lives where there is no link to.
+        ConfigError: a party lives at a site without a link.
     """
 
     def __init__(self, links: Mapping[str, Any], placement: Sequence[str]) -> None:
@@ -39,36 +39,36 @@ class Sites:
     def open(
         self, on_frame: Callable[[SiteLink, Any], None], on_end: Callable[[SiteLink, BaseException], None]
     ) -> None:
-        """Begin to listen; see `SiteLink` for what is called."""
+        """Start listening; see `SiteLink` for what is called."""
         for name, link in self.links.items():
             self.site_links[name] = SiteLink(name, link, on_frame, on_end)
 
     async def close(self) -> None:
-        """Let all links go."""
+        """Close all links."""
         for site_link in self.site_links.values():
             await site_link.close()
 
     def of(self, position: int) -> SiteLink:
-        """The site of a party."""
+        """Return the site of a party."""
         return self.site_links[self.placement[position]]
 
     def at(self, site_link: SiteLink) -> set[int]:
-        """The parties of a site."""
+        """Return the parties of a site."""
         return {position for position, site in enumerate(self.placement) if site == site_link.name}
 
     def grouped(self, positions: Iterable[int]) -> dict[SiteLink, list[int]]:
-        """Parties by site."""
+        """Group parties by site."""
         found: dict[SiteLink, list[int]] = {}
         for position in positions:
             found.setdefault(self.of(int(position)), []).append(int(position))
         return found
 
     def require_home(self, site_link: SiteLink, position: int, name: Callable[[int], str]) -> None:
-        """Refuse a site that speaks for a party that does not live there.
+        """Refuse a site that answers for a party that does not live there.
 
         Args:
-            site_link: whose frame it is.
-            position: for whom.
+            site_link: the site that sent the frame.
+            position: the party that it answers for.
             name: the name of a party, for the error.
 
         Raises:
@@ -81,5 +81,5 @@ class Sites:
             raise TaskError(
                 f"it answered for {name(position)!r}, who lives at {self.placement[position]!r}",
                 where=f"site {site_link.name}",
-                remedy="look at what runs there: the reply was refused",
+                remedy="check what runs there: the reply was refused",
             )

@@ -1,4 +1,4 @@
-"""What the parties of a site have spent on each request, now and before a crash: the server is told with every reply."""
+"""What the parties of a site have spent on each request, before and after a crash; every reply reports it to the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Spent:
     """Privacy events by request.
 
     Args:
-        host: whose ledger they are in.
+        host: the owner of the ledger.
     """
 
     def __init__(self, host: Host) -> None:
@@ -27,7 +27,7 @@ class Spent:
             self._note(entry)
 
     def spend(self, event: Any, party: str | Sequence[str], request: str) -> None:
-        """Write an event into the site's own ledger; the server is told with the reply."""
+        """Write an event to the site's own ledger; the reply reports it to the server."""
         self._host.spend(event, party, request)
         for name in [party] if isinstance(party, str) else party:
             self._note({"party": name, "request": request, **event.packed()})
@@ -41,6 +41,6 @@ class Spent:
             known.append(told)
 
     def on(self, request: str, position: int) -> list[dict[str, Any]]:
-        """What a party has spent on a request."""
+        """Return what a party has spent on a request."""
         name = self._host.executor.roster.name(position)
         return [told for told in self._events.get(request, ()) if told["party"] == name]

@@ -25,7 +25,7 @@ class TaskThread:
         self._runner: asyncio.Runner | None = None
 
     async def run(self, step: Step) -> Any:
-        """Run something, after everything that came before it."""
+        """Run a step after everything that came before it."""
         self.busy = True
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._drive, step)
@@ -42,7 +42,7 @@ class TaskThread:
         return self._runner.run(main())
 
     def close(self) -> None:
-        """End the thread, once what runs now has ended; nobody waits for that."""
+        """End the thread once its current step has ended; do not wait for that."""
         self._thread.submit(self._close)
         self._thread.shutdown(wait=False)
 

@@ -1,4 +1,4 @@
-"""What can be added up: each total of a reply is looked at, and whether it goes with those before it."""
+"""What can be added up: each total of a reply is checked, and whether it fits those before it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _KINDS = ("mean", "sum", "vote", "parts")
 
 
 def require_total(name: str, total: Total, position: int) -> None:
-    """Refuse a total that is not of one reply of this party, or holds what is no finite number.
+    """Refuse a total that is not of one reply of this party, or holds anything but finite numbers.
 
     Raises:
-        MessageError: it says what is wrong.
+        MessageError: the total is refused; the message says why.
     """
     if not isinstance(name, str) or len(name) > LONGEST:
         raise wrong(f"a total called {shown(name)}")
@@ -49,11 +49,11 @@ def require_total(name: str, total: Total, position: int) -> None:
 
 
 def _require_numbers(name: str, value: Any) -> None:
-    """What is added up are numbers, and finite ones."""
+    """Check that a value holds only finite numbers."""
     for path, leaf in T.items(value):
         array = isinstance(leaf, np.ndarray | np.generic)
         if not (leaf.dtype.kind in "biufc" if array else isinstance(leaf, Number)):
-            raise wrong(f"{_at(name, path)} holds {shown(leaf)}, which is no number")
+            raise wrong(f"{_at(name, path)} holds {shown(leaf)}, which is not a number")
     _require_finite(name, value)
 
 
@@ -67,10 +67,11 @@ def _require_finite(name: str, value: Any) -> None:
 def require_fit(sums: Totals, part: Mapping[str, Total]) -> None:
     """Refuse totals that cannot be added to those before them entry by entry.
 
-    Kinds, structures and shapes must be the same. So must dtypes, but that real numbers of any width go together, as they do in a simulation.
+    Kinds, structures and shapes must be the same. So must dtypes, except that real numbers of any width fit each other,
+    as they do in a simulation.
 
     Raises:
-        MessageError: it names the total and what differs.
+        MessageError: they differ; the message names the total and the difference.
     """
     for name, total in part.items():
         known = sums.get(name)
@@ -83,7 +84,7 @@ def require_fit(sums: Totals, part: Mapping[str, Total]) -> None:
 
 
 def _require_alike(name: str, known: Any, value: Any) -> None:
-    """The same structure, shapes and sorts of numbers, from here downwards."""
+    """Require the same structure, shapes and kinds of numbers from here downwards."""
     if isinstance(known, dict) and isinstance(value, dict) and known.keys() == value.keys():
         pairs: list[tuple[Any, Any, Any]] = [(key, known[key], value[key]) for key in known]
     elif isinstance(known, list | tuple) and isinstance(value, list | tuple) and len(known) == len(value):
@@ -114,4 +115,4 @@ def _at(name: str, path: str) -> str:
 
 
 def _differs(name: str, said: str, known: str) -> MessageError:
-    return wrong(f"{name!r} is {said}, where the sum of those before it is {known}")
+    return wrong(f"{name!r} is {said}, but the sum of those before it is {known}")

@@ -38,15 +38,15 @@ def _tcp() -> Transport:
 
 
 TRANSPORTS: dict[str, Callable[[], Transport]] = {"tcp": _tcp, "grpc": _grpc, "memory": MemoryTransport}
-"""What makes each transport, by its name in kits and settings. The default is TLS over TCP; gRPC is for networks that want HTTP/2, and is loaded when you ask for it."""
+"""The class of each transport, by its name in kits and settings. The default is TLS over TCP; gRPC is for networks that want HTTP/2, and is loaded when you ask for it."""
 
 
 def transport(name: str = "tcp") -> Transport:
-    """A transport by its name.
+    """Return a transport by its name.
 
     Raises:
-        ConfigError: there is none of that name.
-        MissingExtraError: what it needs is not installed.
+        ConfigError: no transport has that name.
+        MissingExtraError: a library that it needs is not installed.
     """
     if name not in TRANSPORTS:
         raise ConfigError(

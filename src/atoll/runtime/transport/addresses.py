@@ -1,4 +1,4 @@
-"""``host:port`` and what stands in it."""
+"""Addresses of the form ``host:port``."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ __all__ = ["joined", "split"]
 
 
 def split(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``; an IPv6 address stands in brackets.
+    """Return host and port of ``host:port``; an IPv6 address stands in brackets.
 
     Raises:
-        ConfigError: there is no port, or no host.
+        ConfigError: the port or the host is missing.
     """
     host, _, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ConfigError(
-            f"{address!r} is no address", where="address", remedy="give host:port, such as server.example.org:8443"
+            f"{address!r} is not an address", where="address", remedy="give host:port, such as server.example.org:8443"
         )
     return host, int(port)
 

@@ -1,4 +1,4 @@
-"""What carries blocks of bytes: pipes that live and die with one connection, and the transports that make them."""
+"""Pipes, which carry blocks of bytes and live as long as one connection, and the transports that make them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LARGEST = BLOCK + (1 << 12)
 """Bytes of one block with its header, at most: a pipe refuses more before it asks for memory."""
 
 SERVERS = ("server",)
-"""Who is dialled, if nothing else is said."""
+"""Roles that you dial, by default."""
 CLIENTS = tuple(role for role in ROLES if role not in SERVERS)
-"""Who dials, if nothing else is said."""
+"""Roles that dial, by default."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -33,14 +33,14 @@ class PipeClosed(ConnectionError):  # noqa: N818 - an event, not a fault
 
 @runtime_checkable
 class Pipe(Protocol):
-    """Blocks of bytes in both directions, in order, back-pressured; it dies with its connection.
+    """Blocks of bytes in both directions, in order, with back-pressure; a pipe ends with its connection.
 
-    One task sends at a time, and one receives. A pipe may also have ``post`` and ``feed``, which spare ways through the event loop: see
-    ``FramedPipe``; and ``joins``, if it copies what it is given in parts.
+    One task sends at a time, and one receives. A pipe may also have ``post`` and ``feed``, which save passes of the
+    event loop: see ``FramedPipe``; and ``joins``, if it copies the parts of a block.
 
     Attributes:
-        peer: who is at the other end, as TLS and the certificate have it.
-        heard: when the last byte came, in seconds of the event loop's clock.
+        peer: who is at the other end, according to TLS and the certificate.
+        heard: when the last byte arrived, in seconds of the event loop's clock.
     """
 
     peer: Peer
@@ -57,47 +57,47 @@ class Pipe(Protocol):
         """Wait for the next block.
 
         Raises:
-            PipeClosed: the connection is gone, or what came is no block (longer than ``LARGEST``, or cut off).
+            PipeClosed: the connection is gone, or what arrived is not a block (longer than ``LARGEST``, or cut off).
         """
 
     async def close(self) -> None:
-        """End the connection; twice is once. Blocks that were sent but are still here may be lost."""
+        """End the connection; a second call does nothing. Blocks still waiting here may be lost."""
 
 
 class Listener(Protocol):
     """A place where connections are accepted.
 
     Attributes:
-        address: ``host:port`` with the port that was given by the system, if 0 was asked for.
+        address: ``host:port`` with the port that the system chose if you asked for 0.
     """
 
     address: str
 
     async def close(self) -> None:
-        """Stop listening and end every connection that came in here."""
+        """Stop listening and end every connection accepted here."""
 
 
 Accept: TypeAlias = Callable[[Pipe], Awaitable[None]]
-"""Called with each new pipe; the pipe lives on after it returns, until somebody closes it."""
+"""Called with each new pipe; the pipe lives on after the call returns, until it is closed."""
 
 Revoked: TypeAlias = Callable[[int], bool]
-"""Whether the certificate of a serial number was revoked; asked anew at each connection."""
+"""Tells whether the certificate with a serial number is revoked; called at each connection."""
 
 
 def nobody(serial: int) -> bool:
-    """Nobody's certificate was revoked."""
+    """Say of every certificate that it is not revoked."""
     del serial
     return False
 
 
 @dataclass(frozen=True)
 class Admission:
-    """What an end shows of itself, and whom it takes.
+    """What an end presents, and whom it accepts.
 
     Attributes:
         credentials: of this end; the other must be of the same project.
-        revoked: asked of the other's certificate, at each connection.
-        roles: whose certificates are taken.
+        revoked: called with the other's certificate, at each connection.
+        roles: the roles whose certificates are accepted.
     """
 
     credentials: Credentials
@@ -105,23 +105,23 @@ class Admission:
     roles: tuple[str, ...]
 
     def judged(self, certificate: bytes, me: Peer) -> Peer:
-        """Whose certificate it is, if this end takes it.
+        """Return the owner of a certificate if this end accepts it.
 
         Args:
             certificate: PEM or DER, as TLS has verified it.
             me: this end.
 
         Raises:
-            IdentityError: it does not.
+            IdentityError: this end does not accept it.
         """
         return admit(certificate, project=me.project, roles=self.roles, revoked=self.revoked)
 
 
 class Transport(ABC):
-    """A way to connect parties that prove who they are to each other. One of its own implements ``_listen`` and ``_dial``.
+    """A way to connect parties that prove to each other who they are. To write one, implement ``_listen`` and ``_dial``.
 
     Attributes:
-        name: as kits and settings call it.
+        name: its name in kits and settings.
     """
 
     name: str
@@ -140,11 +140,11 @@ class Transport(ABC):
             address: ``host:port``; port 0 lets the system choose.
             credentials: of this end.
             accept: called with each new pipe.
-            revoked: asked at each connection.
-            roles: whose certificates are let in.
+            revoked: called at each connection.
+            roles: the roles that are admitted.
 
         Raises:
-            OSError: the address cannot be listened at.
+            OSError: it cannot listen at the address.
         """
         return await self._listen(address, Admission(credentials, revoked, tuple(roles)), accept)
 
@@ -162,12 +162,12 @@ class Transport(ABC):
             address: ``host:port``.
             credentials: of this end; the other must be of the same project.
             server_name: a DNS name or IP address that the other's certificate must hold; the address's host if None.
-            revoked: asked of the other's certificate.
-            roles: whose certificates are taken.
+            revoked: called with the other's certificate.
+            roles: the roles whose certificates are accepted.
 
         Raises:
-            IdentityError: one end refuses the other: dialling again does not help.
-            OSError: nobody could be reached (``PipeClosed`` is one).
+            IdentityError: one end refuses the other; dialling again does not help.
+            OSError: nothing could be reached (``PipeClosed`` is one).
         """
         return await self._dial(address, Admission(credentials, revoked, tuple(roles)), server_name)
 

@@ -1,4 +1,4 @@
-"""A call of gRPC's as a pipe."""
+"""A gRPC call as a pipe."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from .base import LARGEST, Buffer, PipeClosed
 
 __all__ = ["DialledPipe", "GrpcPipe", "aio", "grpc", "stay"]
 
-# TLS 1.3 only. gRPC has no setting for it in Python: the suites named here are those of TLS 1.2, and need an RSA key, which no
-# certificate of a project has; TLS 1.3 has suites of its own that this leaves alone. Read once, when gRPC makes its first connection.
+# TLS 1.3 only. gRPC has no setting for it in Python. The suites named here are TLS 1.2 suites that need an RSA key, which
+# no certificate of a project has; TLS 1.3 has suites of its own, which this leaves alone. gRPC reads it at its first
+# connection.
+# A fork would wait for gRPC's threads to pause while it holds Python's lock. One of them may wait for that lock to look
+# up who listens, so both would wait for ever. Processes that engines fork use no gRPC, so nothing needs to pause.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
 # A fork would wait for gRPC's threads to pause, with Python's lock in its hand, and one of them may wait for that lock to ask who listens:
 # for ever. Processes that engines fork use no gRPC, so nothing needs to pause.
@@ -32,10 +35,11 @@ _FAILURES = (grpc.RpcError, aio.UsageError, aio.InternalError, asyncio.InvalidSt
 
 @functools.cache
 def stay() -> None:
-    """Keep gRPC's queue of events, which all loops share, for this process's life; called in a running loop.
+    """Keep gRPC's event queue, which all loops share, for the life of this process; call it in a running loop.
 
-    With its last channel or server gRPC would end the queue, and wait for the thread that fills it. That thread may wait for a loop that
-    reads no more (grpc/grpc#40989), and in a forked process it is not there at all: whoever collected the garbage would wait for ever.
+    With its last channel or server, gRPC would end the queue and wait for the thread that fills it. That thread may
+    wait for a loop that no longer reads (grpc/grpc#40989), and a forked process does not have it at all: the garbage
+    collection would wait for ever.
     """
     aio.init_grpc_aio()
 
@@ -44,7 +48,7 @@ class GrpcPipe:
     """A pipe over one call.
 
     Attributes:
-        joins: what it is given in parts it joins to one.
+        joins: it joins the parts of a block.
 
     Args:
         peer: who is at the other end.
@@ -64,7 +68,7 @@ class GrpcPipe:
         """Send one block."""
         block = parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
         if len(block) > LARGEST:
-            raise PipeClosed(f"a block of {len(block)} bytes, {LARGEST} are allowed")
+            raise PipeClosed(f"a block has {len(block)} bytes; {LARGEST} are allowed")
         if self.gone.is_set():
             raise PipeClosed("the pipe is closed")
         try:
@@ -96,12 +100,12 @@ class GrpcPipe:
 
 
 class DialledPipe(GrpcPipe):
-    """The end that dialled; with the call it ends the channel.
+    """The pipe at the end that dialled; it ends the channel with the call.
 
     Args:
         peer: who is at the other end.
         call: what reads and writes.
-        channel: what the call was made on.
+        channel: the channel of the call.
     """
 
     def __init__(self, peer: Peer, call: Any, channel: Any) -> None:
@@ -109,12 +113,12 @@ class DialledPipe(GrpcPipe):
         self._channel = channel
 
     async def close(self) -> None:
-        """End the call, and let what is on its way arrive."""
+        """End the call, and let blocks in transit arrive."""
         if self.gone.is_set():
             return
         self.gone.set()
         try:
-            async with asyncio.timeout(_PARTING):  # a call that is cancelled loses what is on its way
+            async with asyncio.timeout(_PARTING):  # cancelling a call loses blocks in transit
                 await self._call.done_writing()
                 await self._call.code()
         except (TimeoutError, *_FAILURES):

@@ -1,4 +1,4 @@
-"""Connections that have not shown yet whose they are: bounded in number and time, so that a crowd that says nothing holds nobody up."""
+"""Connections that have not proved who they are: bounded in number and time, so that a silent crowd holds nobody up."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ HANDSHAKE = 15.0
 
 
 async def secured(sock: ssl.SSLSocket, visitor: Visitor | None = None) -> tuple[SecuredEnd, bytes]:
-    """Shake hands; the end, and the certificate that the other one showed.
+    """Do the TLS handshake; return this end and the certificate that the other end presented.
 
     Args:
-        sock: connected.
-        visitor: whose handshake it is, at the end that listens.
+        sock: a connected socket.
+        visitor: the visitor who shakes hands, at the end that listens.
 
     Raises:
         ssl.SSLError: one end refuses the other.
@@ -35,7 +35,7 @@ async def secured(sock: ssl.SSLSocket, visitor: Visitor | None = None) -> tuple[
     except TimeoutError:
         crowded = visitor is not None and visitor.turned_out
         why = (
-            "it said nothing, and there are too many such"
+            "it sent nothing, and too many such connections wait"
             if crowded
             else f"the handshake took more than {HANDSHAKE:g} s"
         )
@@ -45,20 +45,20 @@ async def secured(sock: ssl.SSLSocket, visitor: Visitor | None = None) -> tuple[
             visitor.limit = None
     certificate = sock.getpeercert(binary_form=True)
     if certificate is None:
-        raise PipeClosed("the other end showed no certificate")
+        raise PipeClosed("the other end presented no certificate")
     return end, certificate
 
 
 class Visitor:
-    """One who has connected.
+    """Someone who has connected.
 
     Attributes:
-        sock: as it was accepted.
-        host: where they come from.
-        port: theirs.
-        moved: when they last did something, in seconds of the event loop's clock.
-        limit: how long their handshake may take; None before and after it.
-        turned_out: whether they had to go, as others wait.
+        sock: the accepted socket.
+        host: the visitor's host.
+        port: the visitor's port.
+        moved: when the visitor last did something, in seconds of the event loop's clock.
+        limit: how long the handshake may take; None before and after it.
+        turned_out: whether the visitor had to make room for others.
     """
 
     def __init__(self, sock: socket.socket, host: str, port: int) -> None:
@@ -70,24 +70,25 @@ class Visitor:
         self.turned_out = False
 
     def moves(self) -> None:
-        """They did something."""
+        """Note that the visitor did something."""
         self.moved = asyncio.get_running_loop().time()
 
     def turn_out(self) -> None:
-        """End their handshake now."""
+        """End the visitor's handshake now."""
         if self.limit is not None and not self.turned_out:
             self.turned_out = True
             self.limit.reschedule(asyncio.get_running_loop().time())
 
 
 class Doorway:
-    """Room for so many who have not shown yet who they are; others wait outside, where the system keeps them.
+    """Room for a number of visitors who have not proved who they are; others wait outside, where the system queues them.
 
-    When it is full, whoever has done nothing for longest has to go as soon as that is longer than ``quiet``. A crowd that says nothing is so
-    let through ``most`` at a time, every ``quiet`` seconds, and who shows a certificate among them is in at once.
+    When it is full, the visitor that has been idle for longest must leave once that is longer than ``quiet``. A silent
+    crowd thus passes ``most`` at a time, every ``quiet`` seconds, and a visitor among them who presents a certificate
+    is in at once.
 
     Args:
-        most: how many.
+        most: how many visitors.
         quiet: seconds.
     """
 
@@ -98,16 +99,16 @@ class Doorway:
         self._left = asyncio.Event()
 
     def enter(self, visitor: Visitor) -> None:
-        """Somebody has connected; there must have been room."""
+        """Register a visitor; call it only if there is room."""
         self._inside.add(visitor)
 
     def leave(self, visitor: Visitor) -> None:
-        """They have shown who they are, or are gone. Twice is once."""
+        """Remove a visitor who has proved who they are, or is gone. A second call does nothing."""
         self._inside.discard(visitor)
         self._left.set()
 
     async def room(self) -> None:
-        """Wait until one more may come."""
+        """Wait until there is room for one more."""
         while len(self._inside) >= self._most:
             self._left.clear()
             waiting = [visitor for visitor in self._inside if not visitor.turned_out]

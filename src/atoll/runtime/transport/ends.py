@@ -1,4 +1,4 @@
-"""Sockets as pipes use them: never waiting, several pieces of memory in one call where the system can."""
+"""Sockets as pipes use them: they never wait, and use several pieces of memory in one call if the system can."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .base import Buffer
 __all__ = ["NOT_NOW", "End", "PlainEnd", "SecuredEnd"]
 
 NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""Raised where nothing can be read, or written, at the moment."""
+"""Raised when nothing can be read or written at the moment."""
 
 
 _AT_ONCE = 1 << 16  # bytes
@@ -24,27 +24,27 @@ class End(Protocol):
 
     Attributes:
         lingers: whether what was sent may be lost when this end closes before the other has read it.
-        hides: whether bytes that came may be waiting here though the system has no more of them.
+        hides: whether received bytes may wait here although the system has no more.
     """
 
     lingers: bool
     hides: bool
 
     def fileno(self) -> int:
-        """The number that the event loop watches."""
+        """Return the file descriptor that the event loop watches."""
 
     def read(self, into: Sequence[memoryview]) -> int:
-        """Fill memory in order, as far as bytes are here; how many were read, 0 at the end of the connection.
+        """Fill memory in order with the bytes that are here; return how many were read, 0 at the end of the connection.
 
         Raises:
             OSError: one of ``NOT_NOW``, or the connection is broken.
         """
 
     def drained(self) -> bool:
-        """Whether, where a block has just come with less behind it than there was room for, the system tells when there is more."""
+        """Tell whether the system reports more data, after a block that came with less behind it than there was room for."""
 
     def write(self, parts: Sequence[Buffer]) -> int:
-        """Write as much as there is room for; how many bytes. After ``NOT_NOW`` the next call must be given the same.
+        """Write as much as there is room for; return how many bytes. After ``NOT_NOW``, pass the same parts again.
 
         Raises:
             OSError: one of ``NOT_NOW``, or the connection is broken.
@@ -54,7 +54,7 @@ class End(Protocol):
         """Tell the other end that nothing more will be written."""
 
     def forget(self) -> int:
-        """Read what nobody wants, after parting; how many bytes, 0 at the end of the connection.
+        """Read and discard, after ``part``; return how many bytes, 0 at the end of the connection.
 
         Raises:
             OSError: one of ``NOT_NOW``, or the connection is broken.
@@ -68,7 +68,7 @@ class PlainEnd:
     """A socket within this machine.
 
     Args:
-        sock: connected.
+        sock: a connected socket.
     """
 
     lingers = False
@@ -85,7 +85,7 @@ class PlainEnd:
         return self._sock.recvmsg_into(into)[0]
 
     def drained(self) -> bool:
-        """It does."""
+        """Return true."""
         return True
 
     def write(self, parts: Sequence[Buffer]) -> int:
@@ -93,10 +93,10 @@ class PlainEnd:
         return self._sock.sendmsg(parts)
 
     def part(self) -> None:
-        """The system tells the other end."""
+        """Shut down the writing side; the system tells the other end."""
 
     def forget(self) -> int:
-        """Read what nobody wants."""
+        """Read and discard."""
         return len(self._sock.recv(_AT_ONCE))
 
 
@@ -106,7 +106,7 @@ class SecuredEnd:
     Bytes go between the socket and their place in one step of OpenSSL each, without buffers in between.
 
     Args:
-        sock: connected.
+        sock: a connected socket.
     """
 
     lingers = True
@@ -122,7 +122,7 @@ class SecuredEnd:
         return self._sock.recv_into(into[0])
 
     def drained(self) -> bool:
-        """Not of what has been decrypted."""
+        """Return false: decrypted bytes may remain here."""
         return not self._sock.pending()
 
     def write(self, parts: Sequence[Buffer]) -> int:
@@ -130,12 +130,12 @@ class SecuredEnd:
         return self._sock.send(parts[0])
 
     def part(self) -> None:
-        """Say it within TLS, so that nobody else can, and by TCP."""
+        """Announce the end within TLS, so that nobody else can, and then by TCP."""
         with contextlib.suppress(OSError, ValueError):
             self._sock.unwrap()
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
     def forget(self) -> int:
-        """Read what nobody wants, as it comes: still encrypted."""
+        """Read and discard bytes as they arrive, still encrypted."""
         return len(socket.socket.recv(self._sock, _AT_ONCE))

@@ -13,11 +13,11 @@ from .reading import TURN, Reader, resolve
 
 __all__ = ["FramedPipe"]
 
-_PARTING = 1.0  # seconds that the other end has to read what is on its way
+_PARTING = 1.0  # seconds for the other end to read what is in transit
 
 
 class FramedPipe(Reader):
-    """A pipe over a socket: of this machine, or TCP with TLS. Nothing waits here to be written: ``send`` does.
+    """A pipe over a socket: local, or TCP with TLS. It has no write buffer: ``send`` waits instead.
 
     Args:
         end: the socket.
@@ -31,15 +31,15 @@ class FramedPipe(Reader):
     def __init__(self, end: End, peer: Peer, largest: int = LARGEST) -> None:
         self.peer = peer
         self._largest = largest
-        self._room: asyncio.Future[None] | None = None  # somebody waits to write
+        self._room: asyncio.Future[None] | None = None  # a task that waits to write
         self._written = 0  # since others had their turn
-        self._left: list[Buffer] = []  # of a block that was posted
+        self._left: list[Buffer] = []  # the rest of a posted block
         super().__init__(end, largest)
 
     async def send(self, *parts: Buffer) -> None:
-        """Send one block; returns when the system has taken it. Cancelled in the middle, it ends the connection.
+        """Send one block; return when the system has taken it. If you cancel it midway, the connection ends.
 
-        Without parts it sends what is left of a block that was posted.
+        Without parts it sends the rest of a posted block.
         """
         if self.ended is not None:
             raise PipeClosed(self.ended)
@@ -63,7 +63,7 @@ class FramedPipe(Reader):
             await asyncio.sleep(0)
 
     def post(self, *parts: Buffer) -> bool:
-        """Send one block without waiting, while nobody else sends; whether it is out. Else ``send()`` must follow.
+        """Send one block without waiting, if no other task sends; return whether all of it is out. If not, call ``send()``.
 
         Raises:
             PipeClosed: the block is too long.
@@ -84,11 +84,11 @@ class FramedPipe(Reader):
     def _sized(self, parts: tuple[Buffer, ...]) -> int:
         size = sum(len(part) for part in parts)
         if size > self._largest:
-            raise PipeClosed(f"a block of {size} bytes, {self._largest} are allowed")
+            raise PipeClosed(f"a block has {size} bytes; {self._largest} are allowed")
         return size
 
     async def close(self) -> None:
-        """End the connection; what is on its way gets a moment to arrive."""
+        """End the connection; blocks in transit get a moment to arrive."""
         if self._gone.is_set():
             return
         self._finish("this end closed the pipe")
@@ -96,7 +96,7 @@ class FramedPipe(Reader):
             if self._end.lingers:
                 self._end.part()
                 self._reading = False
-                self._loop.add_reader(self._fd, self._forget)  # to close with bytes unread takes back what was sent
+                self._loop.add_reader(self._fd, self._forget)  # closing with unread bytes would take back what was sent
                 async with asyncio.timeout(_PARTING):
                     await self._gone.wait()
         except TimeoutError:
@@ -111,7 +111,7 @@ class FramedPipe(Reader):
         except NOT_NOW:
             return
         except OSError:
-            pass  # the end, then
+            pass  # then it just ends
         self._let_go()
 
     def _finish(self, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Blocks in a stream of bytes, each behind its length: what is read goes straight to its place, what is written from where it lies."""
+"""Blocks in a stream of bytes, each after its length; bytes are read straight into place and written from where they lie."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _SMALL = 1 << 14  # blocks shorter than this are joined before they are written
 
 
 class IncomingFrames:
-    """Where the bytes that come belong.
+    """Decides where incoming bytes go.
 
     Args:
         largest: bytes of one block, at most.
 
     Attributes:
-        places: memory to be filled, in order: the rest of a length, or that of a block and the length behind it.
+        places: memory to fill, in order: the rest of a length, or the rest of a block and the length after it.
     """
 
     def __init__(self, largest: int) -> None:
@@ -33,11 +33,11 @@ class IncomingFrames:
 
     @property
     def between(self) -> bool:
-        """Whether no block has begun."""
+        """Tell whether no block has begun."""
         return self._in_length and len(self.places[0]) == _LENGTH.size
 
     def took(self, count: int) -> memoryview | None:
-        """So many bytes are in their place; the block that is whole now, if one is: then ``go_on`` must follow.
+        """Count bytes that are in place; return the block if it is complete now. Then call ``go_on``.
 
         Raises:
             PipeClosed: as in ``go_on``.
@@ -56,10 +56,10 @@ class IncomingFrames:
         return None
 
     def go_on(self) -> None:
-        """Expect the next block, if its length came with the one before.
+        """Expect the next block, if its length arrived with the one before.
 
         Raises:
-            PipeClosed: that length cannot be; nothing more may be read.
+            PipeClosed: the length is out of bounds; read nothing more.
         """
         if self._in_length and not self.places[0]:
             self._expect_block()
@@ -68,19 +68,19 @@ class IncomingFrames:
         (size,) = _LENGTH.unpack(self._length)
         if not 0 < size <= self._largest:
             raise PipeClosed(f"a block of {size} bytes was announced, 1 to {self._largest} are allowed")
-        self._block = np.empty(size, np.uint8).data  # nothing is written before what comes
+        self._block = np.empty(size, np.uint8).data  # nothing is written before the bytes arrive
         self._in_length = False
         self.places = (self._block, self._length)
 
 
 def framed(parts: tuple[Buffer, ...], size: int) -> list[Buffer]:
-    """What is written for a block of so many bytes: short ones in one piece."""
+    """Return what to write for a block of ``size`` bytes: a short block in one piece."""
     start = (_LENGTH.pack(size), *parts)
     return [b"".join(start)] if size < _SMALL else [b"".join(start[:-1]), start[-1]]
 
 
 def after(parts: list[Buffer], count: int) -> list[Buffer]:
-    """What is left of parts once so many bytes of them are written."""
+    """Return the rest of the parts after ``count`` bytes of them are written."""
     for index, part in enumerate(parts):
         if count < len(part):
             return [memoryview(part)[count:], *parts[index + 1 :]]

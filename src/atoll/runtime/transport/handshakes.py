@@ -1,8 +1,8 @@
-"""Connections that never became a call: gRPC refuses a wrong certificate by itself, and tells nobody who came.
+"""Connections that never became a call: gRPC refuses a wrong certificate itself, and does not report who connected.
 
-gRPC asks for the server's certificate whenever somebody connects, which is where this listens; the system's table of connections (proc(5),
-``net/tcp``) says from where. What then ends without a call is said in the log. Where there is no such table, or a connection was over before
-anybody looked, the line has no address: all are counted, so that none is left out.
+gRPC asks for the server's certificate at each connection, and this module hooks in there. The system's table of
+connections (proc(5), ``net/tcp``) has the address. A connection that ends without a call is logged. Without such a
+table, or if the connection ended before it was read, the log line has no address; every such connection is counted.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .refused import RefusalLog
 
 __all__ = ["Handshakes", "connections_to", "remote_of"]
 
-_EVERY = 0.25  # seconds between two looks at those that have not called yet
-_LONG = 20.0  # seconds, where there is nothing to look at
+_EVERY = 0.25  # seconds between two looks at connections that have not called yet
+_LONG = 20.0  # seconds, if there is nothing to look at
 _WHY = (
     "it ended before its handshake was done or anything was asked; it showed no certificate, one that has expired or is of another authority, "
     "or spoke no TLS 1.3"
 )
-_SHARE = 0.05  # of the time may go into reading the table as connections come
+_SHARE = 0.05  # the share of time that may go into reading the table at each connection
 _BURST = 0.1  # seconds of it at once
 _ESTABLISHED = 1  # net/tcp_states.h
 _TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
@@ -34,10 +34,10 @@ Remote = tuple[str, int]
 
 
 class Handshakes:
-    """Watches who connects to a port and who of them calls.
+    """Watches who connects to a port and which of them calls.
 
     Args:
-        refused: where it says who did not.
+        refused: the log for those that did not call.
     """
 
     def __init__(self, refused: RefusalLog) -> None:
@@ -45,29 +45,29 @@ class Handshakes:
         self._refused = refused
         self._loop = asyncio.get_running_loop()
         self._table = _TABLES[0].exists()
-        self._uncalled = 0  # who connected, less who called and of whom it was said that they did not
+        self._uncalled = 0  # connections, less those that called and those logged as not having called
         self._pending: set[Remote] = set()
         self._called: set[Remote] = set()
         self._last: set[Remote] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._unseen = False  # somebody came for whom the table was not read
-        self._allowed, self._since = _BURST, time.monotonic()  # seconds of reading, and when that was
+        self._unseen = False  # a connection came for which the table was not read
+        self._allowed, self._since = _BURST, time.monotonic()  # seconds of reading left, and since when
 
     def at(self, port: int) -> None:
-        """Watch this port; what has ended there before was no business of this listener."""
+        """Watch this port; ignore connections that ended there before."""
         self._port = port
         self._called = {remote for remote, state in connections_to(port).items() if state != _ESTABLISHED}
         self._last = set(self._called)
 
     def begun(self) -> None:
-        """Somebody has connected; called in a thread of gRPC's."""
+        """Note a connection; gRPC calls this in one of its threads."""
         rows = self._rows()  # now: the connection may be over in a moment
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._came, rows)
 
     def _rows(self) -> dict[Remote, int] | None:
-        """The table; None where so many come at once that reading it for each would keep them all waiting: the next look is for them."""
+        """Return the table; None if connections come too fast to read it for each. Then the next look handles them."""
         began = time.monotonic()
         self._allowed = min(_BURST, self._allowed + _SHARE * (began - self._since))
         self._since = began
@@ -78,10 +78,10 @@ class Handshakes:
         return rows
 
     def called(self, peer: str) -> None:
-        """Somebody's handshake is done; the server says more about them.
+        """Note that a handshake is done; from here the server logs the party.
 
         Args:
-            peer: as gRPC writes an address: ``ipv4:127.0.0.1:4711``.
+            peer: an address as gRPC writes it: ``ipv4:127.0.0.1:4711``.
         """
         remote = remote_of(peer) if self._table else None
         self._uncalled -= remote not in self._called
@@ -90,7 +90,7 @@ class Handshakes:
             self._pending.discard(remote)
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -117,7 +117,7 @@ class Handshakes:
         self._again(_EVERY)
 
     def _look_into(self, rows: dict[Remote, int]) -> None:
-        self._called &= rows.keys() | self._last  # what was read in another thread may be older than this
+        self._called &= rows.keys() | self._last  # rows read in another thread may be older than this
         self._last = set(rows)
         if self._unseen:
             self._unseen = False
@@ -126,12 +126,12 @@ class Handshakes:
         for host, port in over:
             self._refused.connection(host, port, _WHY)
         self._pending.difference_update(over)
-        self._called.update(over)  # they linger in the table, and are not said twice
+        self._called.update(over)  # they linger in the table, and must not be logged twice
         self._uncalled -= len(over)
 
 
 def connections_to(port: int) -> dict[Remote, int]:
-    """The far ends of the connections to a port of this machine, with the state of each as Linux numbers them; empty elsewhere."""
+    """Return the far ends of the connections to a port of this machine with Linux's state number of each; empty elsewhere."""
     found: dict[Remote, int] = {}
     for table in _TABLES:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -144,7 +144,7 @@ def connections_to(port: int) -> dict[Remote, int]:
 
 
 def _address(words: str) -> str:
-    """An address as the table has it: 32-bit words, each in the machine's own order."""
+    """Return an address from the table, which has 32-bit words in the machine's byte order."""
     raw = b"".join(int(words[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(words), 8))
     return _plain(ipaddress.ip_address(raw))
 
@@ -155,7 +155,7 @@ def _plain(found: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
 
 
 def remote_of(peer: str) -> Remote | None:
-    """Host and port in an address as gRPC writes it: ``ipv4:127.0.0.1:4711``; None if there are none."""
+    """Return host and port of an address as gRPC writes it, such as ``ipv4:127.0.0.1:4711``; None if it has none."""
     kind, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     try:

@@ -18,8 +18,8 @@ async def local_pipe(sock: socket.socket, peer: Peer) -> FramedPipe:
     """A pipe over a connected socket of this machine, such as one of ``socket.socketpair()``.
 
     Args:
-        sock: connected, and owned by the pipe from now on.
-        peer: who is at the other end; a front knows it, as it started the process.
+        sock: a connected socket; the pipe owns it from now on.
+        peer: who is at the other end; a front knows, because it started the process.
     """
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER)

@@ -1,4 +1,4 @@
-"""Connections inside one process, without a network: for tests, and for parties that share a process."""
+"""Connections inside one process, without a network, for tests and for parties that share a process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MemoryPipe:
     """One end of a connection inside a process.
 
     Args:
-        peer: who is said to be at the other end.
+        peer: the party at the other end, unverified.
     """
 
     def __init__(self, peer: Peer) -> None:
@@ -36,15 +36,15 @@ class MemoryPipe:
         self._room = asyncio.Event()
 
     def join(self, other: MemoryPipe) -> None:
-        """Make two ends one pipe."""
+        """Connect two ends to one pipe."""
         self._other, other._other = other, self
 
     async def send(self, *parts: Buffer) -> None:
-        """Put one block into the other end's hands."""
+        """Hand one block to the other end."""
         block = b"".join(parts)
         if len(block) > LARGEST:
             self._end()
-            raise PipeClosed(f"a block of {len(block)} bytes, {LARGEST} are allowed")
+            raise PipeClosed(f"a block has {len(block)} bytes; {LARGEST} are allowed")
         other = self._other
         while len(other._blocks) >= _WAITING and not self.closed:
             other._room.clear()
@@ -66,7 +66,7 @@ class MemoryPipe:
         return self._blocks.popleft()
 
     async def close(self) -> None:
-        """Close both ends; what has not been received is lost."""
+        """Close both ends; blocks not received yet are lost."""
         self._end()
 
     def _end(self) -> None:
@@ -77,7 +77,7 @@ class MemoryPipe:
 
 
 def pair(left: Peer, right: Peer) -> tuple[MemoryPipe, MemoryPipe]:
-    """A connection between two: the pipe that ``left`` holds, and the one that ``right`` holds."""
+    """Return the two ends of a new connection: the pipe that ``left`` holds, and the one that ``right`` holds."""
     held, other = MemoryPipe(right), MemoryPipe(left)
     held.join(other)
     return held, other
@@ -108,9 +108,10 @@ class _Place:
 
 
 class MemoryTransport(Transport):
-    """A world of addresses of its own, inside one process and one event loop.
+    """A private set of addresses inside one process and one event loop.
 
-    Certificates are read and admitted as everywhere, but nobody proves to hold a key, and names of servers are not looked at.
+    Certificates are read and admitted as usual, but parties need not prove that they hold the key, and server names are
+    not checked.
     """
 
     name = "memory"
@@ -130,7 +131,7 @@ class MemoryTransport(Transport):
     async def _dial(self, address: str, admission: Admission, server_name: str | None) -> Pipe:
         place = self.places.get(address)
         if place is None:
-            raise ConnectionRefusedError(f"nobody listens at {address}")
+            raise ConnectionRefusedError(f"nothing listens at {address}")
         shown = admission.credentials.certificate
         try:
             place.admission.judged(shown, place.peer)

@@ -1,4 +1,4 @@
-"""What a party that dials knows of its own certificate before anybody else looks at it."""
+"""What a party that dials checks of its own certificate first."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .refusals import OWN
 __all__ = ["UNWELCOME", "own"]
 
 UNWELCOME = "it may not take this end's certificate: see the log of the server"
-"""Said where a connection ends right after the handshake: with TLS 1.3 the dialler's certificate is judged after its end is done."""
+"""Reported when a connection ends right after the handshake: in TLS 1.3 the dialler's certificate is checked after the dialler is done."""
 
 
 def own(credentials: Credentials, now: datetime | None = None) -> Peer:
-    """Who this end is, if its certificate is of use today.
+    """Return who this end is, if its certificate is valid today.
 
     Args:
         credentials: of this end.
         now: the time; None asks the clock.
 
     Raises:
-        IdentityError: the certificate has expired, is not valid yet, or is no party's.
+        IdentityError: the certificate has expired, is not valid yet, or belongs to no party.
     """
     x509 = need("cryptography.x509", "net", "reading a certificate")
     me = peer_of(credentials.certificate)

@@ -1,9 +1,10 @@
-"""How the end that was dialled proves its name over gRPC.
+"""How the dialled end proves its name over gRPC.
 
-In Python gRPC's dialler cannot see the certificate that TLS has verified: only that it is of the project's authority and holds the dialled name, which
-several parties may share (a gateway, one machine), or a stolen key whose certificate was revoked. So the dialler sends a number drawn anew, and
-the other end answers with its certificate and a signature over that number and the dialler's fingerprint. Nobody signs in another's name, and what was
-signed for one dialler is of no use towards another: one who stands between two parties cannot pass it on.
+In Python, a gRPC dialler cannot see the certificate that TLS has verified. It only knows that the project's authority
+issued it for the dialled name. Several parties may share that name (a gateway, one machine), or a thief may hold a key
+whose certificate was revoked. So the dialler sends a fresh random number, and the other end answers with its
+certificate and a signature over that number and the dialler's fingerprint. Nobody can sign in another's name, and a
+signature for one dialler is useless to another: a party in the middle cannot pass it on.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ Metadata = tuple[tuple[str, bytes], ...]
 
 
 def asked() -> tuple[bytes, Metadata]:
-    """A number of 32 random bytes, and what the dialler sends of it with its call."""
+    """Draw 32 random bytes; return them and the metadata that the dialler sends with its call."""
     number = secrets.token_bytes(_LENGTH)
     return number, ((_ASKED, number),)
 
 
 def shown(credentials: Credentials, guest: Peer, metadata: Mapping[str, Any]) -> Metadata:
-    """What the end that was dialled answers.
+    """Return the answer of the dialled end.
 
     Args:
         credentials: of this end.
-        guest: who dials, as TLS has verified it.
+        guest: the party that dials, as TLS has verified it.
         metadata: of its call.
 
     Raises:
@@ -56,16 +57,17 @@ def shown(credentials: Credentials, guest: Peer, metadata: Mapping[str, Any]) ->
 
 
 def proven(admission: Admission, me: Peer, number: bytes, metadata: Mapping[str, Any]) -> Peer:
-    """Whose proof it is, if this end takes it.
+    """Return the party that a proof belongs to, if this end accepts it.
 
     Args:
-        admission: whom this end takes.
+        admission: whom this end accepts.
         me: this end.
-        number: what `asked` has drawn for this call.
+        number: the number that `asked` drew for this call.
         metadata: the answer.
 
     Raises:
-        IdentityError: the other end shows no certificate, or one of a foreign authority, of another project or role, revoked, or not its own.
+        IdentityError: the other end presents no certificate, or one of a foreign authority, of another project or role,
+            revoked, or not its own.
     """
     certificate, signature = metadata.get(CERTIFICATE), metadata.get(_SIGNATURE)
     if not isinstance(certificate, bytes) or not isinstance(signature, bytes):
@@ -74,7 +76,7 @@ def proven(admission: Admission, me: Peer, number: bytes, metadata: Mapping[str,
     require_issued(certificate, admission.credentials.ca)
     if not fits(_PURPOSE, _text(number, me), signature, certificate):
         raise _unproven(
-            f"the other end shows the certificate of {peer} and has not its key",
+            f"the other end presents the certificate of {peer} without its key",
             "somebody else answers at this address: tell the project's provisioner",
         )
     return peer

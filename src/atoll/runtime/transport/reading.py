@@ -1,4 +1,4 @@
-"""A connection whose blocks are read: one at a time by whoever asks, or handed on as they come."""
+"""A connection whose blocks are read: one at a time on request, or handed on as they arrive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .framing import IncomingFrames
 __all__ = ["TURN", "Reader", "resolve"]
 
 TURN = 1 << 20
-"""Bytes that are read, or written, before others get their turn."""
+"""Bytes read or written before other tasks get a turn."""
 _WAITING = 4  # blocks held before reading pauses
 
 
@@ -26,7 +26,7 @@ class Reader:
         largest: bytes of one block, at most.
 
     Attributes:
-        heard: when the last byte came, in seconds of the event loop's clock.
+        heard: when the last byte arrived, in seconds of the event loop's clock.
         ended: why the pipe is closed; None while it is open.
     """
 
@@ -38,8 +38,8 @@ class Reader:
         self._fd = end.fileno()
         self._blocks: deque[memoryview] = deque()
         self._taker: Callable[[memoryview], bool] | None = None
-        self._came: asyncio.Future[bool] | None = None  # somebody waits for a block
-        self._gone = asyncio.Event()  # the socket is closed
+        self._came: asyncio.Future[bool] | None = None  # a task that waits for a block
+        self._gone = asyncio.Event()  # set once the socket is closed
         self._reading = False
         self._incoming = IncomingFrames(largest)
         self._read_on()
@@ -60,10 +60,10 @@ class Reader:
         return block
 
     async def feed(self, taker: Callable[[memoryview], bool]) -> None:
-        """Hand each block on as it comes, with no task in between; returns when no more are wanted.
+        """Hand each block on as it arrives, with no task in between; return when the taker wants no more.
 
         Args:
-            taker: called with each block; whether it wants more. What it raises is raised here.
+            taker: called with each block; returns whether it wants more. Its exceptions are raised here.
 
         Raises:
             PipeClosed: as in ``recv``.
@@ -91,7 +91,7 @@ class Reader:
         resolve(self._came, False)
 
     def _over(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """Note that the connection is gone."""
         if error is None and not self._incoming.between:
             self._finish("the connection ended in the middle of a block")
         self._finish(f"the connection was lost: {error}" if error else "the other end closed the connection")
@@ -125,7 +125,7 @@ class Reader:
                 taken += count
                 self._took(count)
                 if self._incoming.between and self._end.drained():
-                    break  # spares a try that would find nothing
+                    break  # spares a read that would find nothing
         except NOT_NOW:
             pass
         except PipeClosed as error:
@@ -157,7 +157,7 @@ class Reader:
             if taker(block):
                 return
             resolve(self._came, True)
-        except Exception as error:  # the one who waits in `feed` must know
+        except Exception as error:  # the caller of `feed` must know
             if self._came is not None and not self._came.done():
                 self._came.set_exception(error)
         self._taker = None
@@ -170,6 +170,6 @@ class Reader:
 
 
 def resolve(future: asyncio.Future[Any] | None, result: object) -> None:
-    """Let whoever waits for it go on; nobody, or twice, is nothing."""
+    """Set a future's result if there is one that is not done."""
     if future is not None and not future.done():
         future.set_result(result)

@@ -1,4 +1,4 @@
-"""What an end is told that is not let in, and how it understands it: the same words over every transport."""
+"""What a refused end is told, and how it understands it: the same words over every transport."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from atoll.core.errors import IdentityError
 __all__ = ["OWN", "reason", "refusal"]
 
 OWN = "this end's certificate"
-"""Where an ``IdentityError`` of a dialler lies if it is this end that is not let in; else it does not let the other end in."""
+"""``where`` of a dialler's ``IdentityError`` if the other end refuses this one; otherwise this end refuses the other."""
 
 _LONGEST = 1000
 _REMEDY = ". Remedy: "
@@ -15,16 +15,16 @@ _GENERAL = "check that both ends use kits of the same project that have not expi
 
 
 def reason(error: IdentityError) -> str:
-    """A refusal as the other end is told: what is wrong and what to do, and nothing of places here."""
+    """Return a refusal as the other end is told: what is wrong and what to do, without places on this machine."""
     return (f"{error.what}{_REMEDY}{error.remedy}" if error.remedy else error.what)[:_LONGEST]
 
 
 def refusal(address: str, told: str) -> IdentityError:
-    """The error of the end that is not let in.
+    """Return the error of the end that is refused.
 
     Args:
-        address: whom it dialled.
-        told: what it was told; cut at 1,000 characters, and what cannot be printed is left out.
+        address: the address that it dialled.
+        told: what it was told; cut at 1,000 characters, without unprintable ones.
     """
     plain = "".join(character for character in told[:_LONGEST] if character.isprintable())
     what, _, remedy = plain.partition(_REMEDY)

@@ -1,4 +1,4 @@
-"""The log of those who are not let in: whoever knocks again and again does not fill the disk."""
+"""The log of refused connections: repeated attempts do not fill the disk."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _OTHERS = ("other places", "for whatever reason")
 
 
 class RefusalLog:
-    """Writes a line for each refusal, and where many are alike the first ten in ten seconds; how many more there were is said at their end."""
+    """Writes a line for each refusal. Of equal ones it writes the first ten in ten seconds, and then how many more there were."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def say(self, origin: str, why: str, line: str) -> None:
-        """Somebody was refused.
+        """Note a refusal.
 
         Args:
-            origin: where they come from, or who they are: a host without its port, a party.
+            origin: where the visitor comes from, or who it is: a host without its port, a party.
             why: the reason.
-            line: all that there is to say.
+            line: the full log line.
         """
         key = (origin, why)
         if key not in self._counts and len(self._counts) >= _ORIGINS:
@@ -39,11 +39,11 @@ class RefusalLog:
             self._timer = asyncio.get_running_loop().call_later(_WINDOW, self.close)
 
     def connection(self, host: str, port: int, why: str) -> None:
-        """A connection was refused."""
+        """Note a refused connection."""
         self.say(host, why, f"a connection from {host}:{port} is refused: {why}")
 
     def close(self) -> None:
-        """Say what was left out; what comes now is said again."""
+        """Write what was left out; later refusals are written again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

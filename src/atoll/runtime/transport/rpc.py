@@ -1,4 +1,4 @@
-"""Connections over gRPC: one call a connection, whose two streams are the pipe. For networks whose proxies and balancers want HTTP/2."""
+"""Connections over gRPC: one call for each connection, whose two streams are the pipe. For networks whose proxies and load balancers need HTTP/2."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.optimization_target", "throughput"),
 ]
-"""Of both ends."""
+"""gRPC options of both ends."""
 PATIENCE: list[tuple[str, int]] = [
     ("grpc.server_handshake_timeout_ms", 15_000),
     ("grpc.max_connection_idle_ms", 60_000),
 ]
-"""Of the end that listens: how long one may take to show a certificate, and then to call."""
+"""gRPC options of the end that listens: how long a visitor may take to present a certificate, and then to call."""
 
 
 class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
@@ -54,7 +54,7 @@ class _Listening(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
         self.handshakes = Handshakes(self._refused)
 
     def service(self, details: Any) -> Any:
-        """How gRPC asks who serves a method."""
+        """Return the handler of a method; gRPC calls this."""
         return grpc.stream_stream_rpc_method_handler(self._run) if details.method == _METHOD else None
 
     async def _run(self, requests: Any, context: Any) -> None:
@@ -99,7 +99,7 @@ class GrpcTransport(Transport):
         server = aio.server(handlers=(made,), options=[*OPTIONS, *PATIENCE, ("grpc.so_reuseport", 0)])
         made.server = server
         shown = grpc.ssl_server_certificate_configuration([(mine.key, mine.certificate)], root_certificates=mine.ca)
-        # Asked anew at each connection, gRPC is told that nothing has changed: what counts is that it asks.
+        # gRPC calls this at each connection and is told that nothing has changed; the call itself is what matters.
         proof = grpc.dynamic_ssl_server_credentials(shown, made.handshakes.begun, require_client_authentication=True)
         try:
             port = server.add_secure_port(address, proof)
@@ -134,7 +134,7 @@ class GrpcTransport(Transport):
 
 
 async def _why_not(host: str, port: int) -> OSError:
-    """Why an address cannot be listened at: gRPC does not say, and the system does."""
+    """Return why an address cannot be listened at: gRPC does not say, the system does."""
     try:
         sockets = await listening(host, port)
     except OSError as error:
@@ -145,7 +145,7 @@ async def _why_not(host: str, port: int) -> OSError:
 
 
 async def _failure(address: str, call: Any) -> Exception:
-    """Why a call came to nothing: a refusal, or nobody there."""
+    """Return why a call failed: a refusal, or nothing listens there."""
     code, details = await call.code(), await call.details()
     if code is grpc.StatusCode.PERMISSION_DENIED:
         return refusal(address, details)

@@ -26,7 +26,7 @@ from .tls import client_context, server_context
 __all__ = ["TcpTransport"]
 
 _LOG = logging.getLogger("atoll.runtime")
-_PAUSE = 0.1  # seconds until the next try to accept connections, where the system has no room for more
+_PAUSE = 0.1  # seconds until the next try to accept connections when the system has no room for more
 _WELCOME = b"welcome"
 
 
@@ -66,7 +66,7 @@ class _Listening:
             self._start(self._admitted(visitor)).add_done_callback(lambda _, gone=visitor: self._left(gone))  # type: ignore[misc]
 
     def _left(self, visitor: Visitor) -> None:
-        """A task may end before its first step: this is done in any case."""
+        """Clean up after a visitor; as a callback, because a task may end before its first step."""
         self._doorway.leave(visitor)
         visitor.sock.close()  # TLS has made it a socket of its own
 
@@ -97,7 +97,7 @@ class _Listening:
             peer = self._admission.judged(certificate, self._me)
         except IdentityError as error:
             self._refuse(visitor, str(error))
-            pipe = FramedPipe(end, self._me)  # to say why, and nothing else
+            pipe = FramedPipe(end, self._me)  # only to say why
             try:
                 await pipe.send(reason(error).encode())
             finally:

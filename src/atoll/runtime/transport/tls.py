@@ -1,4 +1,4 @@
-"""TLS 1.3 contexts of Python's own, from credentials in memory."""
+"""Python TLS 1.3 contexts from credentials in memory."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["client_context", "server_context"]
 
 
 def server_context(credentials: Credentials) -> ssl.SSLContext:
-    """For the end that is dialled: it demands a certificate of the same authority.
+    """Return the context of the end that is dialled: it demands a certificate of the same authority.
 
     Raises:
         IdentityError: certificate, key and authority cannot be read, or do not belong together.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
-    context.num_tickets = 0  # sessions are not taken up again: each connection proves who it is
+    context.num_tickets = 0  # no session resumption: each connection proves who it is
     return _loaded(context, credentials)
 
 
 def client_context(credentials: Credentials) -> ssl.SSLContext:
-    """For the end that dials: it demands a certificate of the same authority, with the name that was dialled.
+    """Return the context of the end that dials: it demands a certificate of the same authority, with the name that was dialled.
 
     Raises:
         IdentityError: certificate, key and authority cannot be read, or do not belong together.

@@ -1,4 +1,4 @@
-"""What a role that may speak directly tells the server of its conversation; see `atoll.runtime.network.talks.direct`."""
+"""What a role that may talk directly reports to the server; see `atoll.runtime.network.talks.direct`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 __all__ = ["WORDS", "Account"]
 
 WORDS = 512
-"""Words of a role that wait for each other at most."""
+"""Words of a role that are collected at most."""
 
 
 class Account:
-    """The words of one role, in the order of its doings.
+    """The words of one role, in the order of its actions.
 
     Args:
         session: its number.
         role: the role.
-        reached: those whom it reaches directly -> their site; None where nobody in the session reaches anybody, and the server sees all.
+        reached: the roles that it reaches directly -> their site; None if nobody in the session reaches anybody, and
+            the server sees all.
         say: sends a frame to the server.
 
     Attributes:
@@ -41,7 +42,7 @@ class Account:
                 self.tell()
 
     def tell(self) -> None:
-        """Tell the server the words so far."""
+        """Send the words so far to the server."""
         if self._words:
             self._say({**self._frame, "words": self._words})
             self._words = []

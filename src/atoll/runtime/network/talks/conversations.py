@@ -1,4 +1,4 @@
-"""Conversations between parties at different sites: the server relays or counts what is said, and keeps all of a session or nothing."""
+"""Conversations between parties at different sites: the server relays or counts messages, and keeps all of a session or nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Conversations:
-    """Sessions that go on.
+    """Sessions in progress.
 
     Args:
         network: the engine.
@@ -45,10 +45,10 @@ class Conversations:
         self._numbers = itertools.count()
 
     def heard(self, site_link: SiteLink, frame: Any) -> None:
-        """A role says something, or that it waits, or what it has said elsewhere.
+        """Handle a role's frame: a message, a report that it waits, or a report of direct messages.
 
         Raises:
-            AtollError: the role lives elsewhere, or what it says is of another form.
+            AtollError: the role lives elsewhere, or the frame has the wrong form.
         """
         talk = self._talks.get(whole_in(frame, "session"))
         if talk is None:
@@ -58,10 +58,10 @@ class Conversations:
         talk.heard(speaker, frame)
 
     async def hold(self, roles: Cast, switch: Switch, start: float) -> dict[str, TaskResult]:
-        """Run each role at its party; what each gave.
+        """Run each role at its party; return what each gave.
 
         Raises:
-            SessionError: too few roles ended well; then nothing of them is kept.
+            SessionError: too few roles ended well; nothing of them is kept.
         """
         known = await self._known(roles, switch)
         if known is not None:
@@ -91,7 +91,7 @@ class Conversations:
         return rans
 
     async def _known(self, roles: Cast, switch: Switch) -> dict[str, TaskResult] | None:
-        """The results of a session whose every role is in its site's journal; a session is never repeated in part."""
+        """Return the results of a session whose every role is in its site's journal; a session is never repeated in part."""
         if not self._network.world.resume:
             return None
 
@@ -143,7 +143,7 @@ class Conversations:
         return timed
 
     async def _met(self, session: int, site_links: set[SiteLink], talk: Talk, start: float) -> bool:
-        """Whether all sites are there; where the program goes on without lost sites, one that is gone before the session begins is no error."""
+        """Tell whether all sites are there. If the program goes on without lost sites, one that is gone before the session begins is not an error."""
         try:
             await self._meet(session, site_links, talk, start)
         except TaskError:
@@ -153,7 +153,7 @@ class Conversations:
         return True
 
     def _none(self, talk: Talk) -> dict[str, TaskResult]:
-        """What is left of a session that cannot begin."""
+        """Return the results of a session that cannot begin."""
         now, found = self._network.world.clock.now(), {}
         for role, (_, position) in talk.roles.items():
             ending: Ending = "told" if self._network.sites.of(position).alive else "lost"
@@ -168,7 +168,7 @@ class Conversations:
             site_link.post({"op": "stop", "session": session})
 
     async def _meet(self, session: int, site_links: set[SiteLink], talk: Talk, start: float) -> None:
-        """Before anybody speaks: let every role draw keys, and find out who has links to whom, which decides the way of every message of the session."""
+        """Before any message, let every role draw keys, and find out which sites have links: this decides the route of every message of the session."""
         places = {role: self._network.sites.of(position).name for role, (_, position) in talk.roles.items()}
 
         async def ask(site_link: SiteLink) -> tuple[str, set[str]]:
@@ -185,7 +185,7 @@ class Conversations:
         talk.switch.sealed = set(talk.keys) == set(talk.roles)
         if (
             not self._network.direct or talk.switch.timed
-        ):  # what moves a role's clock at its site is told with its messages
+        ):  # what moves a role's clock at its site is reported with its messages
             return
         direct = {role: reached(role, places, linked) for role in talk.roles}
         if any(direct.values()):
@@ -200,7 +200,7 @@ class Conversations:
             site_link.post({**base, "op": "hand", "source": source, "message": message, "time": arrival})
 
         def gone(source: str, ending: str, time: float) -> None:
-            # Behind its last message: where those go directly, its site says it.
+            # Follows its last message; if messages go directly, its site reports it.
             if talk.direct is None or role not in talk.direct[source] or source in talk.cut:
                 site_link.post({**base, "op": "gone", "source": source, "ending": ending, "time": time})
 
@@ -224,7 +224,7 @@ class Conversations:
         return ran
 
     async def _unless_cut(self, role: str, call: asyncio.Future[TaskResult], talk: Talk) -> TaskResult:
-        """What a role gave, unless the deadline passes on a real clock, or its site is lost and the program goes on without."""
+        """Return what a role gave, unless the deadline passes on a real clock, or its site is lost and the program goes on without it."""
         network, position = self._network, talk.roles[role][1]
         expiry = asyncio.ensure_future(talk.switch.expiry.wait())
         try:
@@ -252,7 +252,7 @@ class Conversations:
         *,
         sealed: bool,
     ) -> None:
-        """All roles have ended: what each left behind is written down at its site before the results are released."""
+        """Write down what each role left behind at its site, before the results are released: all roles have ended."""
         if set(rans) != set(roles):
             raise TaskError("a session ended in part", remedy="resume the job from its last checkpoint")
         calls = []

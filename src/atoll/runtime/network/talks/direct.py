@@ -1,33 +1,38 @@
-"""Direct links: what the roles of a session say to each other goes from site to site, and the server keeps count.
+"""Direct links: messages between roles of a session go from site to site, and the server keeps count.
 
 Nouns:
 
-* A *neighbour* is another site that this one's job process has a link to. Links are there before work begins, or they are not used: see
-  `atoll.runtime.site.neighbours` for how fronts make them.
-* A *pair* of roles is direct in a session when their two sites both say, before anybody speaks, that they have a link to each other. All that these
-  two roles say to each other in that session goes over it; every other message passes through the server. Nothing changes its way later.
-* A *word* is what a role's site tells the server of its conversation: ``["sent", role, bytes]`` of each direct message, ``["took", role]`` of each
-  message that it has taken, whichever way that came. Words go in the order of the role's own doings, many in a frame, and never later than what
-  the server must know them for: a message through the server, that the role can do nothing but wait, that it has ended.
+* A *neighbour* is another site that this one's job process has a link to. Links exist before work begins, or they are
+  not used; `atoll.runtime.site.neighbours` makes them.
+* A *pair* of roles is direct in a session when both of their sites report, before any message, a link to each other.
+  All messages between these two roles in that session go over it; every other message passes through the server. A
+  route never changes later.
+* A *word* is what a role's site reports to the server: ``["sent", role, bytes]`` of each direct message,
+  ``["took", role]`` of each message that it has taken, whichever way it came. Words go in the order of the role's own
+  actions, many in a frame. They are sent before anything for which the server needs them: a message through the server,
+  the report that the role only waits, its end.
 
-The walk of a message from role ``a`` at site A to role ``b`` at site B:
+The path of a message from role ``a`` at site A to role ``b`` at site B:
 
 ```
-server ─ meet ──► A, B       roles are announced: what is said to them is kept until they begin; each answers whom it has links to
-server ─ role ──► A, B       the roles begin, with the names of those whom they reach directly, and by which site
-A      ─ hand ──► B          the message itself, over the link; the role's end, if it ended well, follows its last message ("gone")
-A      ─ words ─► server     ["sent", "b", bytes]: meters, `said`, the count of messages on their way
-B      ─ words ─► server     ["took", "a"]: the clock of b (`atoll.core.time.lamport`)
-B      ─ waits ─► server     after its words: whom b waits for, and how many of their messages it has had
+server ─ meet ──► A, B       roles are announced: messages to them are kept until they begin; each site answers which
+links it has server ─ role ──► A, B       the roles begin, with the names and sites of those that they reach directly A
+    ─ hand ──► B          the message itself, over the link; the role's end, if it ended well, follows its last message
+    ("gone") A      ─ words ─► server     ["sent", "b", bytes]: meters, `said`, the count of messages in transit B
+    ─ words ─► server     ["took", "a"]: the clock of b (`atoll.core.time.lamport`) B      ─ waits ─► server
+after its words: which roles b waits for, and how many of their messages it has taken
 ```
 
-The verdict that roles wait for each other stays right although counts come later than messages. A role's words go before its waiting is told. Suppose the
-server saw all roles wait and all counts agree, and yet some role went on after it told so. The first to do so had taken a message that somebody sent
-after having told that it waits, as all earlier ones were counted; so that one went on before: a contradiction.
+The verdict that all roles wait for each other stays right although counts arrive later than messages, because a role's
+words go before its report that it waits. Suppose the server saw all roles wait and all counts agree, and yet some role
+went on after its report. The first to do so took a message that another role sent after reporting that it waits, as all
+earlier ones were counted. So that role went on even earlier: a contradiction.
 
-In virtual time, a session whose model of devices lets roles work, or loses them, passes through the server: each message must carry its time.
+In virtual time, a session whose model of devices lets roles work, or loses them, passes through the server: each
+message must carry its time.
 
-A link that ends while a role may need it ends the job's process, and so the attempt; the next attempt finds out anew which links there are.
+A link that ends while a role may need it ends the job's process, and so the attempt; the next attempt finds out again
+which links there are.
 """
 
 from __future__ import annotations
@@ -58,21 +63,22 @@ class Neighbours:
 
     @property
     def names(self) -> list[str]:
-        """The sites to which there is a link now."""
+        """Return the sites that have a link now."""
         return sorted(self._links)
 
     async def send(self, site: str, frame: Mapping[str, Any]) -> None:
-        """Send a frame; where the link has ended, whoever listens to it says so."""
+        """Send a frame; if the link has ended, its listener reports that."""
         link = self._links.get(site)
         if link is not None:
             await link.send(dict(frame))
 
     async def listen(self, heard: Callable[[str, Any], None], ended: Callable[[str, Exception], None]) -> None:
-        """Listen to all of them until cancelled.
+        """Listen to all links until cancelled.
 
         Args:
-            heard: called with the site and each frame of its.
-            ended: called with the site when its link has ended, and why: ``LinkClosed``, or what came was no message.
+            heard: called with the site and each of its frames.
+            ended: called with the site when its link has ended, and the reason: ``LinkClosed``, or what arrived was not
+                a message.
         """
         async with asyncio.TaskGroup() as group:
             for site in self.names:
@@ -91,23 +97,23 @@ class Neighbours:
 
 
 def require_at(site: str, role: str, places: Mapping[str, str]) -> None:
-    """Refuse a site that speaks for a role which is not there.
+    """Refuse a site that sends in the name of a role that is not there.
 
     Raises:
-        TaskError: always then.
+        TaskError: the role is not there.
     """
     if places.get(role) != site:
         raise TaskError(
             f"it spoke for role {role!r:.100}, who is at {places.get(role, 'no site')!r}",
             where=f"site {site}",
-            remedy="look at what runs there: the message was refused",
+            remedy="check what runs there: the message was refused",
         )
 
 
 def refused(site: str, error: Exception) -> TaskError:
-    """What to say of a site that sends what makes no sense."""
+    """Return the error for a site that sends a malformed frame."""
     return TaskError(
-        f"what it sent directly is no word of a role: {type(error).__name__}: {error}",
+        f"what it sent directly is not a message of a role: {type(error).__name__}: {error}",
         where=f"site {site}",
-        remedy="run the same version of Atoll at every site; look at what runs there",
+        remedy="run the same version of Atoll at every site; check what runs there",
     )

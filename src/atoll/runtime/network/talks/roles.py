@@ -1,4 +1,4 @@
-"""The roles of conversations at a site, in an event loop of their own: whether that loop is idle says whether they wait for each other."""
+"""The roles of conversations at a site, in an event loop of their own: an idle loop means that they wait for each other."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["Roles"]
 
 _SMALL = 1 << 16
-"""Bytes of a message that is copied, so that whoever sends it need not wait until it has left for another thread."""
+"""Bytes; messages up to this size are copied, so that the sender need not wait until another thread has sent them."""
 _MANY = 64
-"""Of so many such messages one is waited for: no more are on their way out."""
+"""Every so many copied messages the sender waits for one, which bounds those in transit."""
 
 
 class Roles:
-    """Runs roles and hands them what others say.
+    """Runs roles and hands them messages from others.
 
     Args:
         engine: the site's half of the engine, whose loop owns the link.
@@ -59,11 +59,11 @@ class Roles:
     # ------------------------------------------------------------------ called in the link's loop
 
     def meet(self, frame: Any) -> None:
-        """A session will be held: roles draw keys for it, and what is said to those here waits until they begin."""
+        """Announce a session: roles draw keys for it, and messages to roles here wait until they begin."""
         self._inside(self._meet, {**frame, "neighbours": self._engine.neighbours.names})
 
     def expect(self, frame: Any) -> None:
-        """A role will begin once the orders before it are done; what is said to it meanwhile waits."""
+        """Announce a role that begins once the orders before it are done; messages to it wait meanwhile."""
         self._inside(self._announce, frame)
 
     def start(self, frame: Any) -> None:
@@ -71,19 +71,19 @@ class Roles:
         self._inside(self._begin, frame)
 
     def handle(self, frame: Any) -> None:
-        """Hand over a message of another role, say that one has ended, or stop a session."""
+        """Hand over a message of another role, announce that one has ended, or stop a session."""
         self._inside(self._stop if frame["op"] == "stop" else self._hand, frame)
 
     def heard(self, site: str, frame: Any) -> None:
-        """Another site says something to a role here."""
+        """Take a message of another site to a role here."""
         self._inside(self._hear, (site, frame))
 
     def lost(self, site: str, error: Exception) -> None:
-        """The link to another site has ended."""
+        """Note that the link to another site has ended."""
         self._inside(self._lose, (site, error))
 
     def close(self) -> None:
-        """End the loop and its thread; nothing is said any more."""
+        """End the loop and its thread; nothing more is sent."""
         self._closed = True
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -92,12 +92,12 @@ class Roles:
 
     @property
     def playing(self) -> bool:
-        """Whether a role is played here."""
+        """Tell whether a role runs here."""
         return self._actors.some
 
     @property
     def busy(self) -> bool:
-        """Whether one of them does something else than to wait for another."""
+        """Tell whether a role does something other than wait for another."""
         return self._actors.busy
 
     def _inside(self, call: Any, frame: Any) -> None:
@@ -118,7 +118,7 @@ class Roles:
                 else:
                     await self._engine.neighbours.send(site, frame)
 
-        if self._home is None or self._closed:  # what roles make of this end is no news
+        if self._home is None or self._closed:  # what roles do at the end is not news
             return None
         return asyncio.run_coroutine_threadsafe(send(), self._home)
 
@@ -139,7 +139,7 @@ class Roles:
         loop.close()
 
     async def _said(self, frame: Mapping[str, Any], site: str | None = None) -> None:
-        """Say it, and return once it may change; meanwhile the loop is not idle. Cancelled in the middle, it still goes."""
+        """Send it, and return once the frame may change; meanwhile the loop is not idle. If cancelled, it is still sent."""
         told = self._say(frame, site)
         if told is None or self._loop is None:
             return
@@ -149,13 +149,13 @@ class Roles:
         def went(future: asyncio.Future[None]) -> None:
             idle.helpers -= 1
             if not future.cancelled():
-                future.exception()  # whoever said it may be gone already
+                future.exception()  # the sender may be gone already
 
         future.add_done_callback(went)
         await asyncio.shield(future)
 
     def _idle(self) -> bool:
-        """Nothing goes on here: say which roles wait for whom, if that is news."""
+        """Tell whether the loop is idle; then report which roles wait for which, if that is news."""
         waiting = self._actors.waiting()
         for account in self._accounts.values():
             account.tell()
@@ -237,7 +237,7 @@ class Roles:
                 self._actors.hand(said)
 
     def _carrier(self, key: Key, account: Account) -> Deliver:
-        """What sends a role's messages: as they are now, whatever the role does to its arrays next."""
+        """Return what sends a role's messages: as they are now, whatever the role does to its arrays next."""
         (session, role), sends = key, 0
 
         async def carry(target: str, message: Any, sent: float) -> None:
@@ -285,9 +285,10 @@ class Roles:
         return sendable({"ran": pack_ran(replace(ran, left={}))})
 
     def _tell_end(self, key: Key, peers: LocalPeers, ending: Ending) -> None:
-        """Tell those to whom the role speaks directly that it has ended, behind its last message.
+        """Tell the roles that this one talks to directly that it has ended, behind its last message.
 
-        After an error the server stops them: had they heard of the end sooner, what they make of it might be told in place of the error.
+        After an error the server stops them. If they learned of the end sooner, their own failure might be reported
+        instead of the error.
         """
         (session, role), account = key, self._accounts[key]
         account.tell()
@@ -296,13 +297,13 @@ class Roles:
             self._say({**said, "ending": ending, "time": peers.time}, site)
 
     def _end(self, key: Key) -> None:
-        """The role has ended: tell the server what it has said so far."""
+        """Handle a role's end: report to the server what it has said so far."""
         self._accounts.pop(key).tell()
         self._actors.end(key)
         self._tidy(key[0])
 
     def _tidy(self, session: int) -> None:
-        """Forget who is where, once no role of the session is here any more."""
+        """Forget where the roles are, once no role of the session is here any more."""
         if not self._actors.playing(session) and not any(other == session for other, _ in self._early):
             self._places.pop(session, None)
             self._keys.forget(session)

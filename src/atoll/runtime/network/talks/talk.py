@@ -1,4 +1,4 @@
-"""One session that goes on, as the server sees it: what its roles say, and whose clock it moves."""
+"""One session in progress, as the server sees it: its messages, and whose clock they move."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Cast = dict[str, tuple[Request, int]]
 
 @dataclass
 class Talk:
-    """A session that goes on.
+    """A session in progress.
 
     Attributes:
         switch: relays and counts.
         roles: the cast.
-        direct: role -> those whom it reaches directly -> their site; None where nobody has a link.
-        chains: the clocks of the roles, where some messages do not pass here.
-        keys: role -> other role -> the key that it has drawn for what it will say to that one.
-        cut: roles that the server ended: their sites have nothing to keep of them.
+        direct: role -> the roles that it reaches directly -> their site; None if nobody has a link.
+        chains: the clocks of the roles, if some messages do not pass here.
+        keys: role -> other role -> the key that it has drawn for its messages to that role.
+        cut: roles that the server ended: their sites keep nothing of them.
     """
 
     switch: Switch
@@ -43,20 +43,20 @@ class Talk:
     cut: set[str] = field(default_factory=set)
 
     def require(self, role: str) -> str:
-        """A role of the session.
+        """Return a role of the session.
 
         Raises:
-            MessageError: it is none.
+            MessageError: the session has no such role.
         """
         if role not in self.roles:
             raise MessageError(f"the session has no role {role[:80]!r}")
         return role
 
     def heard(self, speaker: str, frame: Any) -> None:
-        """A role says something, or that it waits, or what it has said elsewhere.
+        """Handle a role's frame: a message, a report that it waits, or a report of direct messages.
 
         Raises:
-            MessageError: what it says is of another form.
+            MessageError: the frame has the wrong form.
         """
         if frame["op"] == "waits":
             for role, had in frame["for"]:
@@ -78,9 +78,9 @@ class Talk:
             self.chains.sent(source, target, seconds)
 
     def _note(self, role: str, words: Any) -> None:
-        """Count what a role has said elsewhere, and follow its clock."""
+        """Count a role's direct messages, and follow its clock."""
         if self.chains is None or not isinstance(words, list):
-            raise MessageError("words of a role that speaks to nobody directly")
+            raise MessageError("words of a role that talks to nobody directly")
         for word, told, *size in words:
             other = self.require(text_in({"role": told}, "role"))
             if word == "took":
@@ -93,6 +93,6 @@ class Talk:
 
 
 def reached(role: str, places: Mapping[str, str], linked: Mapping[str, set[str]]) -> dict[str, str]:
-    """Whom a role reaches directly, and at which site: both sites must have the link."""
+    """Return the roles that a role reaches directly and their sites: both sites must have the link."""
     mine = places[role]
     return {r: there for r, there in places.items() if there in linked[mine] and mine in linked[there]}
