@@ -262,7 +262,7 @@ class Training(Checked, Job):
     @classmethod
     def measures(cls, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         """Accuracy, loss and error on the server's rows, and the accuracy of the worst tenth of the clients."""
-        from .server.headlines import MEASURES
+        from .server.measures import MEASURES
 
         del rows
         return dict(MEASURES)
@@ -270,7 +270,7 @@ class Training(Checked, Job):
     @classmethod
     def news(cls, last: Mapping[str, float]) -> Iterable[str]:
         """Accuracy or error, and loss."""
-        from .server.headlines import news_of
+        from .server.measures import news_of
 
         return news_of(last)
 

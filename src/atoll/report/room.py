@@ -8,4 +8,11 @@ from atoll.core.rooms import PartKind
 
 __all__ = ["PARTS"]
 
-PARTS = (PartKind("tracker", ("atoll.report.trackers",), inspect.isclass, "Who else is told of every round."),)
+PARTS = (
+    PartKind(
+        "tracker",
+        ("atoll.report.mlflow", "atoll.report.tensorboard"),
+        inspect.isclass,
+        "Who else is told of every round.",
+    ),
+)

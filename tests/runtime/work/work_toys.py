@@ -15,7 +15,7 @@ from atoll.data import Dataset, Islands
 from atoll.runtime.identity import Peer
 from atoll.runtime.jobs.spec import JobConfig, parse_job
 from atoll.runtime.line import Channel, Line, local_line
-from atoll.runtime.transport.local import local_pipe
+from atoll.runtime.transport.framed import local_pipe
 from atoll.runtime.worker.at_server import run_job
 from atoll.runtime.worker.at_site import serve_job
 from atoll.runtime.worker.sitedata import SiteData, load_site_data

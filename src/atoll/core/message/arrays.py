@@ -1,4 +1,4 @@
-"""Arrays that NumPy has no dtype for: bfloat16 and packed bits."""
+"""Arrays in messages: read-only views, one NaN, and what NumPy has no dtype for: bfloat16 and packed bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from atoll.core.errors import MessageError
 
-__all__ = ["BFloat16", "Bits", "read_only"]
+__all__ = ["BFloat16", "Bits", "one_nan", "read_only"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -20,6 +20,22 @@ def read_only(array: Array) -> Array:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def one_nan(array: Array) -> Array:
+    """Return ``array`` with every NaN (of a complex number: every part) written with the same bits.
+
+    NaN has many bit patterns, and the canonical encoding writes one. The array itself comes back where it holds no NaN.
+    """
+    if array.dtype.kind not in "fc":
+        return array
+    missing = np.isnan(array)
+    if not missing.any():
+        return array
+    fixed = np.array(array, order="C")
+    parts = fixed.reshape(-1).view(fixed.real.dtype)
+    parts[np.isnan(parts)] = np.nan
+    return fixed
 
 
 def _set(holder: object, name: str, value: object) -> None:

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from atoll.core.errors import MessageError
-from atoll.core.message.arrays import Array, BFloat16, Bits
+from atoll.core.message.arrays import Array, BFloat16, Bits, one_nan
 from atoll.core.message.dtypes import dtype_form, refuse_bad_text
 from atoll.core.message.faults import enter, fault, shown_key
 from atoll.core.message.leaves import NUMPY_SCALARS, known, offset_of
 from atoll.core.message.limits import Limits
 from atoll.core.message.masked import Masked
-from atoll.core.message.nans import one_nan
 from atoll.core.message.size import text_key, too_deep, utf8
 from atoll.core.message.texts import BytesArray, StringArray
 from atoll.core.message.wire import INLINE, MAX_NDIM, Fields, Tag, aligned

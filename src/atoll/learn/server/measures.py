@@ -1,7 +1,8 @@
-"""What a training measures between rounds, for the loop of `atoll.rounds`."""
+"""What a training measures between rounds, for the loop of `atoll.rounds`, and what people look at first in its records."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,15 @@ if TYPE_CHECKING:
 
     from ..context import Context
 
-__all__ = ["TrainingMeasures"]
+__all__ = ["MEASURES", "TrainingMeasures", "news_of"]
+
+MEASURES = {
+    "accuracy": "test/accuracy",
+    "loss": "test/loss",
+    "rmse": "test/rmse",
+    "worst_decile": "clients/accuracy/worst_decile",
+}
+"""Label -> column."""
 
 
 @dataclass(frozen=True)
@@ -39,3 +48,14 @@ class TrainingMeasures:
         if at_clients:
             found |= await evaluation.at_clients(watch, context.learner, model, number, context.reducer)
         return found, at_server and at_clients >= (evaluation.clients != 0)
+
+
+def news_of(last: Mapping[str, float]) -> Iterator[str]:
+    """Accuracy or error, and loss, as a progress display says them."""
+    if "test/accuracy" in last:
+        yield f"accuracy {100 * last['test/accuracy']:.1f} %"
+    elif "test/rmse" in last:
+        yield f"RMSE {last['test/rmse']:.4g}"
+    loss = last.get("test/loss", last.get("loss"))
+    if loss is not None:
+        yield f"loss {loss:.3f}"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from atoll.core.errors import ConfigError, nearest
 
 from .base import BLOCK, Accept, Listener, Pipe, PipeClosed, Revoked, Transport
-from .local import local_pipe
+from .framed import local_pipe
 from .memory import MemoryTransport
 
 __all__ = [

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 from atoll.runtime.identity import Peer
 
 from .base import LARGEST, Buffer, PipeClosed
-from .ends import NOT_NOW, End
+from .ends import NOT_NOW, End, PlainEnd
 from .framing import after, framed
 from .reading import TURN, Reader, resolve
 
-__all__ = ["FramedPipe"]
+__all__ = ["FramedPipe", "local_pipe"]
 
+_BUFFER = 1 << 20  # bytes that the system holds in each direction between processes of one machine
 _PARTING = 1.0  # seconds for the other end to read what is in transit
 
 
@@ -132,3 +134,15 @@ class FramedPipe(Reader):
 
     def _has_room(self) -> None:
         resolve(self._room, None)
+
+
+async def local_pipe(sock: socket.socket, peer: Peer) -> FramedPipe:
+    """A pipe over a connected socket of this machine, such as one of ``socket.socketpair()``: without TLS, from a front to its job processes.
+
+    Args:
+        sock: a connected socket; the pipe owns it from now on.
+        peer: who is at the other end; a front knows, because it started the process.
+    """
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
+    return FramedPipe(PlainEnd(sock), peer)
