@@ -45,18 +45,6 @@ REMAINING = {
             "runtime.line.turns",
         }
     ),
-    frozenset(
-        {
-            "torch.blocks.block",
-            "torch.blocks.cohort",
-            "torch.blocks.decide",
-            "torch.local",
-            "torch.native",
-            "torch.native.cohort",
-            "torch.native.cohorts",
-            "torch.blocks.sums",
-        }
-    ),
 }
 """Circles that are still there, without ``atoll.``. Take one out when it is gone; add none."""
 

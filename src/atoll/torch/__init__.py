@@ -4,10 +4,11 @@ The only room, beside those that build on PyTorch models, that imports PyTorch.
 """
 
 from .backend import cache_folder, device_of, prepare_worker
+from .blocks.results import Summed, TrainedBatch
 from .custom import CustomLoop
 from .evaluate import evaluate, evaluate_many
 from .learner import TorchLearner, adapt, seeded
-from .local import LocalTraining, Summed, TrainedBatch
+from .local import LocalTraining
 from .losses import LOSSES, Objective
 from .models import buffers_of, init, load, params_of
 from .network import Network

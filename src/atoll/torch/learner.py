@@ -28,9 +28,10 @@ from atoll.learn.server.personal import measured, own_model
 from .blocks.apart import Apart
 from .blocks.passes import PassError, states_after
 from .blocks.private import Privates
+from .blocks.results import TrainedBatch
 from .blocks.source import rows_of
 from .evaluate import evaluate, evaluate_many, pullback, score
-from .local import LocalTraining, TrainedBatch
+from .local import LocalTraining
 from .models import buffers_of, init, load, params_of
 from .profile import layer_of, profile
 from .reports import add_reports, sent_reports, surveyed, with_reports

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from atoll.core.algebra.aggregate import Aggregate, Mean, Total, Totals
+from atoll.core.algebra.aggregate import Aggregate, Total
 from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, ConfigError, DataError, nearest
-from atoll.core.requests.task import Batch
-from atoll.learn.local.release import is_private
 from atoll.learn.wrapped import Drawing
 
 from .backend import device_of
 from .blocks.choose import Choices
+from .blocks.cohort import Runner
+from .blocks.decide import decide
 from .blocks.pool import Pool
 from .blocks.private import Privates
+from .blocks.results import Summed, TrainedBatch
 from .blocks.source import RowSource, StoredPool
 from .blocks.sums import in_rows
+from .client import ClientTraining, without_buffers
 from .network import Network
-from .reference import ReferenceUpdate, as_tensors, train_one
+from .reference import as_tensors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,59 +35,14 @@ if TYPE_CHECKING:
 
     from atoll.learn.algorithm import Algorithm
 
-    from .blocks.cohort import Runner
-
-__all__ = ["LocalTraining", "RowSource", "Summed", "TrainedBatch"]
+__all__ = ["LocalTraining"]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CHUNK = 512  # clients whose rows are held at once
 _FETCHED = 4 << 20  # bytes of rows that are fetched in the time of a message to a worker and its answer
 
 
-@dataclass
-class TrainedBatch(Batch):
-    """A block of trained clients.
-
-    Attributes:
-        steps: local steps of each client, ``(clients,)``.
-        losses: mean training loss of each client, ``(clients,)``.
-    """
-
-    steps: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    losses: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-
-    @staticmethod
-    def failed(errors: dict[int, Exception]) -> TrainedBatch:
-        """No client, and what was raised for some."""
-        return TrainedBatch(np.zeros(0, np.int64), {}, errors=errors)
-
-
-@dataclass
-class Summed:
-    """A cohort as sums.
-
-    Attributes:
-        totals: named sums over the clients that were kept.
-        kept: positions in the sums, in order.
-        rejected: position -> why a client was kept out.
-        states: ``(positions, stacked states)`` of each block; empty when the algorithm keeps none.
-        steps: local steps, one a client of the cohort.
-        losses: mean training losses, one a client of the cohort.
-        sizes: examples, one a client of the cohort.
-        rows: in place of ``totals``, what single clients add: ``(positions, totals with a leading client axis)`` of each piece.
-    """
-
-    totals: Totals
-    kept: NDArray[np.int64]
-    rejected: dict[int, str]
-    states: list[tuple[NDArray[np.int64], Tree]]
-    steps: NDArray[np.int64]
-    losses: NDArray[np.float64]
-    sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    rows: list[tuple[NDArray[np.int64], Totals]] | None = None
-
-
-class LocalTraining:
+class LocalTraining(ClientTraining):
     """Runs an algorithm's local update on a model.
 
     ``one`` is the readable reference; ``many`` gives the same to 1e-5 relative, for a cohort, in blocks; ``many_sum`` gives the sums
@@ -128,18 +85,19 @@ class LocalTraining:
         _one_of("compile", compile, ("auto", "always", "never"))
         _one_of("buffers", buffers, ("averaged", "local"))
         _one_of("dtype", dtype, tuple(_DTYPES))
-        self.network = Network(model, loss, device_of(device), _DTYPES[dtype], measured)
+        super().__init__(
+            Network(model, loss, device_of(device), _DTYPES[dtype], measured),
+            algorithm,
+            compile=compile,
+            buffers=buffers,
+            volume=2000 if volume is None else volume,
+            loss_metric=loss_metric,
+        )
         self.asked = algorithm
-        self.algorithm = Drawing(base=algorithm) if algorithm.overrides("draw") else algorithm
-        self.compile = compile
-        self.buffers = buffers
-        self.volume = 2000 if volume is None else volume
-        self.loss_metric = loss_metric
         self._choices = None if choices is None else Choices.of(choices)
         self._runner: Runner | None = None
         self._shape: tuple[int, ...] | None = None
         self._stored: NDArray[Any] | None = None
-        self._stateful: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Programs stay in the process that made them; another process makes its own."""
@@ -190,76 +148,6 @@ class LocalTraining:
         outcome = self._train_one(pool, 0, broadcast, client, key, noise)
         return outcome.reply, outcome.state
 
-    def _train_one(
-        self, pool: Pool, at: int, broadcast: Tree, client: Tree, key: int, noise: Rng | None = None
-    ) -> ReferenceUpdate:
-        rows = slice(int(pool.offsets[at]), int(pool.offsets[at + 1]))
-        columns = {name: column[rows] for name, column in pool.columns.items()}
-        x = columns["x"]
-        sent, given, private, own = self._open(x, broadcast, client, key, noise)
-        buffers = own or given
-        made = train_one(self.network, self.algorithm, columns, sent, private, key, buffers, pool.epochs)
-        n = float(rows.stop - rows.start)
-        if self.loss_metric:
-            mean = float(np.mean(made.losses)) if made.losses else 0.0
-            made.reply[self.loss_metric] = Mean(np.float64(mean), examples=n, role="metric")
-        if self.keeps_buffers(x):
-            self.refuse_leak(x)
-            kept = {name: value.cpu().numpy() for name, value in made.buffers.items()}
-            if self.buffers == "local":
-                made.state = {"algorithm": made.state, "buffers": kept}
-            else:
-                made.reply["buffers"] = Mean(kept, examples=n, role="buffer")
-        return made
-
-    def _open(
-        self, x: torch.Tensor, broadcast: Tree, client: Tree, key: int, noise: Rng | None
-    ) -> tuple[Tree, Any, Tree, Any]:
-        """Take buffers out of the broadcast and the private state."""
-        given = broadcast.get("buffers") if isinstance(broadcast, dict) else None
-        sent = _without_buffers(broadcast)
-        own = None
-        if self.buffers == "local" and client is not None and self.keeps_buffers(x):
-            own, client = client["buffers"], client["algorithm"]
-        if isinstance(self.algorithm, Drawing):
-            client = self.algorithm.handed(sent["params"], client, key, noise)
-        elif client is None:
-            client = self.algorithm.client_init(sent["params"])
-        return sent, self._tensors(given), client, self._tensors(own)
-
-    def _tensors(self, buffers: Any) -> dict[str, torch.Tensor] | None:
-        if buffers is None:
-            return None
-        device, dtype = self.network.device, self.network.dtype
-        return {name: torch.as_tensor(np.array(value)).to(device, dtype) for name, value in buffers.items()}
-
-    def keeps_buffers(self, x: torch.Tensor) -> bool:
-        """Whether training changes buffers, which then travel or stay in the private state."""
-        return bool(self.stateful(x) and self.network.buffer_names)
-
-    def refuse_leak(self, x: torch.Tensor) -> None:
-        """Refuse a privacy mechanism around a model whose buffers follow the data, where they would leave the client without noise.
-
-        Raises:
-            CompositionError: they would.
-        """
-        if self.buffers != "local" and is_private(self.algorithm) and self.keeps_buffers(x):
-            names = ", ".join(self.network.buffer_names)
-            raise CompositionError(
-                f"training changes buffers of the model ({names}), and they would leave the clients without noise",
-                where="Training.buffers",
-                remedy="use buffers='local', or a model that keeps nothing of its data",
-            )
-
-    def stateful(self, x: torch.Tensor) -> str:
-        """Why clients must be trained one by one in full batches of their own, or ``""``."""
-        if self._stateful is None:
-            found = self.network.keeps_statistics(x[:2])
-            if not found and not len(x):  # without a row there is nothing to see, and others may have some
-                return ""
-            self._stateful = found
-        return self._stateful
-
     def expected_seconds(self, clients: int) -> float:
         """Seconds of one core for a cohort like the last one prepared, by arithmetic alone; 0 where threads share them already."""
         shared = self._choices is not None and self._choices.threads > 1
@@ -292,7 +180,7 @@ class LocalTraining:
         if len(pool.labels) == 0:
             return
         if self._shape is None or not self.network.loss.form:
-            sent = None if broadcast is None else as_tensors(_without_buffers(broadcast), self.network)
+            sent = None if broadcast is None else as_tensors(without_buffers(broadcast), self.network)
             self._shape = self.network.settle(pool, where, sent)
             self.refuse_leak(pool.x)
         self.network.loss.check(self._shape, pool.labels, where)
@@ -327,7 +215,14 @@ class LocalTraining:
         runner = self._open_runner()
         unfit: dict[int, Exception] = {}
         for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs, unfit):
-            yield from runner.blocks(positions, pool, broadcast, states, keys[positions])
+            own = keys[positions]
+            try:
+                chosen = self._chosen(pool, broadcast, states, own)
+            except CompositionError:
+                raise
+            except Exception:
+                chosen = Choices("each", reason="on none of these clients could it be tried")
+            yield from runner.blocks(chosen, positions, pool, broadcast, states, own)
         if unfit:
             yield TrainedBatch.failed(unfit)
 
@@ -394,7 +289,8 @@ class LocalTraining:
         for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs):
             made.sizes[positions] = pool.sizes
             own = keys if len(positions) == len(keys) else keys[positions]
-            if not runner.add_up(made, positions, pool, broadcast, states, own):
+            chosen = self._chosen(pool, broadcast, states, own)
+            if not runner.add_up(made, chosen, positions, pool, broadcast, states, own):
                 return False
         made.kept = np.arange(len(keys))
         if made.rejected:
@@ -418,7 +314,8 @@ class LocalTraining:
         self.many_sum(shards, broadcast, clients, keys, epochs)
         for positions, pool, states in self._chunks(shards, broadcast, clients, keys, epochs):
             runner = self._open_runner()
-            runner.warm(pool, broadcast, states, keys[positions])
+            if self._choices is not None:
+                runner.warm(self._choices, pool, broadcast, states)
             stays = isinstance(pool, StoredPool)
             others = 0.0 if stays else pool.x.nbytes / len(positions) * len(keys) * (cores - 1)
             if cores > 1 and self._choices is not None and runner.natives.ready and others <= _FETCHED:
@@ -472,16 +369,16 @@ class LocalTraining:
                 found[int(position)] = error
         return found
 
+    def _chosen(self, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]) -> Choices:
+        """The recorded decision, or one made now on these clients."""
+        if self._choices is None:
+            self._choices = decide(self._open_runner(), pool, broadcast, states, keys)
+        return self._choices
+
     def _open_runner(self) -> Runner:
         if self._runner is None:
-            from .blocks.cohort import Runner
-
             self._runner = Runner(self)
         return self._runner
-
-
-def _without_buffers(broadcast: Tree) -> Tree:
-    return {name: value for name, value in broadcast.items() if name != "buffers"}
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

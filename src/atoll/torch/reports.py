@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from atoll.core.requests.cohort import Cohort
     from atoll.learn.algorithm import Algorithm
 
-    from .local import Summed, TrainedBatch
+    from .blocks.results import Summed, TrainedBatch
     from .network import Network
 
 __all__ = ["add_reports", "sent_reports", "surveyed", "with_reports"]

@@ -1,4 +1,4 @@
-"""Cohorts in blocks: decides once how to run them, keeps the programs, and turns blocks into replies or sums."""
+"""Cohorts in blocks: runs them as it was chosen, keeps the programs, and turns blocks into replies or sums."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from atoll.core.algebra.aggregate import Mean, Total
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError
 
-from ..leaves import Layout, flatten, join_reply, to_tensor
-from ..local import Summed, TrainedBatch
+from ..leaves import Layout, flatten, join_reply
 from ..native import Natives
 from ..tracing.compiler import notice
+from .accumulator import Accumulator
 from .block import Block, TrainedBlock
 from .choose import Choices
 from .course import BlockCourse, courses, drills, is_uneven, natural_widths
-from .decide import decide
+from .placing import place, sent_leaves
 from .private import Privates
+from .results import Summed, TrainedBatch
 from .schedule import cut_blocks, schedule
-from .sums import Accumulator, merge, rejections
+from .sums import merge, rejections
 from .update import Update
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..local import LocalTraining
+    from ..client import ClientTraining
     from .pool import Pool
 
 __all__ = ["Runner"]
@@ -39,7 +40,7 @@ _GROUP = 16  # clients of one batch where they are trained one after another
 
 
 class Runner:
-    """Runs cohorts for one `LocalTraining`.
+    """Runs cohorts for one `ClientTraining`.
 
     What is raised where clients are trained together says nothing of whose fault it is: these clients are then trained one by one, by the
     reference, and what that raises is the client's own.
@@ -48,14 +49,14 @@ class Runner:
         trying: whether a way to run is being tried, which is refused by an exception.
     """
 
-    def __init__(self, training: LocalTraining) -> None:
+    def __init__(self, training: ClientTraining) -> None:
         self.training = training
         self.network = training.network
         self.algorithm = training.algorithm
         self.trying = False
         self._failure = ""
         self._blocks: dict[Any, Block] = {}
-        self.natives = Natives(self)
+        self.natives = Natives(self.network, self.algorithm)
         self.seconds_a_client = 0.1  # by arithmetic; until a model is counted, worth a worker process
         self.trial_seconds: dict[str, float] = {"trace": 0.0, "compile": 0.0}
 
@@ -65,22 +66,16 @@ class Runner:
         made = [self.trial_seconds, self.natives.seconds, *(block.seconds for block in self._blocks.values())]
         return {what: sum(m[what] for m in made) for what in ("trace", "compile")}
 
-    def choices(self, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]) -> Choices:
-        """The recorded decision, or one made now on these clients."""
-        if self.training._choices is None:
-            self.training._choices = decide(self, pool, broadcast, states, keys)
-        return self.training._choices
-
     def blocks(
-        self, positions: NDArray[np.int64], pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]
+        self,
+        chosen: Choices,
+        positions: NDArray[np.int64],
+        pool: Pool,
+        broadcast: Tree,
+        states: Privates,
+        keys: NDArray[np.uint64],
     ) -> Iterator[TrainedBatch]:
         """Train some clients and yield their replies in blocks, and what was raised for others."""
-        try:
-            chosen = self.choices(pool, broadcast, states, keys)
-        except CompositionError:
-            raise
-        except Exception:
-            chosen = Choices("each", reason="on none of these clients could it be tried")
         if chosen.mode == "each":
             yield from self._one_by_one(positions, pool, broadcast, states, keys)
             return
@@ -109,6 +104,7 @@ class Runner:
     def add_up(
         self,
         made: Summed,
+        chosen: Choices,
         positions: NDArray[np.int64],
         pool: Pool,
         broadcast: Tree,
@@ -120,7 +116,6 @@ class Runner:
         Raises:
             Exception: what was raised for one of them.
         """
-        chosen = self.choices(pool, broadcast, states, keys)
         if made.rows is not None:
             left = self.natives.add_up(made, chosen, positions, pool, broadcast, states, keys)
             _raise_first(self._errors_of(made.rejected, positions, pool, broadcast, states, keys))
@@ -164,26 +159,14 @@ class Runner:
         for acc in sums.values():
             acc.hand_over(made)
 
-    def sent(self, broadcast: Tree, channels_last: bool) -> tuple[list[Tensor], Layout]:
-        """The broadcast as tensors."""
-        leaves, layout = flatten({k: v for k, v in broadcast.items() if k != "buffers"})
-        return [self.place(leaf, channels_last) for leaf in leaves], layout
-
-    def place(self, leaf: Any, channels_last: bool) -> Tensor:
-        """A leaf as a tensor where the programs want it."""
-        tensor = to_tensor(leaf, self.network.device, self.network.dtype)
-        if channels_last and tensor.dim() == 4:
-            return tensor.contiguous(memory_format=torch.channels_last)
-        return tensor
-
     def privates(self, states: Privates, params: Tree, slots: int, chosen: Choices) -> tuple[list[Tensor], Layout]:
         """The private states of a block, stacked; empty slots repeat the first."""
         stacked, layout = states.leaves(lambda: self.algorithm.client_init(params))
         if chosen.mode == "single":
-            return [self.place(leaf[0], chosen.channels_last) for leaf in stacked], layout
+            return [place(self.network, leaf[0], channels_last=chosen.channels_last) for leaf in stacked], layout
         if slots > len(states):
             stacked = [np.concatenate([leaf, np.repeat(leaf[:1], slots - len(states), axis=0)]) for leaf in stacked]
-        return [self.place(leaf, False) for leaf in stacked], layout
+        return [place(self.network, leaf) for leaf in stacked], layout
 
     def block(self, chosen: Choices, sent: Layout, private: Layout, pool: Pool, last: Block | None = None) -> Block:
         """The programs for blocks of one size; the last one, if this block is like it."""
@@ -213,7 +196,7 @@ class Runner:
         """Train clients in blocks; with ``pardon`` a block in which something is raised is ``None`` and the others go on."""
         if chosen.channels_last and pool.x.dim() == 4:
             pool.columns["x"] = pool.x.contiguous(memory_format=torch.channels_last)
-        sent, sent_layout = self.sent(broadcast, chosen.channels_last)
+        sent, sent_layout = sent_leaves(self.network, broadcast, channels_last=chosen.channels_last)
         last: Block | None = None
         for members, course in self._courses(chosen, pool, keys):
             slots = len(course.steps)
@@ -255,15 +238,14 @@ class Runner:
         """Whether like clients have a width that no program was made for."""
         return chosen.widths is not None and int(natural_widths(self.algorithm, sizes[:1])[0]) not in chosen.widths
 
-    def warm(self, pool: Pool, broadcast: Tree, states: Privates, keys: NDArray[np.uint64]) -> None:
+    def warm(self, chosen: Choices, pool: Pool, broadcast: Tree, states: Privates) -> None:
         """Make all programs that cohorts of unlike clients can come to need, so that no worker has to."""
-        chosen = self.training._choices
-        if chosen is None or not chosen.uneven or chosen.mode == "each":
+        if not chosen.uneven or chosen.mode == "each":
             return
         self.natives.warm(chosen, pool, broadcast, states[np.arange(1)])
         if self.natives.ready or not chosen.compiled:
             return
-        sent, sent_layout = self.sent(broadcast, chosen.channels_last)
+        sent, sent_layout = sent_leaves(self.network, broadcast, channels_last=chosen.channels_last)
         slots = chosen.block if chosen.mode == "vector" else 1
         private, layout = self.privates(states[np.arange(1)], broadcast["params"], slots, chosen)
         block = self.block(chosen, sent_layout, layout, pool)

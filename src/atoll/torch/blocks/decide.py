@@ -17,16 +17,17 @@ from atoll.learn.local.update import count_many
 from ..native import enabled
 from ..tracing.compiler import can_compile, notice
 from .choose import Choices, StepCost, best_of, block_size, favoured, step_cost, unroll_of
+from .cohort import Runner
 from .course import is_uneven, program_widths, rungs
 from .pool import Pool
 from .private import Privates
+from .results import Summed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.learn.local.partial import Counted
 
-    from .cohort import Runner
 
 __all__ = ["decide"]
 
@@ -198,8 +199,8 @@ def _run(
 ) -> Any:
     """Train some clients of the pool in a given way and return their batches."""
     part = pool.part(members)
-    with _as(runner, chosen):
-        return list(runner.blocks(members, part, broadcast, states[members], keys[members]))
+    with _trying(runner):
+        return list(runner.blocks(chosen, members, part, broadcast, states[members], keys[members]))
 
 
 def _vectorise(
@@ -297,15 +298,13 @@ def _found(
     members: NDArray[np.int64],
 ) -> Iterator[tuple[int, dict[str, Tree], bool]]:
     """What single clients give: ``(client, values, whether they are sums)``; sums where the reply has them, for those are run mostly."""
-    from ..local import Summed
-
     try:
         sums = []
         for at in members.tolist():
             one = np.array([at])
             made = Summed({}, one[:0], {}, [], np.zeros(1, np.int64), np.zeros(1))
-            with _as(runner, chosen):
-                runner.add_up(made, np.zeros(1, np.int64), pool.part(one), broadcast, states[one], keys[one])
+            with _trying(runner):
+                runner.add_up(made, chosen, np.zeros(1, np.int64), pool.part(one), broadcast, states[one], keys[one])
             if not made.rejected:
                 sums.append((at, {name: total.value for name, total in made.totals.items()}, True))
         yield from sums
@@ -317,14 +316,13 @@ def _found(
 
 
 @contextmanager
-def _as(runner: Runner, chosen: Choices) -> Iterator[None]:
-    """Run cohorts in a given way."""
-    before = runner.training._choices, runner.trying
-    runner.training._choices, runner.trying = chosen, True
+def _trying(runner: Runner) -> Iterator[None]:
+    """Let what is raised refuse the way in which cohorts are run."""
+    before, runner.trying = runner.trying, True
     try:
         yield
     finally:
-        runner.training._choices, runner.trying = before
+        runner.trying = before
 
 
 _CLOSE = 1e-3

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..blocks.pool import Form, PoolPlace
-    from ..local import Summed
+    from ..blocks.results import Summed
     from .orders import Draws
 
 __all__ = ["NativeCohort", "make_cohort"]

@@ -8,7 +8,10 @@ import numpy as np
 import torch
 
 from ..blocks.course import fit
+from ..blocks.placing import place as placed
+from ..blocks.placing import sent_leaves
 from ..blocks.update import Update
+from ..client import without_buffers
 from ..leaves import flatten
 from .cohort import NativeCohort, make_cohort
 from .orders import Draws, readable
@@ -18,12 +21,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.algebra.tree import Tree
+    from atoll.learn.algorithm import Algorithm
 
     from ..blocks.choose import Choices
-    from ..blocks.cohort import Runner
     from ..blocks.pool import Form, Pool
     from ..blocks.private import Privates
-    from ..local import Summed
+    from ..blocks.results import Summed
+    from ..network import Network
 
 __all__ = ["Natives"]
 
@@ -34,14 +38,16 @@ class Natives:
     """Native code for cohorts, by form.
 
     Args:
-        runner: whose cohorts.
+        network: the model and its loss.
+        algorithm: the local update.
 
     Attributes:
         seconds: spent on tracing and compiling.
     """
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
+    def __init__(self, network: Network, algorithm: Algorithm) -> None:
+        self._network = network
+        self._algorithm = algorithm
         self._made: dict[Any, NativeCohort | None] = {}
         # Comparing structures is cheaper than writing them out.
         self._last: tuple[Any, NativeCohort | None] | None = None
@@ -56,7 +62,7 @@ class Natives:
         """Whether native code is wanted, and these are losses and a device for which it is made."""
         if not enabled():
             return False
-        network = self._runner.network
+        network = self._network
         here = network.device.type == "cpu" and network.dtype == torch.float32
         return (chosen.native or chosen.compiled) and here and network.loss.padded
 
@@ -73,16 +79,16 @@ class Natives:
         """Train clients and add them to the sums; return which are left for other programs, ``None`` for all."""
         if not self.possible(chosen):
             return None
-        runner, place = self._runner, pool.place
-        draws = Draws.of(pool.work(runner.algorithm), place, pool.sizes, keys)
-        sent, sent_layout = flatten({name: value for name, value in broadcast.items() if name != "buffers"})
+        algorithm, place = self._algorithm, pool.place
+        draws = Draws.of(pool.work(algorithm), place, pool.sizes, keys)
+        sent, sent_layout = flatten(without_buffers(broadcast))
         sent = self._placed(sent)
         left: list[NDArray[np.int64]] = []
-        whole = runner.algorithm.batch_size is None
+        whole = algorithm.batch_size is None
         for width, members in _by_width(draws.batches, chosen, whole):
             some = draws.part(members)
             own = states if some is draws else states[members]
-            private, layout = own.leaves(lambda: runner.algorithm.client_init(broadcast["params"]))
+            private, layout = own.leaves(lambda: algorithm.client_init(broadcast["params"]))
             stacked = self._placed(private)
             kind = (width, chosen.uneven or some.partial(width))
             code = self._code(kind, pool.form, (sent, sent_layout), (stacked, layout)) if width else None
@@ -99,14 +105,14 @@ class Natives:
         """Make the code of all widths that unlike clients can come to need."""
         if not self.possible(chosen):
             return
-        sent = self._runner.sent(broadcast, False)
-        private = states.leaves(lambda: self._runner.algorithm.client_init(broadcast["params"]))
+        sent = sent_leaves(self._network, broadcast)
+        private = states.leaves(lambda: self._algorithm.client_init(broadcast["params"]))
         for width in chosen.widths or ():
             self._code((width, True), pool.form, sent, private)
 
     def _placed(self, leaves: list[Any]) -> list[Any]:
         """Leaves as native code reads them; those that are so already stay as they are."""
-        return [leaf if readable(leaf) else self._runner.place(leaf, False).contiguous() for leaf in leaves]
+        return [leaf if readable(leaf) else placed(self._network, leaf).contiguous() for leaf in leaves]
 
     def _code(self, kind: tuple[int, bool], form: Form, sent: Any, private: Any) -> NativeCohort | None:
         """The code for a width and form of state, made when it is first asked for."""
@@ -120,10 +126,10 @@ class Natives:
         return self._made[key]
 
     def _make(self, kind: tuple[int, bool], form: Form, sent: Any, private: Any) -> NativeCohort | None:
-        runner, (width, weighted) = self._runner, kind
+        network, (width, weighted) = self._network, kind
         names = tuple(name for name, _, _ in form)
-        update = Update(runner.network, runner.algorithm, sent[1], private[1], 0, names)
-        given, own = ([runner.place(leaf, False) for leaf in leaves] for leaves in (sent[0], private[0]))
+        update = Update(network, self._algorithm, sent[1], private[1], 0, names)
+        given, own = ([placed(network, leaf) for leaf in leaves] for leaves in (sent[0], private[0]))
         found = make_cohort(update, given, [leaf[0] for leaf in own], form, width, weighted)
         for what, seconds in (found.seconds if found else {}).items():
             self.seconds[what] += seconds
