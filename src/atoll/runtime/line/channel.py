@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from atoll.core.errors import MessageError
 from atoll.engines.link import LinkClosed
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from atoll.core.message import Limits
     from atoll.runtime.identity import Peer
 
-    from .line import Line
+    from .settings import Settings
 
-__all__ = ["Channel", "ChannelBlock", "plain"]
+__all__ = ["Bearer", "Channel", "ChannelBlock", "plain"]
 
 _LOG = logging.getLogger("atoll.runtime")
 _LONGEST_REASON = 400
@@ -42,6 +42,32 @@ class ChannelBlock(NamedTuple):
     flags: int
 
 
+class Bearer(Protocol):
+    """What a channel needs of the line that carries it: see `atoll.runtime.line.line.Line`."""
+
+    @property
+    def peer(self) -> Peer:
+        """Who is at the other end."""
+        ...
+
+    @property
+    def settings(self) -> Settings:
+        """Bounds and paces."""
+        ...
+
+    def ready(self, channel: Channel) -> None:
+        """A channel has something to write."""
+        ...
+
+    def ask(self, channel: Channel) -> None:
+        """The other end should say once it has consumed all."""
+        ...
+
+    def tell(self, channel: Channel) -> None:
+        """The other end should know what was consumed."""
+        ...
+
+
 class Channel:
     """One of the conversations on a line. Made by ``Line.open`` and handed to ``Line.on_open`` at the other end.
 
@@ -54,7 +80,7 @@ class Channel:
         line: its line.
     """
 
-    def __init__(self, line: Line, number: int, name: str) -> None:
+    def __init__(self, line: Bearer, number: int, name: str) -> None:
         settings = line.settings
         self.name = name
         self.number = number

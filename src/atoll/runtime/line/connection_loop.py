@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
+from atoll.runtime.identity import Peer
 from atoll.runtime.transport.base import Buffer, Pipe, PipeClosed
 
+from .channel import Channel
 from .frames import Frame, Kind, Violation, parse, text_of
+from .settings import Settings, Stats
+from .table import ChannelTable
 from .turns import Turns
-
-if TYPE_CHECKING:
-    from .channel import Channel
-    from .line import Line
 
 __all__ = ["ConnectionLoop"]
 
@@ -25,14 +24,30 @@ class ConnectionLoop:
     """Reads and writes the frames of a line over a pipe.
 
     Args:
-        line: the line.
-        pipe: its connection; the loop closes it.
+        pipe: over which; the loop closes it.
+        table: the line's channels.
+        peer: who is at the other end.
+        settings: of the line.
+        statistics: of the line; what is read and written counts there.
+        ended: called with the loop and the other end's farewell, if it said one, once the connection is over.
     """
 
-    def __init__(self, line: Line, pipe: Pipe) -> None:
-        self.line = line
+    def __init__(
+        self,
+        pipe: Pipe,
+        table: ChannelTable,
+        peer: Peer,
+        settings: Settings,
+        statistics: Stats,
+        ended: Callable[[ConnectionLoop, str | None], None],
+    ) -> None:
         self.pipe = pipe
-        self.turns = Turns(line)
+        self.turns = Turns(settings, statistics, table.tidy)
+        self._table = table
+        self._peer = peer
+        self._settings = settings
+        self._statistics = statistics
+        self._ended = ended
         self._task: asyncio.Task[str] | None = None
         self._stopped = asyncio.get_running_loop().create_future()
         self._wake = asyncio.Event()
@@ -96,8 +111,8 @@ class ConnectionLoop:
     async def _run(self) -> str:
         talk = {asyncio.create_task(self._read()), asyncio.create_task(self._write())}
         tasks: set[asyncio.Future[None]] = set(talk)
-        if self.line.settings.heartbeat is not None:
-            tasks.add(asyncio.create_task(self._beat(self.line.settings.heartbeat)))
+        if self._settings.heartbeat is not None:
+            tasks.add(asyncio.create_task(self._beat(self._settings.heartbeat)))
         why = "the connection was ended here"
         try:
             pending = {*tasks, self._stopped}
@@ -115,14 +130,14 @@ class ConnectionLoop:
         for end in ends:
             if isinstance(end, Exception):
                 why = self._explained(end)
-        self.line.cut(self, self._farewell)
+        self._ended(self, self._farewell)
         return why
 
     def _explained(self, error: Exception) -> str:
         if isinstance(error, Violation):
-            _LOG.warning("%s: the connection is ended, as the other end broke the rules: %s", self.line.peer, error)
+            _LOG.warning("%s: the connection is ended, as the other end broke the rules: %s", self._peer, error)
         elif not isinstance(error, PipeClosed):
-            _LOG.error("%s: the connection is ended by a fault", self.line.peer, exc_info=error)
+            _LOG.error("%s: the connection is ended by a fault", self._peer, exc_info=error)
         return str(error)
 
     async def _read(self) -> None:
@@ -136,7 +151,7 @@ class ConnectionLoop:
         """Take a block; return whether another may follow."""
         if self._stopped.done():
             return False
-        statistics = self.line.statistics
+        statistics = self._statistics
         statistics.received_blocks += 1
         statistics.received_bytes += len(block)
         self._take(parse(block))
@@ -155,7 +170,7 @@ class ConnectionLoop:
             self.leave("")
         else:
             self.turns.pace.proven |= frame.kind is Kind.ACK
-            self.line.table.take(frame)
+            self._table.take(frame)
 
     async def _write(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -177,13 +192,13 @@ class ConnectionLoop:
             del frame, parts  # an idle line holds no memory
 
     def _count(self, parts: tuple[Buffer, ...]) -> int:
-        statistics, size = self.line.statistics, sum(map(len, parts))
+        statistics, size = self._statistics, sum(map(len, parts))
         statistics.sent_blocks += 1
         statistics.sent_bytes += size
         return size
 
     async def _beat(self, interval: float) -> None:
-        silence = self.line.settings.silence
+        silence = self._settings.silence
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(interval, silence / 2))
@@ -191,7 +206,7 @@ class ConnectionLoop:
             if quiet > silence:
                 raise PipeClosed(f"nothing was heard for {quiet:.0f} s")
             self.turns.pulse.ask()
-            for channel in self.line.table:
+            for channel in self._table:
                 if channel.inbox.told < channel.inbox.consumed:
                     self.turns.untold(channel)
             self._wake.set()

@@ -140,7 +140,7 @@ class Line:
         self.other = theirs.line
         if self._deadline is not None:
             self._deadline.cancel()
-        self.loop = ConnectionLoop(self, pipe)
+        self.loop = ConnectionLoop(pipe, self.table, self.peer, self.settings, self.statistics, self.cut)
         for channel in self.table:
             self.ready(channel)
         if self._leaving is not None:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
-from .channel import Channel, plain
+from .channel import Bearer, Channel, plain
 from .frames import Frame, Kind, Violation, room_in, text_of
 from .hello import LineHello
 from .settings import LineLost
-
-if TYPE_CHECKING:
-    from .line import Line
 
 __all__ = ["ChannelTable"]
 
@@ -21,14 +17,14 @@ class ChannelTable:
     """Every channel of a line that at least one end still needs.
 
     Args:
-        line: the line of the channels.
+        line: carries them.
         dialled: whether this end numbers its channels 1, 3, ... (else 2, 4, ...).
 
     Attributes:
         on_open: called with each channel that the other end opens.
     """
 
-    def __init__(self, line: Line, dialled: bool) -> None:
+    def __init__(self, line: Bearer, dialled: bool) -> None:
         self._line = line
         self._channels: dict[int, Channel] = {}
         self._next = 1 if dialled else 2  # the number of the next channel opened here

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .frames import Frame, Kind, room_of
@@ -10,7 +11,7 @@ from .pulse import Pulse
 
 if TYPE_CHECKING:
     from .channel import Channel
-    from .line import Line
+    from .settings import Settings, Stats
 
 __all__ = ["Turns"]
 
@@ -21,7 +22,9 @@ class Turns:
     """The frames to send over one connection of a line: heartbeats first, then acknowledgements, questions, frames, and a farewell.
 
     Args:
-        line: the line of the connection.
+        settings: of the line.
+        statistics: of the line.
+        told: called with a channel once the other end is told what was consumed of it.
 
     Attributes:
         pulse: its heartbeats.
@@ -30,13 +33,12 @@ class Turns:
         left: whether it was said.
     """
 
-    def __init__(self, line: Line) -> None:
-        settings = line.settings
-        self.pulse = Pulse(line.statistics)
+    def __init__(self, settings: Settings, statistics: Stats, told: Callable[[Channel], None]) -> None:
+        self.pulse = Pulse(statistics)
         self.pace = FramePace(None if settings.heartbeat is None else settings.silence)
         self.leaving: str | None = None
         self.left = False
-        self._line = line
+        self._told = told
         self._ready: dict[int, Channel] = {}  # in turn
         self._untold: dict[int, Channel] = {}
         self._asking: dict[int, Channel] = {}  # once everything that they have is written
@@ -84,7 +86,7 @@ class Turns:
         channel = self._untold.pop(next(iter(self._untold)))
         inbox = channel.inbox
         frame = Frame(Kind.ACK, 0, channel.number, inbox.tell(), room_of(inbox.share))
-        self._line.table.tidy(channel)
+        self._told(channel)
         return frame
 
     def _question(self) -> Frame:

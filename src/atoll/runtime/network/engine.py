@@ -73,7 +73,7 @@ class Network:
         self.sites = Sites(links, placement)
         self._replies = Replies(self.news, self._refuse)
         self._generations = Generations(self.sites.site_links, keep_on=on_lost == "drop")
-        self._talks = Conversations(self)
+        self._talks = Conversations(self.sites, self.choices, self.note_events, on_lost=on_lost, direct=direct)
         self._world: World | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -89,6 +89,7 @@ class Network:
     async def open(self, world: World) -> None:
         """Start listening to the sites."""
         self._world = world
+        self._talks.open(world)
         self.choices["sites"] = sorted(self.sites.links)
         self.sites.open(self._heard, self._ended)
         if not world.clock.virtual:

@@ -70,7 +70,7 @@ class SiteEngine:
         self._work_thread = TaskThread()
         self._orders = 0
         self._unwanted: set[tuple[str, int]] = set()
-        self._roles = Roles(self)
+        self._roles = Roles(link, host, registry, self.parking, self.neighbours, self.broken)
         self._signs = Signs(
             self._heard, lambda: self._work_thread.busy or self._roles.busy, lambda: self._roles.playing
         )

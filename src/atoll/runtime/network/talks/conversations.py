@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from atoll.core.errors import SessionError, TaskError
 from atoll.core.requests.request import TaskResult, cut_off
@@ -23,9 +23,10 @@ from .talk import Cast, Talk, reached
 if TYPE_CHECKING:
     from atoll.core.federation.session import Switch
     from atoll.core.requests.request import Request
+    from atoll.core.world import World
 
-    from ..engine import Network
     from ..site_link import SiteLink
+    from ..sites import Sites
 
 __all__ = ["Conversations"]
 
@@ -36,13 +37,40 @@ class Conversations:
     """Sessions in progress.
 
     Args:
-        network: the engine.
+        sites: where the parties of roles live.
+        choices: of the engine; which sites spoke directly is noted there.
+        note_events: takes what the party at a position has spent.
+        on_lost: what happens when a site is lost: the program fails, or goes on without its roles.
+        direct: let roles speak over links between their sites, where there are any.
     """
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    def __init__(
+        self,
+        sites: Sites,
+        choices: dict[str, Any],
+        note_events: Callable[[Any, int], None],
+        *,
+        on_lost: Literal["fail", "drop"],
+        direct: bool,
+    ) -> None:
+        self._sites = sites
+        self._choices = choices
+        self._note_events = note_events
+        self._on_lost = on_lost
+        self._direct = direct
+        self._opened: World | None = None
         self._talks: dict[int, Talk] = {}
         self._numbers = itertools.count()
+
+    def open(self, world: World) -> None:
+        """Say which world it is that the sessions are of."""
+        self._opened = world
+
+    @property
+    def _world(self) -> World:
+        if self._opened is None:
+            raise RuntimeError("the engine is not open")
+        return self._opened
 
     def heard(self, site_link: SiteLink, frame: Any) -> None:
         """Handle a role's frame: a message, a report that it waits, or a report of direct messages.
@@ -54,7 +82,7 @@ class Conversations:
         if talk is None:
             return
         speaker = talk.require(text_in(frame, "source" if frame["op"] == "pass" else "role"))
-        self._network.require_home(site_link, talk.roles[speaker][1])
+        self._sites.require_home(site_link, talk.roles[speaker][1], self._world.roster.name)
         talk.heard(speaker, frame)
 
     async def hold(self, roles: Cast, switch: Switch, start: float) -> dict[str, TaskResult]:
@@ -84,7 +112,7 @@ class Conversations:
         except SessionError:
             for request, position in roles.values():
                 frame = {"op": "discard", "id": request.id, "positions": [position]}
-                self._network.sites.of(position).post(frame)
+                self._sites.of(position).post(frame)
             raise
         sealed = any(ran.sealed or ran.ending for ran in rans.values())
         await self._keep(roles, rans, switch.said, talk.cut, sealed=sealed)
@@ -92,7 +120,7 @@ class Conversations:
 
     async def _known(self, roles: Cast, switch: Switch) -> dict[str, TaskResult] | None:
         """Return the results of a session whose every role is in its site's journal; a session is never repeated in part."""
-        if not self._network.world.resume:
+        if not self._world.resume:
             return None
 
         def read(role: str) -> Callable[[Any], TaskResult | None]:
@@ -115,10 +143,10 @@ class Conversations:
     async def _call(self, role: str, roles: Cast, frame: dict[str, Any], read: Callable[[Any], T]) -> T:
         request, position = roles[role]
         frame = {**frame, "request": bare(request), "position": position}
-        return await self._network.sites.of(position).call(frame, read)
+        return await self._sites.of(position).call(frame, read)
 
     async def _run(self, session: int, roles: Cast, talk: Talk, start: float) -> dict[str, TaskResult]:
-        site_links = {self._network.sites.of(position) for _, position in roles.values()}
+        site_links = {self._sites.of(position) for _, position in roles.values()}
         calls: list[asyncio.Task[TaskResult]] = []
         clock = asyncio.create_task(self._expire(session, site_links, talk.switch))
         try:
@@ -147,16 +175,16 @@ class Conversations:
         try:
             await self._meet(session, site_links, talk, start)
         except TaskError:
-            if self._network.on_lost == "fail" or all(site_link.alive for site_link in site_links):
+            if self._on_lost == "fail" or all(site_link.alive for site_link in site_links):
                 raise
             return False
         return True
 
     def _none(self, talk: Talk) -> dict[str, TaskResult]:
         """Return the results of a session that cannot begin."""
-        now, found = self._network.world.clock.now(), {}
+        now, found = self._world.clock.now(), {}
         for role, (_, position) in talk.roles.items():
-            ending: Ending = "told" if self._network.sites.of(position).alive else "lost"
+            ending: Ending = "told" if self._sites.of(position).alive else "lost"
             talk.switch.ended(role, ending, now)
             found[role] = cut_off(position, ending, now)
         return found
@@ -169,7 +197,7 @@ class Conversations:
 
     async def _meet(self, session: int, site_links: set[SiteLink], talk: Talk, start: float) -> None:
         """Before any message, let every role draw keys, and find out which sites have links: this decides the route of every message of the session."""
-        places = {role: self._network.sites.of(position).name for role, (_, position) in talk.roles.items()}
+        places = {role: self._sites.of(position).name for role, (_, position) in talk.roles.items()}
 
         async def ask(site_link: SiteLink) -> tuple[str, set[str]]:
             here = [role for role, place in places.items() if place == site_link.name]
@@ -183,18 +211,16 @@ class Conversations:
 
         linked = dict(await asyncio.gather(*map(ask, site_links)))
         talk.switch.sealed = set(talk.keys) == set(talk.roles)
-        if (
-            not self._network.direct or talk.switch.timed
-        ):  # what moves a role's clock at its site is reported with its messages
+        if not self._direct or talk.switch.timed:  # what moves a role's clock at its site is reported with its messages
             return
         direct = {role: reached(role, places, linked) for role in talk.roles}
         if any(direct.values()):
             talk.direct, talk.chains = direct, Chains(talk.roles, start)
         pairs = {" and ".join(sorted((places[r], there))) for r, at in direct.items() for there in at.values()}
-        self._network.choices["direct"] = sorted({*self._network.choices.get("direct", []), *pairs})
+        self._choices["direct"] = sorted({*self._choices.get("direct", []), *pairs})
 
     def _attach(self, session: int, role: str, position: int, talk: Talk) -> None:
-        site_link, base = self._network.sites.of(position), {"session": session, "role": role}
+        site_link, base = self._sites.of(position), {"session": session, "role": role}
 
         def put(source: str, message: Any, arrival: float) -> None:
             site_link.post({**base, "op": "hand", "source": source, "message": message, "time": arrival})
@@ -210,13 +236,13 @@ class Conversations:
         others = [other for other in roles if other != role]
         frame = {"op": "role", "session": session, "role": role, "others": others, "start": start}
         frame["direct"] = None if talk.direct is None else talk.direct[role]
-        name = self._network.world.roster.name
+        name = self._world.roster.name
         frame["cast"] = {r: [name(at), request.id, talk.keys.get(r, {})] for r, (request, at) in roles.items()}
         frame["prospect"] = talk.switch.prospects[role].packed()
 
         def read(answer: Any) -> TaskResult:
             ran = self._ran(answer, *roles[role])
-            self._network.note_events(answer["events"], roles[role][1])
+            self._note_events(answer["events"], roles[role][1])
             return ran
 
         ran = await self._unless_cut(role, asyncio.ensure_future(self._call(role, roles, frame, read)), talk)
@@ -225,7 +251,7 @@ class Conversations:
 
     async def _unless_cut(self, role: str, call: asyncio.Future[TaskResult], talk: Talk) -> TaskResult:
         """Return what a role gave, unless the deadline passes on a real clock, or its site is lost and the program goes on without it."""
-        network, position = self._network, talk.roles[role][1]
+        position = talk.roles[role][1]
         expiry = asyncio.ensure_future(talk.switch.expiry.wait())
         try:
             waited: list[asyncio.Future[Any]] = [call, expiry]
@@ -233,12 +259,12 @@ class Conversations:
             if call.done():
                 return call.result()
             talk.cut.add(role)
-            return cut_off(position, "late", network.world.clock.now())
+            return cut_off(position, "late", self._world.clock.now())
         except TaskError:
-            if network.on_lost == "fail" or network.sites.of(position).alive:
+            if self._on_lost == "fail" or self._sites.of(position).alive:
                 raise
             talk.cut.add(role)
-            return cut_off(position, "lost", network.world.clock.now())
+            return cut_off(position, "lost", self._world.clock.now())
         finally:
             expiry.cancel()
             call.cancel()
@@ -262,5 +288,5 @@ class Conversations:
             frame = {"op": "kept", "id": request.id, "position": position, "sealed": sealed}
             frame["said"] = {other: list(words) for other, words in said[role].items()}
             frame["time"] = rans[role].time
-            calls.append(self._network.sites.of(position).call(frame, lambda answer: None))
+            calls.append(self._sites.of(position).call(frame, lambda answer: None))
         await asyncio.gather(*calls)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,10 @@ from .account import Account
 from .direct import NeighbourLost, refused, require_at
 
 if TYPE_CHECKING:
-    from ..site_engine import SiteEngine
+    from atoll.core.execution.host import Host
+
+    from ..parked import Parking
+    from .direct import Neighbours
 
 __all__ = ["Roles"]
 
@@ -39,11 +42,29 @@ class Roles:
     """Runs roles and hands them messages from others.
 
     Args:
-        engine: the site's half of the engine, whose loop owns the link.
+        link: to the server; the loop in which roles are handed over owns it.
+        host: runs tasks, keeps states, journal and ledger.
+        registry: tasks and stages that the program registered by name.
+        parking: keeps what roles gave until all have ended.
+        neighbours: links to other sites.
+        broken: called with what other sites did that ends this site's part.
     """
 
-    def __init__(self, engine: SiteEngine) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        link: Any,
+        host: Host,
+        registry: Mapping[str, Any],
+        parking: Parking,
+        neighbours: Neighbours,
+        broken: Callable[[Exception], None],
+    ) -> None:
+        self._link = link
+        self._host = host
+        self._registry = registry
+        self._parking = parking
+        self._neighbours = neighbours
+        self._broken = broken
         self._home: asyncio.AbstractEventLoop | None = None
         self._loop: WatchedLoop | None = None
         self._thread: threading.Thread | None = None
@@ -53,14 +74,14 @@ class Roles:
         self._early: dict[Key, list[Any]] = {}
         self._ordered: set[Key] = set()
         self._places: dict[int, dict[str, str]] = {}
-        self._sealing = engine.host.executor.sealing
+        self._sealing = host.executor.sealing
         self._keys = SessionKeys(self._sealing)
 
     # ------------------------------------------------------------------ called in the link's loop
 
     def meet(self, frame: Any) -> None:
         """Announce a session: roles draw keys for it, and messages to roles here wait until they begin."""
-        self._inside(self._meet, {**frame, "neighbours": self._engine.neighbours.names})
+        self._inside(self._meet, {**frame, "neighbours": self._neighbours.names})
 
     def expect(self, frame: Any) -> None:
         """Announce a role that begins once the orders before it are done; messages to it wait meanwhile."""
@@ -114,9 +135,9 @@ class Roles:
         async def send() -> None:
             with contextlib.suppress(LinkClosed):
                 if site is None:
-                    await self._engine.link.send(dict(frame))
+                    await self._link.send(dict(frame))
                 else:
-                    await self._engine.neighbours.send(site, frame)
+                    await self._neighbours.send(site, frame)
 
         if self._home is None or self._closed:  # what roles do at the end is not news
             return None
@@ -198,7 +219,7 @@ class Roles:
     def _break(self, error: Exception) -> None:
         """End the site's part of the job."""
         if self._home is not None:
-            self._home.call_soon_threadsafe(self._engine.broken, error)
+            self._home.call_soon_threadsafe(self._broken, error)
 
     def _hand(self, frame: Any) -> None:
         key = (frame["session"], frame["role"])
@@ -219,14 +240,14 @@ class Roles:
     def _begin(self, frame: Any) -> None:
         session, role = key = frame["session"], frame["role"]
         account = self._accounts[key] = Account(session, role, frame["direct"], self._say)
-        gone = sorted(set(account.reached.values()) - set(self._engine.neighbours.names))
+        gone = sorted(set(account.reached.values()) - set(self._neighbours.names))
         if gone:  # since the session was announced: nobody could be told then
             self._break(NeighbourLost(f"the link to site {gone[0]!r} ended before role {role!r} began"))
 
         def took(source: str) -> None:
             account.note("took", source)
 
-        party = self._engine.host.executor.roster.name(frame["position"])
+        party = self._host.executor.roster.name(frame["position"])
         peers = self._keys.peers(frame, party, self._carrier(key, account), took)
         self._actors.begin(key, peers, self._role(frame, peers))
         self._ordered.discard(key)
@@ -268,20 +289,16 @@ class Roles:
         self._say({"op": "answer", "number": frame["number"], "events": events, **answer})
 
     async def _play(self, frame: Any, peers: LocalPeers, events: list[Any]) -> dict[str, Any]:
-        engine = self._engine
-
         def spend(event: Any, party: str | Sequence[str], request: str) -> None:
-            engine.host.spend(event, party, request)
+            self._host.spend(event, party, request)
             events.append({"event": event.packed(), "party": party, "request": request})
 
-        request = unpack_request({**frame["request"], "message": None}, engine.registry)
-        table = engine.host.table(request)
-        ran = engine.host.fresh(
-            request, await engine.host.executor.role(request, frame["position"], peers, table, spend)
-        )
+        request = unpack_request({**frame["request"], "message": None}, self._registry)
+        table = self._host.table(request)
+        ran = self._host.fresh(request, await self._host.executor.role(request, frame["position"], peers, table, spend))
         if ran.reply.error is not None and not ran.ending:
             raise ran.reply.error
-        engine.parking.park(request, ran)
+        self._parking.park(request, ran)
         return sendable({"ran": pack_ran(replace(ran, left={}))})
 
     def _tell_end(self, key: Key, peers: LocalPeers, ending: Ending) -> None:
