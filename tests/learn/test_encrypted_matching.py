@@ -16,11 +16,11 @@ from atoll.core.errors import CompositionError, ConfigError, MissingExtraError, 
 from atoll.core.federation.federation import Federation
 from atoll.learn import FedAvg
 from atoll.learn.learner import LearnerSettings, adapt
-from atoll.learn.matching import EncryptedMatching
 from atoll.learn.pacing import SAFA, FedBuff
 from atoll.learn.profiles import divergence, mean_weights, plain_part
 from atoll.learn.selection import FedProf
 from atoll.learn.selection.profile_store import divergences_of
+from atoll.learn.surveys import EncryptedMatching
 from atoll.learn.topology import Gossip, Hierarchical
 from atoll.secure import ckks
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .compute import BatchRate, Compute, Cycles
     from .distributions import Distribution, Equal, Exponential, Normal, Uniform
     from .feasible import planned, require_feasible
+    from .files.fleets import load_fleet
     from .fleet import Fleet
-    from .fleetfile import load_fleet
     from .links import Backhaul, Link, Shannon, Throughput
     from .power import Battery, DeviceMemory, Power
     from .presets import exponential, mec, safa
@@ -31,7 +31,7 @@ else:
             "distributions": ("Distribution", "Equal", "Exponential", "Normal", "Uniform"),
             "feasible": ("planned", "require_feasible"),
             "fleet": ("Fleet",),
-            "fleetfile": ("load_fleet",),
+            "files.fleets": ("load_fleet",),
             "links": ("Backhaul", "Link", "Shannon", "Throughput"),
             "power": ("Battery", "DeviceMemory", "Power"),
             "presets": ("exponential", "mec", "safa"),

@@ -120,7 +120,7 @@ class Fleet(Rules):
         Raises:
             ConfigError: the fleet is not ``recorded``, or has rules of your own.
         """
-        from .fleetfile import write_fleet
+        from .files.fleets import write_fleet
 
         return write_fleet(Path(path), self)
 

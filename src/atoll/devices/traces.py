@@ -13,7 +13,7 @@ from atoll.core.errors import ConfigError
 from atoll.core.validation import Checked
 
 from .draws import DrawnPopulation, key_of, uniforms
-from .tracefile import read_trace, write_trace
+from .files.traces import read_trace, write_trace
 from .traits import Trait, lift, probability
 
 __all__ = ["GeneratedTrace", "Recorded", "Span", "Trace", "load_trace"]

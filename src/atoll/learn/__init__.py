@@ -6,11 +6,11 @@ if TYPE_CHECKING:
     from .aggregation import Aggregation, EqualWeights, KeepGlobal, KeepLocal, Renormalised, Rescaled
     from .algorithm import Algorithm, LocalWork, RoundInfo
     from .algorithms import FedAvg, FedSGD, SufficientStatistics
-    from .divergence import Divergence, GradientDivergence
     from .pacing import Synchronous
     from .prepared import Trained
     from .selection import Everyone, Schedule, Selection, SizeProportional, Uniform
     from .server.evaluation import Evaluation
+    from .surveys.divergence import Divergence, GradientDivergence
     from .training import Training
 else:
     from atoll.core.lazy import lazy
@@ -21,7 +21,7 @@ else:
             "aggregation": ("Aggregation", "EqualWeights", "KeepGlobal", "KeepLocal", "Renormalised", "Rescaled"),
             "algorithm": ("Algorithm", "LocalWork", "RoundInfo"),
             "algorithms": ("FedAvg", "FedSGD", "SufficientStatistics"),
-            "divergence": ("Divergence", "GradientDivergence"),
+            "surveys.divergence": ("Divergence", "GradientDivergence"),
             "server.evaluation": ("Evaluation",),
             "pacing": ("Synchronous",),
             "selection": ("Everyone", "Schedule", "Selection", "SizeProportional", "Uniform"),

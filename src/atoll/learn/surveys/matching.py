@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
 
-from .algorithms import FedAvg
-from .learner import LearnerSettings, adapt
-from .profiles import FLOOR
-from .selection.inquiry import Inquired
-from .selection.sealed import HOLDER, SealedProfiles
+from ..algorithms import FedAvg
+from ..learner import LearnerSettings, adapt
+from ..profiles import FLOOR
+from ..selection.inquiry import Inquired
+from ..selection.sealed import HOLDER, SealedProfiles
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation

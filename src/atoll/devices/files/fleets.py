@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
 
-from .availability import Windows
-from .compute import BatchRate, Cycles
-from .distributions import Equal
-from .fleet import Fleet
-from .links import Backhaul, Shannon, Throughput
-from .power import Battery, DeviceMemory, Power
-from .tracefile import packed, unpacked
-from .traces import Recorded
-from .traits import GivenTraits
+from ..availability import Windows
+from ..compute import BatchRate, Cycles
+from ..distributions import Equal
+from ..fleet import Fleet
+from ..links import Backhaul, Shannon, Throughput
+from ..power import Battery, DeviceMemory, Power
+from ..traces import Recorded
+from ..traits import GivenTraits
+from .traces import packed, unpacked
 from .zipped import check_version, digest, read_arrays, write_arrays
 
 __all__ = ["FORMAT", "VERSION", "load_fleet", "write_fleet"]

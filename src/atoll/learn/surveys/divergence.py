@@ -28,10 +28,10 @@ from atoll.core.errors import ConfigError, DataError
 from atoll.core.requests.task import Task, task
 from atoll.core.validation import Checked
 
-from .algorithm import Algorithm
-from .learner import Learner, LearnerSettings, adapt
-from .local.update import batch_rows
-from .offered import SupportsLossGradient
+from ..algorithm import Algorithm
+from ..learner import Learner, LearnerSettings, adapt
+from ..local.update import batch_rows
+from ..offered import SupportsLossGradient
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
@@ -139,7 +139,7 @@ class GradientDivergence(Checked):
         async def program(fed: Federation) -> Divergence:
             return await _analyse(fed, self, learner, local, central)
 
-        program.tasks = (local, central)  # type: ignore[attr-defined]
+        program.tasks = (local, central, sizes_of)  # type: ignore[attr-defined]
         return program
 
 
@@ -184,7 +184,7 @@ def _tasks(learner: Any, plan: Algorithm) -> tuple[Task, Task]:
     return Task("atoll.learn.divergence:local", local), Task("atoll.learn.divergence:central", central)
 
 
-@task
+@task(name="atoll.learn.divergence:sizes_of")  # names of tasks stay where modules go: they seed random numbers
 def sizes_of(island: Island, message: Tree) -> dict[str, Aggregate]:
     """How many examples each client has."""
     del message
