@@ -129,7 +129,7 @@ def test_a_deadline_that_nobody_can_meet():
         require_feasible(fleet, 3, plan, 6.0)
     assert require_feasible(fleet, 3, plan, 7.0).tolist() == [22.0, 7.0, 12.0]
     with pytest.raises(
-        ConfigError, match=r"met by 1 of 3 devices, and 2 must.*client-1, after 7 s; 2 of them after 12 s"
+        ConfigError, match=r"met by 1 of 3 devices, but 2 must.*client-1, after 7 s; 2 of them after 12 s"
     ):
         require_feasible(fleet, Roster(3).all(), plan, 11.0, replies=2)
     with pytest.raises(ConfigError, match="met by 3 of 3 devices, and 4 must"):

@@ -147,9 +147,9 @@ def test_rules_of_ones_own_are_recorded_and_not_saved(tmp_path):
     fleet = Fleet(Mine(Uniform(1.0, 2.0)))
     known, everyone = fleet.recorded(1, 4), Roster(4).all()
     assert np.array_equal(known.trait("speed", everyone), fleet.trait("speed", everyone))
-    with pytest.raises(ConfigError, match=r"a file of a fleet cannot contain a Mine \(in Fleet.save: fleet.compute\)"):
+    with pytest.raises(ConfigError, match=r"a fleet file cannot contain Mine \(in Fleet.save: fleet.compute\)"):
         known.save(tmp_path / "fleet.npz")
-    with pytest.raises(ConfigError, match=r"cannot contain a Exponential.*save what fleet.recorded"):
+    with pytest.raises(ConfigError, match=r"cannot contain Exponential.*save what fleet.recorded"):
         safa().save(tmp_path / "fleet.npz")
 
 

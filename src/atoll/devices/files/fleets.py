@@ -83,7 +83,7 @@ def _plain(value: Any, path: str, arrays: Arrays) -> Any:
         return value.item()
     if _KNOWN.get(type(value).__name__) is not type(value):
         raise ConfigError(
-            f"a file of a fleet cannot contain a {type(value).__name__}",
+            f"a fleet file cannot contain {type(value).__name__}",
             where=f"Fleet.save: {path}",
             remedy="save what fleet.recorded(...) returns, with Atoll's own rules; with rules of your own, save only the trace",
         )
