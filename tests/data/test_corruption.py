@@ -134,7 +134,7 @@ def test_generated_clients_can_be_spoiled():
         ({SaltAndPepper(density=2.0): 0.1}, "density=2.0"),
         ({Mislabel(fraction=2.0): 0.1}, "fraction=2.0"),
         ({Blur(shape=(3, 3)): 0.1}, "does not fit rows of shape"),
-        ({Irrelevant(source=table()): 0.1}, "cannot stand in for"),
+        ({Irrelevant(source=table()): 0.1}, "cannot replace rows of shape"),
     ],
 )
 def test_bad_requests_are_refused_at_once(groups, message):

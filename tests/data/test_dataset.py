@@ -54,13 +54,13 @@ def test_multilabel_targets_count_their_labels():
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ({}, {}, "without columns"),
+        ({}, {}, "has no columns"),
         ({"x": [[1.0], [2.0]], "y": [0]}, {}, "'x' has 2, 'y' has 1"),
         ({"x": [[1.0], [2.0, 3.0]]}, {}, "'x' is ragged"),
         ({"x": 3.0}, {}, "single value"),
         ({"x": np.array([{}, {}])}, {}, "dtype object"),
-        ({"x": [[0.0, 1.0], [2.0, np.nan]]}, {}, "'x' holds nan at row 1, feature 1"),
-        ({"x": [[0.0], [np.inf]]}, {}, "'x' holds inf at row 1"),
+        ({"x": [[0.0, 1.0], [2.0, np.nan]]}, {}, "'x' has nan at row 1, feature 1"),
+        ({"x": [[0.0], [np.inf]]}, {}, "'x' has inf at row 1"),
         ({"x": [[0.0], [1.0]], "y": [0, 4]}, {"classes": 3}, "label 4 at row 1 is outside 0..2"),
         ({"x": [[0.0], [1.0]], "y": [-2, 1]}, {"task": "classification"}, "label -2 at row 0"),
         ({"x": [[0.0], [1.0]], "y": [0, 2]}, {"task": "binary"}, "binary labels"),
@@ -239,5 +239,5 @@ def test_columns_in_mapped_files_are_checked_in_stretches(tmp_path, monkeypatch,
     np.testing.assert_array_equal(data["x"].reshape(100, 4)[8:], values[8:])
     values[93, 2] = np.nan
     np.save(tmp_path / "bad.npy", values)
-    with pytest.raises(DataError, match=r"column 'x' holds nan at row 93, feature 2"):
+    with pytest.raises(DataError, match=r"column 'x' has nan at row 93, feature 2"):
         Dataset({"x": np.load(tmp_path / "bad.npy", mmap_mode=mode)})

@@ -51,13 +51,13 @@ def test_a_program_takes_data_of_its_own_kind_by_name():
     ("given", "match"),
     [
         (PARTS["1"], r"'part 1' is one data set.*in islands.*divide it: atoll\.data\.iid\(data, parties=10, seed=0\)"),
-        ([], "a list is no federated data set"),
-        ({}, "a dict is no federated data set"),
-        ([PARTS["1"], np.eye(2)], "a list of Dataset, ndarray is no federated"),
-        ({"a": PARTS["1"], "b": 3}, "a dict of Dataset, int is no federated"),
-        ((np.eye(2), np.ones(2)), "a tuple of ndarray is no federated.*one a client"),
-        (np.eye(2), "a ndarray is no federated"),
-        (None, "a NoneType is no federated"),
+        ([], "a list is not a federated data set"),
+        ({}, "a dict is not a federated data set"),
+        ([PARTS["1"], np.eye(2)], "a list of Dataset, ndarray is not a federated"),
+        ({"a": PARTS["1"], "b": 3}, "a dict of Dataset, int is not a federated"),
+        ((np.eye(2), np.ones(2)), "a tuple of ndarray is not a federated.*one a client"),
+        (np.eye(2), "a ndarray is not a federated"),
+        (None, "a NoneType is not a federated"),
     ],
 )
 def test_what_says_not_who_has_what_is_refused(given, match):

@@ -254,9 +254,9 @@ def test_announced_sizes_do_not_make_clients():
 @pytest.mark.parametrize(
     ("make", "sizes", "message"),
     [
-        (lambda c, r: {"x": np.zeros((2, 1))}, 3, "made 2 rows where sizes= says 3"),
+        (lambda c, r: {"x": np.zeros((2, 1))}, 3, "made 2 rows, but sizes= says 3"),
         (lambda c, r: np.zeros(3), None, "returned ndarray"),
-        (lambda c, r: {"x": np.full((2, 1), np.nan)}, None, "holds nan at row 0"),
+        (lambda c, r: {"x": np.full((2, 1), np.nan)}, None, "has nan at row 0"),
     ],
 )
 def test_a_bad_generator_is_named(make, sizes, message):

@@ -81,7 +81,7 @@ BY_CLASS = ["dirichlet", "dirichlet balanced", "shards", "classes", "dominant"]
 @pytest.mark.parametrize("name", BY_CLASS)
 def test_label_skew_needs_classes(name):
     numbers = Dataset({"x": np.zeros((20, 1)), "y": np.linspace(0.0, 1.0, 20)})
-    with pytest.raises(DataError, match="needs classes, and this is a regression"):
+    with pytest.raises(DataError, match="needs classes, but this is a regression"):
         PARTITIONERS[name](numbers, 2, 0)
 
 

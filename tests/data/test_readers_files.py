@@ -47,7 +47,7 @@ def test_idx_of_every_type_comes_back(tmp_path, code, dtype, packed):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda raw: raw[:-1], "truncated: 27 bytes where shape"),
+        (lambda raw: raw[:-1], "truncated: 27 bytes, but shape"),
         (lambda raw: raw + b"\0", "too long: 29 bytes"),
         (lambda raw: raw[:9], "truncated in the header: 9 of 16"),
         (lambda raw: b"\1" + raw[1:], "begins with 01 00 08 03"),
@@ -178,18 +178,18 @@ def test_the_target_says_the_task_as_in_every_data_set(tmp_path, values, task, l
 def test_amounts_and_classes_are_told_apart_by_asking(tmp_path):
     path = write(tmp_path, "a,b\n" + "".join(f"{i % 2},{i % 11}\n" for i in range(21)))
     with pytest.raises(
-        DataError, match=r"'b' holds 11 distinct whole numbers in 21 rows: classes or amounts\?.*task='reg"
+        DataError, match=r"'b' has 11 distinct whole numbers in 21 rows: classes or amounts\?.*task='reg"
     ):
         read_csv(path, target="b")
     assert read_csv(path, target="b", task="classification").classes == 11
     many = write(tmp_path, "a,b\n" + "".join(f"{i % 2},{i % 101}\n" for i in range(303)), "many.csv")
-    with pytest.raises(DataError, match="'b' holds 101 distinct whole numbers in 303 rows"):
+    with pytest.raises(DataError, match="'b' has 101 distinct whole numbers in 303 rows"):
         read_csv(many, target="b")
     assert read_csv(many, target="b", task="regression").classes is None
     assert read_csv(path, target=["a", "b"]).y.shape == (21, 2)
     assert read_csv(path, target=None).task == "unlabelled"
     assert read_csv(path, target="b", drop=["a"], task="regression").columns == ("y",)
-    with pytest.raises(DataError, match="'grade', the target of a regression, holds text such as 'good'"):
+    with pytest.raises(DataError, match="'grade', the target of a regression, has text such as 'good'"):
         read_csv(write(tmp_path, TABLE, "words.csv"), target="grade", task="regression")
 
 
@@ -210,11 +210,11 @@ def test_categories_fix_the_codes(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ('"1,5" "2,25" 3', r"'t' holds numbers with a comma, such as '1,5'.*say decimal=','"),
-        ("2024-01-31 2024-02-01 2024-02-02", "'t' holds dates or times, such as '2024-01-31'.*days since a day"),
-        ("31.1.2024 1.2.2024 2.2.24", "'t' holds dates or times"),
-        ("7:30 12:00 23:59:59", "'t' holds dates or times"),
-        ("31 45 old", r"'t' holds numbers, and 'old' at row 4.*categories={'t': \[\.\.\.\]}"),
+        ('"1,5" "2,25" 3', r"'t' has numbers with a comma, such as '1,5'.*set decimal=','"),
+        ("2024-01-31 2024-02-01 2024-02-02", "'t' has dates or times, such as '2024-01-31'.*days since a day"),
+        ("31.1.2024 1.2.2024 2.2.24", "'t' has dates or times"),
+        ("7:30 12:00 23:59:59", "'t' has dates or times"),
+        ("31 45 old", r"'t' has numbers, but 'old' at row 4.*categories={'t': \[\.\.\.\]}"),
     ],
 )
 def test_text_that_is_no_category_is_refused(tmp_path, values, message):
@@ -257,12 +257,12 @@ def test_missing_values_are_named_by_line_and_column(tmp_path, hole):
             "row 3 column 'y'.*Remedy: fill them, or leave these rows out; the target cannot",
         ),
         ("a,y\n1,2\n,3\n", {"target": "y"}, "row 3 column 'a'.*leave the columns out with drop="),
-        ("a,y\n1,2.5\n2,low\n", {"target": "y", "task": "regression"}, "holds text such as 'low' at row 3"),
+        ("a,y\n1,2.5\n2,low\n", {"target": "y", "task": "regression"}, "has text such as 'low' at row 3"),
         ("a,a\n1,2\n", {}, "the header is"),
         ("a,b\n", {}, "no rows below the header"),
         ("a,b\n\n\n", {}, "no rows below the header"),
         ("a,b\n?,1\n,2\n", {}, "row 2 column 'a', row 3 column 'a'"),
-        ("a,b\n1,2\n3\n", {}, "line 3 has 1 values where the header has 2"),
+        ("a,b\n1,2\n3\n", {}, "line 3 has 1 values, but the header has 2"),
         ("a,b\n1,2\n", {"target": "c"}, "no column 'c'"),
         ("age,b\n1,2\n", {"target": "b", "drop": ["agee"]}, "Did you mean 'age'"),
     ],
@@ -392,7 +392,7 @@ def test_leaf_text_labels_are_coded_over_all_users(tmp_path):
     ("change", "message"),
     [
         (lambda d: d.pop("num_samples"), "no num_samples"),
-        (lambda d: d.update(num_samples=[3]), "2 x and 2 y where num_samples says 3"),
+        (lambda d: d.update(num_samples=[3]), "2 x and 2 y, but num_samples says 3"),
         (lambda d: d.update(num_samples=[2, 1]), "1 users with 2 num_samples"),
         (lambda d: d.update(user_data={}), "no x and y in user_data"),
         (lambda d: d["user_data"]["ann"].update(x=[[0.0], [1.0, 2.0]]), "rows of different shapes"),

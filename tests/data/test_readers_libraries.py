@@ -100,7 +100,7 @@ def test_real_torch_data_sets_work():
         ([], "no items"),
         (iter([1]), "a list_iterator has no length or no items"),
         ([3], "item 0 is a int"),
-        ([(np.zeros(2), 0), (np.zeros(3), 0)], r"item 1 has float64\[3\] for 'x', where item 0 has float64\[2\]"),
+        ([(np.zeros(2), 0), (np.zeros(3), 0)], r"item 1 has float64\[3\] for 'x', but item 0 has float64\[2\]"),
         ([(np.zeros(2), 0), (np.zeros(2), 0.5)], r"item 1 has float64\[\] for 'y'"),
         ([{"x": 1.0}, {"z": 1.0}], "item 1 has no such value for 'x'"),
         ([("text", 0)], "item 0 has <U4 for 'x'"),

@@ -132,7 +132,7 @@ def test_a_deadline_that_nobody_can_meet():
         ConfigError, match=r"met by 1 of 3 devices, but 2 must.*client-1, after 7 s; 2 of them after 12 s"
     ):
         require_feasible(fleet, Roster(3).all(), plan, 11.0, replies=2)
-    with pytest.raises(ConfigError, match="met by 3 of 3 devices, and 4 must"):
+    with pytest.raises(ConfigError, match="met by 3 of 3 devices, but 4 must"):
         require_feasible(fleet, 3, plan, 100.0, replies=4)
     assert np.all(require_feasible(Fleet(egress=1000.0), 3, planned([1.0] * 3, down=1000), 99.0) > 3.0)
 

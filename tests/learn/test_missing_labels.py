@@ -76,7 +76,7 @@ def test_holes_within_a_row_are_refused() -> None:
     rng = np.random.default_rng(0)
     there = rng.random((40, 2)) < 0.5
     data = Dataset({"x": rng.normal(size=(40, 3)), "y": rng.normal(size=(40, 2)), "labelled": there})
-    with pytest.raises(AtollError, match="some labels of a row are missing, and Linear takes whole rows"):
+    with pytest.raises(AtollError, match="some labels of a row are missing, but Linear needs whole rows"):
         _trained(atoll.data.iid(data, parties=2, seed=0), atoll.models.linear(3, 2))
 
 

@@ -191,7 +191,7 @@ def test_a_data_set_forgets_labels_that_are_missing() -> None:
     assert values["labelled"].dtype == bool
     with pytest.raises(DataError, match=r"'labelled' has shape \(2,\)|different lengths"):
         Dataset({"x": np.zeros((3, 2)), "y": [1, 0, 2], "labelled": [True, False]})
-    with pytest.raises(DataError, match="says of each label whether it is there, and holds something else"):
+    with pytest.raises(DataError, match="says whether each label is present, but has other values"):
         Dataset({"x": np.zeros((3, 2)), "y": [1, 0, 2], "labelled": [1, 0, 7]})
 
 

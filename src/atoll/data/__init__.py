@@ -1,4 +1,4 @@
-"""Data: load it, divide it among clients, spoil some of it, and describe the result.
+"""Data: load it, divide it among clients, corrupt some of it, and describe the result.
 
 ```python
 import atoll.data

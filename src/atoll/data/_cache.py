@@ -11,7 +11,7 @@ from .dataset import Dataset
 
 
 class ByteCache:
-    """Keeps the data sets used last, at most ``limit`` bytes of them. Safe to use from several threads."""
+    """Keep the data sets used last, at most ``limit`` bytes of them. Safe to use from several threads."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -21,11 +21,11 @@ class ByteCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held now."""
+        """Bytes in the cache now."""
         return self._bytes
 
     def get(self, key: int, make: Callable[[int], Dataset]) -> Dataset:
-        """Return the data set of a key, making it if it is not held."""
+        """Return the data set of a key; make it if it is not in the cache."""
         with self._lock:
             found = self._held.get(key)
             if found is not None:
@@ -41,7 +41,7 @@ class ByteCache:
                     self._bytes -= self._held.popitem(last=False)[1][1]
         return made
 
-    # Another process starts with an empty cache: what it holds can be made again.
+    # Another process starts with an empty cache, since its contents can be made again.
     def __getstate__(self) -> dict[str, Any]:
         return {"limit": self.limit}
 

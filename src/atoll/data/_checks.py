@@ -1,4 +1,4 @@
-"""What a data set's columns must be: same number of rows, plain dtypes, finite features, valid labels."""
+"""Checks of a data set's columns: same number of rows, plain dtypes, finite features, valid labels."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ Array = NDArray[Any]
 
 TASKS = ("classification", "binary", "regression", "multilabel", "unlabelled")
 _PLAIN = "biufUSM"
-_FASTEST = np.dtype(np.float32)  # to add up; a sum that overflows is looked at again
+_FASTEST = np.dtype(np.float32)  # fastest to sum; a sum that overflows is checked again
 _TABLES = {
     "DataFrame": "read it with atoll.data.from_pandas(frame, target=...)",
     "Table": "read it with atoll.data.from_arrow(table, target=...)",
 }
-_STRETCH = 32 << 20  # bytes of a mapped file that are looked at at once
+_STRETCH = 32 << 20  # bytes of a mapped file that are read at once
 
 
 def as_columns(columns: Mapping[str, Any], where: str) -> dict[str, Array]:
     """Return read-only arrays with equal first dimensions, or raise a ``DataError`` that names the column."""
     if not isinstance(columns, Mapping):
         raise DataError(
-            f"the columns are a {type(columns).__name__} and no mapping",
+            f"the columns are a {type(columns).__name__}, not a mapping",
             where=where,
             remedy=_TABLES.get(type(columns).__name__, 'pass {"x": ..., "y": ...}'),
         )
     if not columns:
-        raise DataError("a data set without columns", where=where, remedy='pass {"x": ..., "y": ...}')
+        raise DataError("the data set has no columns", where=where, remedy='pass {"x": ..., "y": ...}')
     arrays = {name: _plain(name, values, where) for name, values in columns.items()}
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
@@ -71,7 +71,7 @@ def _plain(name: str, values: Any, where: str) -> Array:
         raise DataError(
             f"column {name!r} has dtype {array.dtype}, which holds arbitrary values",
             where=where,
-            remedy="convert it to numbers, text (dtype=str) or dates before",
+            remedy="convert it to numbers, text (dtype=str) or dates first",
         )
     view = array.view()
     view.flags.writeable = False
@@ -79,7 +79,7 @@ def _plain(name: str, values: Any, where: str) -> Array:
 
 
 def _total(array: Array) -> float:
-    """The sum of all entries; of a file that is mapped for reading a stretch at a time, whose pages are given back afterwards."""
+    """The sum of all entries. A file that is mapped for reading is read piece by piece, and its pages are released afterwards."""
     mapped = _mapping(array)
     if mapped is None or not hasattr(mmap, "MADV_DONTNEED"):
         return float(array.sum(dtype=max(array.dtype, _FASTEST)))
@@ -92,7 +92,7 @@ def _total(array: Array) -> float:
 
 
 def _mapping(array: Any) -> mmap.mmap | None:
-    """The file mapping behind an array, if it is one that cannot be written to: nothing is lost when its pages are dropped."""
+    """The file mapping behind an array, if it is read-only, so that dropping its pages loses nothing."""
     while isinstance(array, np.ndarray):
         if isinstance(array, np.memmap) and array.mode == "r" and isinstance(array.base, mmap.mmap):
             return array.base
@@ -103,7 +103,7 @@ def _mapping(array: Any) -> mmap.mmap | None:
 def _finite(name: str, array: Array, where: str) -> None:
     if array.dtype.kind != "f" or array.size == 0:
         return
-    # A sum is finite almost always, and costs no array of flags.
+    # A sum is almost always finite, and needs no array of flags.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(_total(array)):
             return
@@ -115,14 +115,14 @@ def _finite(name: str, array: Array, where: str) -> None:
         place += f", feature {', '.join(str(k) for k in bad[0][1:])}"
     value = array[tuple(bad[0])]
     raise DataError(
-        f"column {name!r} holds {value} at {place} ({len(bad)} such value(s))",
+        f"column {name!r} has {value} at {place} ({len(bad)} such value(s))",
         where=where,
         remedy="drop these rows or fill the values before making the data set",
     )
 
 
 def resolve_task(y: Array | None, task: str | None, where: str) -> str:
-    """Return the task, inferring it from the labels' dtype when it is not given."""
+    """Return the task; infer it from the labels' dtype if it is not given."""
     if task is None:
         if y is None:
             return "unlabelled"
@@ -145,7 +145,7 @@ def resolve_task(y: Array | None, task: str | None, where: str) -> str:
 
 
 def _signs(y: Array) -> bool:
-    """Whether these are -1 and +1, both of them, and nothing else."""
+    """Whether the labels are -1 and +1, both of them, and nothing else."""
     if not len(y) or y.dtype.kind != "i" or y[0] not in (-1, 1):
         return False
     return bool((y == -y[0]).any() and ((y == 1) | (y == -1)).all())
@@ -181,7 +181,7 @@ def check_labels(y: Array, task: str, classes: int | None, where: str) -> tuple[
 
 
 def _codes_of(y: Array) -> str:
-    """How labels become codes."""
+    """The remedy that turns labels into codes."""
     if y.dtype.kind in "US":
         return "code them: names, y = np.unique(y, return_inverse=True), and pass labels=names.tolist()"
     return "give integer codes, as in y.astype(np.int64)"

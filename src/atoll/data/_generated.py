@@ -1,4 +1,4 @@
-"""Populations whose clients' data are made on demand, from a key of (seed, client)."""
+"""Populations whose clients' data are made on demand from a key of (seed, client)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Sizes = int | NDArray[np.int64] | None
 
 
 class GeneratedData(Supply):
-    """Clients made on demand; the data of a client depend on the key and its number, never on the order of calls."""
+    """Clients made on demand; a client's data depend on the key and its number, never on the order of calls."""
 
     def __init__(self, count: int, make: Make, sizes: Sizes, rng: Rng, cache_bytes: int, name: str) -> None:
         self.count = count
@@ -54,7 +54,7 @@ class GeneratedData(Supply):
             made = self._make(client, keyed(mix_key(self._key, client)))
         except AtollError:
             raise
-        except Exception as error:  # the generator is the user's own: whatever it raises
+        except Exception as error:  # the generator is the user's own and may raise anything
             raise DataError(
                 f"the generator raised {type(error).__name__}: {error}",
                 where=where,
@@ -71,7 +71,7 @@ class GeneratedData(Supply):
         expected = self._expected(client)
         if expected is not None and len(made) != expected:
             raise DataError(
-                f"the generator made {len(made)} rows where sizes= says {expected}",
+                f"the generator made {len(made)} rows, but sizes= says {expected}",
                 where=where,
                 remedy="make as many rows as announced, or leave sizes= out",
             )

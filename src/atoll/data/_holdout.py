@@ -1,4 +1,4 @@
-"""Splitting every client's rows into a training and a test part."""
+"""Splitting each client's rows into a training and a test part."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Part = Literal["train", "test"]
 
 
 def train_sizes(sizes: NDArray[np.int64], fraction: float) -> NDArray[np.int64]:
-    """Return ``floor((1 - fraction) * size)``, but at least one row where there is one."""
+    """Return ``floor((1 - fraction) * size)``, but at least one row if there is one."""
     kept = np.floor((1.0 - fraction) * sizes + 1e-9).astype(np.int64)
     return np.asarray(np.maximum(kept, np.minimum(sizes, 1)))
 
 
 def chosen(key: int, clients: NDArray[np.int64], sizes: NDArray[np.int64], fraction: float) -> NDArray[np.bool_]:
-    """Say which rows train, client after client, shape ``(sum(sizes),)``.
+    """Mark the training rows, client after client, shape ``(sum(sizes),)``.
 
-    Every row has a 64-bit hash of (key, client, position); the rows with the smallest hashes of a client train. So
-    a client's split depends on nothing but its number and its size.
+    Each row has a 64-bit hash of (key, client, position); the rows with the smallest hashes of a client train. So
+    a client's split depends only on its number and its size, for a given key.
     """
     keys = np.repeat(mix_keys(key, clients.astype(np.uint64)), sizes)
     starts = offsets_of(sizes)[:-1]
     position = np.arange(int(sizes.sum())) - np.repeat(starts, sizes)
     noise = mix64(keys ^ mix64(position.astype(np.uint64)))
     owner = np.repeat(np.arange(len(sizes)), sizes)
-    # Sorted by client, then by hash: the rank within the client follows from the position.
+    # The rows are sorted by client, then by hash: the rank within the client follows from the position.
     by_hash = np.lexsort((noise, owner))
     rank = np.empty(len(by_hash), np.int64)
     rank[by_hash] = position
@@ -40,7 +40,7 @@ def chosen(key: int, clients: NDArray[np.int64], sizes: NDArray[np.int64], fract
 
 
 def hold_out(base: Supply, fraction: float, key: int, part: Part) -> Supply:
-    """Return the training or the test part of every client."""
+    """Return the training or the test part of each client."""
     if not isinstance(base, Pooled):
         return HeldOut(base, fraction, key, part)
     sizes = base.sizes()
@@ -52,7 +52,7 @@ def hold_out(base: Supply, fraction: float, key: int, part: Part) -> Supply:
 
 
 class HeldOut(Supply):
-    """One part of every client of a population whose rows are not in one pool."""
+    """One part of each client of a population whose rows are not in one pool."""
 
     def __init__(self, base: Supply, fraction: float, key: int, part: Part) -> None:
         self.count = base.count

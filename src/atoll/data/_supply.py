@@ -1,4 +1,4 @@
-"""Where the clients' rows come from. A supply knows sizes and rows; `Islands` adds names, tags and a test set."""
+"""The source of the clients' rows. A supply knows sizes and rows; `Islands` adds names, tags and a test set."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _SAMPLED_CLIENTS = 32
 
 @dataclass(frozen=True)
 class Located:
-    """Where the rows of some clients are: client ``c`` has the rows ``order[first[c]:first[c] + sizes[c]]``.
+    """The location of some clients' rows: client ``c`` has the rows ``order[first[c]:first[c] + sizes[c]]``.
 
     Attributes:
-        columns: whole, of all clients.
-        order: numbers of rows, int32 or int64; ``None`` where rows are in the order of their numbers.
-        first: where each client begins in the order.
-        sizes: rows of each client.
+        columns: whole columns, of all clients.
+        order: row numbers, int32 or int64; ``None`` if rows are in the order of their numbers.
+        first: the start of each client in ``order``.
+        sizes: number of rows of each client.
     """
 
     columns: list[Array]
@@ -43,14 +43,14 @@ class Supply(ABC):
 
     @abstractmethod
     def sizes(self) -> NDArray[np.int64]:
-        """Rows of each client, shape ``(count,)``."""
+        """Number of rows of each client, shape ``(count,)``."""
 
     @abstractmethod
     def locate(self, client: int) -> tuple[Dataset, Rows]:
-        """The data set that holds a client's rows, and which rows they are."""
+        """The data set with a client's rows, and the row numbers."""
 
     def gather(self, clients: Ids, columns: Sequence[str]) -> tuple[list[Array], NDArray[np.int64]]:
-        """Columns of several clients, stacked in the given order as fresh arrays, and the clients' sizes."""
+        """Stack columns of several clients in the given order as new arrays, and return them with the clients' sizes."""
         if not len(clients):
             empty = self.schema()
             return [np.array(empty[column][:0]) for column in columns], np.zeros(0, np.int64)
@@ -59,25 +59,25 @@ class Supply(ABC):
         return stacked, np.array([span(rows) for _, rows in found], np.int64)
 
     def size_of(self, client: int) -> int:
-        """Rows of one client."""
+        """Number of rows of one client."""
         return span(self.locate(client)[1])
 
     def schema(self) -> Dataset:
-        """Some data set with the population's columns."""
+        """A data set with the population's columns."""
         return self.locate(0)[0]
 
     def sample(self) -> Dataset:
-        """Rows that stand for the population: their columns, dtypes and ranges."""
+        """Rows that represent the population: their columns, dtypes and ranges."""
         clients = np.unique(np.linspace(0, self.count - 1, min(self.count, _SAMPLED_CLIENTS)).astype(np.int64))
         parts = [source.take(rows) for source, rows in (self.locate(int(c)) for c in clients)]
         return concatenate([p for p in parts if len(p)] or parts[:1])
 
 
 class Pooled(Supply):
-    """Clients that partition the rows of one shared data set.
+    """Clients that partition the rows of one data set.
 
-    The partition is one permutation of the row numbers and one array of offsets, whatever the number of clients;
-    without a permutation the clients are consecutive slices, and a client's columns are views.
+    The partition is one permutation of the row numbers and one array of offsets, for any number of clients.
+    Without a permutation the clients are consecutive slices, and a client's columns are views.
     """
 
     def __init__(self, pool: Dataset, offsets: NDArray[np.int64], order: NDArray[np.int64] | None) -> None:
@@ -105,7 +105,7 @@ class Pooled(Supply):
         return [self.pool[column].take(rows, axis=0) for column in columns], sizes
 
     def located(self, clients: Ids, columns: Sequence[str]) -> Located:
-        """Where columns of several clients are."""
+        """The location of columns of several clients."""
         starts = self._offsets[clients]
         sizes = self._offsets[clients + 1] - starts
         return Located([self.pool[column] for column in columns], self._order, starts, sizes)
@@ -115,12 +115,12 @@ class Pooled(Supply):
 
     @property
     def order(self) -> NDArray[np.int64]:
-        """Row numbers of the pool, client after client."""
+        """Row numbers of the pool, ordered by client."""
         return np.arange(self._offsets[-1]) if self._order is None else self._order.astype(np.int64)
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """Where each client begins in ``order``, shape ``(count + 1,)``."""
+        """The start of each client in ``order``, shape ``(count + 1,)``."""
         return self._offsets
 
 
@@ -130,7 +130,7 @@ def span(rows: Rows) -> int:
 
 
 def ranges(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Concatenate ``arange(start, start + size)`` of every pair."""
+    """Concatenate ``arange(start, start + size)`` of each pair."""
     before = np.cumsum(sizes) - sizes
     return np.asarray(np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes))
 

@@ -1,4 +1,4 @@
-"""`About`: what is known of a data set besides its rows."""
+"""`About`: the description of a data set, without its rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["About"]
 
 @dataclass(frozen=True)
 class About:
-    """What is known of a data set besides its rows.
+    """The description of a data set, without its rows.
 
     Attributes:
         name: short name.

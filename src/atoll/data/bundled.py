@@ -33,7 +33,7 @@ def digits(*, flat: bool = True, test: float = 0.2, seed: int | Rng = 0) -> Data
     Args:
         flat: ``x`` of shape ``(rows, 64)`` instead of ``(rows, 1, 8, 8)``.
         test: share of the rows held out for the server; 0 for none.
-        seed: which rows.
+        seed: the seed that chooses the test rows.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
@@ -58,7 +58,7 @@ def iris(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
 
     Args:
         test: share of the rows held out for the server; 0 for none.
-        seed: which rows.
+        seed: the seed that chooses the test rows.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
@@ -74,7 +74,7 @@ def wine(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
 
     Args:
         test: share of the rows held out for the server; 0 for none.
-        seed: which rows.
+        seed: the seed that chooses the test rows.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
@@ -89,7 +89,7 @@ def breast_cancer(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
 
     Args:
         test: share of the rows held out for the server; 0 for none.
-        seed: which rows.
+        seed: the seed that chooses the test rows.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
@@ -106,7 +106,7 @@ def diabetes(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
 
     Args:
         test: share of the rows held out for the server; 0 for none.
-        seed: which rows.
+        seed: the seed that chooses the test rows.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
@@ -123,7 +123,7 @@ def linnerud(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
 
     Args:
         test: share of the rows held out for the server; 0 for none.
-        seed: which rows.
+        seed: the seed that chooses the test rows.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
@@ -136,12 +136,12 @@ def linnerud(*, test: float = 0.2, seed: int | Rng = 0) -> Dataset:
 
 
 def _rows(name: str, file: str, above: int = 0) -> tuple[Array, Array]:
-    """Features and classes, from scikit-learn's file without loading scikit-learn, which takes longer than most runs.
+    """Features and classes from scikit-learn's file, without loading scikit-learn, which takes longer than most runs.
 
     Args:
-        name: what scikit-learn calls it: it is asked where the file lies elsewhere.
-        file: the class in the last column.
-        above: lines of it that are no rows.
+        name: scikit-learn's name of the data set; scikit-learn is asked if the file is elsewhere.
+        file: the file, with the class in the last column.
+        above: number of lines above the rows.
     """
     found = importlib.util.find_spec("sklearn")
     for folder in (found.submodule_search_locations or ()) if found else ():

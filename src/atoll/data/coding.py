@@ -1,4 +1,4 @@
-"""Names of classes that meet: one code, one class, although the rows were read apart."""
+"""Class names of data sets that meet: one code means one class, even if the rows were read separately."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ __all__ = ["common_labels", "named", "places_in", "united"]
 
 
 def united(names: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """All names of classes, in the order of the codes that rows read together would have: numbers by value, words by spelling."""
+    """All class names, in the order of the codes that reading the rows together would give: numbers by value, words alphabetically."""
     union = {label for labels in names for label in labels}
     return tuple(sorted(union, key=float if all(map(_is_number, union)) else str))
 
 
 def named(about: About) -> bool:
-    """Whether every code of a class has a name."""
+    """Whether each class code has a name."""
     return about.task == "classification" and len(about.labels) == about.classes
 
 
 def common_labels(own: About, other: About, codes: NDArray[np.int64]) -> tuple[str, ...]:
-    """The labels with which rows to test have the codes of the rows that they test.
+    """Return the labels that give test rows the codes of the training rows.
 
     Args:
-        own: of the rows to train on.
-        other: of the rows to test.
-        codes: the classes of the rows to test.
+        own: the description of the training rows.
+        other: the description of the test rows.
+        codes: the classes of the test rows.
 
     Raises:
-        DataError: they have classes that those lack, so that one code would mean two classes.
+        DataError: the test rows have a class that the training rows lack, so that one code would mean two classes.
     """
     mine, theirs = own.labels, other.labels
     if theirs == mine[: len(theirs)]:
@@ -45,7 +45,7 @@ def common_labels(own: About, other: About, codes: NDArray[np.int64]) -> tuple[s
         return theirs
     if others:
         raise DataError(
-            f"the test rows have the class {others[0]!r}, and the rows to train on the classes {', '.join(mine[:8])}",
+            f"the test rows have the class {others[0]!r}, but the training rows have only {', '.join(mine[:8])}",
             where=f"data set {other.name!r}",
             remedy="read both with the same classes, in one order: categories={target: [...]}",
         )
@@ -53,7 +53,7 @@ def common_labels(own: About, other: About, codes: NDArray[np.int64]) -> tuple[s
 
 
 def places_in(labels: tuple[str, ...], own: tuple[str, ...]) -> NDArray[np.int64]:
-    """The code among ``labels`` of each of its own labels; -1 for a class that is not there."""
+    """The code among ``labels`` of each label in ``own``; -1 for a class that is missing there."""
     code = {label: k for k, label in enumerate(labels)}
     return np.array([code.get(label, -1) for label in own], dtype=np.int64)
 

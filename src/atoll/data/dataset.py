@@ -25,20 +25,20 @@ Rows = slice | NDArray[np.int64]
 class Dataset:
     """Immutable named columns: arrays that share their first dimension, the rows.
 
-    By convention the features are the column ``x`` and the labels the column ``y``; others, such as ``writer``,
-    may ride along. Integer labels of a classification are kept as int64. Selecting rows is lazy: ``take`` and
-    ``split`` copy a column only when it is looked at.
+    By convention the features are the column ``x`` and the labels the column ``y``; there may be others, such as
+    ``writer``. Integer labels of a classification are stored as int64. Selecting rows is lazy: ``take`` and
+    ``split`` copy a column only when you access it.
 
     Args:
-        columns: name -> array-like, ``(rows, ...)``.
+        columns: maps a name to an array-like, ``(rows, ...)``.
         task: see `About`; inferred from ``y`` when omitted (floats: regression; -1/+1: binary; other integers:
             classification; no ``y``: unlabelled).
         classes: number of classes; inferred as ``max(y) + 1`` when omitted.
         name: short name for tables and errors.
-        citation: where the data come from.
+        citation: the source of the data.
         labels: class names in code order.
         features: names of the features in ``x``.
-        test: rows held by the server for evaluation.
+        test: test rows that the server keeps for evaluation.
 
     Raises:
         DataError: ragged columns, values that are not finite, or labels outside the range.
@@ -52,7 +52,7 @@ class Dataset:
     """
 
     __slots__ = ("_about", "_base", "_cache", "_length", "_rows", "_test")
-    __iter__ = None  # neither a sequence of rows nor a mapping of columns
+    __iter__ = None  # a data set is neither a sequence of rows nor a mapping of columns
 
     _about: About
     _base: Mapping[str, Array]
@@ -104,7 +104,7 @@ class Dataset:
         about: About,
         test: Dataset | None = None,
     ) -> Dataset:
-        """Make a data set of columns that are known to be sound."""
+        """Make a data set of columns that have been checked before."""
         made = object.__new__(cls)
         made._fill(base, rows, length, about, test)
         return made
@@ -131,12 +131,12 @@ class Dataset:
 
     @property
     def citation(self) -> str:
-        """Where the data come from."""
+        """The source of the data."""
         return self._about.citation
 
     @property
     def test(self) -> Dataset | None:
-        """Rows held by the server for evaluation, if any."""
+        """Test rows that the server keeps for evaluation, if any."""
         return self._test
 
     @property
@@ -156,7 +156,7 @@ class Dataset:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes once all columns are looked at."""
+        """Size in bytes once all columns are copied."""
         return self._length * self.row_bytes
 
     @property
@@ -188,7 +188,7 @@ class Dataset:
         return found
 
     def take(self, rows: ArrayLike | slice) -> Dataset:
-        """Return a view on some rows, in the given order; nothing is copied until a column is looked at.
+        """Return a view of some rows, in the given order; a column is copied when you access it.
 
         Args:
             rows: row numbers, a boolean mask or a slice.
@@ -216,7 +216,7 @@ class Dataset:
 
         Args:
             fraction: share of the test rows, between 0 and 1.
-            seed: shuffles first; ``None`` keeps the order: the first rows train, the rest test.
+            seed: shuffles the rows first; ``None`` keeps the order: the first rows train, the rest test.
 
         Raises:
             DataError: one part would be empty.
@@ -235,10 +235,10 @@ class Dataset:
         return self.take(np.sort(order[:train])), self.take(np.sort(order[train:]))
 
     def with_test(self, test: Dataset | None) -> Dataset:
-        """Return the same rows with another server-held test set, in their codes of the classes.
+        """Return the same rows with another test set at the server, in these rows' class codes.
 
         Raises:
-            DataError: it names classes that these rows do not have, or its rows have another shape.
+            DataError: the test set names classes that these rows do not have, or its rows have another shape.
         """
         if test is not None:
             self.require_form(test)
@@ -246,10 +246,10 @@ class Dataset:
         return self._of(self._base, self._rows, self._length, self._about, test)
 
     def require_form(self, test: Dataset) -> None:
-        """Refuse test rows whose features or targets have another shape than these rows.
+        """Refuse test rows whose features or targets differ in shape from these rows.
 
         Raises:
-            DataError: the column is named.
+            DataError: the shapes differ; names the column.
         """
         for name in ("x", "y"):
             if name not in self or name not in test:
@@ -263,10 +263,10 @@ class Dataset:
                 )
 
     def coded_as(self, about: About) -> Dataset:
-        """These rows, with the codes that data with this `About` give their classes, where both name theirs.
+        """Return these rows with the class codes of data with this `About`, if both name their classes.
 
         Raises:
-            DataError: they have classes that those lack, so that one code would mean two classes.
+            DataError: these rows have a class that ``about`` lacks, so that one code would mean two classes.
         """
         if not named(about) or not named(self._about):
             return self
@@ -274,7 +274,7 @@ class Dataset:
         return self if labels == self._about.labels else self.recoded(labels)
 
     def recoded(self, labels: tuple[str, ...]) -> Dataset:
-        """These rows, and their test rows, with the codes of these classes, among which those of the rows are."""
+        """Return these rows and their test rows with the codes of these classes, which include their own."""
         coded = self
         if self._about.labels != labels:
             codes = places_in(labels, self._about.labels)[self.y]
@@ -330,5 +330,5 @@ def _row_numbers(rows: ArrayLike, length: int, name: str) -> NDArray[np.int64]:
 
 
 def root(seed: int | Rng) -> Rng:
-    """Return the random stream of a seed; a stream is taken as it is."""
+    """Return the random stream of a seed; a stream is returned unchanged."""
     return seed if isinstance(seed, Rng) else Rng.of(int(seed))

@@ -1,4 +1,4 @@
-"""What a population looks like, in numbers and in a picture."""
+"""A description of a population, in numbers and in a picture."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Description:
 
     Attributes:
         name: name of the data.
-        scheme: how the population came about.
+        scheme: how the data were divided.
         clients: number of clients.
         rows: number of rows of all clients.
         sizes: rows of each client, ``(clients,)``.
         looked_at: positions of the clients whose labels were counted, ``(k,)``.
-        counts: rows per class of these, ``(k, classes)``; for a regression the classes are deciles of ``y``;
-            ``None`` without single labels.
-        classes: what the columns of ``counts`` are called.
-        corrupted: corruption -> number of clients.
+        counts: rows per class of these clients, ``(k, classes)``; for a regression the classes are deciles of ``y``;
+            ``None`` if rows do not have one label each.
+        classes: names of the columns of ``counts``.
+        corrupted: maps a corruption to the number of its clients.
     """
 
     name: str
@@ -70,8 +70,8 @@ class Description:
     def label_skew(self) -> float | None:
         """Mean total-variation distance between a client's label distribution and that of all rows counted.
 
-        ``TV(p, q) = sum_c |p_c - q_c| / 2``: 0 where every client looks like the whole, near 1 where it has a rare
-        class only. Sampling alone gives small clients some distance: compare with the uniform partition.
+        ``TV(p, q) = sum_c |p_c - q_c| / 2``: 0 if every client looks like the whole, near 1 if clients have a single rare
+        class. Small clients have some distance from sampling alone: compare with the uniform partition.
         """
         held = self._held()
         if held is None:
@@ -80,7 +80,7 @@ class Description:
         return float(np.abs(held / held.sum(axis=1, keepdims=True) - whole).sum(axis=1).mean() / 2)
 
     def table(self) -> str:
-        """Return the numbers as a text of aligned lines."""
+        """Return the numbers as text in aligned lines."""
         q = self.size_quantiles
         lines = [
             ("data", self.name),
@@ -101,10 +101,10 @@ class Description:
         return "\n".join(f"{key:<{width}}  {value}" for key, value in lines)
 
     def plot(self, clients: int = 50) -> Any:
-        """Draw class by client bubbles and the histogram of sizes.
+        """Draw bubbles by class and client, and the histogram of sizes.
 
         Args:
-            clients: draw at most so many clients, evenly spaced among those looked at.
+            clients: maximum number of clients to draw, evenly spaced among those whose labels were counted.
 
         Returns:
             A ``matplotlib.figure.Figure``, not shown and not registered with pyplot.
@@ -117,7 +117,7 @@ class Description:
         return draw(self, clients)
 
     def _held(self) -> NDArray[np.int64] | None:
-        """Counts of the clients that have any rows."""
+        """Counts of the clients with at least one row."""
         if self.counts is None:
             return None
         held = self.counts[self.counts.sum(axis=1) > 0]
@@ -130,7 +130,7 @@ class Description:
 
 
 def sampled(clients: int, sample: int, rng: Rng) -> NDArray[np.int64]:
-    """Positions of the clients whose labels are counted: at most ``sample`` of them."""
+    """Positions of the clients whose labels are counted: at most ``sample``."""
     if clients <= sample:
         return np.arange(clients)
     return np.sort(rng.child("describe").generator().choice(clients, sample, replace=False))
@@ -147,12 +147,12 @@ def describe(
     """Summarise a population.
 
     Args:
-        about: what its data are.
-        scheme: how it came about.
+        about: the description of the data.
+        scheme: how the data were divided.
         sizes: rows of each client.
-        corrupted: corruption -> number of clients.
-        looked_at: clients whose labels are counted.
-        labels: their column ``y``, stacked, and the offsets; ``None`` without one.
+        corrupted: maps a corruption to the number of its clients.
+        looked_at: positions of the clients whose labels are counted.
+        labels: their column ``y``, stacked, and the offsets; ``None`` without labels.
     """
     counts, classes = (None, ()) if labels is None else _label_counts(about, *labels)
     rows = int(sizes.sum())

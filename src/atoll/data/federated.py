@@ -1,4 +1,4 @@
-"""What a simulation may be given as its clients."""
+"""Conversion of what users pass as clients into a population."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _ONE_EACH = "give a list or dict of data sets, one a client"
 
 
 def as_population(given: Any) -> Population:
-    """A federated data set of what has one obvious meaning as one: a list or dict of data, one item a client.
+    """Turn a list or dict of data sets, one a client, into a federated data set.
 
     Args:
-        given: a population, which is returned as it is; a list of data sets; or a dict name -> data set, or data of your own kind.
+        given: a population, which is returned unchanged; a list of data sets; or a dict that maps names to data sets or to data of any kind.
 
     Raises:
-        DataError: anything else, such as one data set: who has which rows?
+            DataError: anything else, such as one data set, which does not say which client has which rows.
     """
     if all(hasattr(given, attribute) for attribute in ("names", "shard", "__len__")):
         return given  # type: ignore[no-any-return]
     if isinstance(given, Dataset):
         raise DataError(
-            f"{given.name!r} is one data set, and nobody said which client has which rows",
+            f"{given.name!r} is one data set, not divided among clients",
             where="islands",
             remedy=f"divide it: atoll.data.iid(data, parties=10, seed=0), or another partitioner; or {_ONE_EACH}",
         )
@@ -44,8 +44,8 @@ def as_population(given: Any) -> Population:
     kinds = {type(one).__name__ for one in several} if isinstance(several, list | tuple) else ()
     what = f"a {type(given).__name__}" + (f" of {', '.join(sorted(kinds))}" if kinds else "")
     raise DataError(
-        f"{what} is no federated data set",
+        f"{what} is not a federated data set",
         where="islands",
         remedy=f"divide a data set with a partitioner, such as atoll.data.iid, or {_ONE_EACH}; "
-        "data of your own kind go into a dict name -> data",
+        "put data of any other kind into a dict that maps names to data",
     )

@@ -1,4 +1,4 @@
-"""`Islands`: a federated data set, that is a population of clients with their rows."""
+"""`Islands`: a federated data set, which is a population of clients with their rows."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _CACHE_BYTES = 64 << 20
 
 
 class Islands:
-    """A population of clients and their rows, held so that it costs memory for the cohort, not for the population.
+    """A population of clients and their rows; its memory grows with the cohort, not with the population.
 
-    Make one with a partitioner (`atoll.data.dirichlet` and its kin), with `Islands.from_datasets` or with
-    `Islands.generate`. It never changes: `subset`, `holdout`, `with_test` and `atoll.data.corrupt` return a new one
+    Make one with a partitioner such as `atoll.data.dirichlet`, with `Islands.from_datasets` or with
+    `Islands.generate`. It is immutable: `subset`, `holdout`, `with_test` and `atoll.data.corrupt` return a new one
     that shares the rows.
 
     Attributes:
         about: name, task, classes, citation.
         names: the clients' names, a sequence.
-        tags: which client has which corruption, a sequence.
-        test: rows that the server holds for evaluation, or ``None``.
-        scheme: how the population came about, for tables.
+        tags: the corruption of each client, a sequence.
+        test: test rows that the server keeps for evaluation, or ``None``.
+        scheme: how the data were divided, for tables.
 
     Example:
         >>> import atoll.data
@@ -88,8 +88,8 @@ class Islands:
         """Give row ``r`` to client ``owner[r]``.
 
         Args:
-            dataset: the rows to hand out; its ``test`` becomes the server's test set.
-            owner: a client number per row, ``(rows,)``, in ``0..parties-1``.
+            dataset: the rows to divide; its ``test`` becomes the server's test set.
+            owner: one client number per row, ``(rows,)``, in ``0..parties-1``.
             parties: number of clients.
             keys: natural names, ``(parties,)``.
             scheme: how the rows were assigned, for tables.
@@ -103,7 +103,7 @@ class Islands:
             raise DataError(
                 f"owners of shape {owner.shape} and dtype {owner.dtype} for {len(dataset)} rows and {parties} clients",
                 where=f"data set {dataset.name!r}",
-                remedy="give every row one client number in 0..parties-1",
+                remedy="give each row one client number in 0..parties-1",
             )
         sizes = np.bincount(owner, minlength=parties).astype(np.int64)
         order = np.argsort(owner, kind="stable")
@@ -118,12 +118,12 @@ class Islands:
         test: Dataset | None = None,
         scheme: str = "given",
     ) -> Islands:
-        """Make one client of each data set; a mapping gives the clients their names.
+        """Make one client of each data set; the keys of a mapping become the clients' names.
 
-        Where they name their classes differently, as files that were read apart, labels get the codes of all classes together.
+        If the data sets name their classes differently, as files that were read separately do, labels get common codes of all classes.
 
         Raises:
-            DataError: no data sets, or data sets with different columns.
+            DataError: there are no data sets, or their columns differ.
         """
         keys = np.array(list(datasets)) if isinstance(datasets, Mapping) else None
         parts = list(datasets.values()) if isinstance(datasets, Mapping) else list(datasets)
@@ -156,17 +156,17 @@ class Islands:
         Args:
             parties: number of clients.
             make: ``(client, rng) -> Dataset`` or a dict of columns. ``rng`` is keyed by (seed, client): the same
-                client gives the same data in whatever order clients are asked for.
-            sizes: rows of each client (an array, or one number for all). Without it, asking for ``islands.sizes``
+                client has the same data, in any order of access.
+            sizes: rows of each client (an array, or one number for all). Without it, accessing ``islands.sizes``
                 makes every client once.
             seed: seed or random stream.
             name: short name.
-            about: what is known of the data; taken from client 0 when omitted.
-            test: rows that the server holds.
-            cache_bytes: how much data made last to keep.
+            about: the description of the data; taken from client 0 when omitted.
+            test: test rows that the server keeps.
+            cache_bytes: how many bytes of the data made last to cache.
 
         Raises:
-            DataError: on use, when a client's data are malformed or have another size than announced.
+            DataError: on access, if a client's data are malformed or differ in size from ``sizes``.
         """
         if parties < 1:
             raise DataError(f"parties={parties}", where=f"population {name!r}", remedy="ask for at least one client")
@@ -192,7 +192,7 @@ class Islands:
 
     @property
     def clients(self) -> NDArray[np.int64]:
-        """The clients' numbers in the population they were made in, ``(clients,)``."""
+        """The clients' numbers in the population that they were made in, ``(clients,)``."""
         return self._ids
 
     @property
@@ -205,7 +205,7 @@ class Islands:
 
     @property
     def stored(self) -> bool:
-        """Whether the rows of all clients lie in one data set, so that fetching them is cheap."""
+        """Whether the rows of all clients are in one data set, so that fetching them is cheap."""
         return isinstance(self._supply, Pooled)
 
     @property
@@ -223,7 +223,7 @@ class Islands:
         """Return one client's rows, by position or by name.
 
         Raises:
-            DataError: no such client.
+            DataError: there is no such client.
         """
         if isinstance(client, str):
             client = self.names.index(client)
@@ -240,35 +240,35 @@ class Islands:
 
         Returns:
             One array per column, ``(rows of all k clients, ...)``, and last the offsets, int64 ``(k + 1,)``: client
-            ``j`` has the rows ``offsets[j]:offsets[j + 1]``. The arrays are fresh and may be written to.
+            ``j`` has the rows ``offsets[j]:offsets[j + 1]``. The arrays are new, and you may write to them.
 
         Raises:
-            DataError: no such client or column.
+            DataError: there is no such client or column.
         """
         ids = self._ids[self._positions(clients)]
         stacked, sizes = self._supply.gather(ids, columns)
         return (*stacked, offsets_of(sizes))
 
     def located(self, clients: ArrayLike, *columns: str) -> Located | None:
-        """Where columns of several clients are, without a copy; ``None`` where their rows are not stored together.
+        """The location of columns of several clients, without a copy; ``None`` if their rows are not stored together.
 
         Raises:
-            DataError: no such client or column.
+            DataError: there is no such client or column.
         """
         if not isinstance(self._supply, Pooled):
             return None
         return self._supply.located(self._ids[self._positions(clients)], columns)
 
     def subset(self, clients: ArrayLike) -> Islands:
-        """Return the population of some clients, by position; they keep their names, data and tags."""
+        """Return the population of some clients, by position, with their names, data and tags."""
         positions = self._positions(clients)
         return self._with(ids=self._ids[positions], tags=self.tags.take(positions))
 
     def holdout(self, fraction: float, seed: int | Rng = 0) -> tuple[Islands, Islands]:
-        """Split every client's rows into (train, test): two populations of the same clients.
+        """Split each client's rows into (train, test): two populations of the same clients.
 
-        Which rows a client trains on depends on the seed, its number and its size only. It keeps
-        ``floor((1 - fraction) * size)`` rows to train, at least one; a small client may have none to test.
+        A client's training rows depend only on the seed, its number and its size. It keeps
+        ``floor((1 - fraction) * size)`` rows to train, at least one; a small client may have no test rows.
 
         Args:
             fraction: share of the test rows, between 0 and 1.
@@ -284,22 +284,22 @@ class Islands:
         return train, test
 
     def with_test(self, test: Dataset | None) -> Islands:
-        """Return the same clients with another server-held test set, in their codes of the classes.
+        """Return the same clients with another test set at the server, in the clients' class codes.
 
         Raises:
-            DataError: it names classes that the clients do not have, or its rows have another shape.
+            DataError: the test set names classes that the clients do not have, or its rows have another shape.
         """
         if test is None:
             return self._with(test=None)
-        if isinstance(self._supply, Pooled):  # what is made on demand is not made for this
+        if isinstance(self._supply, Pooled):  # do not make clients on demand just for this check
             self._supply.schema().require_form(test)
         return self._with(test=test.coded_as(self.about))
 
     def pooled(self, max_bytes: int = _POOLED_BYTES) -> Dataset:
-        """Return all clients' rows as one data set, client after client.
+        """Return all clients' rows as one data set, ordered by client.
 
         Raises:
-            DataError: it would need more than ``max_bytes``.
+            DataError: the data set would need more than ``max_bytes``.
         """
         schema = self._supply.schema()
         need = int(self.sizes.sum()) * schema.row_bytes
@@ -318,8 +318,8 @@ class Islands:
         """Summarise the population: sizes, classes per client, label skew.
 
         Args:
-            sample: at most so many clients are looked into for the labels (sizes always count all).
-            seed: which clients are sampled.
+            sample: maximum number of clients whose labels are counted (sizes always include all).
+            seed: the seed that chooses these clients.
         """
         looked_at = sampled(len(self), sample, root(seed))
         labels = self.gather(looked_at, "y") if "y" in self.columns else None

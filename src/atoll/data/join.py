@@ -1,4 +1,4 @@
-"""Putting data sets one after the other."""
+"""Concatenating data sets."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["concatenate"]
 
 
 def concatenate(parts: Sequence[Dataset]) -> Dataset:
-    """Put data sets of the same columns one after the other; `About` and ``test`` are the first one's.
+    """Concatenate data sets with the same columns; `About` and ``test`` are those of the first.
 
-    Parts that name their classes differently, as files that were read apart, get the codes of all classes together.
+    If parts name their classes differently, as files that were read separately do, they get common codes of all classes.
 
     Raises:
-        DataError: nothing to join, or columns whose names, shapes or kinds differ; the part is named.
+        DataError: there is nothing to join, or columns differ in names, shapes or kinds; names the part.
     """
     if not parts:
         raise DataError("no data sets to join", remedy="pass at least one")
@@ -36,10 +36,10 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
 
 
 def _in_one_coding(parts: Sequence[Dataset]) -> list[Dataset]:
-    """Data sets whose labels have the codes of all their classes together, where these are named and differ.
+    """Return the data sets with common codes of all their classes, if the classes are named and differ.
 
     Raises:
-        DataError: some name their classes differently, and others do not name them.
+        DataError: some parts name their classes differently, and others have no names.
     """
     with_names = [part for part in parts if named(part.about)]
     if len({part.about.labels for part in with_names}) < 2:
@@ -47,7 +47,7 @@ def _in_one_coding(parts: Sequence[Dataset]) -> list[Dataset]:
     if len(with_names) < len(parts):
         bare = next(k for k, part in enumerate(parts) if not named(part.about))
         raise DataError(
-            f"part {bare} has labels without names, and the others number their classes differently",
+            f"part {bare} has labels without names, but the other parts number their classes differently",
             where=f"data set {parts[bare].name!r}",
             remedy="give all parts the same labels=",
         )

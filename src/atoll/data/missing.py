@@ -1,4 +1,4 @@
-"""Labels that are not there."""
+"""Missing labels."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ Array = NDArray[Any]
 
 
 def without_hidden(labels: Array, labelled: Array, where: str = "data set") -> Array:
-    """The labels with 0 (or no text) in place of those that are not there, so that nobody comes to depend on what they hold.
+    """Return the labels with 0 (or empty text) for missing ones, so that nothing can depend on the hidden values.
 
     Args:
         labels: ``(rows, ...)``.
-        labelled: which are there: booleans or 0 and 1, one a row or one an entry of the labels.
-        where: for the message.
+        labelled: which labels are present: booleans or 0 and 1, one a row or one an entry of the labels.
+        where: the place, for errors.
 
     Raises:
-        DataError: another shape, or other values.
+        DataError: ``labelled`` has another shape, or other values.
     """
     there = np.asarray(labelled)
     if there.dtype.kind not in "biuf" or not np.isin(there, (0, 1)).all():
         raise DataError(
-            "the column 'labelled' says of each label whether it is there, and holds something else",
+            "the column 'labelled' says whether each label is present, but has other values than 0 and 1",
             where=where,
             remedy="use True and False, or 1 and 0",
         )
     if there.shape not in (labels.shape, labels.shape[:1]):
         raise DataError(
-            f"the column 'labelled' has shape {there.shape}, and the labels have {labels.shape}",
+            f"the column 'labelled' has shape {there.shape}, but the labels have {labels.shape}",
             where=where,
             remedy="give one entry a row, or one an entry of the labels",
         )
@@ -47,14 +47,14 @@ def without_hidden(labels: Array, labelled: Array, where: str = "data set") -> A
 
 
 def known_rows(data: Any, who: str) -> Any:
-    """The rows whose label is there; the data themselves where all are.
+    """Return the rows with a label, or the data themselves if all rows have one.
 
     Args:
-        data: a `Dataset` or a `Shard`, or anything else with columns that has no ``labelled`` among them.
-        who: leaves the other rows out, for the message.
+        data: a `Dataset` or a `Shard`, or any object with columns that has no ``labelled`` among them.
+        who: the part that drops the other rows, for errors.
 
     Raises:
-        DataError: labels are there for a part of a row, which ``who`` cannot use.
+        DataError: a row has labels for only part of its entries, which ``who`` does not support.
     """
     if "labelled" not in getattr(data, "columns", ()):
         return data
@@ -63,9 +63,9 @@ def known_rows(data: Any, who: str) -> Any:
         return data
     if there.ndim > 1:
         raise DataError(
-            f"some labels of a row are missing, and {who} takes whole rows",
+            f"some labels of a row are missing, but {who} needs whole rows",
             where="column 'labelled'",
-            remedy="say of each row whether it has its label, or use a PyTorch model with a loss for each entry",
+            remedy="mark each row as labelled or not, or use a PyTorch model with a loss for each entry",
         )
     rows = data.dataset() if hasattr(data, "dataset") else data
     return rows.take(there.astype(bool))

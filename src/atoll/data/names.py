@@ -1,4 +1,4 @@
-"""Names and tags of clients, as sequences that hold no string per client."""
+"""Names and tags of clients, as sequences that store no string per client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ColumnNames", "Tags"]
 
 
 class ColumnNames(Sequence[str]):
-    """The clients' names: natural keys where given, else "client-0", "client-1", ... made when asked for.
+    """The clients' names: natural keys if given, else "client-0", "client-1", ... made on access.
 
     Args:
         ids: client numbers, shape ``(clients,)``.
@@ -46,7 +46,7 @@ class ColumnNames(Sequence[str]):
         """Return the position of a name.
 
         Raises:
-            DataError: no such client; the nearest name is suggested (among the first thousand).
+            DataError: there is no such client; suggests the nearest name (among the first thousand).
         """
         found = self._find(value)
         if start <= found < (len(self) if stop is None else stop):
@@ -83,7 +83,7 @@ class ColumnNames(Sequence[str]):
 
 
 class Tags(Sequence[str]):
-    """Which corruption each client has, ``""`` for none: one byte per client.
+    """The corruption of each client, ``""`` for none: one byte per client.
 
     Args:
         codes: shape ``(clients,)``, uint8; 0 is none, ``k`` is ``labels[k - 1]``.
@@ -127,7 +127,7 @@ class Tags(Sequence[str]):
         return np.flatnonzero(self._codes == self.labels.index(label) + 1)
 
     def counts(self) -> dict[str, int]:
-        """Return tag -> number of clients, without the clean ones."""
+        """Map each tag to its number of clients, without the clean ones."""
         found = np.bincount(self._codes, minlength=len(self.labels) + 1)
         return {label: int(found[k + 1]) for k, label in enumerate(self.labels)}
 

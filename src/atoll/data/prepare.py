@@ -1,4 +1,4 @@
-"""Making features ready: scaling, and words to numbers."""
+"""Preparing features: scaling, and words to numbers."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _WORD = re.compile(r"\w+(?:'\w+)?")
 
 
 def scaled(dataset: Dataset, kind: Literal["minmax", "standard"] = "standard", *, target: bool = False) -> Dataset:
-    """Scale each feature by the ranges of the training rows, and the test rows by the same.
+    """Scale each feature by the ranges of the training rows, and the test rows by the same ranges.
 
     ``minmax``: ``(x - min) / (max - min)``; ``standard``: ``(x - mean) / std``. A constant feature becomes 0. The
-    ranges are those of the pooled rows, which no single party of a real federation sees: there, compute them by a
+    ranges are those of the pooled rows, which no single party of a real federation sees; there, compute them with a
     secure sum first.
 
     Args:
         dataset: the rows, with their test set.
-        kind: which scaling.
-        target: scale the target of a regression too.
+        kind: the scaling.
+        target: whether to scale the target of a regression too.
 
     Raises:
-        DataError: an unknown kind, features that are not numbers, or a target that is not one of a regression.
+        DataError: an unknown kind, features that are not numbers, or a target of a task that is not a regression.
     """
     if kind not in ("minmax", "standard"):
         raise DataError(f"scaling {kind!r}", where=f"data set {dataset.name!r}", remedy="use 'minmax' or 'standard'")
@@ -66,18 +66,18 @@ def hash_words(
 ) -> Dataset:
     """Turn texts into ``x (rows, length)`` of word numbers, int64: 0 pads, words are ``1..buckets``.
 
-    A word's number is a hash (CRC-32 of the lower-case word, with the seed), so that parties agree without sharing a
-    vocabulary; different words may share a number.
+    A word's number is a hash (CRC-32 of the lower-case word, with the seed), so parties agree without a shared
+    vocabulary; different words may have the same number.
 
     Args:
         dataset: the rows, with their test set.
         column: the text column.
-        length: words kept of each text: the first ones.
+        length: number of words to keep of each text, from its start.
         buckets: number of different word numbers.
         seed: another seed gives other collisions.
 
     Raises:
-        DataError: no such column, or one that is not text.
+        DataError: there is no such column, or it is not text.
     """
     if dataset[column].dtype.kind != "U" or length < 1 or buckets < 1:
         raise DataError(

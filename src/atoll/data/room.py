@@ -1,4 +1,4 @@
-"""What the room of data brings: sources, partitions, corruptions."""
+"""What the room of data adds: sources, partitions, corruptions."""
 
 from __future__ import annotations
 

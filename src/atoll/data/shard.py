@@ -14,14 +14,14 @@ __all__ = ["Shard"]
 
 
 class Shard:
-    """A view on one client's rows; nothing is made or copied until a column is looked at, and ``len`` is free.
+    """A view of one client's rows. Columns are made or copied when you access them, and ``len`` is free.
 
     ``shard["x"]`` always equals ``shard.source["x"][shard.rows]``. Shards of one partition share their ``source``,
-    so that an engine can fetch the rows of many clients with one indexing call (see `Islands.gather`); a shard that
-    was generated or corrupted has a source of its own. The arrays may be read-only views: copy before writing.
+    so that an engine can fetch the rows of many clients with one indexing call (see `Islands.gather`). A generated
+    or corrupted shard has its own source. The arrays may be read-only views: copy before you write.
 
     Attributes:
-        client: the client's number in the population it was made in; it does not change in a subset.
+        client: the client's number in the population that it was made in; a subset does not change it.
         name: the client's name.
         tag: the corruption applied to this client, ``""`` for none.
     """
@@ -43,12 +43,12 @@ class Shard:
 
     @property
     def source(self) -> Dataset:
-        """The data set that the rows belong to."""
+        """The data set that contains the rows."""
         return self._locate()[0]
 
     @property
     def rows(self) -> Rows:
-        """Row numbers in ``source``: an int64 array ``(len,)``, or a slice where the rows lie side by side."""
+        """Row numbers in ``source``: an int64 array ``(len,)``, or a slice if the rows are adjacent."""
         return self._locate()[1]
 
     @property

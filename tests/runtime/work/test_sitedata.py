@@ -98,7 +98,7 @@ def test_tables_in_subfolders_are_told_of(
         ("age,dose,outcome\n1,1,2.5\n", r"the target is a classification task, and at file '2\.csv' a regression task"),
         ("age,dose,outcome\n1,old,ill\n", r"column 'dose' holds text.*in data of site 'north', 2\.csv.*--drop dose"),
         ("age,dose,outcome\n1,1,ill\n1,,ill\n", r"row 3 column 'dose'.*in data of site 'north', table '2\.csv'"),
-        ("age,dose,outcome\n1,1\n", r"line 2 has 2 values where the header has 3.*2\.csv"),
+        ("age,dose,outcome\n1,1\n", r"line 2 has 2 values, but the header has 3.*2\.csv"),
     ],
 )
 def test_files_that_disagree_are_named_with_the_column(tmp_path: Path, other: str, match: str) -> None:

@@ -1,4 +1,4 @@
-"""Choosing the clients to spoil, and spoiling them when they are looked at."""
+"""Choosing the clients to corrupt, and corrupting their rows on access."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ _MOST = 255  # the codes are bytes
 def corrupt(
     islands: Islands, groups: Mapping[str | Corruption, float], *, seed: int | Rng = 0, cache_bytes: int = _CACHE_BYTES
 ) -> Islands:
-    """Spoil the data of random, disjoint groups of clients.
+    """Corrupt the data of random, disjoint groups of clients.
 
-    Nothing is computed until a client's rows are looked at. ``islands.tags`` of the result says who has what; a
-    client that is spoiled twice by two calls has both names, joined by ``+``. The server's test set stays clean.
+    Atoll computes nothing until you access a client's rows. ``islands.tags`` of the result names the corruption of each
+    client; a client that two calls corrupt has both names, joined by ``+``. The server's test set stays clean.
 
     Args:
         islands: the population.
-        groups: corruption -> fraction of the clients. A corruption is a name ("blur", "fake", "graded_noise",
+        groups: maps a corruption to a fraction of the clients. A corruption is a name ("blur", "fake", "graded_noise",
             "irrelevant", "mislabelled", "noise", "rotate", "salt_and_pepper"), for its default settings, or an
             object such as ``Blur(sigma=1.5)``.
-        seed: which clients, and the random numbers of the corruptions.
-        cache_bytes: how much spoiled data to keep.
+        seed: the seed that chooses the clients, and of the corruptions' random numbers.
+        cache_bytes: how many bytes of corrupted data to cache.
 
     Returns:
         A population of the same clients.
 
     Raises:
-        DataError: an unknown name, fractions that add up to more than 1, or data that a corruption cannot spoil.
+        DataError: an unknown name, fractions that add up to more than 1, or data that a corruption does not support.
 
     Example:
         The low-quality clients of FedProf's large task::
@@ -72,7 +72,7 @@ def corrupt(
 
 
 class Corrupted(Supply):
-    """A population some of whose clients are spoiled on the way out."""
+    """A population in which some clients' rows are corrupted on access."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Corrupted(Supply):
         return source, slice(0, len(source))
 
     def gather(self, clients: Ids, columns: Sequence[str]) -> tuple[list[Array], NDArray[np.int64]]:
-        """Fetch everyone's rows at once, then overwrite those of the spoiled clients."""
+        """Fetch the rows of all clients at once, then overwrite those of the corrupted clients."""
         stacked, sizes = self._base.gather(clients, columns)
         starts = offsets_of(sizes)
         for place in np.flatnonzero(self._codes[clients]):
@@ -154,7 +154,7 @@ def _counts(fractions: Sequence[float], clients: int) -> list[int]:
             where="corrupt",
             remedy="give each group of clients a share, together at most 1",
         )
-    # Rounding the cumulated shares keeps the groups within the population.
+    # Rounding the cumulative shares keeps the groups within the population.
     ends = np.rint(np.minimum(np.cumsum(fractions), 1.0) * clients).astype(int)
     return [int(n) for n in np.diff(ends, prepend=0)]
 

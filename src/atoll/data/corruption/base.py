@@ -1,4 +1,4 @@
-"""What a corruption is, and what it may know of the population."""
+"""The base class of corruptions, and what it can see of the population."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Floats = NDArray[np.float64]
 class CorruptionScope:
     """The population that a corrupted client belongs to.
 
-    Ranges are one number for images (``x`` of three dimensions and more) and one per feature for tables.
+    Ranges are one number for images (``x`` with three or more dimensions) and one per feature for tables.
 
     Attributes:
-        sample: rows that stand for the population: all of them if they are in one pool.
+        sample: rows that represent the population: all of them if they are in one pool.
         clients: number of clients.
     """
 
@@ -61,7 +61,7 @@ class CorruptionScope:
 
 
 class Corruption(ABC):
-    """A way to spoil one client's rows. Subclass it for a new one; it should be a frozen dataclass."""
+    """A way to corrupt one client's rows. Subclass it to add one, as a frozen dataclass."""
 
     name: ClassVar[str]
 
@@ -71,13 +71,13 @@ class Corruption(ABC):
 
         Args:
             columns: the client's columns; read-only.
-            client: its number.
+            client: the client's number.
             rng: keyed by (seed, corruption, client).
             scope: the population.
         """
 
     def check(self, scope: CorruptionScope) -> None:
-        """Refuse data that this corruption cannot spoil; called once, before any client is."""
+        """Refuse data that this corruption does not support; called once, before any client is corrupted."""
         need_numbers(scope.sample, self.name)
 
 
@@ -92,7 +92,7 @@ def need_numbers(sample: Dataset, name: str) -> None:
 
 
 def like(values: Array, x: Array) -> Array:
-    """Return values in the dtype of ``x``: rounded and clipped if it holds integers."""
+    """Return values in the dtype of ``x``: rounded and clipped if it has integers."""
     if x.dtype.kind in "iu":
         bounds = np.iinfo(x.dtype)
         values = np.clip(np.rint(values), bounds.min, bounds.max)

@@ -25,7 +25,7 @@ def gaussian_blur(images: Array, sigma: float) -> NDArray[np.float32]:
 
     Args:
         images: ``(..., height, width)``.
-        sigma: in pixels.
+        sigma: standard deviation of the kernel in pixels.
 
     Returns:
         Same shape, float32.
@@ -50,11 +50,11 @@ def gaussian_blur(images: Array, sigma: float) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class _OnImages(Corruption):
-    """A corruption that must know height and width.
+    """A corruption that needs height and width.
 
     Attributes:
-        shape: (height, width) or (channels, height, width) of flat rows; images of three or four dimensions,
-            ``(rows, height, width)`` or ``(rows, channels, height, width)``, need none.
+        shape: (height, width) or (channels, height, width) of flat rows. Images of three or four dimensions,
+            ``(rows, height, width)`` or ``(rows, channels, height, width)``, do not need it.
     """
 
     shape: tuple[int, ...] | None = None
@@ -63,16 +63,16 @@ class _OnImages(Corruption):
         return x if self.shape is None else x.reshape(len(x), *self.shape)
 
     def check(self, scope: CorruptionScope) -> None:
-        """Refuse settings or data that do not fit."""
+        """Refuse settings or data that the corruption does not support."""
         super().check(scope)
         x = scope.sample.x
         if self.shape is None and x.ndim not in (3, 4):
             side = round(x.shape[-1] ** 0.5)
             guess = (side, side) if side * side == x.shape[-1] else ("height", "width")
             raise DataError(
-                f"{self.name!r} needs images, and each row of x has shape {x.shape[1:]}",
+                f"{self.name!r} needs images, but each row of x has shape {x.shape[1:]}",
                 where=f"data set {scope.sample.name!r}",
-                remedy=f"say how flat rows are laid out: {type(self).__name__}(shape={guess})".replace("'", ""),
+                remedy=f"give the layout of flat rows: {type(self).__name__}(shape={guess})".replace("'", ""),
             )
         if self.shape is not None and (len(self.shape) not in (2, 3) or prod(self.shape) != prod(x.shape[1:])):
             raise DataError(
@@ -88,7 +88,7 @@ class Blur(_OnImages):
 
     Attributes:
         shape: layout of flat rows, see `gaussian_blur` for the axes.
-        sigma: in pixels.
+        sigma: standard deviation of the kernel in pixels.
     """
 
     sigma: float = 2.0
@@ -100,7 +100,7 @@ class Blur(_OnImages):
         return {"x": like(gaussian_blur(self.as_images(x), self.sigma).reshape(x.shape), x)}
 
     def check(self, scope: CorruptionScope) -> None:
-        """Refuse settings or data that do not fit."""
+        """Refuse settings or data that the corruption does not support."""
         super().check(scope)
         if not 0.0 < self.sigma < np.inf:
             raise DataError(f"sigma={self.sigma}", where="corruption 'blur'", remedy="choose a positive number")
@@ -108,11 +108,11 @@ class Blur(_OnImages):
 
 @dataclass(frozen=True)
 class Rotate(_OnImages):
-    """Rotate images by quarter turns, counter-clockwise: a feature skew under which the labels stay right.
+    """Rotate images by quarter turns, counter-clockwise: a feature skew that keeps the labels correct.
 
     Attributes:
         shape: layout of flat rows.
-        turns: quarter turns; odd ones need square images.
+        turns: number of quarter turns; an odd number needs square images.
     """
 
     turns: int = 1
@@ -124,7 +124,7 @@ class Rotate(_OnImages):
         return {"x": np.ascontiguousarray(np.rot90(self.as_images(x), self.turns, axes=(-2, -1))).reshape(x.shape)}
 
     def check(self, scope: CorruptionScope) -> None:
-        """Refuse settings or data that do not fit."""
+        """Refuse settings or data that the corruption does not support."""
         super().check(scope)
         height, width = self.as_images(scope.sample.x[:1]).shape[-2:]
         if self.turns % 2 and height != width:
@@ -139,10 +139,10 @@ class Rotate(_OnImages):
 class SaltAndPepper(Corruption):
     """Set a random share of the values to the population's largest (salt) or smallest (pepper), half each.
 
-    Works on any numeric features; every value is hit on its own.
+    Works on any numeric features; each value is drawn independently.
 
     Attributes:
-        density: share of the values hit; FedProf uses 0.3.
+        density: share of the values to replace; FedProf uses 0.3.
     """
 
     density: float = 0.3
@@ -156,7 +156,7 @@ class SaltAndPepper(Corruption):
         return {"x": like(np.where(draw >= 1.0 - self.density / 2, scope.high, peppered), x)}
 
     def check(self, scope: CorruptionScope) -> None:
-        """Refuse settings or data that do not fit."""
+        """Refuse settings or data that the corruption does not support."""
         super().check(scope)
         if not 0.0 <= self.density <= 1.0:
             raise DataError(

@@ -19,7 +19,7 @@ class Mislabel(Corruption):
     """Flip a share of the client's labels, each to one of the other classes with equal probability.
 
     Attributes:
-        fraction: share of the rows flipped; exactly ``round(fraction * rows)``.
+        fraction: share of the rows to flip; exactly ``round(fraction * rows)``.
     """
 
     fraction: float = 0.5
@@ -37,7 +37,7 @@ class Mislabel(Corruption):
         return {"y": y}
 
     def check(self, scope: CorruptionScope) -> None:
-        """Refuse settings or data that do not fit."""
+        """Refuse settings or data that the corruption does not support."""
         if scope.sample.task not in ("classification", "binary") or (scope.classes or 0) < 2:
             raise DataError(
                 f"there is no other class to flip to in a {scope.sample.task} task",

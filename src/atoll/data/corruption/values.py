@@ -25,8 +25,8 @@ class Noise(Corruption):
 
     Attributes:
         sigma: standard deviation of the noise.
-        relative: measure ``sigma`` in standard deviations ``s`` of the population's ``x``; else ``s = 1``.
-        clip: keep the values in the population's range.
+        relative: whether ``sigma`` is in standard deviations ``s`` of the population's ``x``; else ``s = 1``.
+        clip: whether to keep the values in the population's range.
     """
 
     sigma: float = 1.0
@@ -44,7 +44,7 @@ class Noise(Corruption):
         return like(np.clip(noisy, scope.low, scope.high) if self.clip else noisy, x)
 
     def check(self, scope: CorruptionScope) -> None:
-        """Refuse settings or data that do not fit."""
+        """Refuse settings or data that the corruption does not support."""
         super().check(scope)
         if not 0.0 <= self.sigma < np.inf:
             raise DataError(f"sigma={self.sigma}", where=f"corruption {self.name!r}", remedy="choose 0 or more")
@@ -66,7 +66,7 @@ class GradedNoise(Noise):
 
 @dataclass(frozen=True, eq=False)
 class Irrelevant(Corruption):
-    """Features that have nothing to do with the task, under the client's own labels.
+    """Replace the features with unrelated ones, and keep the client's own labels.
 
     Attributes:
         source: other data to draw rows from, with features of the same shape; without it, uniform noise over the
@@ -85,11 +85,11 @@ class Irrelevant(Corruption):
         return {"x": like(self.source.x[rows], x)}
 
     def check(self, scope: CorruptionScope) -> None:
-        """Refuse settings or data that do not fit."""
+        """Refuse settings or data that the corruption does not support."""
         super().check(scope)
         if self.source is not None and self.source.x.shape[1:] != scope.sample.x.shape[1:]:
             raise DataError(
-                f"rows of shape {self.source.x.shape[1:]} cannot stand in for {scope.sample.x.shape[1:]}",
+                f"rows of shape {self.source.x.shape[1:]} cannot replace rows of shape {scope.sample.x.shape[1:]}",
                 where=f"corruption {self.name!r} from {self.source.name!r}",
                 remedy="bring the other data to the same shape",
             )
@@ -97,9 +97,9 @@ class Irrelevant(Corruption):
 
 @dataclass(frozen=True)
 class Fake(Corruption):
-    """No valid data at all: features and targets drawn uniformly over the population's ranges.
+    """Replace all data: features and targets are drawn uniformly over the population's ranges.
 
-    So neither ``x`` nor ``y`` nor their relation carries information. (FedProf's table says "no valid data".)
+    So ``x``, ``y`` and their relation carry no information. (FedProf's table says "no valid data".)
     """
 
     name: ClassVar[str] = "fake"
@@ -121,7 +121,7 @@ def _targets(y: Array, rng: np.random.Generator, scope: CorruptionScope) -> Arra
     known = scope.sample.y
     if scope.sample.task == "classification":
         return rng.integers(0, scope.classes or 1, y.shape)
-    if y.dtype.kind in "iu":  # binary, multilabel, counts: one of the two ends, or whole numbers between
+    if y.dtype.kind in "iu":  # binary and multilabel: one of the two ends; counts: whole numbers between
         low, high = int(known.min()), int(known.max())
         drawn = rng.integers(0, 2, y.shape) * (high - low) + low
         return drawn if scope.sample.task in ("binary", "multilabel") else rng.integers(low, high + 1, y.shape)

@@ -1,4 +1,4 @@
-"""Named data sets read from the folder that the environment variable ``ATOLL_DATA`` names."""
+"""Named data sets, read from the folder in the environment variable ``ATOLL_DATA``."""
 
 from .images import cifar10_subset, mnist, qmnist_writers
 from .named import available, open  # noqa: A004 - read as atoll.data.open("mnist")

@@ -1,4 +1,4 @@
-"""Finding the folder of the data and the files in it."""
+"""Finding the data folder, and files in it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def locate(folder: Folder, *parts: str) -> Path:
 
     Args:
         folder: the data folder; ``None`` reads the environment variable ``ATOLL_DATA``.
-        parts: the file's path below it; one with ``.gz`` added will do.
+        parts: the file's path in the folder; a file with ``.gz`` appended also matches.
 
     Raises:
-        DataError: no folder, or no such file; says what to set or to put there.
+        DataError: there is no folder or no such file; the remedy says what to set, or which file to add.
     """
     relative = Path(*parts)
     if folder is None:
@@ -30,13 +30,13 @@ def locate(folder: Folder, *parts: str) -> Path:
         raise DataError(
             f"the environment variable {VARIABLE} is not set",
             where=f"data set {parts[0]!r}",
-            remedy=f"set {VARIABLE} to the folder that holds {relative.as_posix()}, or pass folder=",
+            remedy=f"set {VARIABLE} to the folder with {relative.as_posix()}, or pass folder=",
         )
     if not Path(folder).is_dir():
         raise DataError(
             f"{VARIABLE} names {str(folder)!r}, which is not a folder",
             where=f"data set {parts[0]!r}",
-            remedy=f"set {VARIABLE} to the folder that holds {relative.as_posix()}",
+            remedy=f"set {VARIABLE} to the folder with {relative.as_posix()}",
         )
     path = Path(folder) / relative
     packed = path.with_name(path.name + ".gz")
@@ -44,7 +44,7 @@ def locate(folder: Folder, *parts: str) -> Path:
         return packed
     if not path.is_file():
         raise DataError(
-            f"there is no {relative.as_posix()} in the folder that {VARIABLE} names",
+            f"there is no {relative.as_posix()} in the folder of {VARIABLE}",
             where=f"data set {parts[0]!r}",
             remedy="put the file there, or set the variable to another folder",
         )
@@ -52,7 +52,7 @@ def locate(folder: Folder, *parts: str) -> Path:
 
 
 def divided(whole: Dataset, test: float, seed: int | None) -> Dataset:
-    """Hold out a share of the rows for the server; 0 for none."""
+    """Hold out a share of the rows for the server; 0 holds out none."""
     if not test:
         return whole
     train, held = whole.split(test, seed)

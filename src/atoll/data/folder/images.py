@@ -1,4 +1,4 @@
-"""MNIST, its writers, and a part of CIFAR-10."""
+"""MNIST, its writers, and part of CIFAR-10."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def mnist(*, scale: bool = True, flat: bool = False, folder: Folder = None) -> D
     Files: ``mnist/{train-images-idx3,train-labels-idx1,t10k-images-idx3,t10k-labels-idx1}-ubyte.gz``.
 
     Args:
-        scale: float32 in [0, 1]; else uint8.
+        scale: whether to return float32 in [0, 1]; else uint8.
         flat: ``x (rows, 784)``.
         folder: data folder; the environment variable ``ATOLL_DATA`` by default.
 
@@ -41,13 +41,13 @@ def mnist(*, scale: bool = True, flat: bool = False, folder: Folder = None) -> D
 
 
 def qmnist_writers(*, scale: bool = True, flat: bool = False, folder: Folder = None) -> Dataset:
-    """Load MNIST with a column ``writer``: who wrote the digit. Give it to `natural` for clients that are people.
+    """Load MNIST with a column ``writer``: the person who wrote the digit. Pass it to `natural` to get one client per writer.
 
     There are 539 writers to train, with 19 to 131 digits each, and 297 others to test. File:
-    ``qmnist_writers/mnist_writer_ids.npz`` (arrays ``train_writer`` and ``test_writer``), besides MNIST's.
+    ``qmnist_writers/mnist_writer_ids.npz`` (arrays ``train_writer`` and ``test_writer``), in addition to MNIST's.
 
     Args:
-        scale: float32 in [0, 1]; else uint8.
+        scale: whether to return float32 in [0, 1]; else uint8.
         flat: ``x (rows, 784)``.
         folder: data folder; the environment variable ``ATOLL_DATA`` by default.
 
@@ -71,15 +71,15 @@ def qmnist_writers(*, scale: bool = True, flat: bool = False, folder: Folder = N
 
 
 def cifar10_subset(*, scale: bool = True, flat: bool = False, holdout: bool = False, folder: Folder = None) -> Dataset:
-    """Load a part of CIFAR-10: 10,000 images to train (1,000 per class) and 1,000 to test, ``x (rows, 3, 32, 32)``.
+    """Load part of CIFAR-10: 10,000 images to train (1,000 per class) and 1,000 to test, ``x (rows, 3, 32, 32)``.
 
-    The test rows are the first 1,000 of the official 10,000, so that a score on them is not the official one. File:
+    The test rows are the first 1,000 of the official 10,000, so a score on them is not the official one. File:
     ``cifar10_subset/cifar10_subset.npz``.
 
     Args:
-        scale: float32 in [0, 1]; else uint8.
+        scale: whether to return float32 in [0, 1]; else uint8.
         flat: ``x (rows, 3072)``.
-        holdout: test on the 1,000 held-out training images instead.
+        holdout: whether to test on the 1,000 held-out training images instead.
         folder: data folder; the environment variable ``ATOLL_DATA`` by default.
 
     Raises:

@@ -20,7 +20,7 @@ _FOLDER: dict[str, Callable[..., Dataset]] = {
 
 
 def available() -> dict[str, str]:
-    """Return name -> one line on each data set that `open` knows; those in a folder need ``ATOLL_DATA``."""
+    """Map each name that `open` knows to a line on the data set; those in a folder need ``ATOLL_DATA``."""
     return {name: str(load.__doc__).partition("\n")[0] for name, load in sorted((_BUNDLED | _FOLDER).items())}
 
 

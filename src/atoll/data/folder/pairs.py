@@ -1,4 +1,4 @@
-"""Sets that come as two tables: vertical federated learning, and crowd labels with their truth."""
+"""Data sets of two tables: vertical federated learning, and crowd labels with the true labels."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def airfoil(*, test: float = 0.2, seed: int | None = 0, folder: Folder = None) -
 
     Args:
         test: share of the rows held out for the server; 0 for none.
-        seed: which rows; ``None`` takes the last ones.
+        seed: the seed that chooses the test rows; ``None`` takes the last rows.
         folder: data folder; the environment variable ``ATOLL_DATA`` by default.
 
     Raises:
@@ -45,7 +45,7 @@ def boston_housing(
 
     Args:
         test: share of the rows held out for the server; 0 for none.
-        seed: which rows; ``None`` takes the last ones.
+        seed: the seed that chooses the test rows; ``None`` takes the last rows.
         drop: features to leave out.
         folder: data folder; the environment variable ``ATOLL_DATA`` by default.
 
@@ -65,7 +65,7 @@ def kddcup99_tcp(*, test: float = 0.3, seed: int | None = 0, folder: Folder = No
 
     Args:
         test: share of the rows held out for the server; 0 for none.
-        seed: which rows; ``None`` takes the last ones.
+        seed: the seed that chooses the test rows; ``None`` takes the last rows.
         folder: data folder; the environment variable ``ATOLL_DATA`` by default.
 
     Raises:
@@ -89,7 +89,7 @@ def gas_turbine(
     Args:
         targets: one of "CO" and "NOX" or both; the other does not become a feature.
         test: share of the rows held out for the server; 0 for none.
-        seed: which rows; ``None`` takes the last ones.
+        seed: the seed that chooses the test rows; ``None`` takes the last rows.
         folder: data folder; the environment variable ``ATOLL_DATA`` by default.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Tweets with a sentiment."""
+"""Tweets with a sentiment label."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def airline_tweets(*, test: float = 0.2, seed: int | None = 0, folder: Folder = 
 
     Args:
         test: share of the rows held out for the server; 0 for none.
-        seed: which rows; ``None`` takes the last ones.
+        seed: the seed that chooses the test rows; ``None`` takes the last rows.
         folder: data folder; the environment variable ``ATOLL_DATA`` by default.
 
     Raises:
@@ -38,12 +38,12 @@ def airline_tweets(*, test: float = 0.2, seed: int | None = 0, folder: Folder = 
 def sentiment140(*, test: float = 0.2, seed: int | None = 0, folder: Folder = None) -> Dataset:
     """Load 19,999 tweets of Sentiment140: columns ``text``, ``user``; ``y`` is 1 for positive.
 
-    No user has more than 9 tweets, so that clients have to be made otherwise. File:
+    No user has more than 9 tweets, so clients must be made in another way. File:
     ``sent140/sent140_20k_with_users.csv.gz``.
 
     Args:
         test: share of the rows held out for the server; 0 for none.
-        seed: which rows; ``None`` takes the last ones.
+        seed: the seed that chooses the test rows; ``None`` takes the last rows.
         folder: data folder; the environment variable ``ATOLL_DATA`` by default.
 
     Raises:

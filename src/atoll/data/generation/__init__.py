@@ -1,4 +1,4 @@
-"""Generated populations: the clients' rows are made when they are looked at."""
+"""Generated populations: the clients' rows are made on access."""
 
 from .linear import linear
 from .synthetic import synthetic, synthetic_iid

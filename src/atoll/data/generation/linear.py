@@ -50,20 +50,20 @@ def linear(
     """Generate clients whose labels come from one linear model: ``y = argmax(x W + noise)``.
 
     ``W (dims, classes) ~ N(0, 1)`` is shared; ``x ~ N(s, I)`` with ``s ~ N(0, shift^2 I)`` per client. Nothing is
-    held per client, so a million of them cost no more than those that are looked at.
+    stored per client, so a population of a million clients costs no more than the clients that you access.
 
     Args:
         parties: number of clients.
         examples: rows of each client.
         dims: number of features.
         classes: number of classes.
-        shift: how far the clients' features lie apart.
+        shift: how far the clients' features are apart.
         noise: standard deviation of the noise on the logits.
-        test: rows of the server's test set, drawn with ``shift = 0`` and no noise; 0 for none.
+        test: number of test rows at the server, drawn with ``shift = 0`` and no noise; 0 for none.
         seed: seed or random stream.
 
     Raises:
-        DataError: sizes that are not positive.
+        DataError: a size is not positive.
     """
     if min(parties, examples, dims) < 1 or classes < 2 or test < 0:
         raise DataError(

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _Make:
-    """Draws one client; a class, so that it can travel to other processes."""
+    """Draws one client. It is a class so that other processes can receive it."""
 
     sizes: NDArray[np.int64]
     dims: int
@@ -77,12 +77,12 @@ def synthetic(
         dims: number of features.
         classes: number of classes.
         spread: whether ``alpha`` and ``beta`` are standard deviations, as in FedProx's own code, or variances, as in
-            the papers' text; the same for 0 and 1.
+            the papers' text; both agree for 0 and 1.
         sizes: rows of each client, instead of the lognormal draw.
         seed: seed or random stream.
 
     Raises:
-        DataError: a negative ``alpha`` or ``beta``, or sizes that do not fit.
+        DataError: ``alpha`` or ``beta`` is negative, or the sizes do not fit.
     """
     if spread not in ("std", "variance") or min(alpha, beta) < 0:
         raise DataError(
@@ -102,7 +102,7 @@ def synthetic_iid(
     sizes: NDArray[np.int64] | None = None,
     seed: int | Rng = 0,
 ) -> Islands:
-    """Draw the population of `synthetic` with one model for all: ``W, b ~ N(0, 1)`` once, and ``v = 0``.
+    """Draw the population of `synthetic` with one model for all clients: ``W, b ~ N(0, 1)`` once, and ``v = 0``.
 
     Args:
         parties: number of clients.

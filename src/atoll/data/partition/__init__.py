@@ -1,4 +1,4 @@
-"""Partitioners: ``f(dataset, parties=..., seed=...) -> Islands``. Every row goes to exactly one client."""
+"""Partitioners: ``f(dataset, parties=..., seed=...) -> Islands``. Each row goes to exactly one client."""
 
 from .dirichlet import dirichlet
 from .dominant import dominant_class

@@ -1,4 +1,4 @@
-"""What the partitioners share: class codes, whole-number shares, and the check of the sizes."""
+"""What the partitioners share: class codes, integer shares, and the check of the sizes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Counts = NDArray[np.int64]
 
 
 def class_codes(dataset: Dataset, scheme: str) -> tuple[Counts, int]:
-    """Return the class of every row as ``0..classes-1``, and the number of classes."""
+    """Return the class of each row as ``0..classes-1``, and the number of classes."""
     if dataset.task not in ("classification", "binary"):
         raise DataError(
-            f"{scheme} needs classes, and this is a {dataset.task} task",
+            f"{scheme} needs classes, but this is a {dataset.task} task",
             where=f"data set {dataset.name!r}",
             remedy="use iid, quantity_skew, gaussian_sizes or feature_skew",
         )
@@ -46,7 +46,7 @@ def check_between(value: float, low: float, high: float, what: str, scheme: str)
 
 
 def short(sizes: Counts, min_size: int, allow_empty: bool) -> Counts:
-    """Return the clients that have too few rows."""
+    """Return the clients with too few rows."""
     few = sizes < min_size
     return np.flatnonzero(few & (sizes > 0) if allow_empty else few)
 
@@ -60,7 +60,7 @@ def check_sizes(
     allow_empty: bool,
     remedy: str,
 ) -> None:
-    """Refuse a partition that leaves clients with fewer than ``min_size`` rows, naming them."""
+    """Refuse a partition in which clients have fewer than ``min_size`` rows; name them."""
     lacking = short(sizes, min_size, allow_empty)
     if not len(lacking):
         return
@@ -74,7 +74,7 @@ def check_sizes(
 
 
 def consecutive(dataset: Dataset, order: Counts | None, sizes: Counts, scheme: str, keys: Any = None) -> Islands:
-    """Give each client the next ``sizes[i]`` rows of ``order`` (``None``: of the data set as it lies)."""
+    """Give each client the next ``sizes[i]`` rows of ``order`` (``None``: the order of the data set)."""
     supply = Pooled(dataset, offsets_of(sizes), order)
     return Islands(supply, about=dataset.about, keys=keys, test=dataset.test, scheme=scheme)
 
@@ -92,7 +92,7 @@ def apportion(total: int, shares: NDArray[np.float64]) -> Counts:
     if left > 0:
         most = np.argsort(whole - exact, kind="stable")[:left]
         whole[most] += 1
-    elif left < 0:  # rounding of a huge total pushed the floors over it
+    elif left < 0:  # the floors exceed a huge total by rounding
         whole[np.argsort(-whole, kind="stable")[:-left]] -= 1
     return whole
 

@@ -31,25 +31,25 @@ def dirichlet(
 
     For each class ``c``, ``p_c ~ Dir(alpha * 1)`` over the clients, and the rows of the class are cut in these
     proportions (Yurochkin et al. 2019; Li et al. 2022, NIID-Bench). Small ``alpha`` gives few classes and uneven
-    sizes; large ``alpha`` approaches an even division of every class. As is usual, a draw that leaves a client
-    short of ``min_size`` is thrown away, up to 20 times.
+    sizes; large ``alpha`` approaches an even division of each class. As usual, a draw in which a client has
+    fewer than ``min_size`` rows is repeated, up to 20 times.
 
     With ``balanced=True`` all clients have the same size and each draws its class mix ``q_k ~ Dir(alpha * 1)`` over
     the classes (as in Hsu, Qi and Brown 2019, whose concentration is ``classes * alpha`` here). Their clients draw
-    one after the other until classes run out; here all mixes are scaled together to the classes' totals
+    in turn until classes run out; here all mixes are scaled together to the classes' totals
     (iterative proportional fitting), so that no client is special.
 
     Args:
-        dataset: the rows to hand out; a classification.
+        dataset: the rows to divide; a classification.
         parties: number of clients.
         alpha: concentration, above 0.
         seed: seed or random stream.
-        balanced: same size for everyone.
-        min_size: fewest rows that a client may have.
-        allow_empty: let clients have no rows.
+        balanced: whether all clients have the same size.
+        min_size: minimum number of rows of a client.
+        allow_empty: whether clients may have no rows.
 
     Raises:
-        DataError: no classes, a bad ``alpha``, or a client short of ``min_size`` in every draw.
+        DataError: there are no classes, ``alpha`` is not positive, or every draw leaves a client with fewer than ``min_size`` rows.
     """
     scheme = f"dirichlet(alpha={alpha:g}{', balanced' if balanced else ''})"
     check_parties(dataset, parties, scheme)
@@ -76,7 +76,7 @@ def dirichlet(
 
 
 def draw(alpha: float, shape: tuple[int, ...], axis: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Draw from Dir(alpha) along an axis, in logarithms: a tiny ``alpha`` does not underflow to 0/0.
+    """Draw from Dir(alpha) along an axis, in logarithms, so that a tiny ``alpha`` does not underflow to 0/0.
 
     If G ~ Gamma(alpha + 1) and U is uniform, then G * U^(1/alpha) ~ Gamma(alpha).
     """
@@ -86,7 +86,7 @@ def draw(alpha: float, shape: tuple[int, ...], axis: int, rng: np.random.Generat
 
 
 def _by_class(alpha: float, totals: Counts, parties: int, rng: np.random.Generator) -> Counts:
-    """Counts ``(parties, classes)``: each class cut at its cumulated shares."""
+    """Counts ``(parties, classes)``: each class cut at its cumulative shares."""
     ends = np.cumsum(draw(alpha, (parties, len(totals)), 0, rng), axis=0)
     cuts = np.rint(ends * totals).astype(np.int64)
     cuts[-1] = totals
@@ -101,7 +101,7 @@ def _balanced(alpha: float, totals: Counts, sizes: Counts, rng: np.random.Genera
         fit *= (sizes / np.maximum(fit.sum(axis=1), _TINY))[:, None]
     fit *= np.minimum(1.0, totals / np.maximum(fit.sum(axis=0), _TINY))[None, :]
     counts = np.floor(fit * (1.0 - 1e-12)).astype(np.int64)
-    # What the floors left over is dealt out at random: as many slots in the rows as in the columns.
+    # Deal out the remainder of the floors at random: rows and columns have the same number of slots.
     clients = np.repeat(np.arange(len(sizes)), sizes - counts.sum(axis=1))
     classes = np.repeat(np.arange(len(totals)), totals - counts.sum(axis=0))
     np.add.at(counts, (rng.permutation(clients), classes), 1)

@@ -1,4 +1,4 @@
-"""Label skew by a dominant class per client."""
+"""Label skew by one dominant class per client."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def dominant_class(
     """Give client ``k`` mostly rows of class ``k mod C``.
 
     Of the rows of class ``y``, the fraction ``share`` goes to the clients with ``k mod C = y`` and the rest to the
-    others, so that with equal class sizes about ``share`` of each client's rows are of its dominant class. FedProf
-    uses 0.6 ("dc0.6"), HybridFL 0.75 ("non-IID 0.75"); where HybridFL's other quarter goes is not stated there,
+    others. With equal class sizes, about ``share`` of each client's rows are of its dominant class. FedProf
+    uses 0.6 ("dc0.6"), HybridFL 0.75 ("non-IID 0.75"). HybridFL does not state where the other quarter goes;
     the uniform spread over the other clients is our reading.
 
     Args:
-        dataset: the rows to hand out; a classification.
+        dataset: the rows to divide; a classification.
         parties: number of clients, at least one per class.
         share: fraction of a class's rows that its own clients get.
-        random: assign each row on its own with these probabilities (sizes vary), instead of in exact, even parts.
+        random: whether to assign each row independently with these probabilities (sizes vary), not in exact, even parts.
         seed: seed or random stream.
-        min_size: fewest rows that a client may have.
-        allow_empty: let clients have no rows.
+        min_size: minimum number of rows of a client.
+        allow_empty: whether clients may have no rows.
 
     Raises:
-        DataError: fewer clients than classes, a share outside [0, 1], or a client short of ``min_size``.
+        DataError: fewer clients than classes, a share outside [0, 1], or a client with fewer than ``min_size`` rows.
     """
     scheme = f"dominant_class(share={share:g})"
     check_parties(dataset, parties, scheme)
@@ -67,7 +67,7 @@ def dominant_class(
 def _deal(
     clients: np.ndarray[tuple[int], np.dtype[np.int64]], rows: int, random: bool, rng: np.random.Generator
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Draw an owner for each row: at random, or by turns from a random start."""
+    """Draw an owner for each row: at random, or in turns from a random start."""
     if random:
         return rng.choice(clients, rows)
     return np.resize(rng.permutation(clients), rows)

@@ -1,4 +1,4 @@
-"""Feature skew: clients that see different parts of the feature space."""
+"""Feature skew: clients see different parts of the feature space."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def feature_skew(
     min_size: int = 1,
     allow_empty: bool = False,
 ) -> Islands:
-    """Sort by one value per row and cut into equal pieces: each client sees one quantile range.
+    """Sort by one value per row and cut into equal pieces: each client gets one quantile range.
 
-    Skew by noise level or rotation is made by `atoll.data.corrupt` with `GradedNoise` or `Rotate`.
+    For skew by noise level or rotation, use `atoll.data.corrupt` with `GradedNoise` or `Rotate`.
 
     Args:
-        dataset: the rows to hand out.
+        dataset: the rows to divide.
         parties: number of clients.
-        by: which value: a feature's number or name, or the name of a column such as ``"y"``.
+        by: the value: a feature's number or name, or the name of a column such as ``"y"``.
         mix: fraction of the rows that are dealt out at random instead; 1 is the uniform partition.
-        seed: breaks ties, chooses the mixed rows, and shuffles which client has which range.
-        min_size: fewest rows that a client may have.
-        allow_empty: let clients have no rows.
+        seed: breaks ties, chooses the mixed rows, and shuffles the ranges among the clients.
+        min_size: minimum number of rows of a client.
+        allow_empty: whether clients may have no rows.
 
     Raises:
-        DataError: no such feature, or a client short of ``min_size``.
+        DataError: there is no such feature, or a client has fewer than ``min_size`` rows.
     """
     scheme = f"feature_skew(by={by!r}{f', mix={mix:g}' if mix else ''})"
     check_parties(dataset, parties, scheme)
@@ -55,7 +55,7 @@ def feature_skew(
 
 
 def _mixed(values: NDArray[np.float64], mix: float, rng: np.random.Generator) -> Counts:
-    """Row numbers sorted by value, except that a fraction of the places is shuffled among itself."""
+    """Row numbers sorted by value, with a random fraction of the positions shuffled among themselves."""
     shuffled = rng.permutation(len(values))
     order = shuffled[np.argsort(values[shuffled], kind="stable")]
     loose = rng.choice(len(values), round(mix * len(values)), replace=False)

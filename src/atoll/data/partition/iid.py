@@ -15,11 +15,11 @@ def iid(
     """Shuffle the rows and deal them out evenly: sizes differ by at most one.
 
     Args:
-        dataset: the rows to hand out.
+        dataset: the rows to divide.
         parties: number of clients.
         seed: seed or random stream.
-        min_size: fewest rows that a client may have.
-        allow_empty: let clients have no rows.
+        min_size: minimum number of rows of a client.
+        allow_empty: whether clients may have no rows.
 
     Raises:
         DataError: a client would get fewer than ``min_size`` rows.

@@ -1,4 +1,4 @@
-"""The partition that the data bring along: by writer, user, year, airline."""
+"""The natural partition of the data: by writer, user, year or airline."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def natural(
     """Make one client of each distinct value of a column, in sorted order, named by the value.
 
     Args:
-        dataset: the rows to hand out.
-        column: the column that says whose row it is.
-        parties: merge the values at random into so many clients, as evenly in the number of values as can be;
+        dataset: the rows to divide.
+        column: the column that names the owner of each row.
+        parties: merge the values at random into this many clients, with numbers of values as even as possible;
             these are called "client-0" and so on.
-        seed: used for merging only.
-        min_size: fewest rows that a client may have.
+        seed: used only for merging.
+        min_size: minimum number of rows of a client.
 
     Raises:
-        DataError: no such column, fewer values than ``parties``, or a client short of ``min_size``.
+        DataError: there is no such column, it has fewer values than ``parties``, or a client has fewer than ``min_size`` rows.
     """
     keys, owner = np.unique(dataset[column], return_inverse=True)
     if dataset[column].ndim != 1:

@@ -26,15 +26,15 @@ def shards(
     The pathological split of McMahan et al. (2017), section 3: with two shards most clients see two classes.
 
     Args:
-        dataset: the rows to hand out; a classification.
+        dataset: the rows to divide; a classification.
         parties: number of clients.
         per_client: shards per client.
         seed: shuffles the rows within a class and the shards.
-        min_size: fewest rows that a client may have.
-        allow_empty: let clients have no rows.
+        min_size: minimum number of rows of a client.
+        allow_empty: whether clients may have no rows.
 
     Raises:
-        DataError: no classes, or a client short of ``min_size``.
+        DataError: there are no classes, or a client has fewer than ``min_size`` rows.
     """
     scheme = f"shards(per_client={per_client})"
     check_parties(dataset, parties, scheme)
@@ -67,20 +67,20 @@ def classes_per_client(
     """Give each client rows of ``classes`` classes; a class is divided evenly among the clients that have it.
 
     The "#C = k" split of Li et al. (2022, NIID-Bench). Client ``k`` always has class ``k mod C`` (the classes in
-    random order), so that no class is left over; its other classes are drawn at random, or are the next ones around
-    the circle with ``cyclic=True`` (then in code order, as in the FEMNIST split of FedProx: ``(k + j) mod C``).
+    random order), so that each class has a client. Its other classes are drawn at random, or are the next ones
+    in a circle with ``cyclic=True`` (then in code order, as in the FEMNIST split of FedProx: ``(k + j) mod C``).
 
     Args:
-        dataset: the rows to hand out; a classification.
+        dataset: the rows to divide; a classification.
         parties: number of clients.
         classes: classes per client, ``1..C``.
-        cyclic: neighbouring classes instead of random ones.
+        cyclic: whether to use neighbouring classes instead of random ones.
         seed: seed or random stream.
-        min_size: fewest rows that a client may have.
-        allow_empty: let clients have no rows.
+        min_size: minimum number of rows of a client.
+        allow_empty: whether clients may have no rows.
 
     Raises:
-        DataError: a class that no client would have, or a client short of ``min_size``.
+        DataError: a class would have no client, or a client has fewer than ``min_size`` rows.
     """
     scheme = f"classes_per_client({classes})"
     check_parties(dataset, parties, scheme)
@@ -97,7 +97,7 @@ def classes_per_client(
             owner[rows] = np.repeat(mixed, even(len(rows), len(owners)))
         elif len(rows):
             raise DataError(
-                f"no client would have class {c} and its {len(rows)} rows",
+                f"no client would have class {c}, which has {len(rows)} rows",
                 where=f"{scheme} of {dataset.name!r}",
                 remedy=f"ask for at least {-(-total // classes)} parties or more classes per client",
             )
@@ -111,7 +111,7 @@ def _cyclic(parties: int, classes: int, total: int) -> Counts:
 
 
 def _drawn(parties: int, classes: int, total: int, rng: Rng) -> Counts:
-    """Distinct classes per client, ``(parties, classes)``: the first by turns, the others at random."""
+    """Distinct classes per client, ``(parties, classes)``: the first in turns, the others at random."""
     first = rng.child("first").generator().permutation(total)[np.arange(parties) % total]
     order = rng.child("others").generator().random((parties, total))
     order[np.arange(parties), first] = -1.0

@@ -1,4 +1,4 @@
-"""Quantity skew: clients of different sizes, rows drawn at random."""
+"""Quantity skew: clients of different sizes, with rows drawn at random."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def quantity_skew(
     min_size: int = 1,
     allow_empty: bool = False,
 ) -> Islands:
-    """Give clients different numbers of rows, drawn at random from the whole.
+    """Give clients different numbers of rows, drawn at random from the data set.
 
-    Every client first gets ``min_size`` rows (none with ``allow_empty=True``); the others are divided in proportion
-    to shares ``~ Dir(alpha * 1)``, or ``rank^-power`` with the ranks dealt out at random (a power law).
+    Each client first gets ``min_size`` rows (none with ``allow_empty=True``). The rest is divided in proportion
+    to shares ``~ Dir(alpha * 1)``, or ``rank^-power`` with ranks assigned at random (a power law).
 
     Args:
-        dataset: the rows to hand out.
+        dataset: the rows to divide.
         parties: number of clients.
         alpha: concentration of the Dirichlet shares; small is more uneven.
         power: exponent of the power law; 0 is even. Give either this or ``alpha``.
         seed: seed or random stream.
-        min_size: fewest rows that a client may have.
-        allow_empty: let clients have no rows.
+        min_size: minimum number of rows of a client.
+        allow_empty: whether clients may have no rows.
 
     Raises:
-        DataError: not exactly one of ``alpha`` and ``power``, or too few rows for ``min_size``.
+        DataError: not exactly one of ``alpha`` and ``power`` is given, or there are too few rows for ``min_size``.
     """
     scheme = f"quantity_skew({f'alpha={alpha:g}' if alpha is not None else f'power={power}'})"
     check_parties(dataset, parties, scheme)
@@ -90,19 +90,19 @@ def gaussian_sizes(
     """Draw the clients' sizes from ``Normal(mu, (ratio * mu)^2)`` with ``mu = rows / parties``.
 
     The rule of the SAFA and FedProf experiments (ratio 0.3). Sizes are drawn again until each is at least
-    ``min_size``, then scaled so that every row is used. SAFA's own code takes consecutive slices in file order and
+    ``min_size``, then scaled so that all rows are used. SAFA's own code takes consecutive slices in file order and
     a ``min_size`` of ``max(20, batch size)``: ``contiguous=True, min_size=20``.
 
     Args:
-        dataset: the rows to hand out.
+        dataset: the rows to divide.
         parties: number of clients.
         ratio: standard deviation as a share of the mean.
-        min_size: fewest rows that a client may have.
-        contiguous: consecutive slices in the data's order, instead of rows drawn at random.
+        min_size: minimum number of rows of a client.
+        contiguous: whether clients get consecutive slices in the data's order, instead of rows drawn at random.
         seed: seed or random stream.
 
     Raises:
-        DataError: a mean so close to ``min_size`` that no draw fits.
+        DataError: the mean is so close to ``min_size`` that no draw fits.
     """
     scheme = f"gaussian_sizes(ratio={ratio:g}{', contiguous' if contiguous else ''})"
     check_parties(dataset, parties, scheme)
@@ -117,7 +117,7 @@ def gaussian_sizes(
 
 
 def _normal_sizes(total: int, parties: int, ratio: float, low: int, rng: np.random.Generator) -> Counts:
-    """Sizes that sum to ``total``; if no draw keeps all of them at ``low`` or above, the last draw."""
+    """Sizes that sum to ``total``; if no draw keeps all of them at ``low`` or above, return the last draw."""
     mean = total / parties
     floor = min(float(low), mean)
     for _ in range(_TRIES):

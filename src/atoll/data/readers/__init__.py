@@ -1,4 +1,4 @@
-"""Readers of files and of other libraries' data sets."""
+"""Readers for files, and for data sets of other libraries."""
 
 from .arrow import from_arrow, read_parquet
 from .csv import read_csv

@@ -1,4 +1,4 @@
-"""Opening files with clear errors."""
+"""Opening files, with clear errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atoll.core.errors import DataError
 
 
 def existing(path: str | Path) -> Path:
-    """Return the path of a file that is there."""
+    """Return the path of an existing file."""
     path = Path(path)
     if path.is_dir():
         raise DataError(f"{path.name!r} is a folder", where=str(path.parent), remedy="give one of its files")
@@ -20,7 +20,7 @@ def existing(path: str | Path) -> Path:
 
 
 def content(path: str | Path) -> bytes:
-    """Return the bytes of a file, unpacked if it is gzip-compressed (known by its first bytes, not its name)."""
+    """Return the bytes of a file, decompressed if it is gzip (recognised by its first bytes, not its name)."""
     path = existing(path)
     raw = path.read_bytes()
     if raw[:2] != b"\x1f\x8b":

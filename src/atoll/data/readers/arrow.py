@@ -31,11 +31,11 @@ def read_parquet(
     name: str | None = None,
     citation: str = "",
 ) -> Dataset:
-    """Read a Parquet file; for the arguments see `read_csv`.
+    """Read a Parquet file; the arguments are those of `read_csv`.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
-        DataError: a file that cannot be read, unknown columns, or missing values.
+        DataError: the file cannot be read, columns are unknown, or values are missing.
     """
     return from_table(
         table_of_parquet(path),
@@ -55,18 +55,18 @@ def table_of_parquet(path: str | Path) -> dict[str, Array]:
 
     Raises:
         MissingExtraError: pyarrow is not installed.
-        DataError: a file that cannot be read.
+        DataError: the file cannot be read.
     """
     table = _read("read_table", path)
     return {str(column): _plain(table[column]) for column in table.column_names}
 
 
 def columns_of_parquet(path: str | Path) -> list[str]:
-    """Return the names of the columns of a Parquet file; its rows are not read.
+    """Return the names of the columns of a Parquet file, without reading its rows.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
-        DataError: a file that cannot be read.
+        DataError: the file cannot be read.
     """
     return [str(column) for column in _read("read_schema", path).names]
 
@@ -91,7 +91,7 @@ def from_arrow(table: Any, *, target: str | Sequence[str] | None, name: str = "a
         options: ``task``, ``features``, ``keep``, ``drop``, ``categories`` and ``citation``, see `read_csv`.
 
     Raises:
-        DataError: no table, unknown columns, missing values, or nested columns among those that are used.
+        DataError: the object is not a table, columns are unknown, values are missing, or a column in use is nested.
     """
     if not hasattr(table, "column_names"):
         raise DataError(
@@ -104,7 +104,7 @@ def from_arrow(table: Any, *, target: str | Sequence[str] | None, name: str = "a
 
 
 def _plain(column: Any) -> Array:
-    """Return a column as text, numbers or dates; holes become "" or NaN, other types are left as objects."""
+    """Return a column as text, numbers or dates; missing values become "" or NaN, other types stay objects."""
     if hasattr(column.type, "value_type") and hasattr(column.type, "index_type"):
         column = column.cast(column.type.value_type)
     kind = str(column.type)

@@ -38,27 +38,27 @@ def read_csv(
 ) -> Dataset:
     """Read a CSV file with a header line, plain or gzip-compressed.
 
-    A column is numeric if all its values are numbers, besides missing ones; otherwise it is text and coded, see
-    `from_table` for the arguments and the codes. Missing are: nothing, NA, N/A, NaN, null, None and "?".
+    A column is numeric if all its values except missing ones are numbers; otherwise it is text and is coded, see
+    `from_table` for the arguments and the codes. Missing values are: empty, NA, N/A, NaN, null, None and "?".
 
     Args:
         path: the file.
         target: target column, or columns.
         task: see `About`; inferred from the target when omitted: fractions are a regression, whole numbers and
             text a classification.
-        features: feature columns.
-        keep: columns to carry along.
+        features: names of the feature columns.
+        keep: columns to keep besides features and target.
         drop: columns to leave out.
-        categories: column -> its values in code order.
-        delimiter: what separates the values.
+        categories: maps a column to its values in code order.
+        delimiter: the separator of the values.
         decimal: the decimal sign, "." or ",".
-        encoding: how the text is encoded.
+        encoding: the encoding of the text.
         name: short name; the file's by default.
-        citation: where the data come from.
+        citation: the source of the data.
 
     Raises:
-        DataError: no header, lines of different lengths, unknown columns, missing values, text that is no category,
-            or a target that may be classes or amounts; the line is named.
+        DataError: there is no header, lines differ in length, columns are unknown, values are missing, text is not a
+            category, or the target may be classes or amounts; names the line.
     """
     table = table_of_csv(path, delimiter=delimiter, decimal=decimal, encoding=encoding)
     label = name or Path(path).name.split(".")[0]
@@ -79,7 +79,7 @@ def read_csv(
 def table_of_csv(
     path: str | Path, *, delimiter: str = ",", decimal: str = ".", encoding: str = "utf-8"
 ) -> dict[str, Array]:
-    """Return the columns of a CSV file: numbers where every value is one, else text."""
+    """Return the columns of a CSV file: numbers if every value is one, else text."""
     where = Path(path).name
     if decimal not in (".", ","):
         raise DataError(f"decimal={decimal!r}", where=where, remedy="use '.' or ','")
@@ -122,7 +122,7 @@ def _body(lines: Any, width: int, where: str) -> list[list[str]]:
             continue
         if len(line) != width:
             raise DataError(
-                f"line {lines.line_num} has {len(line)} values where the header has {width}",
+                f"line {lines.line_num} has {len(line)} values, but the header has {width}",
                 where=where,
                 remedy="correct the line, or set delimiter=",
             )

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face ``datasets`` library, by their methods; the library itself is not imported."""
+"""Data sets of the Hugging Face ``datasets`` library, through their methods; the library itself is not imported."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def from_hugging_face(
     name: str = "hugging-face",
     citation: str | None = None,
 ) -> Dataset:
-    """Make a data set of an in-memory (map-style) Hugging Face one.
+    """Make a data set from an in-memory (map-style) Hugging Face one.
 
     Args:
-        source: has ``column_names``, ``features`` and ``with_format("numpy")``, as ``datasets.Dataset`` does.
+        source: an object with ``column_names``, ``features`` and ``with_format("numpy")``, such as ``datasets.Dataset``.
         x: the feature column, or several numeric columns to put side by side. Bytes (images) stay bytes.
         y: the label column; a ``ClassLabel`` names the classes.
-        keep: columns to carry along.
+        keep: columns to keep besides ``x`` and ``y``.
         test: the split to evaluate on, of the same form.
         task: see `About`; inferred from the labels when omitted.
         name: short name.
-        citation: where the data come from; the source's own by default.
+        citation: the source of the data; by default that of ``source``.
 
     Raises:
-        DataError: an object of another kind, unknown columns, or rows of different shapes.
+        DataError: the object is of another kind, columns are unknown, or rows differ in shape.
     """
     _check(source, name)
     wanted = [x] if isinstance(x, str) else list(x)
@@ -85,6 +85,6 @@ def _array(values: Any, column: str, name: str) -> Array:
         raise DataError(
             f"the rows of column {column!r} have different shapes",
             where=f"data set {name!r}",
-            remedy="map them to one shape before (resize images, pad sequences)",
+            remedy="map them to one shape first (resize images, pad sequences)",
         )
     return array

@@ -22,11 +22,11 @@ _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: "
 def read_idx(path: str | Path) -> Array:
     """Read an idx file, plain or gzip-compressed.
 
-    The header is a magic number ``00 00 type ndim`` and ``ndim`` sizes of four bytes, big-endian; the elements
-    follow, last dimension fastest, and nothing after them.
+    The header is a magic number ``00 00 type ndim`` and ``ndim`` sizes of four bytes, big-endian. The elements
+    follow, last dimension fastest; the file ends after them.
 
     Raises:
-        DataError: a wrong magic number, or a body shorter or longer than the header says.
+        DataError: the magic number is wrong, or the body is shorter or longer than the header says.
     """
     raw = content(path)
     name = Path(path).name
@@ -47,7 +47,7 @@ def read_idx(path: str | Path) -> Array:
     if len(raw) != expected:
         fault = "truncated" if len(raw) < expected else "too long"
         raise DataError(
-            f"{fault}: {len(raw):,} bytes where shape {shape} of {dtype} needs {expected:,}",
+            f"{fault}: {len(raw):,} bytes, but shape {shape} of {dtype} needs {expected:,}",
             where=name,
             remedy="fetch the file again",
         )
@@ -70,14 +70,14 @@ def read_idx_pair(
     Args:
         images: idx file of shape ``(n, height, width)``.
         labels: idx file of shape ``(n,)``.
-        scale: divide bytes by 255, to float32; else keep uint8.
+        scale: whether to divide bytes by 255, to float32; else keep uint8.
         flat: ``x`` of shape ``(n, height * width)`` instead of ``(n, 1, height, width)``.
         classes: number of classes.
         name: short name.
-        citation: where the data come from.
+        citation: the source of the data.
 
     Raises:
-        DataError: malformed files, or files that do not belong together.
+        DataError: the files are malformed, or do not belong together.
     """
     x, y = read_idx(images), read_idx(labels)
     if x.ndim != 3 or y.ndim != 1 or len(x) != len(y):
@@ -91,7 +91,7 @@ def read_idx_pair(
 
 
 def as_images(x: Array, scale: bool, flat: bool) -> Array:
-    """Return uint8 images ``(n, channels, height, width)`` as the arguments ask."""
+    """Return uint8 images ``(n, channels, height, width)``, scaled and flattened as requested."""
     if scale:
         x = x.astype(np.float32) / np.float32(255.0)
     return x.reshape(len(x), -1) if flat else x

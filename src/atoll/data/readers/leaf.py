@@ -1,4 +1,4 @@
-"""The JSON format of the LEAF benchmark: data that come divided by user."""
+"""The JSON format of the LEAF benchmark: data that are divided by user."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def read_leaf(
         task: see `About`; inferred from the labels when omitted.
         classes: number of classes.
         name: short name.
-        citation: where the data come from.
+        citation: the source of the data.
 
     Raises:
-        DataError: missing keys, users twice, or sizes that disagree with ``num_samples``; file and user are named.
+        DataError: keys are missing, a user appears twice, or sizes disagree with ``num_samples``; names file and user.
     """
     users = _read(Path(train))
     held = _read(Path(test)) if test is not None else {}
@@ -95,7 +95,7 @@ def _user(data: Any, user: Any, rows: int, file: str) -> dict[str, Array]:
         raise DataError("no x and y in user_data", where=where, remedy="give both for every user")
     if len(own["x"]) != rows or len(own["y"]) != rows:
         raise DataError(
-            f"{len(own['x'])} x and {len(own['y'])} y where num_samples says {rows}",
+            f"{len(own['x'])} x and {len(own['y'])} y, but num_samples says {rows}",
             where=where,
             remedy="correct num_samples or the rows",
         )

@@ -73,18 +73,18 @@ def read_npz(
     Args:
         path: the archive.
         train: names of the arrays with the features and the labels; by default ``x_train`` and ``y_train``, or ``x`` and ``y``.
-        test: the same for the test rows, or ``None`` to leave them out; by default ``x_test`` and ``y_test`` where they are.
-        images: the features are uint8 images ``(n, height, width, channels)``; they are turned to
-            ``(n, channels, height, width)``. By default they are if they have that form.
-        scale: divide images by 255, to float32.
-        flat: one axis for all the pixels.
+        test: the same for the test rows, or ``None`` to leave them out; by default ``x_test`` and ``y_test`` if they exist.
+        images: whether the features are uint8 images ``(n, height, width, channels)``, to transpose to
+            ``(n, channels, height, width)``. By default this follows from their form.
+        scale: whether to divide images by 255, to float32.
+        flat: whether to put all pixels on one axis.
         task: see `About`; inferred from the labels when omitted, see `Dataset`.
         classes: number of classes.
         name: short name; the file's by default.
-        citation: where the data come from.
+        citation: the source of the data.
 
     Raises:
-        DataError: a missing array, an archive with pickled objects, or images of another form.
+        DataError: an array is missing, the archive has pickled objects, or images have another form.
     """
     pairs = _pairs(path, train, test)
     parts: list[Dataset] = []
@@ -101,7 +101,7 @@ def read_npz(
             x = as_images(np.ascontiguousarray(x.transpose(0, 3, 1, 2)), scale, flat)
         made = {"x": x, "y": y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y}
         parts.append(Dataset(made, task=task, classes=classes, name=name or Path(path).stem, citation=citation))
-        # The test rows are of the same task, and may lack the highest class.
+        # The test rows have the same task, but may lack the highest class.
         task, classes = parts[0].task, parts[0].classes
     return parts[0] if len(parts) == 1 else parts[0].with_test(parts[1])
 
@@ -109,7 +109,7 @@ def read_npz(
 def _pairs(
     path: str | Path, train: tuple[str, str] | None, test: tuple[str, str] | Literal["auto"] | None
 ) -> list[tuple[str, str]]:
-    """The names of the arrays to read: those that were given, else the usual ones that are there."""
+    """The names of the arrays to read: those given, else the usual names that exist."""
     held = names_in(path)
     if train is None:
         train = ("x", "y") if "x" in held and "x_train" not in held else ("x_train", "y_train")

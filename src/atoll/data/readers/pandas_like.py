@@ -1,4 +1,4 @@
-"""pandas' data frames, by their methods; pandas itself is not imported."""
+"""Data frames of pandas, through their methods; pandas itself is not imported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["from_pandas"]
 
 
 def from_pandas(frame: Any, *, target: str | Sequence[str] | None, name: str = "frame", **options: Any) -> Dataset:
-    """Make a data set of a ``pandas.DataFrame``; categorical columns count as what their values are, the index is left out.
+    """Make a data set from a ``pandas.DataFrame``; a categorical column counts as the type of its values, and the index is left out.
 
     Args:
         frame: the table.
@@ -26,7 +26,7 @@ def from_pandas(frame: Any, *, target: str | Sequence[str] | None, name: str = "
         options: ``task``, ``features``, ``keep``, ``drop``, ``categories`` and ``citation``, see `read_csv`.
 
     Raises:
-        DataError: no data frame, unknown columns, missing values, or columns of dates or objects among those that are used.
+        DataError: the object is not a data frame, columns are unknown, values are missing, or a column in use has dates or objects.
     """
     if not all(hasattr(frame, attribute) for attribute in ("columns", "iloc", "isna")):
         raise DataError(
@@ -40,7 +40,7 @@ def from_pandas(frame: Any, *, target: str | Sequence[str] | None, name: str = "
 
 
 def _plain(column: Any) -> Array:
-    """Numbers, dates or text; holes become "" or NaN, and what is mixed stays objects, which are refused where they are used."""
+    """Return numbers, dates or text; missing values become "" or NaN. Mixed values stay objects, which are refused on use."""
     holes = np.asarray(column.isna(), dtype=bool)
     array = np.asarray(column)
     if array.dtype.kind != "O":

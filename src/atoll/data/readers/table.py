@@ -33,35 +33,35 @@ def from_table(
     citation: str = "",
     row_offset: int = 0,
 ) -> Dataset:
-    """Make a data set of a table's columns.
+    """Make a data set from a table's columns.
 
-    Numeric columns become features as they are; text columns become codes: the position of the value in
+    Numeric columns become features unchanged; text columns become codes: the position of the value in
     ``categories[column]``, or among the sorted distinct values. **Parties that code their own tables must agree on
-    the categories**, or the same code means different things. Text that is no category is refused: numbers with a
-    decimal comma, a number that cannot be read among others, and dates.
+    the categories**, or the same code means different things. Text that is not a category raises an error: numbers with
+    a decimal comma, an unreadable number among others, and dates.
 
     The task follows from the target as everywhere (see `Dataset`): fractions are a regression, whole numbers and text
     a classification, -1 and +1 together a binary one, and several targets a regression. Whole numbers may also be
     amounts: with more than 100 distinct ones, or more than half as many as rows (from 21 rows on; scikit-learn's
-    ``type_of_target`` warns by the same share), the task has to be said.
+    ``type_of_target`` warns at the same share), you must give the task.
 
     Args:
-        table: column name -> values, text or numbers, ``(rows,)``.
+        table: maps a column's name to its values, text or numbers, ``(rows,)``.
         target: name of the target column, several for a multi-target regression, or ``None``.
         task: see `About`; inferred from the target when omitted. In a classification the sorted distinct target
-            values are the classes, also when they are numbers; ``categories[target]`` sets another order, or values
+            values are the classes, even if they are numbers; ``categories[target]`` sets another order, or values
             that do not occur here.
         features: which columns become features; default: all but the target and ``keep``.
-        keep: columns to carry along as they are, such as a client's key.
+        keep: columns to keep unchanged, such as a client's key.
         drop: columns to leave out.
-        categories: column -> its values in code order.
+        categories: maps a column to its values in code order.
         name: short name.
-        citation: where the data come from.
+        citation: the source of the data.
         row_offset: added to row numbers in errors (2 for a file with a header line).
 
     Raises:
-        DataError: unknown columns, missing values, values outside the categories, text that is no category, or a
-            target that may be classes or amounts; rows and columns are named.
+        DataError: columns are unknown, values are missing or outside the categories, text is not a category, or the
+            target may be classes or amounts; names rows and columns.
     """
     targets = [target] if isinstance(target, str) else list(target or ())
     keep, drop = list(keep), list(drop)
@@ -102,12 +102,12 @@ def _check_complete(table: Mapping[str, Array], targets: Sequence[str], name: st
             where=f"table {name!r}",
             remedy="fill them, or leave these rows out; the target cannot be left out"
             if any(column in targets for _, column in holes)
-            else "fill them or leave these rows out before, or leave the columns out with drop=",
+            else "fill them or leave these rows out first, or leave the columns out with drop=",
         )
 
 
 def missing(values: Array) -> NDArray[np.bool_]:
-    """Say which values are missing."""
+    """Return which values are missing."""
     if values.dtype.kind == "f":
         return np.isnan(values)
     if values.dtype.kind == "U":
@@ -116,7 +116,7 @@ def missing(values: Array) -> NDArray[np.bool_]:
 
 
 def _numeric(values: Array, column: str, fixed: Sequence[str] | None, name: str, offset: int) -> Array:
-    """Return a column as numbers: text is coded."""
+    """Return a column as numbers; text is coded."""
     if values.dtype.kind in "biuf" and fixed is None:
         return values
     if values.dtype.kind not in "biufU":
@@ -170,9 +170,9 @@ def _target(
         if words and listed is None:
             row, word = first_word(values)
             raise DataError(
-                f"column {column!r}, the target of a regression, holds text such as {word!r} at row {row + offset}",
+                f"column {column!r}, the target of a regression, has text such as {word!r} at row {row + offset}",
                 where=f"table {name!r}",
-                remedy="give numbers (decimal=',' reads 1,5), or say task='classification'",
+                remedy="give numbers (decimal=',' reads 1,5), or set task='classification'",
             )
         return _numeric(values, column, listed, name, offset).astype(np.float32), (), task
     if task == "binary" and values.dtype.kind in "biuf":
@@ -185,19 +185,19 @@ def _target(
 
 
 def _shown(numbers: Array) -> Array:
-    """Numbers as the names of classes: 1 for 1.0."""
+    """Numbers as class names: 1 for 1.0."""
     return np.array([f"{v:g}" if numbers.dtype.kind == "f" else str(v) for v in numbers], dtype=np.str_)
 
 
 def _inferred(values: Array, column: str, name: str) -> str:
-    """The task of a numeric target that nobody has said, by the rule of every `Dataset`."""
+    """The task of a numeric target if it is not given, by the rule of `Dataset`."""
     task = resolve_task(values, None, name)
     if task == "classification":
         distinct = len(np.unique(values))
         if distinct > _MOST_CLASSES or (len(values) > _FEW_ROWS and 2 * distinct > len(values)):
             raise DataError(
-                f"column {column!r} holds {distinct:,} distinct whole numbers in {len(values):,} rows: classes or amounts?",
+                f"column {column!r} has {distinct:,} distinct whole numbers in {len(values):,} rows: classes or amounts?",
                 where=f"table {name!r}",
-                remedy="say task='regression' or task='classification'",
+                remedy="set task='regression' or task='classification'",
             )
     return task

@@ -1,4 +1,4 @@
-"""PyTorch map-style data sets, by ``__len__`` and ``__getitem__``; PyTorch itself is not imported."""
+"""PyTorch map-style data sets, through ``__len__`` and ``__getitem__``; PyTorch itself is not imported."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def from_torch(
     """Copy a map-style data set into columns, item by item.
 
     Args:
-        source: has ``len(source)`` and ``source[i]``; an item is ``(x, y)``, or a mapping of column names. Values
-            are tensors, arrays, images or numbers: whatever NumPy can turn into an array of one shape.
+        source: an object with ``len(source)`` and ``source[i]``; an item is ``(x, y)``, or a mapping of column names. Values
+            are tensors, arrays, images or numbers that NumPy can turn into arrays of one shape.
         test: the test split, of the same form.
         task: see `About`; inferred from the labels when omitted.
-        classes: number of classes; ``len(source.classes)`` where the source has it.
+        classes: number of classes; ``len(source.classes)`` if the source has it.
         name: short name.
-        citation: where the data come from.
+        citation: the source of the data.
 
     Raises:
-        DataError: an empty data set, items of another form, or items of different shapes; the item is named.
+        DataError: the data set is empty, or items differ in form or shape; names the item.
     """
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         raise DataError(
@@ -54,7 +54,7 @@ def from_torch(
 
 
 def _columns(source: Any, name: str) -> dict[str, Array]:
-    """Fill one array per column, laid out by the first item."""
+    """Fill one array per column, with the form of the first item."""
     columns: dict[str, Array] = {}
     for i in range(len(source)):
         item = _item(source[i], i, name)
@@ -65,7 +65,7 @@ def _columns(source: Any, name: str) -> dict[str, Array]:
             if value is None or value.shape != array.shape[1:] or value.dtype.kind != array.dtype.kind:
                 shown = "no such value" if value is None else f"{value.dtype}{list(value.shape)}"
                 raise DataError(
-                    f"item {i} has {shown} for {key!r}, where item 0 has {array.dtype}{list(array.shape[1:])}",
+                    f"item {i} has {shown} for {key!r}, but item 0 has {array.dtype}{list(array.shape[1:])}",
                     where=f"data set {name!r}",
                     remedy="bring all items to one form with a transform",
                 )
