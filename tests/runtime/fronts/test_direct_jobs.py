@@ -330,7 +330,7 @@ def test_a_kit_that_is_not_made_to_be_dialled(tmp_path: Path) -> None:
     kit = Poc(tmp_path, {"north": []}).kit("north")
     where = Resources(1.0, 0, 0)
     with pytest.raises(
-        ConfigError, match=r"the kit of 'north' is not made to be dialled at '10.0.0.1' \(direct: 127.0.0.1\)"
+        ConfigError, match=r"the kit of 'north' does not let others dial it at '10.0.0.1' \(direct: 127.0.0.1\)"
     ):
         Site(kit, {}, tmp_path / "run", where, direct="10.0.0.1:8444")
     Site(kit, {}, tmp_path / "run", where, direct="127.0.0.1:8444")

@@ -133,7 +133,7 @@ def test_a_site_whose_process_never_begins_fails_a_job_that_needs_it(terms: dict
 
     outcome, told, took = run(body(), virtual=True)
     assert (outcome.kind, told) == ("failed", [])
-    assert "for 60 s nothing was heard of the job's process at south" in outcome.reason
+    assert "for 60 s nothing was heard from the job's process at south" in outcome.reason
     assert took <= 2 * PATIENCE  # nor is its end waited for any longer
 
 

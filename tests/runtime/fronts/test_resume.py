@@ -157,9 +157,9 @@ def test_a_job_of_which_nothing_is_left_is_to_be_cloned(tmp_path: Path) -> None:
     gone: Any = {**sessions, "south": SimpleNamespace(kept={"8"})}
     for job, state, here, now, why in (
         (record(JobState.FAILED, attempts=0), tmp_path, sessions, 200.0, "it never began"),
-        (failed, tmp_path / "none", sessions, 200.0, "its folder is not at the server any more"),
-        (failed, tmp_path, sessions, 101.0 + KEPT, "it ended 30 days ago, and sites keep what it left for 30"),
-        (failed, tmp_path, gone, 200.0, "site 'south' keeps nothing of it any more"),
+        (failed, tmp_path / "none", sessions, 200.0, "its folder is no longer at the server"),
+        (failed, tmp_path, sessions, 101.0 + KEPT, "it ended 30 days ago, and sites keep a job's state for 30"),
+        (failed, tmp_path, gone, 200.0, "site 'south' no longer keeps anything of it"),
     ):
         with pytest.raises(JobError, match=rf"cannot be resumed: {why}.*atoll clone 7"):
             require_kept(job, state, here, now)

@@ -143,7 +143,7 @@ def test_a_job_that_stands_still_is_found_out_in_time_and_one_that_works_is_not(
         error = await watch
         assert limit - 1.0 <= clock() - since <= limit + 2 * patience / 4  # it looks each quarter of the patience
         assert isinstance(error, JobError)
-        assert "nothing came from any site" in error.what
+        assert "nothing arrived from any site" in error.what
         assert error.where == "job 7, running"
 
     run(body(), virtual=True)
@@ -173,7 +173,7 @@ def test_an_error_keeps_its_kind_and_gains_its_place() -> None:
     found = unpack_error(told.error)
     assert isinstance(found, DataError)
     assert (found.where, found.remedy) == ("site 'north': file a.csv", "add it")
-    assert "cannot be read" in failed_at("server", {"odd": 1}).reason
+    assert "an unreadable error" in failed_at("server", {"odd": 1}).reason
 
 
 def test_frames_that_lack_something_are_refused() -> None:

@@ -185,10 +185,10 @@ def test_another_version_at_the_server(kits: Callable[..., Path]) -> None:
 
 def test_a_server_that_does_not_tell_its_version(kits: Callable[..., Path]) -> None:
     folder = kits(free_port(), transport="tcp")
-    with serving(folder, about={"error": pack_error(ConfigError("'about' is no request"))}):
+    with serving(folder, about={"error": pack_error(ConfigError("'about' is not a request"))}):
         findings = list(examine(Kit.read(folder / "anna"), Path()))
     assert [(f.step, f.said.partition(": ")[2]) for f in findings if f.state != "ok"] == [
-        ("version", "'about' is no request")
+        ("version", "'about' is not a request")
     ]
 
 

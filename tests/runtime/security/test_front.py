@@ -178,7 +178,7 @@ def test_requests_that_are_too_long_or_too_many(kit: Kits, tmp_path: Path, caplo
                     await admin.jobs()
 
     played(body)
-    assert "asks for more than 64 things at once" in caplog.text
+    assert "makes more than 64 requests at once" in caplog.text
 
 
 async def end_of(channel: Channel) -> str:

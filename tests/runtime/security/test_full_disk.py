@@ -66,7 +66,7 @@ def test_who_is_revoked_is_cut_off_though_it_cannot_be_written_down(
             await until(lambda: "south" in siege.server._dispatcher.sessions)
             make_room = filled(siege)
             provision(project, tmp_path / "kits", revoke=["south"])
-            await until(lambda: "cannot be written down yet" in caplog.text)
+            await until(lambda: "cannot be recorded yet" in caplog.text)
             await until(lambda: "south" not in siege.server._dispatcher.sessions)
             make_room()
             await until(lambda: any(event.what == "cut" for event in siege.server._store.events()))
@@ -86,4 +86,5 @@ def test_a_site_that_cannot_be_listed_takes_part(own: Kits, tmp_path: Path, capl
                 await until(lambda: "north" in siege.server._dispatcher.sessions)
 
     played(body)
-    assert "has come cannot be written down" in caplog.text
+    assert "the visit of site 'north'" in caplog.text
+    assert "cannot be recorded: " in caplog.text

@@ -110,7 +110,7 @@ def bad_bundles(kit: Kits) -> dict[str, tuple[bytes, str]]:
         "signed by the server": (forged(GOOD, kit("ours/server").credentials()), "for role 'server' cannot act as admin"),
         "of another authority": (forged(GOOD, kit("foreign/anna").credentials()), "no authority of this project"),
         "signed with an expired key": (forged(GOOD, kit("expired/anna").credentials()), "is valid from"),
-        "another admin's": (forged(GOOD, kit("ours/otto").credentials()), "that admin 'otto' of 'university' has signed"),
+        "another admin's": (forged(GOOD, kit("ours/otto").credentials()), "signed by admin 'otto' of 'university'"),
         "up and away": (mine("source/../../evil.py"), "must lie inside its folder"),
         "to the root": (mine("/tmp/evil.py"), "must lie inside its folder"),
         "of another system": (mine("source\\..\\evil.py"), "is not allowed"),
@@ -288,7 +288,7 @@ def test_a_site_runs_nothing_that_no_admin_has_signed(
             # Channels that nobody has asked for are closed.
             assert server.line is not None
             stray = server.line.open("job/1/1")
-            with pytest.raises(LinkClosed, match="no such attempt is here"):
+            with pytest.raises(LinkClosed, match="there is no such attempt here"):
                 await stray.recv()
             await until(lambda: site._manager.held == {})  # the last release is carried out behind what it releases
         assert not list(tmp_path.rglob("OWNED"))

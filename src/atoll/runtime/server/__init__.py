@@ -1,1 +1,1 @@
-"""The server's process: its lines to sites and people, the jobs it carries out, and who may see what."""
+"""The server's process: its lines to sites and people, the jobs that it runs, and who may see what."""

@@ -1,4 +1,4 @@
-"""One attempt of a job as the server's front carries it out: deploy, relay, watch, stop."""
+"""One attempt of a job as the server's front runs it: deploy, relay, watch, stop."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from .site_session import Gone, SiteSession
 __all__ = ["Attempt"]
 
 _GRACE = 5.0
-"""Seconds that the server's process has to tell its own error once a site told one."""
+"""Seconds for the server's process to report its own error once a site has reported one."""
 _STOPPING = 20.0
-"""Seconds that a connected site has to say that an attempt's process has ended."""
+"""Seconds for a connected site to report that an attempt's process has ended."""
 
 
 class Attempt:
-    """Brings the processes of one attempt to life, joins them, and ends them all when one of them ends.
+    """Starts the processes of one attempt, connects them, and ends them all when one of them ends.
 
     Args:
         job: its id.
-        number: the attempt's.
+        number: the attempt's number.
         terms: the job's terms.
         sessions: its sites.
         folder: where the job's checkpoints lie; new ones are progress.
-        deploy: the frame that sites are sent, with the bundle, serialised once.
-        launch: starts the server's process, given the sites that it is to work with.
-        running: called once the sites have deployed, with those that have not and are done without.
+        deploy: the frame for the sites, with the bundle, serialised once.
+        launch: starts the server's process, given the sites that it works with.
+        running: called once the sites have deployed, with those that have not and are left out.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Attempt:
         self._process: JobProcess | None = None
 
     def abort(self, who: str) -> None:
-        """A person stops it."""
+        """Stop it on a person's order."""
         if not self._aborted.done():
             self._aborted.set_result(aborted(who))
 
     async def run(self) -> AttemptOutcome:
-        """From deployment to the end of the last process."""
+        """Run it from deployment to the end of the last process."""
         before = self._generations()
         working = asyncio.create_task(self._work())
         watching = asyncio.create_task(stalled(self.job, self._terms.patience, lambda: self._moved, self._cpu))
@@ -90,13 +90,13 @@ class Attempt:
         return AttemptOutcome(outcome.kind, outcome.reason, outcome.error, bool(self._generations() - before))
 
     async def _judged(self, working: asyncio.Task[AttemptOutcome], watching: asyncio.Task[JobError]) -> AttemptOutcome:
-        """Which end counts: a person's word first, then what a site said, then what became of the server's own process."""
+        """Decide which end counts: a person's order first, then what a site reported, then the end of the server's own process."""
         if self._aborted.done():
             return self._aborted.result()
         if self._parties.ending.done():
             told = self._parties.ending.result()
             if told.kind == "failed" and self._process is not None:
-                # The server's process heard of it as well, and can say more.
+                # The server's process learned of it too, and can say more.
                 await asyncio.wait({working}, timeout=_GRACE)
                 if working.done() and working.result().kind == "failed":
                     return working.result()
@@ -120,14 +120,14 @@ class Attempt:
         return finished() if code == 0 else crashed(f"the job's process at the server ended with {code_in_words(code)}")
 
     async def _deployed(self) -> list[SiteSession]:
-        """Have the sites begin; those that have, where the job can do without the others."""
+        """Start the attempt at the sites; return those that have started, if the job can do without the others."""
         sessions = self._parties.sessions
         for session in sessions.values():
             session.deploy(self.job, self._deploying)
         late = await self._parties.deployed(self._terms.patience)
         if late and len(sessions) - len(late) < self._terms.floor(len(sessions)):
             raise JobError(
-                f"for {self._terms.patience:g} s nothing was heard of the job's process at {', '.join(late)}",
+                f"for {self._terms.patience:g} s nothing was heard from the job's process at {', '.join(late)}",
                 where=f"job {self.job}, deployment at site {late[0]!r}",
                 remedy=f"see the log of `atoll site` at {late[0]}; raise `patience` if it needs longer to start",
             )
@@ -137,7 +137,7 @@ class Attempt:
         return [session for session in sessions.values() if session.name not in late]
 
     async def _join(self, session: SiteSession, local: Channel) -> None:
-        """Pass blocks on. Where the site's end has ended, its own word counts, and the server's process need not guess."""
+        """Relay blocks. If the site's process has ended, the site reports it, and the server's process need not guess."""
         far = session.open(self.job, self.number)
         try:
             ending = await carry(far, local, self._count)
@@ -155,7 +155,7 @@ class Attempt:
     async def _stop(self, tasks: Sequence[asyncio.Task[object]], final: bool) -> None:
         if self._process is not None:
             await self._process.stop()
-        # A machine that stands still will not say it: the job need not wait longer for that than it waits for anything.
+        # A machine that hangs does not report it: the job waits for it no longer than for anything else.
         await self._parties.stopped(final, min(_STOPPING, self._terms.patience))
         await asyncio.gather(*tasks, return_exceptions=True)
 

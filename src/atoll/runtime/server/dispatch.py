@@ -1,4 +1,4 @@
-"""Carries out what the scheduler decides: offers, attempts and their ends, and what the store keeps of them."""
+"""Carries out what the scheduler decides: offers, attempts and their ends, and what the store records about them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["Dispatcher"]
 _LOG = logging.getLogger("atoll.runtime")
 
 _AGAIN = 1.0
-"""Seconds between two attempts to write down how a job ended."""
+"""Seconds between two tries to record how a job ended."""
 
 Begin = Callable[[JobRecord, list[SiteSession], Callable[[Sequence[str]], None]], Attempt]
 
@@ -41,10 +41,11 @@ class Dispatcher:
     """The jobs of a server, from the queue to their end.
 
     Args:
-        store: what is remembered.
-        scheduler: what is decided.
-        begin: makes an attempt of a job at sites; the third argument is to be called when it runs, with the sites that it does without.
-        news: told of every change.
+        store: what the server remembers.
+        scheduler: decides what runs.
+        begin: makes an attempt of a job at sites; it calls its third argument when the attempt runs, with the sites
+            that it leaves out.
+        news: learns of every change.
 
     Attributes:
         sessions: connected sites by name.
@@ -64,13 +65,13 @@ class Dispatcher:
     # ------------------------------------------------------------------ what happens
 
     def restart(self) -> None:
-        """Queue what the store holds: a server that begins anew goes on with everything that had not ended."""
+        """Queue the jobs in the store: a restarted server goes on with every job that had not ended."""
         for record in self._store.restart(now=time.time()):
             _LOG.info("job %s goes on", record.id)
             self.submit(record)
 
     def submit(self, record: JobRecord) -> None:
-        """A job joins the queue."""
+        """Add a job to the queue."""
         try:
             terms = read_terms(dict(record.spec))
             self._do(self._scheduler.submit(terms.want(record.id, record.sites), time.monotonic()))
@@ -78,7 +79,7 @@ class Dispatcher:
             self._finish(record.id, failed(error))
 
     def abort(self, job: str, who: str) -> None:
-        """End a job, wherever it is.
+        """End a job, whatever it is doing.
 
         Raises:
             JobError: there is no such job, or it has ended.
@@ -96,7 +97,7 @@ class Dispatcher:
         self._move(job, JobState.ABORTED, who=who, reason=f"aborted by {who}")
 
     def resume(self, job: str, who: str, token: str) -> None:
-        """Have a job go on that failed or was aborted; see ``JobStore.resume``.
+        """Resume a job that failed or was aborted; see ``JobStore.resume``.
 
         Raises:
             JobError: there is no such job, it has not ended, or it has its result.
@@ -107,29 +108,29 @@ class Dispatcher:
         self.submit(record)
 
     def joined(self, session: SiteSession) -> None:
-        """A site has a new line."""
+        """Take a site's new line."""
         self.sessions.put(session)
         self._do(self._scheduler.arrived(session.name, time.monotonic(), session.holding))
 
     def left(self, session: SiteSession) -> None:
-        """The line of a site is lost."""
+        """Note that the line of a site is lost."""
         if self.sessions.remove(session):
             self._do(self._scheduler.left(session.name, time.monotonic()))
 
     def offered(self, session: SiteSession, frame: Any) -> None:
-        """A site answers an offer."""
+        """Take a site's answer to an offer."""
         why = visible(text(frame, "why"), LOG_WIDTH)  # for a store, a log and a terminal
         answer = Answer(frame.get("ok") is True, why, frame.get("never") is True)
         job, ticket = text(frame, "job"), whole(frame, "ticket")
         self._do(self._scheduler.offered(job, session.name, ticket, answer, time.monotonic()))
 
     def know(self, sites: Iterable[str]) -> None:
-        """These are the project's sites now."""
+        """Set the project's sites."""
         self._do(self._scheduler.know(sites, time.monotonic()))
         self._stirred.set()
 
     async def run(self) -> None:
-        """Let time pass."""
+        """Watch time and sites until cancelled."""
         while True:
             now = time.monotonic()
             wake = self._scheduler.next_wake()
@@ -148,12 +149,12 @@ class Dispatcher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _look(self) -> None:
-        """A line that is cut is not lost: its site cannot be asked meanwhile, and what runs there runs on."""
+        """Note which lines are cut: such a line is not lost, but its site cannot be asked meanwhile, and its work goes on."""
         now = time.monotonic()
         for site, there in self.sessions.changed():
             self._do(self._scheduler.arrived(site, now) if there else self._scheduler.left(site, now))
 
-    # ------------------------------------------------------------------ what is to be done
+    # ------------------------------------------------------------------ what to do
 
     def _do(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -167,7 +168,7 @@ class Dispatcher:
                 case Refuse(job, error):
                     self._spawn(self._written(job, failed(error)))
                 case Wait(job, why):
-                    with contextlib.suppress(AtollError):  # why a job waits is worth no more than a word
+                    with contextlib.suppress(AtollError):  # why a job waits is only a hint
                         self._store.note(job, why)
                     self._news.tell(job)
 
@@ -183,20 +184,20 @@ class Dispatcher:
                 outcome = await self._carried(job, sites)
         except AtollError as error:
             outcome = failed(error)
-        except Exception as error:  # a defect must not take the server down, nor leave the job without an end
+        except Exception as error:  # a defect must not stop the server, nor leave the job without an end
             _LOG.exception("job %s", job)
             outcome = failed(
                 JobError(f"{type(error).__name__}: {error}", where="server", remedy="see the server's log")
             )
         finally:
             self._attempts.pop(job, None)
-            if not self._closing:  # else the job goes on when the server is back, as after its death
-                # Done before the job is submitted again: a release must not follow the offers of the next attempt.
+            if not self._closing:  # else the job goes on when the server is back, as after a crash
+                # Done before the job is queued again: a release must not follow the offers of the next attempt.
                 self._do(self._scheduler.ended(job, time.monotonic()))
                 await self._written(job, outcome)
 
     async def _carried(self, job: str, sites: tuple[str, ...]) -> AttemptOutcome:
-        self._move(job, JobState.SCHEDULED, reason="sites hold what it asks for")
+        self._move(job, JobState.SCHEDULED, reason="sites have reserved what it asks for")
         record = self._move(job, JobState.DEPLOYING, sites=sites, reason=f"attempt at {', '.join(sites)}")
         gone = self.sessions.without(sites)
         if gone:
@@ -208,11 +209,11 @@ class Dispatcher:
         return await attempt.run()
 
     def _runs(self, job: str, attempt: int, late: Sequence[str]) -> None:
-        without = f", without {', '.join(late)}: nothing was heard of the job's process there" if late else ""
+        without = f", without {', '.join(late)}: nothing was heard from the job's process there" if late else ""
         self._move(job, JobState.RUNNING, reason=f"attempt {attempt}{without}")
 
     async def _written(self, job: str, outcome: AttemptOutcome) -> None:
-        """The next attempt, or the end; on a disk that is full it is tried until there is room, for every job must end."""
+        """Record the next attempt, or the end; on a full disk, try until there is room, for every job must end."""
         for pause in itertools.chain((0.0,), itertools.repeat(_AGAIN)):
             try:
                 if not self._store.get(job).state.terminal:
@@ -220,11 +221,11 @@ class Dispatcher:
                 return
             except AtollError as error:
                 if pause == 0.0:
-                    _LOG.warning("job %s ended (%s), which cannot be written down: %s", job, outcome.reason, error)
+                    _LOG.warning("job %s ended (%s), which cannot be recorded: %s", job, outcome.reason, error)
             await asyncio.sleep(pause)
 
     def _finish(self, job: str, outcome: AttemptOutcome) -> None:
-        """The end of a job, or its next attempt."""
+        """Record the end of a job, or queue its next attempt."""
         record = self._store.get(job)
         most = 1 if outcome.kind != "crashed" else read_terms(dict(record.spec)).attempts
         state, why = state_after(record, outcome, most)

@@ -1,4 +1,4 @@
-"""What the server looks at again and again: lists that its operator may replace at any moment."""
+"""What the server checks regularly: lists that its operator may replace at any moment."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LOG = logging.getLogger("atoll.runtime")
 
 
 async def guard(board: Switchboard, revoked: Callable[[int], bool], on_cut: Callable[[Peer], None]) -> None:
-    """Cut those off whose certificate was revoked since they came; on their way back they are told why.
+    """Cut off parties whose certificate was revoked since they connected; when they dial again, they learn why.
 
     Args:
-        board: the lines of all that are connected.
-        revoked: whether a serial number was revoked; follows the list by itself.
+        board: the lines of all connected parties.
+        revoked: tells whether a serial number is revoked; follows the list by itself.
         on_cut: called with each party that is cut off.
     """
     unsaid: list[Peer] = []
@@ -36,12 +36,12 @@ async def guard(board: Switchboard, revoked: Callable[[int], bool], on_cut: Call
                 _LOG.warning("%s is cut off: its certificate (serial %x) was revoked", line.peer, line.peer.serial)
                 line.lose(LineLost(f"the certificate of {line.peer} was revoked"))
                 unsaid.append(line.peer)
-        try:  # the disk may be full: whoever is revoked goes all the same, and it is written down when there is room
+        try:  # even if the disk is full, revoked parties are cut off; it is recorded when there is room
             while unsaid:
                 on_cut(unsaid[0])
                 del unsaid[0]
         except AtollError as error:
-            _LOG.error("that %s was cut off cannot be written down yet: %s", unsaid[0], error)
+            _LOG.error("the cut of %s cannot be recorded yet: %s", unsaid[0], error)
 
 
 async def follow(sites: SiteList, on_change: Callable[[], None]) -> None:
@@ -49,7 +49,7 @@ async def follow(sites: SiteList, on_change: Callable[[], None]) -> None:
 
     Args:
         sites: the list.
-        on_change: called when it names others than before.
+        on_change: called when its names have changed.
     """
     while True:
         await asyncio.sleep(EVERY)
@@ -58,7 +58,7 @@ async def follow(sites: SiteList, on_change: Callable[[], None]) -> None:
 
 
 async def publish(revoked: Revocations, sessions: Mapping[str, SiteSession]) -> None:
-    """Send the revocation list to the sites whenever it changes: they are connected to each other, too.
+    """Send the revocation list to the sites whenever it changes: they are connected to each other too.
 
     Args:
         revoked: the list.

@@ -10,19 +10,19 @@ from atoll.core.errors import JobError
 __all__ = ["stalled"]
 
 _WORKS = 0.01
-"""Share of a core below which a process does not work, but waits."""
+"""Share of a core; a process that uses less waits and does not work."""
 
 
 async def stalled(job: str, patience: float, moved: Callable[[], int], cpu: Callable[[], float | None]) -> JobError:
-    """Return once a job has shown no progress for too long: no byte of a site has come, and its own process did not work.
+    """Return once a job has shown no progress for too long: no byte has arrived from a site, and its own process did not work.
 
-    The engine applies the rule to each site that owes a reply, and can say more; so this one waits half as long again.
+    The engine applies the rule to each site that owes a reply, and can say more; so this rule waits half as long again.
 
     Args:
         job: its id.
         patience: seconds without progress.
-        moved: bytes that have come from sites so far.
-        cpu: seconds of processor time of the job's process so far; None as long as there is none.
+        moved: returns the bytes that have arrived from sites so far.
+        cpu: returns the seconds of processor time of the job's process so far; None before there is one.
     """
     limit = 1.5 * patience + 5.0
     clock = asyncio.get_running_loop().time
@@ -34,7 +34,7 @@ async def stalled(job: str, patience: float, moved: Callable[[], int], cpu: Call
             bytes_, spent, since = come, used or 0.0, now
         elif now - since > limit:
             return JobError(
-                f"for {now - since:.0f} s nothing came from any site, and the server's own process did not work",
+                f"for {now - since:.0f} s nothing arrived from any site, and the server's own process did not work",
                 where=f"job {job}, running",
-                remedy="see the job's log (atoll logs); raise `patience` if such pauses are meant",
+                remedy="see the job's log (atoll logs); raise `patience` if such pauses are normal",
             )

@@ -25,7 +25,7 @@ _CHUNK = 1 << 20
 
 
 def shown(record: JobRecord) -> dict[str, Any]:
-    """A job as people see it."""
+    """Return a job as people see it."""
     return {
         "job": record.id, "name": record.name, "state": str(record.state), "reason": record.reason,
         "submitter": record.submitter, "org": record.org, "created": record.created, "attempts": record.attempts,
@@ -38,9 +38,9 @@ class Looking:
     """Answers that change nothing. Each is a stream of frames.
 
     Args:
-        store: what is remembered.
-        dispatcher: what runs.
-        news: wakes those that follow.
+        store: what the server remembers.
+        dispatcher: runs the jobs.
+        news: wakes waiting requests.
         result: the folder of a job's results.
     """
 
@@ -51,12 +51,12 @@ class Looking:
         self._result_folder = result
 
     async def _about(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """What runs here."""
+        """Return what runs here."""
         del peer, frame
         yield {"atoll": versions()["atoll"]}
 
     async def _jobs(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """Jobs, all or one; with ``seen`` of an earlier answer, once they are others than it showed."""
+        """Return jobs, all or one; with ``seen`` from an earlier answer, wait until they have changed."""
         del peer
         job = None if frame.get("job") is None else self._store.get(str(frame["job"])).id
         while True:
@@ -70,18 +70,18 @@ class Looking:
             await news.wait()
 
     async def _sites(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """The sites that have a line, and how it is."""
+        """Return the sites that have a line, and its state."""
         del peer, frame
         yield {"sites": [_site(session) for _, session in sorted(self._dispatcher.sessions.items())]}
 
     async def _events(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """The audit trail."""
+        """Return the audit trail."""
         del peer
         found = self._store.events(job=frame.get("job"), after=int(frame.get("after", 0)), limit=1000)
         yield {"events": [{**vars(event), "details": dict(event.details)} for event in found]}
 
     async def _logs(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """Lines of a job; with ``follow`` until it has ended."""
+        """Return log lines of a job; with ``follow``, until it has ended."""
         del peer
         job, after, follow = (
             self._store.get(str(frame["job"])).id,
@@ -99,7 +99,7 @@ class Looking:
             await news.wait()
 
     async def _result(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """The files of a job's results, in pieces."""
+        """Return the files of a job's results, in pieces."""
         del peer
         record = self._store.get(str(frame["job"]))
         for path in self._files(record):

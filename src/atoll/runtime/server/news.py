@@ -1,4 +1,4 @@
-"""Who wants to know that something has changed: those that follow a log or wait for a job."""
+"""News of changes, for requests that follow a log or wait for a job."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ __all__ = ["News"]
 
 
 class News:
-    """Wakes those that wait for news of a job, or of any."""
+    """Wakes tasks that wait for news of a job, or of any job."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Event] = {}
 
     def tell(self, job: str) -> None:
-        """Something of a job has changed: its state, or its log."""
+        """Announce that a job has changed: its state, or its log."""
         for name in (job, ""):
             event = self._waiting.pop(name, None)
             if event is not None:
                 event.set()
 
     def of(self, job: str = "") -> asyncio.Event:
-        """Set at the next news of a job, or of any. Ask for it before looking, and nothing is missed."""
+        """Return an event that is set at the next news of a job, or of any. Get it before you look, so that you miss nothing."""
         return self._waiting.setdefault(job, asyncio.Event())

@@ -1,4 +1,4 @@
-"""How an attempt can end, and what is said of it."""
+"""How an attempt can end, and how it is reported."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ class AttemptOutcome:
     """How an attempt ended.
 
     Attributes:
-        kind: finished: there is a result; failed: it would fail again; crashed: the next attempt goes on; aborted: a person stopped it.
+        kind: finished: there is a result; failed: it would fail again; crashed: the next attempt continues; aborted: a
+            person stopped it.
         reason: in words.
         error: the error, as ``pack_error`` gives it.
-        progress: whether it has made a checkpoint that was not there before.
+        progress: whether it has made a new checkpoint.
     """
 
     kind: Literal["finished", "failed", "crashed", "aborted"]
@@ -36,32 +37,32 @@ class AttemptOutcome:
 
 
 def finished() -> AttemptOutcome:
-    """There is a result."""
+    """Return the outcome of an attempt with a result."""
     return AttemptOutcome("finished")
 
 
 def failed(error: AtollError) -> AttemptOutcome:
-    """It would fail again."""
+    """Return the outcome of an attempt that would fail again."""
     return AttemptOutcome("failed", error.what, pack_error(error))
 
 
 def failed_at(node: str, packed: Any) -> AttemptOutcome:
-    """A process told an error of its own.
+    """Return the outcome of a process that reported an error of its own.
 
     Args:
-        node: whose process: ``server`` or ``site 'a'``.
+        node: the process: ``server`` or ``site 'a'``.
         packed: the error as it travelled.
     """
     found = _readable(packed)
     place = found.where or ""
-    # The server's process may tell what happened at a site, and then names it.
+    # The server's process may report what happened at a site; then it names the site.
     said = place.removeprefix("the ").startswith(("server", "site ")) if node == "server" else node in place
     named = place if said else f"{node}: {place}" if place else node
     return failed(type(found)(found.what, where=named, remedy=found.remedy or "see the log: atoll logs JOB"))
 
 
 def _readable(packed: Any) -> AtollError:
-    """An error as it travelled: words, and not too many. It ends in a store, a log and a terminal."""
+    """Return an error as it travelled, bounded in length: it ends in a store, a log and a terminal."""
     try:
         found = unpack_error(packed)
         if not isinstance(found, AtollError) or not isinstance(found.what, str):
@@ -72,21 +73,21 @@ def _readable(packed: Any) -> AtollError:
             remedy=None if found.remedy is None else visible(found.remedy, _LONGEST),
         )
     except (KeyError, TypeError, AttributeError):
-        return MessageError("it told an error that cannot be read", remedy="use the same version of Atoll everywhere")
+        return MessageError("it reported an unreadable error", remedy="use the same version of Atoll everywhere")
 
 
 def crashed(why: str) -> AttemptOutcome:
-    """A process or a front died; the next attempt goes on from the last checkpoint."""
+    """Return the outcome of an attempt whose process or front died; the next one continues from the last checkpoint."""
     return AttemptOutcome("crashed", why, pack_error(JobError(why, where="job", remedy="see the log: atoll logs JOB")))
 
 
 def aborted(who: str) -> AttemptOutcome:
-    """A person stopped it."""
+    """Return the outcome of an attempt that a person stopped."""
     return AttemptOutcome("aborted", f"aborted by {who}")
 
 
 def state_after(record: JobRecord, outcome: AttemptOutcome, most: int) -> tuple[JobState, AttemptOutcome]:
-    """What becomes of a job, and why.
+    """Return a job's next state, and the outcome to record.
 
     Args:
         record: the job before.

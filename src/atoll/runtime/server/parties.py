@@ -1,4 +1,4 @@
-"""The sites of one attempt: what they say of it, and whether that ends it."""
+"""The sites of one attempt: what they report, and whether that ends it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Parties"]
 
 
 class Parties:
-    """Listens to the sites of an attempt until each has said its last word, or is lost.
+    """Listens to the sites of an attempt until each has reported its end, or is lost.
 
     Args:
         job: its id.
@@ -38,16 +38,16 @@ class Parties:
         self._tasks = [asyncio.create_task(self._listen(session)) for session in sessions]
 
     def dismiss(self, site: str) -> None:
-        """The server's process has let a site go: its end is no news, and what it has to say of it is waited for from now on."""
+        """Dismiss a site that the server's process has let go: its end is not news, and its last report is due from now on."""
         self._dismissed.setdefault(site, _now())
 
     def let_go(self, site: str) -> None:
-        """Go on without a site whose process has not begun; if it does yet, it is to end."""
+        """Leave out a site whose process has not begun; if it begins later, it is stopped."""
         self.dismiss(site)
         self.sessions[site].stop(self._job, self._attempt, end=False)
 
     async def deployed(self, patience: float) -> list[str]:
-        """Wait until every site has started its process; those that have not, and of which nothing was heard for so long."""
+        """Wait until every site has started its process; return those that have not and have been silent for ``patience`` seconds."""
         begun = await asyncio.gather(*(self._begun(name, patience) for name in self.sessions))
         return sorted(name for name, there in zip(self.sessions, begun, strict=True) if not there)
 
@@ -58,15 +58,15 @@ class Parties:
         return event.is_set()
 
     async def stopped(self, final: bool, within: float) -> None:
-        """Have every process stopped, and wait until sites have said so; one that is away is told when it is back.
+        """Stop every process, and wait until the sites confirm it; a site that is away gets the order when it is back.
 
         Args:
             final: the job has its result, and no attempt will follow.
-            within: seconds, since it was let go of.
+            within: seconds to wait, from when a site was dismissed.
         """
         now = _now()
         for name, session in self.sessions.items():
-            # A site whose process has ended must still know whether the job has.
+            # A site whose process has ended must still learn whether the job has.
             session.stop(self._job, self._attempt, end=final)
             if not session.connected:
                 self._exited[name].set()
@@ -119,7 +119,7 @@ class Parties:
 
 
 def code_in_words(code: Any) -> str:
-    """An exit code as `subprocess` has it: negative for a signal."""
+    """Describe an exit code as `subprocess` gives it: negative for a signal."""
     if isinstance(code, int) and code < 0:
         return f"signal {-code}"
     return f"exit code {code}" if type(code) is int else "no exit code"
@@ -130,7 +130,7 @@ def _now() -> float:
 
 
 async def _set(event: asyncio.Event, within: float) -> None:
-    """Wait for it, but no longer."""
+    """Wait for an event, but no longer than ``within`` seconds."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within):
             await event.wait()

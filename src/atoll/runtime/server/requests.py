@@ -1,4 +1,4 @@
-"""What people ask the server: who may ask what, and what changes then."""
+"""What people ask the server: who may ask for what, and what changes then."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ _SHORT = Limits(max_bytes=1 << 16, max_header_bytes=1 << 16, max_depth=8, max_le
 _LONGEST = {
     "admin": Limits(max_bytes=LIMITS.bundle + (1 << 20), max_header_bytes=1 << 16, max_depth=8, max_leaves=1000)
 }
-"""What a request may be at most: only admins submit bundles."""
+"""Limits of a request, by role: only admins submit bundles."""
 
 _LOG = logging.getLogger("atoll.runtime")
 _QUIET = ("about", "jobs", "sites", "events")
-"""Requests that leave no trace in the events: they only look, and some look again and again."""
+"""Requests that are not recorded as events: they only read, and some read repeatedly."""
 
 
 class RequestHandler(Looking):
     """Answers the requests of admins and auditors.
 
     Args:
-        kit: the server's own.
-        store: what is remembered.
-        dispatcher: what runs.
-        news: wakes those that follow.
+        kit: the server's kit.
+        store: what the server remembers.
+        dispatcher: runs the jobs.
+        news: wakes waiting requests.
         result: the folder of a job's results.
-        revoked: whether a serial number was revoked.
+        revoked: tells whether a serial number is revoked.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RequestHandler(Looking):
         self._revoked = revoked
 
     async def serve(self, channel: Channel) -> None:
-        """One request: its answers, or its error; then the channel is closed."""
+        """Answer one request with its frames or its error, and close the channel."""
         try:
             channel.narrow(_LONGEST.get(channel.peer.role, _SHORT))
             frame = await channel.recv()
@@ -86,7 +86,7 @@ class RequestHandler(Looking):
             channel.close()
 
     async def _while_there(self, channel: Channel, answer: Coroutine[Any, Any, None]) -> None:
-        """Answer until who asked has gone, who may wait for what never comes; nobody asks twice on one channel."""
+        """Answer until the caller has gone: it may wait for something that never comes. A channel carries one request only."""
         answering, gone = asyncio.create_task(answer), asyncio.create_task(channel.recv())
         try:
             await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -108,10 +108,10 @@ class RequestHandler(Looking):
             _LOG.warning("%s: %s", peer, error)
             await channel.send({"error": pack_error(error)})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            _LOG.warning("%s: a request that cannot be read: %s: %s", peer, type(error).__name__, error)
+            _LOG.warning("%s: an unreadable request: %s: %s", peer, type(error).__name__, error)
             wrong = JobError("the request cannot be read", where="server", remedy="use the server's version of Atoll")
             await channel.send({"error": pack_error(wrong)})
-        except Exception as error:  # a defect in one answer takes nobody else's away
+        except Exception as error:  # a defect in one answer affects no other
             _LOG.exception("%s", peer)
             told = JobError(f"{type(error).__name__}: {error}", where="server", remedy="see the server's log")
             await channel.send({"error": pack_error(told)})
@@ -121,7 +121,9 @@ class RequestHandler(Looking):
         known = MAY["admin"]
         if op not in known:
             raise JobError(
-                f"{op!r} is no request.{nearest(op, known)}", where="server", remedy="use the server's version of Atoll"
+                f"{op!r} is not a request.{nearest(op, known)}",
+                where="server",
+                remedy="use the server's version of Atoll",
             )
         if op not in MAY.get(peer.role, frozenset()):
             self._note(peer, "refused", job, op)
@@ -139,15 +141,15 @@ class RequestHandler(Looking):
         self._store.record(Event(when=time.time(), who=str(peer), what=what, job=job, details={"request": op}))
 
     async def _submit(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """Take a job, if this very administrator has signed it."""
+        """Take a job, if this administrator has signed it."""
         bundle, token = content(frame, "bundle"), text(frame, "token", 100)
         verified = await self._verified(bundle)
         if verified.signer.name != peer.name:
             self._note(peer, "refused", "", "submit")
             raise PolicyError(
-                f"{peer} submits a job that {verified.signer} has signed",
+                f"{peer} submits a job signed by {verified.signer}",
                 where=f"server {self._kit.name!r}",
-                remedy="submit it from its folder, or clone it: then it is signed anew",
+                remedy="submit it from its folder, or clone it, which signs it again",
             )
         terms, spec = read_terms(verified.job), yaml.parse(verified.job.decode(), "job.yaml")
         made = Submission(
@@ -161,7 +163,7 @@ class RequestHandler(Looking):
         yield {"job": shown(self._store.get(record.id))}
 
     async def _abort(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """End a job; the answer comes when it has ended."""
+        """End a job; answer when it has ended."""
         job = str(frame["job"])
         self._dispatcher.abort(job, str(peer))
         while True:
@@ -173,7 +175,7 @@ class RequestHandler(Looking):
         yield {"job": shown(record)}
 
     async def _resume(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """Have a job go on that failed or was aborted: the job that was signed, not another one."""
+        """Resume a job that failed or was aborted: the signed job itself, not another one."""
         job, token = str(frame["job"]), text(frame, "token", 100)
         if not any(e.what == "resumed" and e.details["token"] == token for e in self._store.events(job=job)):
             record = self._store.get(job)  # else it is the answer that was lost
@@ -190,7 +192,7 @@ class RequestHandler(Looking):
         )  # fmt: skip
 
     async def _bundle(self, peer: Peer, frame: Any) -> AsyncIterator[Any]:
-        """A job's bundle, to be cloned."""
+        """Return a job's bundle, to clone it."""
         del peer
         record = self._store.get(str(frame["job"]))
         yield {"job": shown(record), "bundle": self._store.bundle(record.bundle)}

@@ -1,4 +1,4 @@
-"""Whether a job can go on that failed or was aborted: what is kept of it, where, and for how long."""
+"""Whether a job that failed or was aborted can be resumed: what is kept of it, where, and for how long."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .site_session import SiteSession
 __all__ = ["KEPT", "forgotten", "remind", "require_kept", "tidy"]
 
 KEPT = 30 * 86400.0
-"""Seconds after a failure or an abort for which sites keep the private state of a job."""
+"""Seconds for which sites keep the private state of a job after a failure or an abort."""
 _EVERY = 3600.0
-"""Seconds between two looks at what sites keep."""
+"""Seconds between two checks of what sites keep."""
 
 
 def forgotten(record: JobRecord, now: float) -> bool:
-    """Whether sites need keep nothing of a job but its privacy ledger: it has its result, or ended too long ago.
+    """Tell whether sites need to keep only the privacy ledger of a job: it has its result, or ended too long ago.
 
     Args:
         record: the job.
@@ -36,7 +36,7 @@ def forgotten(record: JobRecord, now: float) -> bool:
 
 
 def require_kept(record: JobRecord, state: Path, sessions: Mapping[str, SiteSession], now: float) -> None:
-    """Refuse to resume a job that has nothing to go on from. Sites that are away are believed to keep what they had.
+    """Refuse to resume a job without a state to resume from. Sites that are away are assumed to keep what they had.
 
     Args:
         record: the job.
@@ -45,46 +45,46 @@ def require_kept(record: JobRecord, state: Path, sessions: Mapping[str, SiteSess
         now: seconds since 1970.
 
     Raises:
-        JobError: it names what is missing; the remedy is to clone the job.
+        JobError: something is missing; the message names it, and the remedy is to clone the job.
     """
     require_resumable(record.id, record.state)
     if not record.attempts:
-        raise _gone(record, "it never began, so there is nothing to go on from")
+        raise _gone(record, "it never began, so there is nothing to resume from")
     if not state.is_dir():
-        raise _gone(record, f"its folder is not at the server any more: {state}")
+        raise _gone(record, f"its folder is no longer at the server: {state}")
     if forgotten(record, now):
         days = (now - record.times[-1][1]) / 86400
-        raise _gone(record, f"it ended {days:.0f} days ago, and sites keep what it left for {KEPT / 86400:.0f}")
+        raise _gone(record, f"it ended {days:.0f} days ago, and sites keep a job's state for {KEPT / 86400:.0f}")
     for site in record.sites:
         if site in sessions and record.id not in sessions[site].kept:
-            raise _gone(record, f"site {site!r} keeps nothing of it any more")
+            raise _gone(record, f"site {site!r} no longer keeps anything of it")
 
 
 def _gone(record: JobRecord, what: str) -> JobError:
     return JobError(
         f"the job cannot be resumed: {what}",
         where=f"job {record.id}",
-        remedy=f"run it anew from its beginning: atoll clone {record.id}",
+        remedy=f"run it again from its beginning: atoll clone {record.id}",
     )
 
 
 async def remind(session: SiteSession, store: JobStore, now: float) -> None:
-    """Tell a site which jobs it need not keep: it may have been away when they ended.
+    """Tell a site which jobs it need not keep; it may have been away when they ended.
 
     Args:
         session: the site.
-        store: the jobs; of those that are not there, it keeps what it has.
+        store: the jobs; the site keeps what it has of jobs that are not in the store.
         now: seconds since 1970.
     """
     for job in sorted(session.kept):
         with contextlib.suppress(AtollError):
             if forgotten(store.get(job), now):
                 session.stop(job, 0, end=True)
-        await asyncio.sleep(0)  # the list may be long, and others have their turn
+        await asyncio.sleep(0)  # the list may be long: give others a turn
 
 
 async def tidy(sessions: Mapping[str, SiteSession], store: JobStore) -> None:
-    """Remind all sites again and again, for as long as the server runs."""
+    """Remind all sites regularly, for as long as the server runs."""
     while True:
         await asyncio.sleep(_EVERY)
         for session in list(sessions.values()):

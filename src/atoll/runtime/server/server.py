@@ -45,17 +45,17 @@ _AWAY = 3600.0
 
 
 class Server:
-    """Serves a project until it is stopped. What it must not forget is in its folder: kill it at any moment and start it again.
+    """Serves a project until you stop it. Everything it must remember is in its folder, so you may kill it at any moment and start it again.
 
     Args:
         kit: a server's kit.
-        folder: its own, with the store, the jobs and their results.
-        address: ``host:port`` to listen at; by default what the kit says. Port 0 lets the system choose.
+        folder: its folder, with the store, the jobs and their results.
+        address: ``host:port`` to listen at; by default the kit's. Port 0 lets the system choose.
         max_jobs: most jobs at once.
 
     Raises:
         ConfigError: the kit is not a server's, or the folder cannot be made.
-        IdentityError: its certificate has expired or is not valid yet, as this machine's clock has it.
+        IdentityError: its certificate has expired or is not valid yet, by this machine's clock.
         JobError: another process serves from the folder.
     """
 
@@ -64,9 +64,9 @@ class Server:
         self.kit = kit
         self.folder = folder
         self._address = address or f"{kit.server.listen}:{kit.server.port}"
-        make_folder(folder, "--folder")  # models and logs are nobody else's business
+        make_folder(folder, "--folder")  # models and logs are private to this user
         self._credentials = kit.credentials()
-        own(self._credentials)  # else it would listen, and refuse everybody for a reason that only its clock knows
+        own(self._credentials)  # otherwise it would listen, and refuse everyone for a reason that only its clock knows
         self._revoked = Revocations(kit.revoked_file, kit.folder / "ca.pem")
         self._news = News()
         self._store = SqliteStore(folder)
@@ -83,10 +83,10 @@ class Server:
         """Listen until cancelled.
 
         Args:
-            on_listening: called with the address once others can connect.
+            on_listening: called with the address once parties can connect.
 
         Raises:
-            ConfigError: the address cannot be listened at.
+            ConfigError: it cannot listen at the address.
         """
         board = Switchboard(self._line, Settings(patience=_AWAY, spool=self.folder / "spool"))
         try:
@@ -97,7 +97,7 @@ class Server:
             raise ConfigError(
                 f"cannot listen at {self._address}: {error.strerror or error}",
                 where=f"server {self.kit.name!r}",
-                remedy="stop the server or program that has the port, or choose another with --listen HOST:PORT",
+                remedy="stop the server or program that uses the port, or choose another with --listen HOST:PORT",
             ) from error
         try:
             write_bytes(self.folder / "address", listener.address.encode())
@@ -119,7 +119,7 @@ class Server:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._store.close()
 
-    # ------------------------------------------------------------------ who comes
+    # ------------------------------------------------------------------ who connects
 
     def _line(self, line: Line) -> None:
         peer = line.peer
@@ -130,14 +130,14 @@ class Server:
         elif peer.role in MAY:
             line.on_open = lambda channel: self._spawn(self._person(line, channel))
         else:
-            self._spawn(line.close(f"{peer} has no business here"))
+            self._spawn(line.close(f"a {peer.role} may not connect here"))
 
     def _cut(self, peer: Peer) -> None:
         why = {"why": "its certificate was revoked", "serial": f"{peer.serial:x}"}
         self._store.record(Event(when=time.time(), who=str(peer), what="cut", details=why))
 
     async def _site(self, line: Line, channel: Channel) -> None:
-        """The first channel of a site is about jobs; it lasts as long as its line."""
+        """Serve a site: its first channel is about jobs, and lasts as long as its line."""
         if channel.name != CONTROL or channel.number != 1:
             channel.close("a site opens one channel, named control")
             return
@@ -153,7 +153,7 @@ class Server:
             try:
                 write_bytes(self._known, "\n".join(sorted({*self._sites(), session.name})).encode())
             except AtollError as error:  # it is needed only while the site is away
-                _LOG.warning("that %s has come cannot be written down: %s", line.peer, error)
+                _LOG.warning("the visit of %s cannot be recorded: %s", line.peer, error)
         await remind(session, self._store, time.time())
         if line.lost.is_set():
             return
@@ -167,7 +167,7 @@ class Server:
         if channel.name != REQUEST:
             channel.close("no such channel")
         elif len(line.table) > _REQUESTS:
-            _LOG.warning("%s asks for more than %d things at once", line.peer, _REQUESTS)
+            _LOG.warning("%s makes more than %d requests at once", line.peer, _REQUESTS)
             channel.close(f"more than {_REQUESTS} requests at once")
         else:
             await self._requests.serve(channel)
@@ -180,7 +180,7 @@ class Server:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            _LOG.error("a defect, which ends one connection's work and no other's", exc_info=task.exception())
+            _LOG.error("a defect, which ends the work of this connection only", exc_info=task.exception())
 
     # ------------------------------------------------------------------ jobs
 
@@ -195,7 +195,7 @@ class Server:
             frame["direct"] = {session.name: session.direct for session in sessions}
 
         async def start(sites: Sequence[str]) -> JobProcess:
-            # What lies in the store was verified when it was submitted.
+            # The bundle in the store was verified when it was submitted.
             code = await asyncio.to_thread(place.open, bundle, self.kit, record.attempts, known=lambda manifest: True)
             return await launch(
                 place, code, role="server", name=self.kit.name, sites=sites,
@@ -207,27 +207,27 @@ class Server:
         )  # fmt: skip
 
     def _log(self, job: str, node: str, lines: list[str]) -> None:
-        with contextlib.suppress(AtollError):  # of a job that is not here nothing is kept
+        with contextlib.suppress(AtollError):  # nothing is kept of a job that is not here
             if node == "server" or node in self._store.get(job).sites:
                 self._store.log(job, node, lines, now=time.time())
                 self._news.tell(job)
 
     def _sites(self) -> list[str]:
-        """Those that the operator's list names, and those that have come; the list may be older, or not be there."""
+        """Return the sites on the operator's list and those that have connected; the list may be old or missing."""
         met = self._known.read_text(encoding="utf-8").split() if self._known.exists() else []
         return sorted(self._listed.among(frozenset(met)))
 
 
 def _greeting(frame: object, where: str) -> tuple[list[str], list[str], str]:
-    """What a site says first: the jobs of which something runs there, those whose files it keeps, and where it listens for other sites.
+    """Return what a site says first: the jobs that run there, those whose files it keeps, and where it listens for other sites.
 
     Raises:
-        MessageError: it is no greeting.
+        MessageError: it is not a greeting.
     """
     said = frame if isinstance(frame, dict) and frame.get("op") == "hello" else {}
     lists, direct = (said.get("holding"), said.get("kept", [])), said.get("direct", "")
     if not all(isinstance(one, list) and all(isinstance(job, str) for job in one) for one in lists):
         raise MessageError("no hello", where=where, remedy="use the same version of Atoll at both ends")
     if not isinstance(direct, str) or len(direct) > 300:
-        raise MessageError("no address for other sites", where=where, remedy="look at its --direct")
+        raise MessageError("no address for other sites", where=where, remedy="check its --direct")
     return list(said["holding"]), list(said.get("kept", [])), direct

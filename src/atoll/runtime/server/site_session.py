@@ -17,11 +17,11 @@ __all__ = ["Gone", "SiteSession"]
 
 Frame = Mapping[str, Any]
 _BURST = 10_000
-"""Lines of logs that a site may send in a second, and at once."""
+"""Log lines that a site may send in a second, and in one go."""
 
 
 class Gone(Exception):  # noqa: N818 - an event, not a fault
-    """A site's front began anew, closed its line, or was away for too long."""
+    """A site's front restarted, closed its line, or was away for too long."""
 
 
 class SiteSession:
@@ -30,16 +30,16 @@ class SiteSession:
     Args:
         line: its line.
         control: its channel about jobs.
-        holding: the jobs for which it says that it holds something.
+        holding: the jobs for which it says that it holds resources.
         on_offered: called with each answer to an offer.
-        on_log: called with a job and lines of it.
-        kept: the jobs of which it says that it keeps files.
+        on_log: called with a job and its log lines.
+        kept: the jobs whose files it says that it keeps.
         direct: where it listens for other sites, or nothing.
 
     Attributes:
         name: the site's, from its certificate.
         holding: see above.
-        kept: the jobs of which it keeps files, as things are now.
+        kept: the jobs whose files it keeps now.
         direct: see above.
     """
 
@@ -66,19 +66,19 @@ class SiteSession:
         self.tell = self._control.tell
 
     async def run(self) -> str:
-        """Carry frames until the site has gone; why it went."""
+        """Carry frames until the site has gone; return why it went."""
         why = await self._control.run()
-        # A front without its control channel can neither be asked nor told to stop: its line goes too.
+        # A front without its control channel can neither be asked nor stopped, so its line ends too.
         await self.line.close(why or "the channel about jobs was closed", within=2.0)
         return why
 
     @property
     def connected(self) -> bool:
-        """Whether it can be reached now."""
+        """Tell whether it can be reached now."""
         return self.line.connected and not self.line.lost.is_set()
 
     def deploy(self, job: str, frame: PackedMessage) -> None:
-        """Have an attempt of a job begin there.
+        """Start an attempt of a job there.
 
         Args:
             job: its id.
@@ -88,17 +88,17 @@ class SiteSession:
         self._control.send(frame)
 
     def stop(self, job: str, attempt: int, *, end: bool) -> None:
-        """Have an attempt stop, and with ``end`` everything of the job forgotten but its privacy ledger."""
+        """Stop an attempt; with ``end``, make the site forget everything of the job except its privacy ledger."""
         if end:
             self.kept.discard(job)
         self.tell("stop", job=job, attempt=attempt, end=end)
 
     def listen(self, job: str, attempt: int) -> asyncio.Queue[Frame]:
-        """What the site says of an attempt, from now on."""
+        """Return a queue of what the site says about an attempt from now on."""
         return self._waiting.setdefault((job, attempt), asyncio.Queue())
 
     def forget(self, job: str, attempt: int) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._waiting.pop((job, attempt), None)
 
     def open(self, job: str, attempt: int) -> Channel:
@@ -119,15 +119,15 @@ class SiteSession:
         elif op == "log":
             self._on_log(text(frame, "job"), self.name, self._readable(frame.get("lines")))
         elif op in ("starting", "deployed", "exited"):
-            # Of an attempt that nobody waits for any more nothing need be known.
+            # Reports about an attempt that is no longer awaited are dropped.
             waiting = self._waiting.get((text(frame, "job"), whole(frame, "attempt")))
             if waiting is not None:
                 waiting.put_nowait(frame)
 
     def _readable(self, lines: Any) -> list[str]:
-        """Lines of a log, no more than a site of ours would send: it leaves out what nobody could read."""
+        """Return log lines, no more than a site of ours would send; a site drops lines beyond that."""
         if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-            raise MessageError("lines that are none", where="control", remedy="look at what runs at that site")
+            raise MessageError("malformed log lines", where="control", remedy="check what runs at that site")
         now = time.monotonic()
         self._allowed = min(_BURST, self._allowed + _BURST * (now - self._since))
         self._since = now

@@ -11,7 +11,7 @@ __all__ = ["SiteSessions"]
 
 
 class SiteSessions(Mapping[str, SiteSession]):
-    """Sessions by the name of their site, and which of them can be reached: a line that is cut is not lost yet."""
+    """Sessions by the name of their site, and which of them can be reached: a cut line is not lost yet."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, SiteSession] = {}
@@ -27,29 +27,29 @@ class SiteSessions(Mapping[str, SiteSession]):
         return len(self._sessions)
 
     def put(self, session: SiteSession) -> None:
-        """A site has a new line, in place of an older one."""
+        """Add a site's new line, in place of an older one."""
         self._sessions[session.name], self._reached[session.name] = session, True
 
     def remove(self, session: SiteSession) -> bool:
-        """A line is lost; whether it was its site's newest, so that the site is gone."""
+        """Remove a lost line; return whether it was its site's newest, so that the site is gone."""
         if self._sessions.get(session.name) is not session:
             return False
         del self._sessions[session.name]
         return True
 
     def changed(self) -> list[tuple[str, bool]]:
-        """Sites that can be reached again, or cannot any more, since this was asked last."""
+        """Return the sites that have become reachable or unreachable since the last call."""
         now = {site: session.connected for site, session in self._sessions.items()}
         found = [(site, there) for site, there in now.items() if there != self._reached.get(site)]
         self._reached = now
         return found
 
     def without(self, sites: Iterable[str]) -> list[str]:
-        """Those of some sites that are not connected."""
+        """Return those of some sites that are not connected."""
         return sorted(set(sites) - self._sessions.keys())
 
     def tell(self, site: str, op: str, **fields: Any) -> None:
-        """Send a site a frame, if it is there."""
+        """Send a site a frame, if it is connected."""
         session = self._sessions.get(site)
         if session is not None:
             session.tell(op, **fields)

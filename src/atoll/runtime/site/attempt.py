@@ -1,4 +1,4 @@
-"""One attempt of a job at a site: its bundle verified here, its process, its way to the server."""
+"""One attempt of a job at a site: its verified bundle, its process, and its channel to the server."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ __all__ = ["Post", "SiteAttempt"]
 
 _LOG = logging.getLogger("atoll.runtime")
 _GRACE = 10.0
-"""Seconds that a job's process has to end by itself once the server has closed its channel."""
+"""Seconds for a job's process to end by itself once the server has closed its channel."""
 _REACH = 5.0
-"""Seconds in which another site must be reached directly."""
+"""Seconds within which another site must be reached directly."""
 
 Tell = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Post:
-    """What is the same for all jobs of a site.
+    """What all jobs of a site share.
 
     Attributes:
-        kit: the site's own; its authorities say whose bundles are run, whatever the server says.
+        kit: the site's own; its authorities decide whose bundles run, whatever the server says.
         data: the site's data, as `atoll.runtime.worker.sitedata.site_spec` gives it.
         folder: where the site keeps its jobs.
         register: the bundles that it has run.
@@ -60,14 +60,15 @@ class Post:
 
 
 class SiteAttempt:
-    """One attempt of a job at this site. It ends by itself, and then says ``exited`` exactly once.
+    """One attempt of a job at this site. It ends by itself, and then sends ``exited`` exactly once.
 
     Args:
         post: the site.
         job: its id.
         attempt: its number.
-        grant: what it holds here.
-        addresses: every site of the attempt -> where it listens for others, or nothing; empty where the job does not want that.
+        grant: the resources that it holds here.
+        addresses: every site of the attempt -> where it listens for others, or nothing; empty if the job does not use
+            direct links.
     """
 
     def __init__(
@@ -86,23 +87,23 @@ class SiteAttempt:
         self._direct: set[asyncio.Task[Any]] = set()
 
     def start(self, bundle: bytes) -> None:
-        """Begin."""
+        """Start the attempt."""
         self._task = asyncio.create_task(self._live(bundle))
 
     def joined(self, channel: Channel) -> None:
-        """The server has opened the attempt's channel."""
+        """Take the attempt's channel, which the server has opened."""
         if self._channel.done():
             channel.close("this attempt has its channel already")
         else:
             self._channel.set_result(channel)
 
     def met(self, channel: Channel) -> None:
-        """Another site has opened the attempt's channel to this one."""
+        """Take the attempt's channel from another site."""
         if channel.peer.name in self._awaited and self._process is not None:
             self._awaited.discard(channel.peer.name)
             self._spawn(self._pass_on(channel.peer.name, channel, self._process))
         else:
-            channel.close("nobody waits for this channel")
+            channel.close("nothing waits for this channel")
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
@@ -110,7 +111,7 @@ class SiteAttempt:
         task.add_done_callback(self._direct.discard)
 
     async def stop(self) -> None:
-        """End it, whatever it is at, and wait until it has ended."""
+        """Stop the attempt at any stage, and wait until it has ended."""
         self._stopping.set()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
@@ -128,7 +129,7 @@ class SiteAttempt:
             _LOG.info("job %s: attempt %d is stopped", self.job, self.attempt)
         except Stillborn as found:
             _LOG.warning("job %s: attempt %d: %s", self.job, self.attempt, found)
-            code = found.code or None  # no error of the job's: the next attempt may do better
+            code = found.code or None  # not an error of the job's: the next attempt may succeed
         except (AtollError, LinkClosed, OSError) as found:
             _LOG.warning("job %s: attempt %d: %s", self.job, self.attempt, found)
             error = pack_error(found if isinstance(found, AtollError) else _wrapped(found))
@@ -158,7 +159,7 @@ class SiteAttempt:
         return await self._serve(self._process)
 
     def _letter_key(self) -> LetterKey:
-        """The site's key for the letters of this job, signed with its kit, which job processes do not get."""
+        """Return the site's key for the letters of this job, signed with its kit, which job processes do not get."""
         kit = self._post.kit
         return LetterKey.made(
             kit.credentials(), project=kit.project, job=self.job, site=kit.name, state=self._place.state,
@@ -166,7 +167,7 @@ class SiteAttempt:
         )  # fmt: skip
 
     async def _serve(self, process: JobProcess) -> tuple[int, Any]:
-        """Relay until one end closes; the exit code and error of the process."""
+        """Relay until one end closes; return the exit code and error of the process."""
         ended: asyncio.Future[Any] = asyncio.create_task(process.wait())
         await asyncio.wait({ended, self._channel}, return_when=asyncio.FIRST_COMPLETED)
         if self._channel.done():
@@ -182,7 +183,7 @@ class SiteAttempt:
         return code, process.error()
 
     async def _reach(self, site: str, address: str, process: JobProcess) -> None:
-        """Open a channel to another site, if it can be reached; else the server passes on what is said."""
+        """Open a channel to another site, if it can be reached; otherwise the server relays the messages."""
         try:
             async with asyncio.timeout(_REACH):
                 channel = await self._post.neighbours.open(site, address, direct_channel(self.job, self.attempt))

@@ -1,11 +1,13 @@
-"""The lines of a site's front to those of other sites, over which the roles of a conversation speak directly.
+"""The lines of a site's front to those of other sites, over which the roles of a conversation talk directly.
 
-A site that is willing (``atoll site KIT --direct HOST:PORT``) listens for other sites of its project, and says so in its hello. For a job with
-``direct: true`` the server tells every site of an attempt where the others listen, and which certificates were revoked; whenever
-that list changes it tells all that are connected, and they cut off whom it names. Of two sites the one that
-does not listen dials the other; where both do, the one whose name comes first. Over the line each attempt has a channel, ``direct/JOB/ATTEMPT``,
-which both fronts pass on to their job processes as ``direct/SITE``, without reading it. What has no channel within a few seconds has none in this
-attempt: all that is said between these two sites then passes through the server. What the job processes do with it: `atoll.runtime.network.talks.direct`.
+A site started with ``atoll site KIT --direct HOST:PORT`` listens for other sites of its project, and says so in its
+greeting. For a job with ``direct: true`` the server tells every site of an attempt where the others listen, and which
+certificates were revoked; Whenever that list changes, it tells all connected sites, and they cut off the parties on it.
+Of two sites, the one that does not listen dials the other; if both listen, the one whose name comes first dials. Over
+the line each attempt has a channel, ``direct/JOB/ATTEMPT``, which both fronts pass on to their job processes as
+``direct/SITE``, without reading it. A pair without a channel after a few seconds gets none in this attempt: all
+messages between these two sites then pass through the server. `atoll.runtime.network.talks.direct` says what the job
+processes do with the channels.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ _SITES = ("site",)
 
 
 def partners(me: str, addresses: Mapping[str, str]) -> tuple[dict[str, str], set[str]]:
-    """Whom a site dials, and by whom it is dialled.
+    """Return which sites a site dials, and which dial it.
 
     Args:
         me: the site.
         addresses: every site of the attempt -> where it listens, or nothing.
 
     Returns:
-        Site -> address of those to be dialled; the sites that dial.
+        Site -> address of those to dial; the sites that dial.
     """
     mine, others = addresses.get(me, ""), {site: at for site, at in addresses.items() if site != me}
     dialled = {site: at for site, at in others.items() if at and (not mine or me < site)}
@@ -46,7 +48,7 @@ def partners(me: str, addresses: Mapping[str, str]) -> tuple[dict[str, str], set
 
 
 def require_named(kit: Kit, address: str) -> None:
-    """Refuse to listen where no other site could verify who listens.
+    """Refuse to listen at an address where no other site could verify who listens.
 
     Args:
         kit: the site's own.
@@ -59,25 +61,26 @@ def require_named(kit: Kit, address: str) -> None:
     if host not in kit.config.direct:
         named = ", ".join(kit.config.direct) or "none"
         raise ConfigError(
-            f"the kit of {kit.name!r} is not made to be dialled at {host!r} (direct: {named})",
+            f"the kit of {kit.name!r} does not let others dial it at {host!r} (direct: {named})",
             where=f"--direct {address}",
             remedy=f"add `direct: [{host}]` to the site in project.yaml, then atoll provision PROJECT --renew {kit.name}",
         )
 
 
 class Neighbours:
-    """The lines to other sites; one a site, for all jobs.
+    """The lines to other sites; one for each site, for all jobs.
 
     Args:
         credentials: this site's own.
         carrier: the name of the transport.
-        address: ``host:port`` to listen at, as others dial it; nothing to listen nowhere. Port 0 lets the system choose.
+        address: ``host:port`` to listen at, as others dial it; empty: do not listen. Port 0 lets the system
+            choose.
         settings: of the lines.
 
     Attributes:
-        address: where it listens; nothing before ``listen``.
+        address: where it listens; empty before ``listen``.
         on_open: called with each channel that another site opens.
-        signed: the newest revocation list that is known, as the authority signed it; empty before there is one.
+        signed: the newest known revocation list, as the authority signed it; empty before there is one.
     """
 
     def __init__(
@@ -97,10 +100,10 @@ class Neighbours:
         self._listener: Listener | None = None
 
     async def listen(self) -> None:
-        """Listen, if this site is willing to.
+        """Listen, if this site has an address to listen at.
 
         Raises:
-            ConfigError: the address cannot be listened at.
+            ConfigError: it cannot listen at the address.
         """
         if not self._wanted:
             return
@@ -112,14 +115,14 @@ class Neighbours:
             raise ConfigError(
                 f"cannot listen at {self._wanted}: {error.strerror or error}",
                 where="--direct",
-                remedy="stop what has the port, or choose another, at an address of this machine: --direct HOST:PORT",
+                remedy="stop the program that uses the port, or choose another port or address of this machine: --direct HOST:PORT",
             ) from error
-        # Under the name that was given: certificates hold names, and the system tells numbers.
+        # Report the name that was given: certificates hold names, the system reports numbers.
         self.address = joined(split(self._wanted)[0], split(self._listener.address)[1])
         _LOG.info("other sites may connect at %s", self.address)
 
     def learn(self, signed: bytes) -> None:
-        """Take the project's revocation list, if it is newer than the one that is known, and cut off whom it names.
+        """Take the project's revocation list, if it is newer than the known one, and cut off the parties on it.
 
         Raises:
             IdentityError: the authority has not signed it.
@@ -133,7 +136,7 @@ class Neighbours:
                     line.lose(LineLost(f"the certificate of {line.peer} was revoked"))
 
     def _revoked(self, serial: int) -> bool:
-        return self._list is None or serial in self._list.serials  # nobody is let in before the list is known
+        return self._list is None or serial in self._list.serials  # nobody is admitted before the list is known
 
     def _came(self, line: Line) -> None:
         _LOG.info("%s is connected directly", line.peer)
@@ -143,7 +146,7 @@ class Neighbours:
         """Open a channel to another site, over its line; without one, dial it.
 
         Raises:
-            IdentityError: one end refuses the other, or it is another party than was meant.
+            IdentityError: one end refuses the other, or another party answers.
             OSError: it cannot be reached.
         """
         async with self._dialling.setdefault(site, asyncio.Lock()):

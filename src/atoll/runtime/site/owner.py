@@ -1,4 +1,4 @@
-"""Whose folder it is: what a site keeps there, another one would take for its own and remove."""
+"""Who owns a folder: another site would take the files there for its own, and remove them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _OWNER = "owner"
 
 
 def take_folder(folder: Path, kit: Kit) -> None:
-    """Make a party's folder and write its owner's name into it. Newer processes of the same party may have it too.
+    """Make a party's folder and write its owner's name into it. Later processes of the same party may use it too.
 
     Args:
         folder: the folder.
-        kit: the party's.
+        kit: the party's kit.
 
     Raises:
         ConfigError: it is another party's, or cannot be made or written.
     """
-    make_folder(folder, "--folder")  # private states are nobody else's business
+    make_folder(folder, "--folder")  # private states are private to this user
     me = f"{kit.role} {kit.name!r} of project {kit.project!r}"
     try:
         with (folder / _OWNER).open("a+", encoding="utf-8", errors="replace") as file:
@@ -39,15 +39,15 @@ def take_folder(folder: Path, kit: Kit) -> None:
         raise ConfigError(
             f"the folder is that of {owner}, and this is {me}",
             where=str(folder),
-            remedy="give each its own --folder, or move this one away if nobody needs it",
+            remedy="give each its own --folder, or move this one away if you do not need it",
         )
 
 
 def _owner(file: IO[str], me: str) -> str:
-    """Who is written down; whoever comes first, and of two that come at once one."""
+    """Return the owner that is written down; the first to come is written, even if two come at once."""
     try:
         import fcntl
-    except ImportError:  # not on POSIX: two that come at once are the user's own care
+    except ImportError:  # not on POSIX: avoid starting two at once
         pass
     else:
         fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed

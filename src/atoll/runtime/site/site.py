@@ -1,4 +1,4 @@
-"""A site's front: it dials the server, answers offers, runs the jobs' processes, and opens no port unless it is told to for other sites."""
+"""A site's front: it dials the server, answers offers, runs the jobs' processes, and opens a port only if you ask for one, for other sites."""
 
 from __future__ import annotations
 
@@ -29,27 +29,28 @@ from .owner import take_folder
 __all__ = ["Site"]
 
 _ORDERS = 1000
-"""Most orders of the server that wait to be carried out."""
+"""Most orders of the server that may wait here."""
 _LOG = logging.getLogger("atoll.runtime")
 _AWAY = 600.0
 """Seconds without a connection after which a line to another site is given up; the attempts that use it end then."""
 
 
 class Site:
-    """A site until it is stopped. It is safe to kill at any moment: the jobs go on with their next attempt.
+    """Runs a site until you stop it. You may kill it at any moment: the jobs go on with their next attempt.
 
     Args:
-        kit: the site's own.
-        data: what it brings, as `atoll.runtime.worker.site_spec` gives it.
+        kit: the site's kit.
+        data: its data, as `atoll.runtime.worker.site_spec` gives it.
         folder: its own: private states of jobs and, while they run, their code.
         resources: what jobs may use here.
         server: ``host:port`` in place of the kit's addresses.
         gpus: names of the devices, as ``CUDA_VISIBLE_DEVICES`` takes them.
-        direct: ``host:port`` to listen at for other sites, and as they dial it; by default it opens no port.
+        direct: ``host:port`` to listen at for other sites, as they dial it; by default it opens no port.
 
     Raises:
-        ConfigError: the kit is not a site's, its certificate does not name the host to listen at, or the folder is another's or cannot be made.
-        CheckpointError: what it has run before cannot be read.
+        ConfigError: the kit is not a site's, its certificate does not name the host to listen at, or the folder belongs
+            to another party or cannot be made.
+        CheckpointError: the record of what it has run cannot be read.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Site:
         self._control: Control | None = None
         take_folder(folder, kit)
         self._register = Register(folder / "bundles.json")
-        # Neither an older server nor a hostile one takes this site back behind what it has known.
+        # Neither an older server nor a hostile one can return this site to an older revocation list.
         self._revoked_file = folder / "revoked.crl"
         for path in (self._revoked_file, kit.revoked_file):
             if path.is_file():
@@ -105,7 +106,7 @@ class Site:
 
     async def _serve(self, on_connected: Callable[[str], None]) -> None:
         settings = Settings(patience=None, spool=self.folder / "spool")
-        # Sites that were cut off together must not come back together.
+        # Sites that were cut off together must not come back all at once.
         backoff = Backoff(seed=int.from_bytes(hashlib.sha256(self.kit.name.encode()).digest()[:4]))
         while True:
             line = await dial_line(self._dial, settings=settings, on_open=self._opened, backoff=backoff)
@@ -120,11 +121,12 @@ class Site:
             await asyncio.sleep(backoff.pause())
 
     async def _stay(self, line: Line, on_connected: Callable[[str], None]) -> None:
-        """From the greeting to the end of the line."""
+        """Serve one line, from the greeting to its end."""
         try:
             channel = line.open(CONTROL)
             channel.narrow(FROM_SERVER)
-            # A new line means that nothing runs here; of jobs whose files are still here the server says whether they have ended.
+            # A new line means that nothing runs here; the server says of jobs whose files are still here whether they
+            # have ended.
             folders = sorted(path.name for path in (self.folder / "jobs").glob("*"))
             over = self._register.over
             kept = [job for job in folders if job not in over]
@@ -138,7 +140,7 @@ class Site:
         _LOG.warning("%s: the line has ended (%s); jobs stop here, and go on with their next attempt", line.peer, why)
 
     async def _stop_all(self) -> None:
-        """The server begins a new attempt of everything: nothing of the old ones may stay."""
+        """Stop everything: the server begins a new attempt of each job, and nothing of the old ones may stay."""
         await asyncio.gather(*(running.stop() for running in self._jobs.values()))
         for task in self._tasks:
             task.cancel()
@@ -155,11 +157,12 @@ class Site:
             return
         op, job = frame["op"], text(frame, "job")
         if op not in ("offer", "release", "stop", "deploy"):
-            _LOG.warning("the server's order %r is not known here", op[:40])
+            _LOG.warning("unknown order %r from the server", op[:40])
             return
         if len(self._tasks) >= _ORDERS:
-            raise MessageError(f"more than {_ORDERS} orders wait here", where="control", remedy="look at that server")
-        # One after another for each job: what is to be stopped has begun, and what is offered finds nothing of the last attempt.
+            raise MessageError(f"more than {_ORDERS} orders wait here", where="control", remedy="check that server")
+        # One after another for each job: an order to stop finds the attempt begun, and an offer finds nothing of the
+        # last attempt.
         before = [task for task in self._tasks if task.get_name() == job]
         task = asyncio.create_task(self._order(before, op, job, frame), name=job)
         self._tasks.add(task)
@@ -215,14 +218,14 @@ class Site:
         running.start(bundle)
 
     def _addresses(self, frame: Mapping[str, Any]) -> dict[str, str]:
-        """Where the other sites of an attempt listen, if its job speaks directly."""
+        """Return where the other sites of an attempt listen, if its job uses direct links."""
         found = frame.get("direct")
         if not isinstance(found, dict):
             return {}
         return {str(site): str(at) for site, at in found.items()}
 
     def _learn(self, signed: bytes) -> bool:
-        """Take a revocation list, and keep it if it is the newest; whether it can be relied on."""
+        """Take a revocation list, and keep it if it is the newest; return whether it is reliable."""
         before = self._neighbours.signed
         try:
             self._neighbours.learn(signed)
@@ -234,26 +237,26 @@ class Site:
         return True
 
     async def _forget(self, job: str) -> None:
-        """A job has ended for good: only what it has spent of the site's privacy stays on record."""
+        """Forget a job that has ended for good: only what it has spent of the site's privacy stays on record."""
         place = Place.of(self.folder, job)
         await asyncio.to_thread(self._register.end, job)
         await asyncio.to_thread(place.forget)
 
     def _opened(self, channel: Channel) -> None:
-        """The server opens the channel of an attempt."""
+        """Take the channel of an attempt, which the server opens."""
         for job, running in self._jobs.items():
             if channel.name == job_channel(job, running.attempt):
                 running.joined(channel)
                 return
-        channel.close("no such attempt is here")
+        channel.close("there is no such attempt here")
 
     def _met(self, channel: Channel) -> None:
-        """Another site opens the channel of an attempt."""
+        """Take the channel of an attempt, which another site opens."""
         for job, running in self._jobs.items():
             if channel.name == direct_channel(job, running.attempt):
                 running.met(channel)
                 return
-        channel.close("no such attempt is here")
+        channel.close("there is no such attempt here")
 
     def _tell(self, op: str, **fields: Any) -> None:
         if self._control is not None:
