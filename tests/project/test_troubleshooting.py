@@ -19,7 +19,7 @@ INTERNAL = {
     # where=
     "line settings", "channel", "placement", "scheduler",
     # remedy=
-    "a defect of the server", "ask the site that has them; a task sees its own island only", "enter it first", "give one size a client",
+    "a defect of the server", "ask the site that has them; a task sees its own island only", "enter it first", "give one size for each client",
     "let at least one job run", "name each of them once", "submit it with a new token", "submit it: atoll submit JOB", "use a positive number",
     "use numbers, words, lists and mappings", "ask for them by a task: fed.sum or fed.ask; `sizes` and `about` are known",
 }  # fmt: skip

@@ -100,7 +100,7 @@ def test_a_front_that_does_not_begin_says_why(tmp_path: Path) -> None:
         async with Poc(tmp_path, {"site-1": [str(tmp_path / "absent.npz")]}, transport="tcp"):
             pass
 
-    with pytest.raises(AtollError, match=r"`atoll site` did not begin: it ended with exit code 3; .*absent"):
+    with pytest.raises(AtollError, match=r"`atoll site` did not start: it ended with exit code 3; .*absent"):
         asyncio.run(body())
 
 

@@ -71,7 +71,7 @@ def test_a_site_unpacks_what_an_admin_has_signed_and_nothing_else(kits: dict[str
 
 @pytest.mark.parametrize("name", ["../up", "/etc", "a/b", "", ".hidden", "a..b", "x" * 81])
 def test_an_id_from_the_network_names_no_other_folder(name: str, tmp_path: Path) -> None:
-    with pytest.raises(IdentityError, match="is no id of a job"):
+    with pytest.raises(IdentityError, match="is not a job id"):
         Place.of(tmp_path, name)
     assert Place.of(tmp_path, "00000001-a0b1c2").folder == tmp_path / "jobs" / "00000001-a0b1c2"
 
@@ -197,7 +197,7 @@ def test_a_file_counts_when_it_is_whole_and_stays_in_its_folder(tmp_path: Path) 
     with pytest.raises(MessageError, match="did not arrive whole"):
         asyncio.run(received(answers("0"), "other", tmp_path))
     for name in ("../x", "a/b", ".hidden", ""):
-        with pytest.raises(MessageError, match="is no name of a file"):
+        with pytest.raises(MessageError, match="is not a file name"):
             asyncio.run(received(answers(good), name, tmp_path))
     assert not (tmp_path / "other").exists()
 

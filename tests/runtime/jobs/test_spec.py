@@ -100,7 +100,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"job": "trainin", "model": MODEL}, "job='trainin' is not a kind of job. Did you mean 'training'"),
     ({"job": "json:loads", "model": MODEL}, "job='json:loads' is not a class of jobs"),
     ({"model": MODEL, "site": "all"}, "site='all' is not a setting. Did you mean 'sites'"),
-    ({"model": MODEL, "sites": []}, "sites=.*names nobody"),
+    ({"model": MODEL, "sites": []}, "sites=.*names no site"),
     ({"model": MODEL, "sites": ["a", "a"]}, "a site twice"),
     ({"model": MODEL, "sites": ["a"], "min_sites": 2}, "min_sites=2 of 1 sites"),
     ({"model": MODEL, "min_sites": 0}, "min_sites=0"),
@@ -108,13 +108,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": MODEL, "patience": float("inf")}, "patience=inf"),
     ({"model": MODEL, "attempts": 0}, "attempts=0"),
     ({"model": MODEL, "on_lost": "wait"}, "on_lost='wait'"),
-    ({"model": MODEL, "resources": {"memory": "4 apples"}}, "resources.memory='4 apples' is no amount.*4GiB"),
-    ({"model": MODEL, "resources": {"cpus": -1.0}}, "resources.cpus=-1.0 is no amount"),
+    ({"model": MODEL, "resources": {"memory": "4 apples"}}, "resources.memory='4 apples' is not an amount.*4GiB"),
+    ({"model": MODEL, "resources": {"cpus": -1.0}}, "resources.cpus=-1.0 is not an amount"),
     ({"model": MODEL, "resources": {"gpu": 1}}, "resources.gpu=1 is not a setting. Did you mean 'gpus'"),
     ({"model": MODEL, "data": {"source": "iris"}}, "data.source='iris' is not a setting"),
     ({"model": MODEL, "devices": "Fleet"}, "devices"),
-    ({"model": MODEL, "engine": "inline"}, "engine='inline' is of a simulation.*remove it: tasks run at the sites"),
-    ({"model": MODEL, "workers": 7}, "workers=7 is of a simulation"),
+    ({"model": MODEL, "engine": "inline"}, "engine='inline' is for simulations.*remove it: tasks run at the sites"),
+    ({"model": MODEL, "workers": 7}, "workers=7 is for simulations"),
     ({"model": MODEL, "folder": "runs/x"}, "folder='runs/x' is the server's choice"),
     ({"model": MODEL, "arguments": {"x": 1}}, "arguments=.*is not a setting"),
     ({"job": "program", "program": "asyncio:sleep", "model": MODEL}, "model=.*is not a setting"),
@@ -137,7 +137,7 @@ def test_parts_that_do_not_go_together_are_refused_before_anybody_is_asked() -> 
 
 
 def test_the_data_of_a_job_lie_elsewhere() -> None:
-    with pytest.raises(ConfigError, match=r"lie at its sites"):
+    with pytest.raises(ConfigError, match=r"is at its sites"):
         parse_job({"model": MODEL}).islands()
     with pytest.raises(ConfigError, match=r"a job is a mapping, not list"):
         parse_job([])
@@ -218,7 +218,7 @@ def test_two_jobs_with_modules_of_one_name_do_not_meet(folder: Path, tmp_path: P
 
 def test_settings_are_applied_and_the_source_must_be_there(folder: Path) -> None:
     assert load_job(folder / "job.yaml", ["patience=7", "algorithm.share=0.125"]).patience == 7
-    with pytest.raises(ConfigError, match=r"source='nowhere' is no folder"):
+    with pytest.raises(ConfigError, match=r"source='nowhere' is not a folder"):
         load_job(folder, ["source=nowhere"])
     with pytest.raises(ConfigError, match=r"cannot read it"):
         load_job(folder / "code")
@@ -355,5 +355,5 @@ def test_a_name_must_lead_back_to_the_thing_itself() -> None:
     def other() -> None: ...
 
     other.__qualname__, other.__module__ = "Linear", "atoll.models.linear_model"
-    with pytest.raises(ConfigError, match=r"not what stands under this name"):
+    with pytest.raises(ConfigError, match=r"not the object that this name imports"):
         reference_of(other, "x")

@@ -99,9 +99,9 @@ def bad_bundles(kit: Kits) -> dict[str, tuple[bytes, str]]:
     other = yaml.dump({"name": "evil", "model": "evil", "nonsense": 1}).encode()
     mine = by(anna)
     return {
-        "nothing": (b"", "it is no archive"),
-        "noise": (np.random.default_rng(0).bytes(5000), "it is no archive"),
-        "cut short": (good[:-40], "it is no archive"),
+        "nothing": (b"", "it is not an archive"),
+        "noise": (np.random.default_rng(0).bytes(5000), "it is not an archive"),
+        "cut short": (good[:-40], "it is not an archive"),
         "one bit": (good[:-900] + bytes([good[-900] ^ 1]) + good[-899:], r"\w"),
         "altered, manifest and all": (altered(good), "the signature is not that of admin 'anna'"),
         "altered below the manifest": (swapped(good), "is not the file that was signed"),
@@ -116,7 +116,7 @@ def bad_bundles(kit: Kits) -> dict[str, tuple[bytes, str]]:
         "of another system": (mine("source\\..\\evil.py"), "is not allowed"),
         "a device": (mine("source/aux.py"), "some systems take it for something else"),
         "hidden": (mine("source/.ssh/authorized_keys"), "hidden files"),
-        "twice": (forged([*GOOD, ("source/evil.py", CODE)], anna.credentials()), "it is there already|out of order|stands twice"),
+        "twice": (forged([*GOOD, ("source/evil.py", CODE)], anna.credentials()), "it is there already|out of order|appears twice"),
         "a bomb": (bomb(anna), "compressed, or overlap"),
         "a large file": (large(anna), "and 67108864 are allowed"),
         "a header that lies": (liar(anna), r"\w"),

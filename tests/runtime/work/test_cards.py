@@ -150,7 +150,7 @@ def test_rows_stay_where_they_are() -> None:
 
 def test_the_servers_own_rows_must_be_of_the_sites_form() -> None:
     iris = atoll.data.iris()
-    with pytest.raises(DataError, match=r"a column 'x' of shape \(64,\), and the sites have float32 of shape \(4,\)"):
+    with pytest.raises(DataError, match=r"a column 'x' of shape \(64,\), but the sites have float32 of shape \(4,\)"):
         RemoteIslands(["a"], [3], card_of(iris), atoll.data.digits())
 
 

@@ -81,7 +81,7 @@ def test_what_came_out_of_a_job_is_reported_listed_and_compared_like_a_run(
 def test_a_training_needs_a_data_set_at_every_site(tmp_path: Path) -> None:
     job = {"model": {"name": "linear", "features": 2, "outputs": 2}}
     rows = Dataset({"x": np.ones((3, 2)), "y": [0, 1, 1]})
-    with pytest.raises(JobError, match=r"its data are of its own kind.*\(in site 'b'\)"):
+    with pytest.raises(JobError, match=r"its data has a form of its own.*\(in site 'b'\)"):
         held(job, sites_of({"a": rows, "b": Records([3])}), tmp_path)
 
 
@@ -182,7 +182,7 @@ def test_a_class_of_one_site_alone_is_told_of(tmp_path: Path, caplog: pytest.Log
     caplog.clear()
     held({**job, "model": {**job["model"], "outputs": 3}}, sites_of(sites), tmp_path / "enough")
     assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
-        "site 'b' alone has the class 'malignnat': correct what is misspelt there"
+        "site 'b' alone has the class 'malignnat': if that is a misspelling, correct it there"
     ]
     more = {**sites, "a": sites["b"]}
     with pytest.raises(DataError, match=r"the model has 2 outputs \(in .*Remedy: give the model at least 3 outputs"):

@@ -114,10 +114,10 @@ def test_files_that_disagree_are_named_with_the_column(tmp_path: Path, other: st
         (b"", r"the file is empty \(in data of site 'north', a\.csv\)\. Remedy: remove it, or fill it"),
         (
             b"age;dose;outcome\n1;2;ill\n",
-            r"the header is one column, 'age;dose;outcome'.*delimiter: .;. \(a setting of a YAML",
+            r"the header is one column, 'age;dose;outcome'.*delimiter: .;. \(a setting in a YAML",
         ),
-        (CSV.encode("utf-16"), r"encoding: .?utf-16.? \(a setting of a YAML file, which is given as --data"),
-        ("\xdf,outcome\n1,ill\n".encode("latin-1"), r"encoding: .?latin-1.? \(a setting of a YAML file"),
+        (CSV.encode("utf-16"), r"encoding: .?utf-16.? \(a setting in a YAML file that you pass as --data"),
+        ("\xdf,outcome\n1,ill\n".encode("latin-1"), r"encoding: .?latin-1.? \(a setting in a YAML file"),
     ],
 )
 def test_files_of_another_kind_are_refused_with_what_sites_can_set(tmp_path: Path, content: bytes, match: str) -> None:
@@ -230,7 +230,7 @@ def test_a_factory_of_the_sites_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_what_is_not_there_or_not_meant_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"there is no file or folder .*rows\.csv"):
         site_spec("rows.csv", base=tmp_path)
-    with pytest.raises(DataError, match=r"'taget' is no setting of a site's data\. Did you mean 'target'"):
+    with pytest.raises(DataError, match=r"'taget' is not a setting of a site's data\. Did you mean 'target'"):
         load_site_data({"path": "a.csv", "taget": "y"}, "north")
     with pytest.raises(DataError, match="none of path, source and factory given"):
         load_site_data({"target": "y"}, "north")
@@ -245,13 +245,13 @@ def test_what_is_not_there_or_not_meant_is_refused(tmp_path: Path) -> None:
     ("said", "match"),
     [
         ({"target": "outcom"}, r"no column 'outcom'\. Did you mean 'outcome'\? \(in data of site 'north', a\.csv\)"),
-        ({}, r"nobody said which column is the target.*the columns are age, dose, outcome"),
+        ({}, r"the target column is not set.*the columns are age, dose, outcome"),
         ({"target": "outcome", "drop": ["Age"]}, r"no column 'Age'\. Did you mean 'age'"),
         ({"target": "outcome", "path": "a.txt"}, r"a file of kind '\.txt'"),
         ({"path": "bare.npz"}, r"no array 'x'.*it holds features, labels"),
-        ({"path": "w.yaml"}, r"'taget' is no setting of a site's data\. Did you mean 'target'"),
+        ({"path": "w.yaml"}, r"'taget' is not a setting of a site's data\. Did you mean 'target'"),
         ({"path": "v.yaml"}, r"no column 'outcom'.*data of site 'north', a\.csv"),
-        ({"path": "b.csv", "target": "outcome"}, r"its header cannot be read.*encoding: latin-1 \(a setting of a YAML"),
+        ({"path": "b.csv", "target": "outcome"}, r"its header cannot be read.*encoding: latin-1 \(a setting in a YAML"),
         ({"path": "d.parquet", "target": "outcom"}, r"no column 'outcom'\. Did you mean 'outcome'\? .*d\.parquet"),
         ({"path": "e.parquet", "target": "outcome"}, r"not a readable Parquet file.*e\.parquet"),
     ],

@@ -116,7 +116,7 @@ def test_keys_are_a_sites_own_and_of_those_that_are_there(tmp_path: Path) -> Non
     keys = key_of(tmp_path).sealing({"north": told(tmp_path)}).keys
     assert keys.public("north") == keys.public("north/1") == public_of(keys.private("north/2"))
     for party in ("south", "northern", "northern/1"):
-        with pytest.raises(LetterError, match=f"{party} is no party of site 'north'"):
+        with pytest.raises(LetterError, match=f"{party} is not a party of site 'north'"):
             keys.private(party)
     with pytest.raises(LetterError, match="no key of site 'judge' is known in this job"):
         keys.public("judge")

@@ -1,1 +1,1 @@
-"""What a person hands in: a job as one signed file, and how it is packed, checked and unpacked."""
+"""What a person submits: a job as one signed file, and how it is packed, checked and unpacked."""

@@ -1,7 +1,8 @@
 """A zip archive with exactly one way to write it: stored regular files of mode 644, dated 1980-01-01, one behind the other.
 
-The standard library reads and writes it. What is read is written again and compared, so links, devices, encryption, comments, hidden members and
-members that two programs would read differently are refused as one. Nothing is compressed, so nothing can be a bomb.
+The standard library reads and writes it. An archive is written again after reading and compared, so links, devices,
+encryption, comments, hidden members and members that two programs would read differently are all refused in one step.
+Nothing is compressed, so nothing can be a bomb.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ class Member:
 
 
 def write_archive(files: Iterable[tuple[str, bytes]]) -> bytes:
-    """An archive of (name, content), in this order.
+    """Return an archive of (name, content), in this order.
 
     Raises:
-        BundleError: they are more than an archive holds, or a name stands twice or holds a zero byte.
+        BundleError: they are more than an archive holds, or a name appears twice or has a zero byte.
     """
     made = io.BytesIO()
     try:
         with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED, allowZip64=False) as archive:
             for name, content in files:
                 if "\x00" in name or name in archive.NameToInfo:
-                    raise _refused(f"the name {name!r} is refused: it stands twice, or holds a zero byte")
+                    raise _refused(f"the name {name!r} is refused: it appears twice, or has a zero byte")
                 archive.writestr(_info(name), content)
     except zipfile.LargeZipFile as error:
         raise _refused(f"its files are more than an archive holds: {error}") from error
@@ -58,7 +59,7 @@ def _info(name: str) -> zipfile.ZipInfo:
 
 
 def members(content: bytes, most: int) -> list[Member]:
-    """The files of an archive, in order. Costs no more than a few times its own size, whatever it claims.
+    """Return the files of an archive, in order. This takes at most a few times its size, whatever the archive claims.
 
     Args:
         content: the archive.
@@ -72,7 +73,7 @@ def members(content: bytes, most: int) -> list[Member]:
             found = _files(archive, len(content), most)
         same = write_archive((member.name, member.content) for member in found) == content
     except _MALFORMED as error:
-        raise _refused(f"it is no archive: {error}") from error
+        raise _refused(f"it is not an archive: {error}") from error
     if not same:
         raise _refused("it has bytes of its own beside its files: flags, dates, links, extra fields or comments")
     return found
@@ -82,7 +83,7 @@ def _files(archive: zipfile.ZipFile, size: int, most: int) -> list[Member]:
     infos = archive.infolist()
     if len(infos) > most:
         raise _refused(f"it has more than {most} files")
-    # Looked at before anything is read: members may overlap, or claim to be compressed.
+    # Checked before anything is read: members may overlap, or claim to be compressed.
     if any(info.compress_type != zipfile.ZIP_STORED for info in infos) or sum(info.file_size for info in infos) > size:
         raise _refused("its files are compressed, or overlap")
     return [Member(info.filename, archive.read(info)) for info in infos]

@@ -1,4 +1,4 @@
-"""A job as one signed file: ``job.yaml`` and the modules of its source folder; but for nonce and time, the same bytes whenever it is made.
+"""A job as one signed file: ``job.yaml`` and the modules of its source folder; the same bytes whenever it is made, except for nonce and time.
 
 ```
 .atoll/manifest.json    every file with its SHA-256, a nonce and the time
@@ -36,7 +36,7 @@ _META_SIZES = (4 * 2**20, 1024, 64 * 1024)
 
 @dataclass(frozen=True)
 class Verified:
-    """A bundle that holds what its signer has put into it.
+    """A bundle whose content is what its signer put into it.
 
     Attributes:
         manifest: its files.
@@ -50,10 +50,10 @@ class Verified:
 
 
 def source_files(folder: Path, limits: Limits = LIMITS) -> list[tuple[str, bytes]]:
-    """The files that travel, sorted by path: all but hidden ones and caches.
+    """Return the files that travel, sorted by path: all except hidden files and caches.
 
     Raises:
-        BundleError: there is a link or a special file among them, a name that means something else elsewhere, or too much.
+        BundleError: a link, a special file, a name that means something else on another system, or too much data.
     """
     found: list[tuple[str, bytes]] = []
     left = limits.total
@@ -105,7 +105,7 @@ def make_bundle(
         job: the text of ``job.yaml``.
         source: the folder of its modules, if it has one.
         credentials: the administrator's.
-        limits: what a bundle may be.
+        limits: bounds of a bundle.
         nonce: 32 hexadecimal digits, never used before; by default drawn from the system.
         now: seconds since 1970; by default this machine's clock.
 
@@ -143,15 +143,15 @@ def verify(
         ca: the project's authorities, PEM.
         project: the project's name.
         roles: who may sign.
-        revoked: says whether a serial number was revoked.
+        revoked: tells whether a serial number is revoked.
         now: by default this machine's clock.
-        known: says whether this very manifest was taken before. Then it is enough that the signer's certificate was valid when it signed: a job may
-            outlive it. Of any other the signer could have dated it back.
-        limits: what a bundle may be.
+        known: tells whether this very manifest was accepted before. Then the signer's certificate need only have been
+            valid when it signed: a job may outlive it. For a new manifest the signer could have set an earlier date.
+        limits: bounds of a bundle.
 
     Raises:
         BundleError: a file was altered, added, moved or removed, or the bundle must not be opened.
-        IdentityError: the signer is of another role, project or authority, out of date or revoked.
+        IdentityError: the signer has another role, project or authority, or its certificate is out of date or revoked.
         MissingExtraError: cryptography is not installed.
     """
     meta, files = opened(bundle, limits)
@@ -170,15 +170,15 @@ def verify(
 def _signed(manifest: Manifest) -> datetime | None:
     try:
         return datetime.fromtimestamp(manifest.signed / 1e6, UTC)
-    except (OverflowError, OSError, ValueError):  # no moment that a calendar has
+    except (OverflowError, OSError, ValueError):  # a time that no calendar has
         return None
 
 
 def contents(manifest: Manifest, files: list[Member], limits: Limits) -> Iterator[tuple[str, bytes]]:
-    """The files of a bundle, each compared with the manifest.
+    """Yield the files of a bundle, each compared with the manifest.
 
     Raises:
-        BundleError: they are not those of the manifest, not in its order, altered, or too much.
+        BundleError: they are not those of the manifest, out of order, altered, or too large.
     """
     if [file.path for file in manifest.files] != [member.name for member in files]:
         raise _refused("its files are not those that were signed, in the order in which they were signed")
@@ -194,10 +194,10 @@ def contents(manifest: Manifest, files: list[Member], limits: Limits) -> Iterato
 
 
 def opened(bundle: bytes, limits: Limits) -> tuple[list[bytes], list[Member]]:
-    """The three files about a bundle (manifest, signature, certificate), and its members; nothing is checked but its form.
+    """Return the three files about a bundle (manifest, signature, certificate), and its members; this checks only its form.
 
     Raises:
-        BundleError: it is too large, or no bundle.
+        BundleError: it is too large, or not a bundle.
     """
     if len(bundle) > limits.bundle:
         raise _refused(f"it has {len(bundle)} bytes, and {limits.bundle} are allowed")

@@ -1,4 +1,4 @@
-"""What is in a bundle: every file with its size and its SHA-256, in one order, and what makes this signing of it another than all others."""
+"""What is in a bundle: every file with its size and its SHA-256, in one order, and a nonce that distinguishes this signing from all others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class File:
 
     @classmethod
     def of(cls, path: str, content: bytes) -> File:
-        """Describe a content."""
+        """Describe a file with this content."""
         return cls(path, len(content), hashlib.sha256(content).hexdigest())
 
 
@@ -64,7 +64,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its text, in hex: two bundles of one digest hold the same."""
+        """Return the SHA-256 of its text, in hex: two bundles with one digest have the same content."""
         return hashlib.sha256(self.text()).hexdigest()
 
     @property
@@ -73,14 +73,14 @@ class Manifest:
         return sum(file.size for file in self.files)
 
     def text(self) -> bytes:
-        """The one way to write it."""
+        """Return its text; there is only one way to write it."""
         rows = [[file.path, file.size, file.sha256] for file in self.files]
         tree = {"atoll": _FORMAT, "nonce": self.nonce, "signed": self.signed, "files": rows}
         return json.dumps(tree, separators=(",", ":"), ensure_ascii=True).encode()
 
     @classmethod
     def parse(cls, text: bytes) -> Manifest:
-        """The inverse of ``text``.
+        """Return the inverse of ``text``.
 
         Raises:
             BundleError: it is written in any other way, or the files are not in order.

@@ -24,7 +24,7 @@ _REMEDY = (
 
 @contextlib.contextmanager
 def importing(source: Path | None) -> Iterator[None]:
-    """Let modules be found in a folder first, which errors then name as their place; those that it is first to load are forgotten afterwards, so that two jobs never meet."""
+    """Find modules in a folder first, and name that folder in errors; unload the modules that this loads afterwards, so that two jobs never mix."""
     home = HOME.set("the folder that `source` names")
     try:
         with _first_from(source):
@@ -51,10 +51,10 @@ def _first_from(source: Path | None) -> Iterator[None]:
 
 
 def reference_of(found: Any, where: str) -> str:
-    """``module:name`` of a class or function that others can import under this name.
+    """Return ``module:name`` of a class or function that others can import under this name.
 
     Raises:
-        ConfigError: it is a lambda, a closure, a live object, or of the script itself.
+        ConfigError: it is a lambda, a closure, a live object, or defined in the script itself.
     """
     name, module = getattr(found, "__qualname__", None), getattr(found, "__module__", None)
     if not isinstance(name, str) or not isinstance(module, str):
@@ -66,7 +66,7 @@ def require_name(reference: str, where: str, found: Any = None) -> str:
     """Refuse a ``module:name`` that means nothing, or something else, in another process.
 
     Raises:
-        ConfigError: it is local, of the script itself, or (``found`` given) another object stands under that name.
+        ConfigError: it is local, defined in the script itself, or (``found`` given) another object has that name.
     """
     module, _, name = reference.partition(":")
     if module == "__main__":
@@ -80,12 +80,12 @@ def require_name(reference: str, where: str, found: Any = None) -> str:
         for part in name.split("."):
             here = getattr(here, part, None)
         if here is not found:
-            raise _refused(f"{reference} is not what stands under this name", where)
+            raise _refused(f"{reference} is not the object that this name imports", where)
     return reference
 
 
 def require_reachable(reference: str, where: str, source: Path | None) -> None:
-    """Refuse a ``module:name`` whose module sites cannot have: it must be in the source folder, be installed, or be Atoll's.
+    """Refuse a ``module:name`` whose module sites cannot import: it must be in the source folder, be installed, or be Atoll's.
 
     Raises:
         ConfigError: the module is not found, or lies in a folder that does not travel.

@@ -39,12 +39,12 @@ LIMITS = Limits()
 
 
 def hidden(segment: str) -> bool:
-    """Whether a file or folder of this name stays at home: ``.git``, ``__pycache__``, ``x.pyc``, ..."""
+    """Tell whether a file or folder of this name does not travel: ``.git``, ``__pycache__``, ``x.pyc``, ..."""
     return segment.startswith(".") or segment == "__pycache__" or segment.endswith((".pyc", ".pyo"))
 
 
 def require_names(names: Iterable[str], limits: Limits) -> None:
-    """Refuse names that lead elsewhere, mean different files on different systems, or meet each other.
+    """Refuse names that lead elsewhere, mean different files on different systems, or collide.
 
     Raises:
         BundleError: it names the first such name.

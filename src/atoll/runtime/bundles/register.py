@@ -1,9 +1,10 @@
-"""What a site remembers of the bundles that it has run: one signing is one job, and a job that has ended is over.
+"""What a site remembers of the bundles that it has run: one signature is for one job, and a job that has ended never runs again.
 
-A signature says that an admin wanted a job, not how often. So each signing carries a nonce and the signer's time, and a site runs it as one job
-only: the one as which it came first, in any number of attempts, until that job has ended for good. The memory is bounded. What it lets go of
-leaves a mark behind: of this admin nothing that was signed before is taken for new any more. So no clock but the signer's own is asked, and that only
-for the order of what it has signed.
+A signature says that an admin wanted a job, not how often. So each signature carries a nonce and the signer's time, and
+a site runs it as one job
+only: the job as which it first came, in any number of attempts, until that job has ended for good. The memory is
+bounded. When it drops an entry, the site no longer accepts anything of that admin signed before that entry as new. So
+the only clock used is the signer's own, and only for the order of what it has signed.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class _Entry:
 
 
 class Register:
-    """Which bundles were run, as which job. Threads may share it.
+    """Which bundles ran, as which job. Threads may share it.
 
     Args:
-        path: its file; made when there is something to remember.
-        most: bundles that are remembered.
+        path: its file, created when there is something to record.
+        most: bundles to remember.
 
     Raises:
         CheckpointError: the file cannot be read.
@@ -58,11 +59,12 @@ class Register:
             self._read()
 
     def admit(self, job: str, bundle: Verified) -> None:
-        """Remember a bundle as that of a job, durably, before anything of it is run.
+        """Record a bundle as that of a job, durably, before any of it runs.
 
         Raises:
-            BundleError: it was run as another job, the job has ended or has run another bundle, or it is too old to tell.
-            CheckpointError: it cannot be written down.
+            BundleError: it ran as another job, the job has ended or has run another bundle, or it is too old to
+                tell.
+            CheckpointError: it cannot be recorded.
         """
         manifest = bundle.manifest
         new = _Entry(manifest.nonce, bundle.signer.name, manifest.signed, job, digest=manifest.digest)
@@ -79,16 +81,16 @@ class Register:
             self._keep({**self._entries, new.nonce: new})
 
     def knows(self, job: str, manifest: Manifest) -> bool:
-        """Whether this very manifest was admitted as that of a job that has not ended."""
+        """Tell whether this very manifest was admitted as that of a job that has not ended."""
         with self._lock:
             found = self._entries.get(manifest.nonce)
         return found is not None and (found.job, found.digest, found.ended) == (job, manifest.digest, False)
 
     def end(self, job: str) -> None:
-        """A job has ended for good: its bundle is not run any more.
+        """End a job for good: its bundle never runs again.
 
         Raises:
-            CheckpointError: it cannot be written down.
+            CheckpointError: it cannot be recorded.
         """
         with self._lock:
             found = {n: replace(entry, ended=True) for n, entry in self._entries.items() if entry.job == job}
@@ -97,12 +99,12 @@ class Register:
 
     @property
     def over(self) -> frozenset[str]:
-        """The jobs that are known to have ended for good."""
+        """Return the jobs known to have ended for good."""
         with self._lock:
             return frozenset(entry.job for entry in self._entries.values() if entry.ended)
 
     def _keep(self, entries: dict[str, _Entry]) -> None:
-        """Write down, then believe; the oldest are let go, those first that have ended."""
+        """Write entries to disk, then use them; drop the oldest, ended jobs first."""
         before = dict(self._before)
         while len(entries) > self._most:
             old = min(entries.values(), key=lambda entry: (not entry.ended, entry.signed))
@@ -140,5 +142,5 @@ def _refused(job: str, why: str) -> BundleError:
     return BundleError(
         f"the bundle is not run: {why}",
         where=f"job {job}, deployment",
-        remedy="if this job is wanted, have an admin sign it anew: atoll clone; if nobody wanted it, look at that server",
+        remedy="if this job is wanted, have an admin sign it again: atoll clone; if nobody wanted it, check that server",
     )

@@ -16,10 +16,10 @@ _PURPOSE = b"atoll job bundle 1\n"
 
 
 def sign(text: bytes, credentials: Credentials) -> bytes:
-    """Sign a manifest with one's own key.
+    """Sign a manifest with the party's own key.
 
     Raises:
-        IdentityError: the key is no usable key, or not the certificate's.
+        IdentityError: the key is unusable, or does not belong to the certificate.
         MissingExtraError: cryptography is not installed.
     """
     return signatures.sign(_PURPOSE, text, credentials)
@@ -37,10 +37,11 @@ def require_signature(
     now: datetime | None = None,
     then: datetime | None = None,
 ) -> Peer:
-    """Refuse a manifest that no party of these roles in this project has signed; the signer. With ``then``, a certificate will do that was valid at that moment.
+    """Refuse a manifest that no party of these roles in this project has signed; return the signer. With ``then``, a certificate that was valid at that time is enough.
 
     Raises:
-        IdentityError: the signer's certificate is of a foreign authority, out of date, revoked, or of another project or role.
+        IdentityError: the signer's certificate is of a foreign authority, out of date, revoked, or of another project
+            or role.
         BundleError: the signature does not fit.
         MissingExtraError: cryptography is not installed.
     """

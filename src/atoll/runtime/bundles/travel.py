@@ -1,4 +1,4 @@
-"""What may travel: names of modules, plain arguments, and nothing that is alive."""
+"""What may travel: names of modules and plain arguments, but no live objects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def require_travels(job: JobConfig) -> None:
     """Refuse a job that other machines could not rebuild from its text and its source folder.
 
     Raises:
-        ConfigError: a lambda, a closure, a live object, something of the script itself, or a module that stays behind; it names the setting.
+        ConfigError: a lambda, a closure, a live object, something defined in the script itself, or a module that does
+            not travel; the error names the setting.
     """
     tree = job.plain()
     _require_plain(tree, "")
@@ -44,7 +45,7 @@ def pack_job(
     nonce: str | None = None,
     now: float | None = None,
 ) -> bytes:
-    """Sign a job: its whole configuration, defaults included, and its source folder. ``make_bundle`` says what nonce and time are.
+    """Sign a job: its whole configuration, defaults included, and its source folder. See ``make_bundle`` for nonce and time.
 
     Raises:
         ConfigError: it cannot travel.
@@ -72,7 +73,7 @@ def _require_plain(value: Any, path: str) -> None:
 
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """The names of all parts in a tree."""
+    """Yield the names of all parts in a tree."""
     if isinstance(value, Mapping):
         if path and isinstance(value.get("name"), str):
             yield path, value["name"]

@@ -1,4 +1,4 @@
-"""Unpack a verified bundle: whole or not at all, and nowhere but in its folder."""
+"""Unpacks a verified bundle: all of it or nothing, and only into its folder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["unpack"]
 def unpack(bundle: bytes, verified: Verified, folder: Path, limits: Limits = LIMITS) -> None:
     """Write the files of a bundle into a new folder: ``job.yaml`` and ``source/``.
 
-    They are written aside and moved into place at the end; whatever fails, nothing is left behind.
+    It writes them to a temporary folder and moves that into place at the end; a failure leaves nothing behind.
 
     Args:
         bundle: its bytes.
-        verified: what ``verify`` said of these bytes; every file is compared with its manifest once more.
-        folder: where; it must not be there yet, or be empty.
-        limits: what a bundle may be.
+        verified: the result of ``verify`` for these bytes; every file is compared with its manifest again.
+        folder: the folder; it must not exist yet, or be empty.
+        limits: bounds of a bundle.
 
     Raises:
         BundleError: the bundle is not the one that was verified, or must not be opened.
@@ -45,7 +45,7 @@ def unpack(bundle: bytes, verified: Verified, folder: Path, limits: Limits = LIM
 
 @contextlib.contextmanager
 def _aside(folder: Path) -> Iterator[Path]:
-    """A new folder beside, gone afterwards unless it was moved."""
+    """Yield a new folder next to it, removed afterwards unless it was moved."""
     made: Path | None = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

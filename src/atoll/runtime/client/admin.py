@@ -32,7 +32,7 @@ _ENDED = ("finished", "failed", "aborted")
 class Admin:
     """A connection to the server, with the kit of an admin or auditor.
 
-    Requests that only look, and ``submit``, are asked again on a new line when the server began anew.
+    If the server restarts, requests that only read, and ``submit``, are sent again on a new line.
 
     Args:
         kit: the kit.
@@ -46,7 +46,7 @@ class Admin:
     def __init__(self, kit: Kit, server: str | None = None, patience: float = 15.0) -> None:
         if kit.role not in ("admin", "auditor"):
             raise ConfigError(
-                f"the kit is that of {kit.role} {kit.name!r}, which asks for nothing",
+                f"the kit is that of {kit.role} {kit.name!r}, which makes no requests",
                 where=str(kit.folder),
                 remedy="give the kit of an admin or auditor: --kit FOLDER, or ATOLL_KIT",
             )
@@ -88,11 +88,11 @@ class Admin:
             ) from error
 
     async def ask(self, op: str, **fields: Any) -> AsyncIterator[Any]:
-        """Every answer to a request.
+        """Yield every answer to a request.
 
         Raises:
             AtollError: the server's error, or it went away.
-            LineLost: the server began anew.
+            LineLost: the server restarted.
         """
         channel = (await self._connected()).open(REQUEST)
         try:
@@ -111,7 +111,7 @@ class Admin:
             channel.close()
 
     async def one(self, op: str, **fields: Any) -> Any:
-        """The one answer to a request, asked again when the server began anew meanwhile."""
+        """Return the one answer to a request; ask again if the server restarted meanwhile."""
         while True:
             try:
                 async for answer in self.ask(op, **fields):
@@ -124,17 +124,17 @@ class Admin:
     # ------------------------------------------------------------------ requests
 
     async def submit(self, job: Path, settings: Iterable[str] = (), where: str | None = None) -> dict[str, Any]:
-        """Sign a job and hand it in.
+        """Sign a job and submit it.
 
         Args:
             job: a file, or a folder with ``job.yaml``.
             settings: ``a.b=value``.
-            where: for errors; by default the file.
+            where: the place that errors name; by default the file.
 
         Raises:
-            AtollError: it cannot be read, names a program that is none, cannot travel, or is refused.
+            AtollError: it cannot be read, does not name a program, cannot travel, or is refused.
         """
-        # Other requests need nothing of trainings.
+        # Other requests need no training code.
         from atoll.runtime.bundles.travel import pack_job
         from atoll.runtime.jobs.spec import load_job
 
@@ -143,34 +143,35 @@ class Admin:
             return pack_job(config, self.kit.credentials())
 
         bundle = await asyncio.to_thread(packed)
-        # The token makes it one job, however often the answer is lost.
+        # The token makes it one job, even if the answer is lost and the request repeated.
         return dict((await self.one("submit", bundle=bundle, token=secrets.token_hex(16)))["job"])
 
     async def clone(self, job: str, settings: Iterable[str] = ()) -> dict[str, Any]:
-        """Hand in a job once more, with other settings; it is signed anew."""
+        """Submit a job once more, with other settings; this signs it again."""
         answer = await self.one("bundle", job=job)
         bundle = bytes(answer["bundle"])
-        # It is signed anew, so the first signer's certificate may have ended since.
+        # It is signed again, so the first signer's certificate may have expired since.
         verified = verify(bundle, ca=self.kit.bytes_of("ca.pem"), project=self.kit.project, known=lambda manifest: True)
         with tempfile.TemporaryDirectory() as place:
             unpack(bundle, verified, Path(place) / "job")
-            # The folder is gone when the error is read, and what was accepted once is refused for what was changed.
+            # The folder is gone when you read the error, and a job that was accepted once is refused only for its
+            # changes.
             return await self.submit(Path(place) / "job", settings, "--set" if settings else f"job {job}")
 
     async def jobs(self) -> list[dict[str, Any]]:
-        """All jobs, oldest first."""
+        """Return all jobs, oldest first."""
         return [dict(job) for job in (await self.one("jobs"))["jobs"]]
 
     async def job(self, job: str) -> dict[str, Any]:
-        """One job."""
+        """Return one job."""
         return dict((await self.one("jobs", job=job))["jobs"][0])
 
     async def sites(self) -> list[dict[str, Any]]:
-        """The sites that have come since the server began, and how each line is: seconds of its round trip and of its clock's lead, bytes, resumptions."""
+        """Return the sites that have connected since the server started, and the state of each line: round trip and clock lead in seconds, bytes, resumptions."""
         return [dict(site) for site in (await self.one("sites"))["sites"]]
 
     async def events(self, job: str | None = None) -> AsyncIterator[dict[str, Any]]:
-        """The audit trail, oldest first: who did what, when. Of all jobs, or of one."""
+        """Yield the audit trail, oldest first: who did what, when; of all jobs, or of one."""
         after = 0
         while found := (await self.one("events", job=job, after=after))["events"]:
             for event in found:
@@ -178,7 +179,7 @@ class Admin:
                 yield dict(event)
 
     async def watch(self, job: str | None = None) -> AsyncIterator[list[dict[str, Any]]]:
-        """The jobs (or one job) now, and again whenever something has changed, on whichever line: the server is told what was seen."""
+        """Yield the jobs (or one job) now and after every change, across lines: the server learns what you have seen."""
         seen = None
         while True:
             answer = await self.one("jobs", job=job, seen=seen)
@@ -186,7 +187,7 @@ class Admin:
             yield [dict(found) for found in answer["jobs"]]
 
     async def wait(self, job: str, on_change: Callable[[dict[str, Any]], None] = lambda job: None) -> dict[str, Any]:
-        """A job at its end."""
+        """Wait for a job to end, and return it."""
         async for found in self.watch(job):
             on_change(found[0])
             if found[0]["state"] in _ENDED:
@@ -194,7 +195,7 @@ class Admin:
         raise LineLost("the watch has ended")
 
     async def logs(self, job: str, follow: bool = False) -> AsyncIterator[tuple[float, str, str]]:
-        """(seconds since 1970, node, line), oldest first; with ``follow`` until the job has ended."""
+        """Yield (seconds since 1970, node, line), oldest first; with ``follow`` until the job has ended."""
         after = 0
         while True:
             try:
@@ -207,28 +208,28 @@ class Admin:
                 _LOG.info("reading on: %s", error)
 
     async def abort(self, job: str) -> dict[str, Any]:
-        """End a job; the answer comes when everything of it has stopped."""
+        """End a job; return when everything of it has stopped."""
         return dict((await self.one("abort", job=job))["job"])
 
     async def resume(self, job: str) -> dict[str, Any]:
-        """Have a job go on from its last checkpoint that failed or was aborted: the same job, one more attempt.
+        """Resume a job that failed or was aborted from its last checkpoint: the same job, one more attempt.
 
         Raises:
-            AtollError: it has not ended, or what it would go on from is gone: clone it.
+            AtollError: it has not ended, or its state is gone: then clone it.
         """
-        # The token makes it one resumption, however often the answer is lost.
+        # The token makes it one resumption, even if the answer is lost and the request repeated.
         return dict((await self.one("resume", job=job, token=secrets.token_hex(16)))["job"])
 
     async def result(self, job: str, out: Path, *, replace: bool = False) -> list[Path]:
-        """Fetch what came out of a job into a folder: a new or an empty one, or one that it was fetched into before.
+        """Fetch the results of a job into a folder: a new or an empty one, or one that you fetched this job into before.
 
         Args:
             job: its id.
             out: the folder.
-            replace: whatever the folder holds, files of the same names are replaced.
+            replace: replace files of the same names, whatever the folder holds.
 
         Raises:
-            AtollError: there is nothing yet, it did not arrive whole, or the folder holds something else.
+            AtollError: there are no results yet, they did not arrive complete, or the folder holds something else.
         """
         if not replace:
             require_free(out, job)

@@ -27,7 +27,7 @@ __all__ = ["Poc", "digits_at", "site_names", "write_parts"]
 
 _LOG = logging.getLogger("atoll.runtime")
 _START = 60.0
-"""Seconds that a front has to begin."""
+"""Seconds for a front to start."""
 _HOST = "127.0.0.1"
 
 
@@ -37,7 +37,7 @@ def site_names(count: int) -> list[str]:
 
 
 def digits_at(names: list[str], alpha: float = 0.3, seed: int = 0) -> Islands:
-    """The bundled digits, divided among sites with skewed labels: the same rows that the simulator would give its clients."""
+    """Return the bundled digits, divided among sites with skewed labels: the same rows that the simulator would give its clients."""
     from atoll.data import Islands
 
     partition = {"name": "dirichlet", "parties": len(names), "alpha": alpha, "seed": seed}
@@ -46,7 +46,7 @@ def digits_at(names: list[str], alpha: float = 0.3, seed: int = 0) -> Islands:
 
 
 def write_parts(islands: Islands, folder: Path) -> dict[str, Path]:
-    """Write each client's rows into a folder of its own, as a site would have them; site -> file."""
+    """Write each client's rows into a folder of its own, as a site would have them; return site -> file."""
     made = {}
     for shard in islands:
         rows = shard.dataset()
@@ -58,7 +58,7 @@ def write_parts(islands: Islands, folder: Path) -> dict[str, Path]:
 
 
 class _Front:
-    """A front's process, and what it says."""
+    """A front's process and its output."""
 
     def __init__(self, name: str, arguments: list[str], on_line: Callable[[str, str], None]) -> None:
         self.name = name
@@ -69,7 +69,7 @@ class _Front:
         self._last: list[str] = []
 
     async def start(self, folder: Path) -> dict[str, Any]:
-        """Start it; what it says once it serves.
+        """Start it; return what it says once it serves.
 
         Raises:
             JobError: it ended before that, or took too long.
@@ -89,7 +89,7 @@ class _Front:
             self._last = [str(said["error"]["what"])]
         why = f"it ended with exit code {ended.result()}" if ended.done() else f"it took more than {_START:g} s"
         raise JobError(
-            f"`atoll {self.arguments[0]}` did not begin: {why}; {' / '.join(self._last[-3:])}",
+            f"`atoll {self.arguments[0]}` did not start: {why}; {' / '.join(self._last[-3:])}",
             where=self.name,
             remedy="see its log in the folder of --folder",
         )
@@ -104,13 +104,13 @@ class _Front:
 
 
 class Poc:
-    """A provisioned project whose server and sites run as processes, as long as this is entered.
+    """A provisioned project whose server and sites run as processes, while this context is entered.
 
     Args:
-        folder: kits, data and the folders of all fronts; those of an earlier time go on.
+        folder: kits, data and the folders of all fronts; those of an earlier run continue.
         data: site -> what follows ``--data``, with further options if there are any.
         transport: how bytes travel.
-        on_line: called with (node, line) for all that the fronts say.
+        on_line: called with (node, line) for each line that the fronts write.
         direct: let the sites listen for each other, for jobs that say ``direct: true``.
 
     Attributes:
@@ -171,7 +171,7 @@ class Poc:
         if name == "server":
             arguments = ["server", kit, "--folder", place, "--listen", self.address]
         else:
-            # Jobs of a trial share the machine with each other: no site keeps another from running by asking for all cores.
+            # Jobs of a trial share the machine, so no site blocks another by asking for all cores.
             resources = ["--cpus", "64", "--memory", "1TiB", "--gpus", "0"]
             arguments = [
                 "site",
@@ -199,7 +199,7 @@ class Poc:
         return found
 
     async def _stop(self) -> None:
-        """Sites first, so that nothing looks lost to the server."""
+        """Stop the fronts, sites first, so that the server sees no site as lost."""
         running = {name: front.process for name, front in self._fronts.items() if front.process is not None}
         await asyncio.gather(*(process.stop() for name, process in running.items() if name != "server"))
         if "server" in running:

@@ -1,4 +1,4 @@
-"""Files as they come from a server, in pieces."""
+"""Receives files from a server, in pieces."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from atoll.core.errors import JobError, MessageError
 __all__ = ["claim", "received", "require_free"]
 
 _MARK = ".job"
-"""File that says which job a folder was made for, so that fetching again may replace what is there."""
+"""The file that says which job a folder is for, so that fetching again may replace its files."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 async def received(answers: AsyncIterator[Any], name: str, out: Path) -> Path:
-    """Take one file; it is in its place only when it is whole.
+    """Receive one file; it appears in its place only when complete.
 
     Args:
         answers: its pieces, and then its SHA-256.
-        name: as the server calls it.
+        name: its name at the server.
         out: the folder.
 
     Raises:
-        MessageError: the name leads elsewhere, or what came is not what was sent.
+        MessageError: the name leads elsewhere, or what arrived is not what was sent.
     """
     if not _NAME.fullmatch(name):
-        raise MessageError(f"{name[:100]!r} is no name of a file", where="server", remedy="look at that server")
+        raise MessageError(f"{name[:100]!r} is not a file name", where="server", remedy="check that server")
     answer: Any = {}
     seen, part = hashlib.sha256(), out / f".{name}.part"
     with part.open("wb") as file:
@@ -47,11 +47,11 @@ def require_free(out: Path, job: str) -> None:
     """Refuse a folder with files that did not come from this job: they would be overwritten.
 
     Raises:
-        JobError: it holds other files, or is none.
+        JobError: it holds other files, or is not a folder.
     """
     try:
         free = not out.exists() or not any(out.iterdir()) or (out / _MARK).read_text(encoding="utf-8").strip() == job
-    except (OSError, ValueError):  # a file, or no mark that can be read
+    except (OSError, ValueError):  # a file, or an unreadable mark
         free = False
     if not free:
         raise JobError(
@@ -62,7 +62,7 @@ def require_free(out: Path, job: str) -> None:
 
 
 def claim(out: Path, job: str) -> None:
-    """Make the folder of a job's files, which `require_free` has looked at.
+    """Make the folder of a job's files, which `require_free` has checked.
 
     Raises:
         JobError: it cannot be made.

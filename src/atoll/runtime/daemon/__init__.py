@@ -1,1 +1,1 @@
-"""What long-lived processes share: job processes, relays, frames about jobs, places of files."""
+"""Parts that long-lived processes share: job processes, relays, frames about jobs, places of files."""

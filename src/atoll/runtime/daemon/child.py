@@ -16,7 +16,7 @@ __all__ = ["die_with_parent", "limit_memory", "main"]
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 ORPHANED = 113
-"""Exit code of a child whose parent had died before it began."""
+"""Exit code of a child whose parent died before it started."""
 
 
 def die_with_parent(parent: int) -> bool:
@@ -36,9 +36,10 @@ def die_with_parent(parent: int) -> bool:
 
 
 def limit_memory(size: int) -> None:
-    """Let this process, and each that it starts, allocate no more than so many bytes: what is over raises MemoryError.
+    """Let this process, and each that it starts, allocate at most ``size`` bytes; beyond that, allocation raises MemoryError.
 
-    Counted are its data and private writable mappings (RLIMIT_DATA of getrlimit(2)), not libraries and files that it maps.
+    This counts its data and private writable mappings (RLIMIT_DATA of getrlimit(2)), not libraries and files that it
+    maps.
     """
     if sys.platform == "linux" and size > 0:
         import resource

@@ -1,4 +1,4 @@
-"""What the fronts of server and site say to each other about jobs: short frames on a channel of its own."""
+"""What the fronts of server and site tell each other about jobs: short frames on a separate channel."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ CONTROL = "control"
 FROM_SITE = Limits(
     max_bytes=16 << 20, max_header_bytes=16 << 20, max_text_bytes=16 << 20, max_leaves=200_000, max_depth=16
 )
-"""What a site's frame may be at most: the longest are lines of logs."""
+"""Limits of a site's frame: the longest are lines of logs."""
 FROM_SERVER = Limits(
     max_bytes=LIMITS.bundle + (1 << 20), max_header_bytes=1 << 20, max_text_bytes=1 << 20, max_depth=16
 )
-"""What a server's frame may be at most: the longest holds a bundle."""
+"""Limits of a server's frame: the longest holds a bundle."""
 
 _BACKLOG = 1000
 """Frames that may wait before lines of logs are left out."""
@@ -56,13 +56,14 @@ def direct_channel(job: str, attempt: int) -> str:
 
 
 class Control:
-    """Frames in order, in both directions. Telling never waits: one task writes.
+    """Frames in order, in both directions. ``tell`` never waits: one task writes.
 
     Args:
         channel: the channel named ``control``.
-        on_frame: called with every frame that comes and is a mapping with an ``op``. What it raises ends the channel, not the front.
+        on_frame: called with every frame that is a mapping with an ``op``. If it raises, the channel ends, not the
+            front.
 
-    However fast frames come, others have their turn after each.
+    However fast frames arrive, other tasks get a turn after each.
     """
 
     def __init__(self, channel: Channel, on_frame: Callable[[Frame], None]) -> None:
@@ -71,17 +72,17 @@ class Control:
         self._out: asyncio.Queue[Any] = asyncio.Queue()
 
     def tell(self, op: str, **fields: Any) -> None:
-        """Send a frame, behind all that were sent before. Lines of logs are left out while too many frames wait for the network."""
+        """Send a frame, after all earlier ones. Lines of logs are left out while too many frames wait for the network."""
         if op == "log" and self._out.qsize() > _BACKLOG:
             return
         self._out.put_nowait({"op": op, **fields})
 
     def send(self, frame: PackedMessage) -> None:
-        """Send a frame that was serialised before, behind all that were sent."""
+        """Send a frame that is already serialised, after all earlier ones."""
         self._out.put_nowait(frame)
 
     async def run(self) -> str:
-        """Carry frames until the channel ends; why it ended."""
+        """Carry frames until the channel ends; return why it ended."""
         ways = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
         try:
             done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -127,10 +128,10 @@ def _frame(found: Any) -> Frame:
 
 
 def text(frame: Frame, name: str, most: int = 4000) -> str:
-    """A word of a frame.
+    """Return a word in a frame.
 
     Raises:
-        MessageError: it is not there, no text, or too long.
+        MessageError: it is missing, not text, or too long.
     """
     found = frame.get(name)
     if not isinstance(found, str) or len(found) > most:
@@ -139,10 +140,10 @@ def text(frame: Frame, name: str, most: int = 4000) -> str:
 
 
 def content(frame: Frame, name: str) -> bytes:
-    """Bytes of a frame.
+    """Return bytes in a frame.
 
     Raises:
-        MessageError: they are not there, or no bytes.
+        MessageError: they are missing, or not bytes.
     """
     found = frame.get(name)
     if not isinstance(found, bytes | bytearray | memoryview):
@@ -151,10 +152,10 @@ def content(frame: Frame, name: str) -> bytes:
 
 
 def whole(frame: Frame, name: str) -> int:
-    """A whole number of a frame.
+    """Return a whole number in a frame.
 
     Raises:
-        MessageError: it is not there, or no whole number.
+        MessageError: it is missing, or not a whole number.
     """
     found = frame.get(name)
     if isinstance(found, bool) or not isinstance(found, int) or found.bit_length() > 63:

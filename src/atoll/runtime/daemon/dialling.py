@@ -16,11 +16,11 @@ _LOG = logging.getLogger("atoll.runtime")
 
 
 def dialler(kit: Kit, server: str | None = None) -> Callable[[], Awaitable[Pipe]]:
-    """What makes one connection to a server of the kit: it tries all ways in turn, beginning with the one that it found last.
+    """Return a function that makes one connection to a server of the kit: it tries all addresses in turn, starting with the last one that worked.
 
     Args:
-        kit: whose.
-        server: ``host:port`` in place of the kit's ways.
+        kit: the party's kit.
+        server: ``host:port`` in place of the kit's addresses.
 
     Raises:
         ConfigError: ``server`` is not an address.
@@ -28,10 +28,10 @@ def dialler(kit: Kit, server: str | None = None) -> Callable[[], Awaitable[Pipe]
         MissingExtraError: what the transport needs is not installed.
     """
     if server:
-        split(server)  # gRPC would take a port of its own accord, and dial it for ever
+        split(server)  # gRPC would choose a port itself, and dial it for ever
     carrier, credentials = transport(kit.transport), kit.credentials()
     known = [(way.address, way.server) for way in kit.ways]
-    # The certificate says the server's name, whatever address is dialled.
+    # The certificate names the server, whatever address is dialled.
     ways = [(server, dict(known).get(server, kit.server.name))] if server else known
     first = 0
 

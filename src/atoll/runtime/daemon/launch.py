@@ -27,21 +27,21 @@ __all__ = ["JobProcess", "Stillborn", "launch"]
 
 MODULE = "atoll.runtime.worker"
 _START = 120.0
-"""Seconds that a process has to begin."""
+"""Seconds for a process to start."""
 _WORDS = 1 << 14
-"""Bytes that are kept for a process to say what went wrong: it may be that the disk is full."""
+"""Bytes reserved for a process to report its error: the disk may be full."""
 _MOST = 1 << 20
 """Bytes of the longest error that is read."""
 _LEAVE, _KILL = 1.0, 3.0
-"""Seconds to end after its line was closed, and after it was told to."""
+"""Seconds for a process to end after its line was closed, and after it was asked to end."""
 
 
 class Stillborn(LinkClosed):
-    """A process ended before it had said anything: somebody killed it, or it cannot run here.
+    """A process ended before it sent anything: it was killed, or it cannot run here.
 
     Args:
         code: its exit code.
-        what: in words.
+        what: what happened, in words.
     """
 
     def __init__(self, code: int, what: str) -> None:
@@ -55,8 +55,8 @@ class JobProcess:
     Args:
         process: the process.
         line: the line to it.
-        told: the file in which it says what went wrong, if it can.
-        lines: what it says to the log.
+        told: the file with its error, if it could write one.
+        lines: its output, for the log.
     """
 
     def __init__(self, process: Process, line: Line, told: Path, lines: Lines) -> None:
@@ -66,7 +66,7 @@ class JobProcess:
         self._told = told
 
     async def wait(self) -> int:
-        """Its exit code, negative for a signal; all that it has said is in the log by then."""
+        """Wait for its exit code, negative for a signal; all of its output is in the log by then."""
         code = await self._process.wait()
         self._lines.flush()
         return code
@@ -80,24 +80,24 @@ class JobProcess:
         return self._line.open(name)
 
     def error(self) -> Any:
-        """The error that it told, as ``pack_error`` gives it; None if it told none."""
+        """Return the error that it reported, as ``pack_error`` gives it; None if there is none."""
         with contextlib.suppress(AtollError, OSError):
             size = self._told.stat().st_size
-            if size > _MOST:  # not told by our code: it must fill neither this front nor a frame
+            if size > _MOST:  # not written by our code: it must fill neither this front nor a frame
                 return pack_error(
                     TaskError(
-                        f"it told an error of {size} bytes", where="the job's process", remedy="see the job's log"
+                        f"it reported an error of {size} bytes", where="the job's process", remedy="see the job's log"
                     )
                 )
             return read_message(self._told)
         return None
 
     def cpu(self) -> float:
-        """Seconds of processor time that it and its children have used."""
+        """Return the seconds of processor time that it and its children have used."""
         return self._process.cpu()
 
     async def stop(self) -> int:
-        """End it: by closing its line, then by asking, then by force; its exit code."""
+        """End it: by closing its line, then by asking, then by force; return its exit code."""
         self._line.lose(LinkClosed("the front has closed the line"))
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(self.wait(), _LEAVE)
@@ -122,21 +122,21 @@ async def launch(
     """Start the process of a job at a front, and its line.
 
     Args:
-        place: where the job's files lie.
+        place: where the job's files are.
         code: the unpacked bundle.
         role: ``server`` or ``site``.
-        name: of the front.
+        name: the front's name.
         data: the site's data.
-        sites: at the server, the channels that it is to wait for.
-        neighbours: at a site, the other sites to which it may get a channel.
-        letters: at a site, what `LetterKey.order` says.
+        sites: at the server, the channels that it waits for.
+        neighbours: at a site, the other sites that it may get a channel to.
+        letters: at a site, the result of `LetterKey.order`.
         grant: what it may use.
-        on_lines: called with lines that it has written.
-        on_life: called now and then while it begins, as long as it works.
+        on_lines: called with lines of its output.
+        on_life: called now and then while it starts, as long as it works.
 
     Raises:
-        TaskError: the system would not start it.
-        Stillborn: it ended before it could say anything.
+        TaskError: the system cannot start it.
+        Stillborn: it ended before it sent anything.
     """
     place.state.mkdir(parents=True, exist_ok=True)
     told, order, spool = code / "error.msg", code / "order.msg", place.folder / "spool"
@@ -178,7 +178,7 @@ async def _line(process: Process, role: str, name: str, spool: Path) -> Line:
     except (LinkClosed, OSError) as error:
         code = await process.stop(0.0)
         raise Stillborn(
-            code, f"the job's process at {role} {name!r} ended as it began, with exit code {code}"
+            code, f"the job's process at {role} {name!r} ended at its start, with exit code {code}"
         ) from error
     except BaseException:
         await asyncio.shield(process.stop(0.0))

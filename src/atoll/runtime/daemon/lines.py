@@ -1,4 +1,4 @@
-"""Lines of output on their way to a log: in batches, and no more than somebody could read."""
+"""Lines of output for a log: in batches, and no more than a person could read."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 __all__ = ["Lines"]
 
 EVERY = 0.1
-"""Seconds that a line waits for others."""
+"""Seconds that a line waits for more lines."""
 MOST = 500
-"""Lines of one batch; what a process writes beyond that is counted and left out."""
+"""Lines of one batch; lines beyond that are counted and left out."""
 
 
 class Lines:
-    """Collects lines, and hands them on together.
+    """Collects lines, and sends them in batches.
 
     Args:
         send: takes a batch.
@@ -27,7 +27,7 @@ class Lines:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, line: str) -> None:
-        """One more line."""
+        """Add one line."""
         if len(self._lines) >= MOST:
             self._left_out += 1
             return
@@ -36,7 +36,7 @@ class Lines:
             self._timer = asyncio.get_running_loop().call_later(EVERY, self.flush)
 
     def flush(self) -> None:
-        """Hand on what there is, now."""
+        """Send the collected lines now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Where the files of a job lie at one front: its code while an attempt runs, and what outlives attempts."""
+"""Where a front keeps the files of a job: its code while an attempt runs, and what outlives attempts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from atoll.runtime.provision import Kit
 __all__ = ["LEDGER", "Place", "results_of"]
 
 LEDGER = "ledger.jsonl"
-"""The file of a job's state that says what it has spent."""
+"""The file of a job's state that records what it has spent."""
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the files of a job lie at one front.
+    """Where a front keeps the files of a job.
 
     Attributes:
         folder: the job's own.
@@ -34,14 +34,14 @@ class Place:
 
     @classmethod
     def of(cls, top: Path, job: str) -> Place:
-        """The place of a job in a front's folder; the job's id may have come over the network.
+        """Return the place of a job in a front's folder; the job's id may have come over the network.
 
         Raises:
-            IdentityError: the id is no name of a folder.
+            IdentityError: the id is not a folder name.
         """
         if not _JOB.fullmatch(job) or ".." in job:
             raise IdentityError(
-                f"{job[:100]!r} is no id of a job", where="the server's order", remedy="look at that server"
+                f"{job[:100]!r} is not a job id", where="the server's order", remedy="check that server"
             )
         return cls(top / "jobs" / job)
 
@@ -73,18 +73,18 @@ class Place:
         known: Callable[[Manifest], bool],
         admit: Callable[[Verified], None] = lambda verified: None,
     ) -> Path:
-        """Verify a bundle with the kit's own authorities, and only then write anything; where its files are.
+        """Verify a bundle with the kit's own authorities, and only then write anything; return where its files are.
 
         Args:
             bundle: the bundle.
             kit: the front's.
             attempt: the attempt's number.
-            known: whether this very bundle was taken before, see `verify`.
-            admit: may refuse a bundle that is well signed.
+            known: tells whether this very bundle was accepted before, see `verify`.
+            admit: may refuse a correctly signed bundle.
 
         Raises:
             BundleError: it was altered, or must not be opened.
-            IdentityError: nobody has signed it who may.
+            IdentityError: no authorised party has signed it.
         """
         verified = verify(bundle, ca=kit.bytes_of("ca.pem"), project=kit.project, known=known)
         admit(verified)
@@ -107,5 +107,5 @@ class Place:
 
 
 def results_of(top: Path) -> Path:
-    """Where named results lie in a site's folder."""
+    """Return the folder of named results in a site's folder."""
     return top / "results"

@@ -1,4 +1,4 @@
-"""Job processes: started with a socket to their front, watched, stopped, and never left behind."""
+"""Job processes: started with a socket to their front, watched, stopped, and never left running."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from atoll.runtime.effort import cpu_seconds
 __all__ = ["LINE", "Process"]
 
 LINE = 8192
-"""Bytes of a line of output that are kept; what follows is cut off and said so."""
+"""Bytes kept of a line of output; the rest is cut off, and the line says so."""
 _CHUNK = 1 << 16
 _LAST_WORDS = 2.0
-"""Seconds that output which is still on its way has after the end of the process."""
+"""Seconds to read remaining output after the end of the process."""
 _NAMES = frozenset(
     [
         "PATH",
@@ -42,23 +42,24 @@ _NAMES = frozenset(
 )
 _BEGIN = (
     "LC_", "PYTHON", "LD_LIBRARY_", "DYLD_", "ATOLL_JOB_",
-    # Where libraries look for devices and how many threads they use.
+    # Where libraries look for devices, and how many threads they use.
     "OMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "KMP_", "MALLOC_", "CUDA_", "CUBLAS_", "NVIDIA_", "NCCL_", "TORCH", "HIP_", "ROCR_",
 )  # fmt: skip
-"""What a job's process is told of its front's environment, and nothing else: passphrases and tokens of all sorts live there.
+"""The only environment variables that a job's process gets from its front, which may hold passphrases and tokens.
 
-Whoever wants to hand a variable to jobs lets its name begin with ``ATOLL_JOB_``.
+To pass a variable to jobs, begin its name with ``ATOLL_JOB_``.
 """
 
 
 class Process:
     """A process of a job.
 
-    It leads a process group of its own, so that whatever it starts ends with it; on Linux it is killed when its front dies.
+    It leads a process group of its own, so that everything it starts ends with it; on Linux it is killed when its front
+    dies.
 
     Attributes:
         pid: its process id, and that of its group.
-        socket: this end of the pair of sockets to it; whoever takes it owns it.
+        socket: this end of the socket pair to it; the caller that takes it owns it.
     """
 
     def __init__(
@@ -88,18 +89,18 @@ class Process:
         """Start ``python -m module`` in a folder.
 
         Args:
-            module: a module that can be run.
+            module: a runnable module.
             arguments: its arguments, given the number of its end of the socket.
             folder: its working folder.
             on_line: called with every line that it writes to stdout or stderr.
-            environment: added to what it is told of this process's own.
+            environment: added to the variables that it gets from this process.
             memory: bytes that it may allocate; 0 for no limit.
 
         Raises:
-            TaskError: the system would not start it.
+            TaskError: the system cannot start it.
         """
         ours, theirs = socket.socketpair()
-        # A pipe of our own: asyncio's would make `wait` wait for everybody that holds the other end of it.
+        # A pipe of our own: with asyncio's, `wait` would wait for every process that holds the other end.
         reading, writing = os.pipe()
         child = [sys.executable, "-m", "atoll.runtime.daemon.child", str(os.getpid()), str(memory), module]
         try:
@@ -122,16 +123,16 @@ class Process:
         return cls(running, ours, os.fdopen(reading, "rb", 0), on_line)
 
     async def wait(self) -> int:
-        """Its exit code, negative for the signal that ended it; its output was passed on and its group is gone by then."""
+        """Wait for its exit code, negative for the signal that ended it; by then its output is passed on and its group is gone."""
         return await asyncio.shield(self._ended)
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """Tell whether it is still running."""
         return self._running.returncode is None
 
     async def stop(self, grace: float = 5.0) -> int:
-        """Ask it to end; kill it and all that it started if it has not after ``grace`` seconds."""
+        """Ask it to end; after ``grace`` seconds, kill it and everything it started."""
         if self.alive:
             self._signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
@@ -140,11 +141,11 @@ class Process:
         return await self.wait()
 
     def kill(self) -> None:
-        """End it at once, with all that it started."""
+        """Kill it at once, with everything it started."""
         self._signal(signal.SIGKILL)
 
     def cpu(self) -> float:
-        """Seconds of processor time that its group has used, 0 where the system does not say."""
+        """Return the seconds of processor time that its group has used, 0 if the system does not say."""
         return cpu_seconds(self.pid)
 
     def _signal(self, number: int) -> None:
@@ -153,15 +154,15 @@ class Process:
 
     async def _wait(self) -> int:
         code = await self._running.wait()
-        self._signal(signal.SIGKILL)  # what it had started must not outlive it
-        # Something of another group may still hold the other end of its output: nobody waits for that.
+        self._signal(signal.SIGKILL)  # processes that it started must not outlive it
+        # A process of another group may still hold the other end of the output: do not wait for it.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._reading, _LAST_WORDS)
         return code
 
 
 async def _read(output: IO[bytes], on_line: Callable[[str], None]) -> None:
-    """Pass on every line until nobody holds the other end."""
+    """Pass on every line until no process holds the other end."""
     stream = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(stream), output

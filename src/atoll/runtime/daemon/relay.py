@@ -15,11 +15,11 @@ Moved = Callable[[int], None]
 
 
 class Ending(NamedTuple):
-    """How a relay came to its end.
+    """How a relay ended.
 
     Attributes:
-        channel: which of the two ended.
-        error: what it said; a ``LineLost`` if its whole line is gone.
+        channel: the channel that ended.
+        error: its error; a ``LineLost`` if its whole line is gone.
     """
 
     channel: Channel
@@ -29,13 +29,13 @@ class Ending(NamedTuple):
 async def carry(one: Channel, other: Channel, moved: Moved = lambda count: None) -> Ending:
     """Forward blocks in both directions until one channel ends; neither is closed.
 
-    What a channel's far end had sent before it closed is passed on first. Where the taker is slow, nothing more is taken
-    from the giver: memory stays below the windows of the two channels.
+    Blocks sent before a channel closed are passed on first. If the receiver is slow, no more is taken from the sender:
+    memory stays below the windows of the two channels.
 
     Args:
         one: a channel.
         other: the other one.
-        moved: told of the bytes of each block that was passed on from ``one``.
+        moved: called with the size of each block passed on from ``one``.
     """
     ways = [asyncio.create_task(_forward(one, other, moved)), asyncio.create_task(_forward(other, one, lambda _: None))]
     try:
@@ -48,7 +48,7 @@ async def carry(one: Channel, other: Channel, moved: Moved = lambda count: None)
 
 
 async def relay(one: Channel, other: Channel, moved: Moved = lambda count: None) -> Ending:
-    """``carry``, and then close both: when one ends, the other does, for the same reason."""
+    """Run ``carry``, and then close both: when one ends, so does the other, for the same reason."""
     try:
         ending = await carry(one, other, moved)
     except BaseException:
@@ -71,4 +71,4 @@ async def _forward(source: Channel, target: Channel, moved: Moved) -> Ending:
         except LinkClosed as error:
             return Ending(target, error)
         moved(len(block.content))
-        del block  # while nothing comes nothing is held: a front has two of these waiting for every channel
+        del block  # an idle relay holds no memory: a front has two of these for every channel

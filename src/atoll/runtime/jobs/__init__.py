@@ -1,1 +1,1 @@
-"""Jobs: their settings, their terms, and a live job as the settings that make it again."""
+"""Jobs: their settings, their terms, and the settings that describe a live job."""

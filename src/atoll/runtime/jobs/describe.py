@@ -1,4 +1,4 @@
-"""A live job as the plain settings that make it again."""
+"""Describes a live job as plain settings that make it again."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _LIVE = "make it in a function of the job's source folder and name that as modul
 
 
 def described(job: Job, model: Any = None) -> dict[str, Any]:
-    """The settings of a job. ``require_equal`` tells whether they make an equal one.
+    """Return the settings of a job. ``require_equal`` checks that they make an equal one.
 
     Args:
         job: the job.
-        model: how the model is said; by default what the model says of itself.
+        model: the model's description; by default the model's own.
 
     Raises:
-        ConfigError: a part is no plain data, or cannot be imported under its name.
+        ConfigError: a part is not plain data, or cannot be imported under its name.
     """
     kind: Any = type(job)
     fields = schema_of(kind).model.model_fields
@@ -55,13 +55,13 @@ def described(job: Job, model: Any = None) -> dict[str, Any]:
 
 
 def _kind(kind: type[Job]) -> str:
-    """What ``job:`` says for a class of jobs."""
+    """Return the value of ``job:`` for a class of jobs."""
     known = next((name for name in job_kinds() if job_class(name) is kind), None)
     return reference_of(kind, "job") if known is None else known
 
 
 def _field(info: Any, value: Any, where: str) -> Any:
-    """The value of a field as a configuration gives it."""
+    """Return the value of a field as a configuration gives it."""
     marks = [type(mark) for mark in info.metadata]
     part = info.annotation
     if Own in marks:
@@ -75,7 +75,7 @@ def require_equal(job: Job, made: Job) -> None:
     """Refuse a description that makes another job.
 
     Raises:
-        ConfigError: it names the parts that differ.
+        ConfigError: it makes another job; the error names the parts that differ.
     """
     kind: Any = type(job)
     for field in dataclasses.fields(kind):
@@ -84,7 +84,7 @@ def require_equal(job: Job, made: Job) -> None:
             raise ConfigError(
                 f"{old!r} would become {new!r}: not all of it is a setting",
                 where=f"{kind.__name__}.{field.name}",
-                remedy=f"leave what is no setting at its default, or {_LIVE}",
+                remedy=f"leave what is not a setting at its default, or {_LIVE}",
             )
 
 
@@ -95,14 +95,14 @@ def _equal(old: Any, new: Any) -> bool:
 
 
 def _part(kind: str, part: Any, where: str) -> dict[str, Any]:
-    """A part's name and settings."""
+    """Return a part's name and settings."""
     known = registry(kind).parts().get(type(part).__name__)
     name = type(part).__name__ if known is type(part) else reference_of(type(part), where)
     return {"name": name, **_settings(part, where)}
 
 
 def _settings(part: Any, where: str) -> dict[str, Any]:
-    """The settings of a dataclass that differ from their defaults."""
+    """Return the settings of a dataclass that differ from their defaults."""
     if not _is_plain(type(part)):
         raise ConfigError(f"a live {type(part).__name__} cannot travel", where=where, remedy=_LIVE)
     kind: Any = type(part)
@@ -121,7 +121,7 @@ def _settings(part: Any, where: str) -> dict[str, Any]:
 
 
 def _is_plain(kind: type) -> bool:
-    """Whether the fields are all there is: a frozen dataclass, or a subclass of one that adds nothing of its own to its objects."""
+    """Tell whether an object is its fields alone: of a frozen dataclass, or of a subclass that adds no attributes."""
     for base in kind.__mro__ if is_value(kind) else ():
         if "__dataclass_params__" in vars(base):
             return True
@@ -151,7 +151,7 @@ def _setting(value: Any, where: str) -> Any:
 
 
 def _model(model: Any) -> Any:
-    """How a model is said: a function by its name, a partial with its arguments, a dataclass with its fields."""
+    """Describe a model: a function by its name, a partial with its arguments, a dataclass with its fields."""
     if isinstance(model, functools.partial) and not model.args:
         settings = {key: _setting(value, f"model.{key}") for key, value in model.keywords.items()}
         return {"name": reference_of(model.func, "model"), **settings}
@@ -162,6 +162,6 @@ def _model(model: Any) -> Any:
     raise ConfigError(
         f"a live {type(model).__name__} cannot travel",
         where="Training.model",
-        remedy='say how it is made, as in JobConfig.of(training, model={"name": "mlp", "features": 64, "outputs": 10}), '
+        remedy='describe how it is made, as in JobConfig.of(training, model={"name": "mlp", "features": 64, "outputs": 10}), '
         "or name your own function as module:name",
     )

@@ -1,4 +1,4 @@
-"""A job: the configuration of a run between real sites, who bring the data."""
+"""A job: the configuration of a run between real sites, which hold the data."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ else:
 
 
 class JobData(Section):
-    """Rows that the server itself holds; all others stay where they are, at the sites.
+    """Rows that the server itself holds; all others stay at the sites.
 
     Attributes:
-        test: a source of rows that models are tested on; of a data set with a test part of its own, that part.
+        test: a source of rows to test models on; if its data set has a test part, that part.
     """
 
     test: SourcePart | None = None
 
 
 class JobConfig(JobTerms, RunConfig):
-    """A whole job: the terms, and the settings of a kind of job as a run has them.
+    """A whole job: the terms, and the settings of a kind of job, as in a run.
 
     Attributes:
         data: what the server itself holds.
@@ -57,27 +57,29 @@ class JobConfig(JobTerms, RunConfig):
             raise problem(
                 "policy" if self.policies == {} else "policies",
                 "is each site's own",
-                "remove it: a site's policy stands in the file that it gives as --data",
+                "remove it: a site's policy is in the file that it passes as --data",
             )
         for name in ("engine", "workers"):
             if getattr(self, name) != type(self).model_fields[name].default:
-                raise problem(name, f"={getattr(self, name)!r} is of a simulation", "remove it: tasks run at the sites")
+                raise problem(name, f"={getattr(self, name)!r} is for simulations", "remove it: tasks run at the sites")
         if self.folder is not None:
             raise problem("folder", f"={self.folder!r} is the server's choice", "remove it; atoll result fetches it")
         return self
 
     @classmethod
     def of(cls, job: Job, *, model: Any = None, **terms: Any) -> JobConfig:
-        """A live job, written down.
+        """Describe a live job as a configuration.
 
         Args:
-            job: a training, or a job of another kind; all of its parts are plain data: their classes are known to Atoll or lie in a module of their own.
-            model: how the model is said in a job, such as ``{"name": "mlp", "features": 64, "outputs": 10}``; by default what
-                ``job.model`` says of itself.
+            job: a training, or a job of another kind; all of its parts must be plain data, and their classes known to
+                Atoll or in an importable module.
+            model: the model's description, such as ``{"name": "mlp", "features": 64, "outputs": 10}``; by default
+                ``job.model``'s own.
             terms: settings of ``JobTerms``, and ``seed``.
 
         Raises:
-            ConfigError: something in it is a live object, a closure, or of the script itself; the remedy is to name it.
+            ConfigError: something in it is a live object, a closure, or defined in the script itself; the remedy is to
+                name it.
         """
         from .describe import described, require_equal
 
@@ -88,14 +90,14 @@ class JobConfig(JobTerms, RunConfig):
 
     @property
     def source_folder(self) -> Path | None:
-        """The folder of its modules."""
+        """Return the folder of its modules."""
         return None if self.source is None else Path(self.source)
 
     def test_set(self) -> Dataset | None:
         """Load the rows that the server holds.
 
         Raises:
-            DataError: they cannot be had.
+            DataError: they cannot be loaded.
             ConfigError: the source has no rows of a server.
         """
         if self.data is None or self.data.test is None:
@@ -108,33 +110,33 @@ class JobConfig(JobTerms, RunConfig):
         if isinstance(made, Dataset):
             return made
         raise ConfigError(
-            f"{self.data.test.name} gives clients and no test rows", where="data.test", remedy="name one data set"
+            f"{self.data.test.name} gives clients, but no test rows", where="data.test", remedy="name one data set"
         )
 
     def islands(self) -> Any:
-        """A job has no islands here.
+        """Refuse: a job has no islands here.
 
         Raises:
             ConfigError: always.
         """
-        raise ConfigError("the data of a job lie at its sites", where=self.name, remedy="submit it: atoll submit JOB")
+        raise ConfigError("the data of a job is at its sites", where=self.name, remedy="submit it: atoll submit JOB")
 
 
 def parse_job(tree: Any, where: str = "job", source: str | Path | None = None) -> JobConfig:
-    """Check a job, all but what only the data and the model can tell.
+    """Check a job, except for what only the data and the model can show.
 
     Args:
         tree: its settings.
-        where: for errors.
-        source: the folder of its modules; they are imported for the check, as they will be wherever the job runs.
+        where: the place that errors name.
+        source: the folder of its modules; the check imports them, as every process of the job will.
 
     Raises:
-        ConfigError: it names the path, the value and the nearest valid key of everything that is wrong.
-        CompositionError: parts that do not go together.
+        ConfigError: something is wrong; the error names path, value and nearest valid key of each mistake.
+        CompositionError: parts that do not fit together.
     """
     if not isinstance(tree, dict):
         raise ConfigError(
-            f"a job is a mapping, not {type(tree).__name__}", where=where, remedy="begin with name:, sites: and model:"
+            f"a job is a mapping, not {type(tree).__name__}", where=where, remedy="start with name:, sites: and model:"
         )
     with importing(None if source is None else Path(source)):
         job = validated(JobConfig, tree, where)
@@ -148,10 +150,10 @@ def load_job(path: str | Path, settings: Iterable[str] = (), where: str | None =
     Args:
         path: the file, or the folder of a ``job.yaml``.
         settings: as ``atoll run --set`` takes them.
-        where: for errors; by default the file.
+        where: the place that errors name; by default the file.
 
     Raises:
-        ConfigError: the file, a setting or the whole cannot be used, or the source folder is not there.
+        ConfigError: the file, a setting or the job cannot be used, or there is no source folder.
     """
     file = Path(path) / "job.yaml" if Path(path).is_dir() else Path(path)
     tree = yaml.read(file)
@@ -163,7 +165,7 @@ def load_job(path: str | Path, settings: Iterable[str] = (), where: str | None =
             source = (file.parent / tree["source"]).resolve()
             if not source.is_dir():
                 raise ConfigError(
-                    f"source={tree['source']!r} is no folder", where=where or str(file), remedy="name a folder"
+                    f"source={tree['source']!r} is not a folder", where=where or str(file), remedy="name a folder"
                 )
             tree["source"] = str(source)
     return parse_job(tree, where or str(file), source)

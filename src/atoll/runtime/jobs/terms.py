@@ -1,4 +1,4 @@
-"""The terms of a job: what fronts must know of it. Reading them imports nothing of the user's."""
+"""The terms of a job: what fronts must know of it. Reading them imports no user code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["JobTerms", "ResourcesConfig", "problem", "read_terms"]
 
 
 def problem(setting: str, text: str, remedy: str) -> PydanticCustomError:
-    """A setting that cannot be used, as a validator raises it."""
+    """Return the error for an unusable setting, as a validator raises it."""
     return PydanticCustomError("part", "job", {"problems": [Problem((setting,), text, remedy)]})
 
 
@@ -44,11 +44,11 @@ class ResourcesConfig(Section):
             try:
                 Resources(**{name: bytes_of(value) if name == "memory" else value})
             except AtollError as error:
-                raise problem(name, f"={value!r} is no amount", str(error.remedy)) from error
+                raise problem(name, f"={value!r} is not an amount", str(error.remedy)) from error
         return self
 
     def build(self) -> Resources:
-        """The amounts."""
+        """Return the amounts."""
         return Resources(self.cpus, bytes_of(self.memory), self.gpus)
 
 
@@ -58,12 +58,13 @@ class JobTerms(Section):
     Attributes:
         name: a short word for tables.
         sites: the names of the sites, or ``all`` of the project.
-        min_sites: how many of them suffice to begin; by default all.
+        min_sites: how many of them are enough to start; by default all.
         patience: seconds without any progress after which a party is lost: the one rule of liveness.
-        on_lost: what becomes of the job then: it fails, naming the party, or goes on without it.
+        on_lost: what happens to the job then: it fails, naming the party, or goes on without it.
         attempts: most attempts in a row that may die without a new checkpoint.
         resources: what it asks of every site.
-        direct: let the roles of conversations speak from site to site, where sites listen for each other; else the server passes everything on.
+        direct: let the roles of conversations talk from site to site, if sites listen for each other; otherwise the
+            server relays everything.
         source: a folder of modules that travels with the job, relative to the job's file.
     """
 
@@ -81,7 +82,7 @@ class JobTerms(Section):
     def _possible(self) -> JobTerms:
         named = None if self.sites == "all" else self.sites
         if named is not None and (not named or len(set(named)) < len(named) or not all(named)):
-            raise problem("sites", f"={named!r} names nobody, or a site twice", "write all, or each site once")
+            raise problem("sites", f"={named!r} names no site, or a site twice", "write all, or each site once")
         most = math.inf if named is None else len(named)
         if self.min_sites is not None and not 1 <= self.min_sites <= most:
             raise problem("min_sites", f"={self.min_sites} of {most:g} sites", "use at least 1 and at most all of them")
@@ -92,15 +93,15 @@ class JobTerms(Section):
         return self
 
     def floor(self, sites: int) -> int:
-        """How many of an attempt's sites suffice to go on: all of them, unless the job goes on without those that are lost."""
+        """Return how many of an attempt's sites are enough to go on: all, unless the job goes on without lost sites."""
         return min(self.min_sites or 1, sites) if self.on_lost == "drop" else sites
 
     def want(self, job: str, sites: tuple[str, ...] = ()) -> Want:
-        """What a scheduler is told.
+        """Return what the scheduler needs.
 
         Args:
             job: the job's id.
-            sites: those of its earlier attempts: a resumed job has the same parties, or else it would be another one.
+            sites: those of its earlier attempts: a resumed job must have the same parties.
         """
         need = self.resources.build()
         if not sites:
@@ -111,11 +112,11 @@ class JobTerms(Section):
 
 
 def read_terms(said: bytes | str | dict[str, Any], where: str = "job.yaml") -> JobTerms:
-    """The terms in a job's file; what it says of the training is left to the job's own process.
+    """Return the terms in a job's file; the job's own process reads the rest.
 
     Args:
         said: the file's text, or its tree.
-        where: for errors.
+        where: the place that errors name.
 
     Raises:
         ConfigError: they cannot be used.
@@ -126,7 +127,7 @@ def read_terms(said: bytes | str | dict[str, Any], where: str = "job.yaml") -> J
         raise ConfigError("it is not text in UTF-8", where=where, remedy="submit the job again") from error
     tree = yaml.parse(text, where) if isinstance(text, str) else text
     if not isinstance(tree, dict):
-        raise ConfigError(f"a job is a mapping, not {type(tree).__name__}", where=where, remedy="begin with name:")
+        raise ConfigError(f"a job is a mapping, not {type(tree).__name__}", where=where, remedy="start with name:")
     own = {key: value for key, value in tree.items() if key in JobTerms.model_fields}
     try:
         return JobTerms.model_validate(own)

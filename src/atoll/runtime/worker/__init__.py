@@ -1,4 +1,4 @@
-"""What a job's process does: the program at the server, the tasks at a site; a site's data and what a server must know of them."""
+"""What a job's process does: the program at the server, the tasks at a site; a site's data, and what a server must know of it."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Agreement: one card for all sites, or words on where they differ; and a site's labels in the codes that all agreed on."""
+"""Agreement: one card for all sites, or an error that says where they differ; and a site's labels in the agreed codes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ __all__ = ["few", "lone_classes", "merge_cards", "recoded", "union_of_labels"]
 
 
 def merge_cards(cards: Mapping[str, Card]) -> Card:
-    """One card that holds for all.
+    """Merge the cards of all sites into one.
 
-    Names of classes are united: where all sites have the same in the same order, that order stays; else whole numbers and other numbers are
-    sorted by value, words by spelling. That is the coding of all rows together (see `atoll.data.readers.from_table`). A site without names of
-    its own means its codes.
+    Class names are united. If all sites have the same names in the same order, that order stays; otherwise numbers are
+    sorted by value, words by spelling. That is the coding of all rows together (see `atoll.data.readers.from_table`). A
+    site without names uses its codes as they are.
 
     Args:
-        cards: whose it is, as an error shall say it (``"site 'a'"``), -> card.
+        cards: owner, as errors name it (``"site 'a'"``), -> card.
 
     Raises:
-        DataError: two cards disagree; both are named, with the column.
+        DataError: two cards disagree; the error names both, and the column.
     """
     if not cards:
-        raise DataError("nobody has any data", where="data cards", remedy="let at least one site join")
+        raise DataError("no site has any data", where="data cards", remedy="let at least one site join")
     for (a, first), (b, other) in pairwise(cards.items()):
         _require_same(a, first, b, other)
     first = next(iter(cards.values()))
@@ -55,15 +55,15 @@ def _require_same(a: str, first: Card, b: str, other: Card) -> None:
     if first.task != other.task:
         raise _differ(
             a, b, f"the target is a {first.task} task", f"a {other.task} task",
-            "give every one the same target and task (task: in its data's settings)",
+            "give every site the same target and task (task: in its data's settings)",
         )  # fmt: skip
-    # Names first: a column too many shows in the shape of x as well, and its name says more.
+    # Names first: an extra column also changes the shape of x, and its name says more.
     _require_features(a, first, b, other)
     for name in ("x", "y"):
         mine, theirs = first.columns.get(name), other.columns.get(name)
         if mine != theirs:
             said = [f"column {name!r} is {'missing' if c is None else c}" for c in (mine, theirs)]
-            raise _differ(a, b, said[0], said[1], "give every one the same columns, shapes and dtypes")
+            raise _differ(a, b, said[0], said[1], "give every site the same columns, shapes and dtypes")
     for name in dict.fromkeys((*first.categories, *other.categories)):
         mine_, theirs_ = first.categories.get(name), other.categories.get(name)
         if mine_ != theirs_:
@@ -74,7 +74,7 @@ def _require_same(a: str, first: Card, b: str, other: Card) -> None:
     if first.task == "multilabel" and (first.classes, first.labels) != (other.classes, other.labels):
         raise _differ(
             a, b, f"the targets are {few(first.labels)}", f"they are {few(other.labels)}",
-            "give every one the same targets in the same order",
+            "give every site the same targets in the same order",
         )  # fmt: skip
 
 
@@ -96,11 +96,11 @@ def _require_features(a: str, first: Card, b: str, other: Card) -> None:
     at = next(i for i, (p, q) in enumerate(zip(first.features, other.features, strict=False)) if p != q)
     raise _differ(
         a, b, f"feature {at + 1} is column {first.features[at]!r}", f"it is {other.features[at]!r}",
-        "bring the columns into one order",
+        "put the columns in the same order",
     )  # fmt: skip
 
 
-_SAME_COLUMNS = "give every one the same columns, or leave {0!r} out where it is (drop)"
+_SAME_COLUMNS = "give every site the same columns, or leave {0!r} out where it is (drop)"
 
 
 def _differ(a: str, b: str, said: str, other: str, remedy: str) -> DataError:
@@ -108,15 +108,16 @@ def _differ(a: str, b: str, said: str, other: str, remedy: str) -> DataError:
 
 
 def few(values: Sequence[str] | None) -> str:
-    """The first of some words, as errors show them."""
+    """Return the first few of some words, as errors show them."""
     return "none" if not values else ", ".join(values[:8]) + (", ..." if len(values) > 8 else "")
 
 
 def union_of_labels(cards: Mapping[str, Card]) -> tuple[str, ...]:
-    """The names of all classes, in the order of the codes that all shall use; nothing where nobody has names.
+    """Return the names of all classes, in the order of the agreed codes; empty if no site has names.
 
     Raises:
-        DataError: some have names that are no codes, and others have codes without names, or whole numbers for names.
+        DataError: some sites have names that are not codes, and others have codes without names, or whole numbers for
+            names.
     """
     given = {name: card.labels for name, card in cards.items()}
     if not any(given.values()):
@@ -136,7 +137,7 @@ def union_of_labels(cards: Mapping[str, Card]) -> tuple[str, ...]:
     union = united(every)
     if len(union) > MOST_CLASSES:
         raise DataError(
-            f"all together have {len(union)} classes and {MOST_CLASSES} are allowed",
+            f"all sites together have {len(union)} classes; {MOST_CLASSES} are allowed",
             where="data cards",
             remedy="choose a target that is a class",
         )
@@ -144,7 +145,7 @@ def union_of_labels(cards: Mapping[str, Card]) -> tuple[str, ...]:
 
 
 def _require_one_kind(known: Mapping[str, Sequence[str]]) -> None:
-    """Refuse words here and whole numbers there: 0 and 1 beside words would be further classes, and mean the same as these."""
+    """Refuse words at one site and whole numbers at another: 0 and 1 would become extra classes that mean the same as the words."""
     words = next((name for name, labels in known.items() if not any(map(_is_whole, labels))), None)
     numbers = next((name for name, labels in known.items() if all(map(_is_whole, labels))), None)
     if words is not None and numbers is not None:
@@ -157,7 +158,7 @@ def _require_one_kind(known: Mapping[str, Sequence[str]]) -> None:
 
 
 def lone_classes(cards: Mapping[str, Card]) -> dict[str, tuple[str, ...]]:
-    """Who alone has which classes, by their names: it may be so, or a name is misspelt there."""
+    """Return the classes that only one site has, by name: that may be right, or the name is misspelt there."""
     if len(cards) < 2 or not any(card.labels for card in cards.values()):
         return {}
     at = Counter(label for card in cards.values() for label in _names(card))
@@ -174,12 +175,12 @@ def _is_whole(label: str) -> bool:
 
 
 def recoded(data: Any, own: Card, agreed: Card) -> Any:
-    """A data set with its labels in the codes of the agreed card.
+    """Return a data set with its labels in the codes of the agreed card.
 
     Args:
         data: a ``Dataset`` whose card is ``own``.
-        own: how it is coded.
-        agreed: how it shall be.
+        own: its card.
+        agreed: the agreed card.
     """
     if agreed.task != "classification":
         return data

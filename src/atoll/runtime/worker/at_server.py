@@ -1,4 +1,4 @@
-"""What a job's process does at the server: gathers the sites, runs the program between them, and keeps what came out."""
+"""What a job's process does at the server: gathers the sites, runs the program between them, and keeps the result."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ async def run_job(
 
     Args:
         channels: site -> channel to its job process; they are closed at the end.
-        job: what the job is; its modules can be imported.
-        folder: the job's own, the same in every attempt; empty or absent at first.
-        resume: go on from the last checkpoint in the folder, if there is one.
+        job: what the job is; its modules must be importable.
+        folder: the job's folder, the same in every attempt; empty or absent at first.
+        resume: continue from the last checkpoint in the folder, if there is one.
         source: the folder of the job's modules.
         listeners: called with every record; one may raise ``StopRun``.
         on_record: called with every record.
@@ -78,13 +78,15 @@ async def run_job(
         secret_seed: makes the islands' secrets reproducible in a test, and every privacy guarantee void.
 
     Returns:
-        What the job reached, as `atoll.runs.result_of` has it; with ``"result"`` for a program whose result is short and plain.
+        What the job reached, as in `atoll.runs.result_of`; with ``"result"`` if the program's result is short, plain
+        data.
 
     Raises:
-        AtollError: the sites disagree, one of them failed or was lost, or the folder holds another job; the sites were told.
+        AtollError: the sites disagree, one of them failed or was lost, or the folder holds another job; the sites have
+            received the error.
     """
     place = JobFolder(folder, source)
-    if job.source is not None:  # the same in every attempt, wherever the bundle was unpacked
+    if job.source is not None:  # the same in every attempt, wherever the bundle is unpacked
         job = job.model_copy(update={"source": SOURCE})
     try:
         with keeping(job, place, resume=resume, on_record=on_record, on_start=on_start) as kept:
@@ -94,7 +96,7 @@ async def run_job(
             run = _Run(job, place, present, gathered, resume, secret_seed, kept)
             await _carry_out(run, listeners, report)
     except Exception as error:
-        # Those that still listen learn why; the others have ended.
+        # Sites that still listen learn why; the others have ended.
         await tell_all(channels, error_frame(error))
         raise
     finally:
@@ -104,7 +106,7 @@ async def run_job(
 
 
 async def _dismiss(channels: Mapping[str, Any]) -> None:
-    """Let sites go that the job did not begin with."""
+    """Let go of sites that the job began without."""
     await tell_all(channels, error_frame(AtollError("the job began without this site", where="server")))
     for channel in channels.values():
         channel.close("the job began without this site")
@@ -128,9 +130,9 @@ async def _carry_out(run: _Run, listeners: tuple[Any, ...], report: bool) -> Non
 
 
 async def _population(run: _Run, job: Job) -> tuple[RemoteIslands, Mapping[str, Sequence[str]]]:
-    """What is known of the sites' data, and which site alone has which classes.
+    """Return what is known of the sites' data, and which site alone has which classes.
 
-    Where a job does not want data of one form, nothing is agreed on, and nothing assumed.
+    If a job does not need data of one form, nothing is agreed on and nothing assumed.
     """
     names, sizes = run.gathered.names, run.gathered.sizes
     if not job.one_form:
@@ -139,12 +141,12 @@ async def _population(run: _Run, job: Job) -> tuple[RemoteIslands, Mapping[str, 
     cards = cards_of_all(run.gathered, None if test is None else card_of(test))
     card, lone = merge_cards(cards), lone_classes(cards)
     for name, labels in lone.items():
-        logger.warning("%s alone has %s: correct what is misspelt there", name, _classes(labels))
+        logger.warning("%s alone has %s: if that is a misspelling, correct it there", name, _classes(labels))
     return RemoteIslands(names, sizes, card, _coded(test, card), run.job.name), lone
 
 
 def _naming_classes(error: DataError, card: Card, lone: Mapping[str, Sequence[str]]) -> DataError:
-    """The error, in the names of the classes where it is that the model has too few outputs for them."""
+    """Return the error with the names of the classes, if the model has too few outputs for them."""
     if not isinstance(error.__cause__, OutputsError) or not card.labels:
         return error
     alone = "; ".join(f"{name} alone has {_classes(labels)}" for name, labels in lone.items())
@@ -166,12 +168,12 @@ def _quoted(labels: Sequence[str]) -> str:
 
 
 def _coded(test: Dataset | None, card: Card) -> Dataset | None:
-    """The server's own rows in the codes that all agreed on."""
+    """Return the server's own rows in the agreed codes."""
     return None if test is None else recoded(test, card_of(test), card)
 
 
 async def _world(run: _Run, remote: RemoteIslands, others: Mapping[str, str]) -> World:
-    """Tell the sites who takes part, wait until they can begin, and make the world."""
+    """Tell the sites who takes part, wait until they can begin, and create the world."""
     names, seed = run.gathered.names, run.job.seed
     rendezvous = Rendezvous(
         names, run.gathered.sizes, remote.card, seed, dict(others), run.secret_seed, run.gathered.letters
@@ -192,18 +194,18 @@ async def _world(run: _Run, remote: RemoteIslands, others: Mapping[str, str]) ->
 
 
 class _Absent:
-    """The link to a site that is not there, where a job goes on without it: its replies never come."""
+    """The link to an absent site of a job that goes on without it: its replies never come."""
 
     def __init__(self, site: str) -> None:
         self.site = site
 
     async def send(self, tree: Any) -> None:
-        """Nobody listens."""
+        """Raise ``LinkClosed``."""
         raise LinkClosed(f"site {self.site!r} is not there")
 
     async def recv(self) -> Any:
-        """Nobody speaks."""
+        """Raise ``LinkClosed``."""
         raise LinkClosed(f"site {self.site!r} is not there")
 
     def close(self, reason: str = "") -> None:
-        """Nothing to close."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""What a job's process does at a site: loads the data, agrees with the server on them, and runs tasks until the job ends."""
+"""What a job's process does at a site: loads the data, agrees with the server about it, and runs tasks until the job ends."""
 
 from __future__ import annotations
 
@@ -55,14 +55,17 @@ async def serve_job(
         channel: to the server's job process.
         job: what the job is.
         load: loads this site's data; called in a thread.
-        folder: where private state, journal and privacy ledger go; it must outlive the attempt. ``None`` keeps them in memory.
+        folder: the folder for private state, journal and privacy ledger; it must outlive the attempt. ``None`` keeps
+            them in memory.
         results: the named results that stay at this site's parties; ``None`` keeps them in memory.
         state_memory: bytes of memory that private state may take; see `atoll.core.persistence.store.StateStore`.
-        links: waits, but not for long, for the links to other sites: site -> link.
-        letters: this site's key for the letters of the job. Fronts always give one; without it letters are not encrypted, and the ledger says so.
+        links: waits briefly for the links to other sites: site -> link.
+        letters: this site's key for the letters of the job. Fronts always pass one; without it letters are not
+            encrypted, and the ledger says so.
 
     Raises:
-        AtollError: the data cannot be used, the server refused, or the model cannot be built; the server was told.
+        AtollError: the data cannot be used, the server refused, or the model cannot be built; the server has received
+            the error.
         TaskError: the server went away before the work began.
     """
     try:
@@ -77,7 +80,7 @@ async def serve_job(
                 raise PolicyError(
                     "the server wants to choose this site's secrets",
                     where="roster",
-                    remedy="a seed for secrets is for tests without kits: look at what runs at the server",
+                    remedy="a seed for secrets is for tests without kits: check what runs at the server",
                 )
             sealing = VirtualSealing() if letters is None else letters.sealing(rendezvous.letters)
             neighbours = {} if links is None else await links()
@@ -99,12 +102,12 @@ async def serve_job(
 
 
 def alive(channel: Any) -> AbstractAsyncContextManager[None]:
-    """Show the server, until the work begins, that this process gets on."""
+    """Show the server, until the work begins, that this process makes progress."""
     return pulsing(lambda: channel.send({"pulse": True}))
 
 
 async def _told(channel: Any, error: Exception) -> None:
-    """Tell the server, unless it was the server that told us, or is gone."""
+    """Send the error to the server, unless it came from the server or the server is gone."""
     try:
         await channel.send(error_frame(error))
     except LinkClosed:
@@ -144,15 +147,15 @@ def _engine(
 
 
 def named_objects(job: JobConfig, remote: RemoteIslands, data: SiteData | None = None) -> Mapping[str, Any]:
-    """The tasks that a job's requests name, as the simulator registers them.
+    """Return the tasks that a job's requests name, as the simulator registers them.
 
     Args:
         job: what the job is.
-        remote: the population as the server knows it: of it every site makes the same tasks as the server.
+        remote: the population as the server knows it; from it every site makes the same tasks as the server.
         data: this site's data, which the job must be able to use.
 
     Raises:
-        AtollError: the parts do not go together, or the model does not fit the data.
+        AtollError: the parts do not fit together, or the model does not fit the data.
     """
     prepared = job.made().prepare(remote)
     if data is not None:
@@ -161,7 +164,7 @@ def named_objects(job: JobConfig, remote: RemoteIslands, data: SiteData | None =
 
 
 def _require_fit(prepared: Prepared, data: SiteData) -> None:
-    """Let the job look at the site's own rows."""
+    """Let the job check the site's own rows."""
     try:
         prepared.check(data.population)
     except AtollError as error:
@@ -170,7 +173,7 @@ def _require_fit(prepared: Prepared, data: SiteData) -> None:
 
 
 def _in_agreed_codes(data: SiteData, rendezvous: Rendezvous) -> Any:
-    """The site's rows with their labels in the codes that all sites use."""
+    """Return the site's rows with their labels in the agreed codes."""
     own, agreed = data.card, rendezvous.card
     if own is None or agreed is None or not isinstance(data.population, Islands):
         return data.population

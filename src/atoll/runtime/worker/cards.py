@@ -1,7 +1,7 @@
-"""Data cards: what a server must know of a site's data to build the model's learner, and nothing more.
+"""Data cards: exactly what a server must know of a site's data to build the model's learner.
 
-A card has the task, the columns' shapes and dtypes, the names of features and classes. It holds no value of a feature and no statistic.
-The names of classes are shared, because the sites must agree on their codes.
+A card has the task, the columns' shapes and dtypes, the names of features and classes. It holds no value of a feature
+and no statistic. The names of classes are shared, because the sites must agree on their codes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["MOST_CLASSES", "MOST_NAMES", "Card", "Column", "card_of"]
 
 MOST_NAMES = 1_000_000
 MOST_CLASSES = 10_000
-"""Names of features and of classes that a card may hold: what comes from a network is bounded."""
+"""Most names of features and of classes in a card: data from a network is bounded."""
 
 _TASKS = ("classification", "binary", "regression", "multilabel", "unlabelled")
 
@@ -41,7 +41,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Card:
-    """What is known of a site's data elsewhere.
+    """What other parties know of a site's data.
 
     Attributes:
         task: see `atoll.data.About`.
@@ -49,7 +49,7 @@ class Card:
         classes: number of classes; ``None`` for a regression.
         labels: the classes' names in the order of their codes, if known.
         features: names of the features in ``x``, if known.
-        negative: the lower one of two codes, 0 or -1; ``None`` where there is no such code or only the upper one was seen.
+        negative: the lower one of two codes, 0 or -1; ``None`` if there is no such code or only the upper one occurs.
         categories: of features that were texts, the values in the order of their codes, as the site declared them.
     """
 
@@ -62,7 +62,7 @@ class Card:
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def packed(self) -> dict[str, Any]:
-        """The card as a message."""
+        """Return the card as a message."""
         return {
             "task": self.task,
             "columns": {name: [column.dtype, list(column.shape)] for name, column in self.columns.items()},
@@ -78,7 +78,7 @@ class Card:
         """The inverse of ``packed``.
 
         Raises:
-            MessageError: it is no card.
+            MessageError: it is not a card.
         """
         try:
             card = Card(
@@ -124,21 +124,21 @@ def _texts(given: Any, most: int) -> tuple[str, ...]:
 
 
 def card_of(data: Any, categories: Mapping[str, Sequence[str]] | None = None) -> Card:
-    """The card of a data set.
+    """Return the card of a data set.
 
     Args:
         data: a ``Dataset`` or a non-empty ``Islands``.
-        categories: of features that were texts, as declared.
+        categories: the declared values of features that were texts.
 
     Raises:
-        DataError: too many classes to name, which are hardly classes.
+        DataError: too many classes, so that they are probably not classes.
     """
     about = data.about
     rows = data if hasattr(data, "row_bytes") else data.shard(0)
     columns = {name: _column(rows[name]) for name in ("x", "y") if name in rows}
     if about.classes is not None and about.classes > MOST_CLASSES:
         raise DataError(
-            f"the target has {about.classes} classes and {MOST_CLASSES} may be named to the server",
+            f"the target has {about.classes} classes and at most {MOST_CLASSES} may be named to the server",
             where=f"data set {about.name!r}",
             remedy="choose another target, or a regression (task: regression)",
         )

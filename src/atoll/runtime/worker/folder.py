@@ -12,7 +12,7 @@ __all__ = ["JobFolder"]
 
 
 class JobFolder(RunFolder):
-    """The files of one job, kept over all its attempts: those of a run (see `atoll.runs.folder`) and one more.
+    """The files of one job, kept across all its attempts: those of a run (see `atoll.runs.folder`) and one more.
 
     ```
     sites.msg          what the sites said when the job began
@@ -29,7 +29,7 @@ class JobFolder(RunFolder):
         self.sites_file = self.path / "sites.msg"
 
     def config(self) -> JobConfig:
-        """The settings of the job.
+        """Return the settings of the job.
 
         Raises:
             CheckpointError: they cannot be read.
@@ -40,5 +40,5 @@ class JobFolder(RunFolder):
             raise CheckpointError(
                 f"the job's settings cannot be used: {error.what}",
                 where=error.where,
-                remedy="restore the file, or submit the job anew",
+                remedy="restore the file, or submit the job again",
             ) from error

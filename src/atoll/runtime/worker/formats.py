@@ -1,4 +1,4 @@
-"""Files that a site may bring: tables (CSV, Parquet) and arrays (.npz, .npy)."""
+"""File formats of a site's data: tables (CSV, Parquet) and arrays (.npz, .npy)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _table(path: Path, options: Mapping[str, Any]) -> Dataset:
 
 
 def _refuse_text(path: Path, column: str, values: Any) -> NoReturn:
-    """Refuse a column of text without declared values; a word among numbers is named with its row."""
+    """Refuse a column of text without declared values; the error names a word among numbers, with its row."""
     known = values[~missing(values)]
     leave = f"leave the column out (--drop {shlex.quote(column)})"
     if known.size and mostly_numbers(known):
@@ -94,7 +94,7 @@ def _refuse_text(path: Path, column: str, values: Any) -> NoReturn:
 
 
 def _decimal(word: str) -> str:
-    """What to do about a decimal comma, where a word may have one."""
+    """Return the remedy for a decimal comma, if a word may have one."""
     return "say decimal: ',' in a YAML file, " if re.fullmatch(r"[+-]?\d+,\d+", word) else ""
 
 

@@ -32,13 +32,14 @@ MOST_ROWS = 1 << 40
 
 @dataclass(frozen=True)
 class Hello:
-    """What a site says of itself.
+    """What a site says about itself.
 
     Attributes:
-        parties: names of its clients: its own, or ``site/client``.
+        parties: names of its clients: the site's name, or ``site/client``.
         sizes: rows of each.
-        card: what a server must know of the data, if they have a common form.
-        letters: its key for the letters of this job. It is signed anew in each attempt, so that it is no part of what a site must keep to.
+        card: what a server must know of the data, if the clients' data has a common form.
+        letters: its key for the letters of this job. It is signed again in each attempt, so it is not part of what a
+            site must keep unchanged.
     """
 
     parties: tuple[str, ...]
@@ -47,7 +48,7 @@ class Hello:
     letters: SignedKey | None = field(default=None, compare=False)
 
     def packed(self) -> dict[str, Any]:
-        """As it travels, and as the server writes it down."""
+        """Return it as it travels and as the server records it."""
         return {
             "parties": list(self.parties),
             "sizes": np.asarray(self.sizes, dtype=np.int64),
@@ -57,10 +58,10 @@ class Hello:
 
     @staticmethod
     def unpack(tree: Any, where: str) -> Hello:
-        """The inverse of ``packed``.
+        """Return the inverse of ``packed``.
 
         Raises:
-            MessageError: it is no hello.
+            MessageError: it is not a hello.
         """
         try:
             parties = tuple(_text(name) for name in tree["parties"])
@@ -81,7 +82,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Who takes part, as the server tells every site.
+    """Who takes part, as the server sends it to every site.
 
     Attributes:
         names: all clients, in the order of the roster.
@@ -102,7 +103,7 @@ class Rendezvous:
     letters: Mapping[str, SignedKey] = field(default_factory=dict)
 
     def packed(self) -> dict[str, Any]:
-        """As it travels."""
+        """Return it as it travels."""
         return {
             "roster": list(self.names),
             "sizes": np.asarray(self.sizes, dtype=np.int64),
@@ -115,10 +116,10 @@ class Rendezvous:
 
     @staticmethod
     def unpack(tree: Any, where: str = "server") -> Rendezvous:
-        """The inverse of ``packed``.
+        """Return the inverse of ``packed``.
 
         Raises:
-            AtollError: the server's own error, or it is no roster.
+            AtollError: the server's own error, or it is not a roster.
         """
         raise_if_error(tree, where)
         try:
@@ -134,7 +135,7 @@ class Rendezvous:
 
 
 def error_frame(error: BaseException) -> dict[str, Any]:
-    """An error as the other end is told."""
+    """Return an error as it is sent to the other end."""
     return {"error": pack_error(error)}
 
 
@@ -143,7 +144,7 @@ def raise_if_error(tree: Any, where: str) -> None:
 
     Raises:
         AtollError: that error.
-        MessageError: what came is no frame at all.
+        MessageError: what arrived is not a frame.
     """
     if not isinstance(tree, dict):
         raise _refused("a frame", where, TypeError(type(tree).__name__))
@@ -159,10 +160,10 @@ def raise_if_error(tree: Any, where: str) -> None:
 
 
 def require_own_names(site: str, hello: Hello) -> None:
-    """Refuse a site that speaks for anybody but itself.
+    """Refuse a site that claims parties other than its own.
 
     Raises:
-        MessageError: a party's name is neither the site's nor begins with ``site/``, or stands twice.
+        MessageError: a party's name is neither the site's name nor begins with ``site/``, or it appears twice.
     """
     seen: set[str] = set()
     for name in hello.parties:
@@ -171,14 +172,14 @@ def require_own_names(site: str, hello: Hello) -> None:
             raise MessageError(
                 f"it says that it holds party {name!r}, {why}",
                 where=f"site {site!r}",
-                remedy=f"its parties are {site!r} or begin with '{site}/', each once: look at what runs there",
+                remedy=f"its parties are {site!r} or begin with '{site}/', each once: check what runs there",
             )
         seen.add(name)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 1000 or not value.isprintable():
-        raise ValueError(f"{value!r:.50} is no name")
+        raise ValueError(f"{value!r:.50} is not a name")
     return value
 
 

@@ -1,4 +1,4 @@
-"""What can be said of a site's data without loading them: the columns of its tables, the arrays of an archive. Sites look before they connect."""
+"""What can be checked of a site's data without loading it: the columns of its tables, the arrays of an archive. Sites check it before they connect."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger("atoll.runtime")
-_IN_YAML = "(a setting of a YAML file, which is given as --data; see docs/howto/jobs.md)"
+_IN_YAML = "(a setting in a YAML file that you pass as --data; see docs/howto/jobs.md)"
 _ARGUMENT = re.compile(r"\b(delimiter|decimal|encoding|categories)=")
 _LOOKED_AT = 10_000
 _TABLES = (".csv", ".csv.gz", ".parquet")
 
 
 def look_at_headers(spec: Mapping[str, Any], name: str) -> None:
-    """Refuse data whose settings, column names or arrays cannot be right, before any job comes; rows are looked at when one does.
+    """Refuse data whose settings, column names or arrays cannot be right, before any job starts; a job then checks the rows.
 
     Args:
-        spec: what ``site_spec`` gives.
-        name: of the site.
+        spec: the result of ``site_spec``.
+        name: the site's name.
 
     Raises:
-        DataError: an unknown setting or column, no target, no array of features, or what may not be read.
+        DataError: an unknown setting or column, no target, no array of features, or a file that may not be read.
         ConfigError: a YAML file that cannot be read.
     """
     try:
@@ -101,16 +101,16 @@ def _header(path: Path, spec: Mapping[str, Any]) -> list[str]:
 
 
 def _readable(error: Exception) -> str:
-    """What makes a header readable."""
+    """Return the remedy for an unreadable header."""
     if not isinstance(error, UnicodeDecodeError):
         return "give CSV text; correct delimiter: and encoding: where a YAML file sets them"
-    from atoll.data.readers._words import likely_encoding  # a site begins without the readers
+    from atoll.data.readers._words import likely_encoding  # a site starts without the readers
 
     return f"write it as UTF-8, or say its encoding, perhaps encoding: {likely_encoding(error)} {_IN_YAML}"
 
 
 def _require_separated(path: Path, header: Sequence[str]) -> None:
-    """Refuse a header that another sign separates."""
+    """Refuse a header that uses another separator."""
     other = next((sign for sign in ";\t|," if len(header) == 1 and sign in header[0]), None)
     if other is not None:
         raise DataError(
@@ -121,7 +121,7 @@ def _require_separated(path: Path, header: Sequence[str]) -> None:
 
 
 def for_sites(error: DataError) -> DataError:
-    """An error of a reader with a remedy for sites: what readers take as arguments are settings of a YAML file there."""
+    """Adapt a reader's remedy to sites: the arguments of readers are settings of a YAML file there."""
     remedy = (error.remedy or "").replace("drop= or keep=", "drop=").replace("drop=", "--drop COLUMN")
     remedy = remedy.replace("task=", "--task ")
     settings = _ARGUMENT.sub(r"\1: ", remedy)
@@ -131,7 +131,7 @@ def for_sites(error: DataError) -> DataError:
 
 
 def columns_apart(files: Sequence[Path]) -> dict[Path, list[str]]:
-    """The columns of Parquet files, looked at in a process of its own: the library that knows them is large, and fronts do without it.
+    """Return the columns of Parquet files, read in a separate process: the library is large, and fronts do without it.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
@@ -154,7 +154,7 @@ def columns_apart(files: Sequence[Path]) -> dict[Path, list[str]]:
 
 
 def tell_columns(paths: Sequence[str]) -> None:
-    """Write the columns of Parquet files, or what is wrong, to stdout: the other end of `columns_apart`."""
+    """Write the columns of Parquet files, or the error, to stdout: the other end of `columns_apart`."""
     from atoll.data.readers.arrow import columns_of_parquet
 
     columns, error = list[list[str]](), None
@@ -166,7 +166,7 @@ def tell_columns(paths: Sequence[str]) -> None:
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a table is a Parquet file, by its name in small or capital letters."""
+    """Tell whether a table is a Parquet file, by its name, whatever its case."""
     return path.name.lower().endswith(".parquet")
 
 
@@ -175,7 +175,7 @@ def _is_table(path: Path) -> bool:
 
 
 def _below(path: Path) -> Path | None:
-    """The first table found in a folder's subfolders, as seen from the folder; of very many files only the first are looked at."""
+    """Return the first table found in a folder's subfolders, relative to the folder; of very many files it checks only the first."""
     folders = sorted(sub for sub in path.iterdir() if sub.is_dir() and not sub.name.startswith("."))
     inside = islice(chain.from_iterable(sub.rglob("*") for sub in folders), _LOOKED_AT)
     found = next(filter(_is_table, inside), None)
@@ -183,10 +183,10 @@ def _below(path: Path) -> Path | None:
 
 
 def tables_in(path: Path) -> list[Path]:
-    """A table, or all tables of a folder in the order of their names; a warning tells of tables in subfolders, which are not read.
+    """Return a table, or all tables of a folder in the order of their names; warn about tables in subfolders, which are not read.
 
     Raises:
-        DataError: it is none, or holds none.
+        DataError: it is not a table, or the folder holds none.
     """
     if path.is_file():
         if not path.name.lower().endswith(_TABLES):
@@ -212,7 +212,7 @@ def tables_in(path: Path) -> list[Path]:
         )
     if below is not None:
         _LOG.warning(
-            "folder %r: tables in subfolders, such as %s, are not read; move them up to have them count",
+            "folder %r: tables in subfolders, such as %s, are not read; move them into the folder to use them",
             path.name,
             below,
         )
@@ -223,14 +223,14 @@ def require_columns(file: str, columns: Collection[str], options: Mapping[str, A
     """Refuse options that name columns which are not there, or no target.
 
     Raises:
-        DataError: the column is named, and what there is.
+        DataError: the error names the column and the existing ones.
     """
     target = options.get("target")
     if target is None and options.get("task") != "unlabelled":
         raise DataError(
-            "nobody said which column is the target",
+            "the target column is not set",
             where=file,
-            remedy=f"say it with --target (or target: in a YAML file); the columns are {', '.join(columns)}",
+            remedy=f"set it with --target (or target: in a YAML file); the columns are {', '.join(columns)}",
         )
     named = [target] if isinstance(target, str) else list(target or ())
     for column in [*named, *(o for key in ("features", "drop", "categories") for o in options.get(key) or ())]:

@@ -1,8 +1,9 @@
-"""Keys for letters between organisations: a site has one for each job, signs it with its kit, and verifies those of the other sites by itself.
+"""Keys for letters between organisations: a site has one for each job, signs it with its kit, and verifies the keys of other sites itself.
 
-The server passes signed keys on. It can forge none, move none to another job, project or site, and hand over none whose owner was revoked: that would not
-fit the signature, the authority in the site's own kit, or the newest revocation list that the site knows. All parties of a site share its key, so a party is
-its site's word, as everywhere between organisations.
+The server relays signed keys. It cannot forge one, move one to another job, project or site, or pass on one whose owner
+was revoked: the signature, the authority in the site's own kit, or the newest revocation list that the site knows would
+not match. All parties of a site share its key, so you trust a party as far as its site, as everywhere between
+organisations.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from atoll.runtime.signatures import fits, require_issued, sign
 __all__ = ["KEY_FILE", "LetterKey", "SignedKey", "SiteKeys"]
 
 KEY_FILE = "letters.key"
-"""The private key, in the job's state: checkpoints hold letters, so it outlives attempts, and goes when the job is forgotten."""
+"""The private key's file, in the job's state: checkpoints hold letters, so the key outlives attempts, and is deleted with the job."""
 _PURPOSE = b"atoll letters key 1\n"
 _LONGEST = {"public": KEY, "certificate": 1 << 16, "signature": 1 << 10}
 
@@ -52,7 +53,7 @@ class SignedKey:
         """The inverse of ``packed``.
 
         Raises:
-            MessageError: it is of another form.
+            MessageError: it has the wrong form.
         """
         known = isinstance(tree, dict) and set(tree) == set(_LONGEST)
         if not known or not all(isinstance(tree[n], bytes) and len(tree[n]) <= most for n, most in _LONGEST.items()):
@@ -64,7 +65,7 @@ class SignedKey:
 
 @dataclass(frozen=True)
 class LetterKey:
-    """A site's own key for the letters of one job, and what it trusts those of others by.
+    """A site's own key for the letters of one job, and what it needs to trust those of others.
 
     Attributes:
         project: the project.
@@ -88,10 +89,10 @@ class LetterKey:
     def made(
         cls, credentials: Credentials, *, project: str, job: str, site: str, state: Path, revoked: bytes
     ) -> LetterKey:
-        """The key of a job, drawn at its first attempt; signed anew each time, as a kit may have been renewed.
+        """Return the key of a job, drawn at its first attempt and signed again in each, as a kit may have been renewed.
 
         Args:
-            credentials: the site's own.
+            credentials: of the site.
             project: the project.
             job: the job's id.
             site: the site's name.
@@ -115,7 +116,7 @@ class LetterKey:
         return cls(project, job, site, credentials.ca, revoked, signed, private)
 
     def order(self) -> dict[str, Any]:
-        """What a job's process is told; the private key it reads by itself."""
+        """Return what a job's process receives; it reads the private key itself."""
         words = {"project": self.project, "job": self.job, "site": self.site, "ca": self.ca, "revoked": self.revoked}
         return {**words, "signed": self.signed.packed()}
 
@@ -127,10 +128,10 @@ class LetterKey:
         return cls(**words, signed=signed, private=(state / KEY_FILE).read_bytes())
 
     def sealing(self, told: Mapping[str, SignedKey]) -> RealSealing:
-        """What seals and opens at this site.
+        """Return what seals and opens at this site.
 
         Args:
-            told: site -> its key, as the server says.
+            told: site -> its key, as the server sent it.
         """
         return RealSealing(SiteKeys(self, told), f"project {self.project} job {self.job}")
 
@@ -140,7 +141,7 @@ class SiteKeys:
 
     Args:
         own: the site's own.
-        told: site -> its key, as the server says.
+        told: site -> its key, as the server sent it.
     """
 
     def __init__(self, own: LetterKey, told: Mapping[str, SignedKey]) -> None:
@@ -149,18 +150,18 @@ class SiteKeys:
         self._verified: dict[str, bytes] = {}
 
     def private(self, party: str) -> bytes:
-        """The site's own key, for its own parties."""
+        """Return the site's own key, for its own parties."""
         if _site_of(party) != self._own.site:
             raise LetterError(
-                f"{party} is no party of site {self._own.site!r}", remedy="look at whoever relayed the letter"
+                f"{party} is not a party of site {self._own.site!r}", remedy="check who relayed the letter"
             )
         return self._own.private
 
     def public(self, party: str) -> bytes:
-        """The key of a party's site.
+        """Return the key of a party's site.
 
         Raises:
-            LetterError: the site has told none, or it is refused.
+            LetterError: the site has sent none, or it is refused.
         """
         site = _site_of(party)
         if site == self._own.site:
@@ -175,7 +176,7 @@ class SiteKeys:
             raise LetterError(
                 f"no key of site {site!r} is known in this job",
                 where="letters",
-                remedy="only sites that the job began with get letters: look at its `sites`",
+                remedy="only sites that the job began with get letters: see its `sites`",
             )
         if not own.revoked:
             _refuse(
@@ -192,17 +193,17 @@ class SiteKeys:
         except IdentityError as error:
             _refuse(site, error.what, error.remedy or "ask the project's provisioner", error)
         if not good:
-            _refuse(site, "its kit has not signed this key for this job", "look at the server that handed it over")
+            _refuse(site, "its kit has not signed this key for this job", "check the server that sent it")
         return told.public
 
 
 def _text(project: str, job: str, site: str, public: bytes) -> bytes:
-    """What is signed."""
+    """Return the text to sign."""
     return M.encode([project, job, site, public])
 
 
 def _site_of(party: str) -> str:
-    """The site of a party: its own name, or what stands before the stroke. No site's name has one."""
+    """Return the site of a party: its whole name, or the part before the slash. No site's name has a slash."""
     return party.partition("/")[0]
 
 

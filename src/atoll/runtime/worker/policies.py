@@ -1,4 +1,4 @@
-"""What a site insists on, as its settings say it, and jobs that it refuses before anything of theirs runs."""
+"""What a site requires, according to its settings, and the jobs that it refuses before any of their code runs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 __all__ = ["policy_of_site", "require_allowed"]
 
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-"""What a job's settings look like where they name code: ``module:name``."""
+"""How a job's settings name code: ``module:name``."""
 
 
 def policy_of_site(given: Mapping[str, Any], name: str) -> SitePolicy | None:
-    """The policy in a site's settings; ``None`` where they hold none.
+    """Return the policy in a site's settings; ``None`` if they have none.
 
     Args:
-        given: as `settings_of` gives them.
-        name: of the site.
+        given: the result of `settings_of`.
+        name: the site's name.
 
     Raises:
-        ConfigError: it names the path and the value of everything that is wrong.
+        ConfigError: a value is wrong; the error names the path and value of each.
     """
     if given.get("policy") is None:
         return None
@@ -42,13 +42,13 @@ def require_allowed(given: Mapping[str, Any], name: str, file: Path, source: Pat
     """Refuse a job with code of its own that the site's policy does not allow, before any of it is imported.
 
     Args:
-        given: as `settings_of` gives them.
-        name: of the site.
+        given: the result of `settings_of`.
+        name: the site's name.
         file: the job's settings.
         source: the folder of the job's modules.
 
     Raises:
-        PolicyError: a module, or what the settings name as ``module:name``, is not allowed.
+        PolicyError: a module, or code that the settings name as ``module:name``, is not allowed.
     """
     policy = policy_of_site(given, name)
     if policy is None or not policy.allow:
@@ -65,7 +65,7 @@ def require_allowed(given: Mapping[str, Any], name: str, file: Path, source: Pat
 
 
 def _named(tree: Any) -> Iterator[str]:
-    """What a job's settings name as ``module:name``; the arguments of a program are plain data, and its own name is a word."""
+    """Yield what a job's settings name as ``module:name``; a program's arguments are plain data, and its own name is a word."""
     if isinstance(tree, str) and _CODE.fullmatch(tree):
         yield tree
     elif isinstance(tree, list):
@@ -78,7 +78,7 @@ def _named(tree: Any) -> Iterator[str]:
 
 
 def _modules(source: Path) -> Iterator[str]:
-    """The modules that travel with a job, each as ``module:``: any of them may be imported in the place of another."""
+    """Yield the modules that travel with a job, each as ``module:``: any of them may be imported in place of another."""
     for file in sorted(source.rglob("*.py")):
         words = file.relative_to(source).with_suffix("").parts
         yield ".".join(words[:-1] if words[-1] == "__init__" else words) + ":"

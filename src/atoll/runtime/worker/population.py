@@ -1,4 +1,4 @@
-"""The population as a site has it: everyone's names and sizes, and the rows of its own clients."""
+"""The population as a site sees it: everyone's names and sizes, and the rows of its own clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SitePopulation:
         return len(self.names)
 
     def shard(self, i: int) -> Any:
-        """The data of a client of this site.
+        """Return the data of a client of this site.
 
         Raises:
             PolicyError: the client is at another site.
@@ -44,7 +44,7 @@ class SitePopulation:
         return self.data.shard(self._here(i))
 
     def _gather(self, clients: ArrayLike, *columns: str) -> Any:
-        """Columns of several clients of this site; see `atoll.data.Islands.gather`."""
+        """Return columns of several clients of this site; see `atoll.data.Islands.gather`."""
         places = [self._here(int(client)) for client in np.asarray(clients)]
         return self.data.gather(places, *columns)  # type: ignore[attr-defined]
 

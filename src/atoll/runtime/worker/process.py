@@ -1,4 +1,4 @@
-"""The process of a job: what a front starts at the server and at a site, ``python -m atoll.runtime.worker SOCKET ORDER``.
+"""The process of a job: started by a front at the server or at a site, ``python -m atoll.runtime.worker SOCKET ORDER``.
 
 SOCKET is the number of an inherited, connected socket: the end of a line to the front. ORDER is a message in a file:
 
@@ -7,19 +7,20 @@ role     "server" or "site"
 name     of the server or site
 id       of the job
 job      path of the job's job.yaml
-source   folder of the job's modules, or None: they are found there first, whatever is installed
+source   folder of the job's modules, or None; it takes precedence over installed modules
 results  at a site: folder of the named results that stay there, of all its jobs
 state    the job's own folder, which outlives the attempt
 error    file that takes the error of an attempt that would fail again
-spool    folder for large messages that are under way
+spool    folder for large messages in transit
 data     at a site: its data, as ``site_spec`` gives them
 sites    at the server: the names of the channels that the front opens, one a site
 neighbours  at a site: the other sites to which there may be a channel
-letters  at a site: what `LetterKey.order` says, or None: then letters are not encrypted
+letters  at a site: the result of `LetterKey.order`, or None: then letters are not encrypted
 ```
 
-At a site the front opens one channel, ``server``, and ``direct/NAME`` for each other site that is reached directly. What is written to stdout and stderr is the job's log. Exit codes: 0, the job (at a site: its
-part) has ended; 1, it failed, and the error is in the file; 75 (EX_TEMPFAIL of sysexits.h), the front went away.
+At a site the front opens one channel, ``server``, and ``direct/NAME`` for each other site that it reaches directly.
+Output to stdout and stderr is the job's log. Exit codes: 0, the job (at a site: its part) has ended; 1, it failed, and
+the error is in the file; 75 (EX_TEMPFAIL of sysexits.h), the front went away.
 """
 
 from __future__ import annotations
@@ -59,15 +60,15 @@ from .words import settings_of
 __all__ = ["FRONT_GONE", "main", "start"]
 
 _MEETING = 6.0
-"""Seconds that links to other sites have to come once all have loaded their data; fronts try for a little less."""
+"""Seconds to wait for links to other sites once all have loaded their data; fronts try for a little less."""
 _LONGEST = 4000
-"""Characters that are told of each part of an error."""
+"""Most characters of each part of an error that is sent."""
 FRONT_GONE = 75
 """Exit code of a process whose front went away: nothing is wrong with the job."""
 
 
 def main(argv: list[str]) -> int:
-    """Carry out one order; the exit code."""
+    """Carry out one order; return the exit code."""
     sock, order = socket.socket(fileno=int(argv[0])), read_message(Path(argv[1]))
     _log_to_stderr()
     return run(_attend(sock, order), virtual=False)
@@ -113,7 +114,7 @@ async def _attend(sock: socket.socket, order: Mapping[str, Any]) -> int:
 
 
 async def _while_there(line: Line, work: Coroutine[Any, Any, None]) -> None:
-    """Work until it is done, or until the front is gone.
+    """Work until done, or until the front is gone.
 
     Raises:
         LinkClosed: the front is gone.
@@ -131,7 +132,7 @@ async def _while_there(line: Line, work: Coroutine[Any, Any, None]) -> None:
 
 
 def _failed(error: Exception, line: Line, told: Path) -> int:
-    """Say what went wrong, unless it is only that the front is gone."""
+    """Report an error, unless the front is gone; return the exit code."""
     if line.lost.is_set() or isinstance(error, LinkClosed):
         return FRONT_GONE
     if not isinstance(error, AtollError):
@@ -141,12 +142,12 @@ def _failed(error: Exception, line: Line, told: Path) -> int:
 
 
 def _shortened(error: dict[str, str | None]) -> dict[str, str | None]:
-    """No longer than anybody reads, and than a frame may be that passes it on; the log has it all."""
+    """Shorten an error to what a frame may hold and people read; the log has all of it."""
     return {key: value if value is None else value[:_LONGEST] for key, value in error.items()}
 
 
 def _tell(told: Path, error: Any) -> None:
-    """Write the error; where there is no room any more, into the room that the front has kept for it."""
+    """Write the error; on a full disk, into the space that the front has reserved for it."""
     try:
         write_message(told, error)
     except AtollError:
@@ -178,7 +179,7 @@ async def _site(order: Mapping[str, Any], opened: asyncio.Queue[Channel]) -> Non
     await _until({"server"}, channels, opened)
 
     async def links() -> dict[str, Channel]:
-        # Every site is there by now: what has not come in this time will not come.
+        # Every site is there by now: a link that has not come in this time will not come.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MEETING):
                 await _until(set(names), channels, opened)
@@ -219,7 +220,7 @@ async def _server(order: Mapping[str, Any], source: Path | None, opened: asyncio
 
 
 def _leave(code: int) -> None:
-    """End now: a task that still runs in a thread serves nobody any more."""
+    """End now: a task that still runs in a thread is of no use any more."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

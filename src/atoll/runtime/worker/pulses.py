@@ -1,4 +1,4 @@
-"""Signs of life of a process that works: its processor time has moved."""
+"""Signs of life: a process that works uses processor time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _EVERY = 1.0  # seconds
 async def pulsing(
     send: Callable[[], Awaitable[None]], every: float = _EVERY, spent: Callable[[], float] | None = None
 ) -> AsyncIterator[None]:
-    """Send a sign now and then while the processor time of a process moves; what takes long must run in a thread meanwhile.
+    """Send a sign now and then while a process uses processor time; run long work in a thread meanwhile.
 
     Args:
         send: sends it.
-        every: seconds between two looks.
-        spent: the processor time so far, in seconds; by default that of this process and of what it has started.
+        every: seconds between two checks.
+        spent: the processor time so far, in seconds; by default that of this process and its descendants.
     """
     effort = Effort() if spent is None else Effort(spent, started=None)
 

@@ -1,4 +1,4 @@
-"""The server's stand-in for islands whose rows are elsewhere: names, sizes and a card."""
+"""The server's stand-in for islands whose rows are at sites: names, sizes and a card."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["Outline", "RemoteIslands", "example_rows"]
 
 
 class RemoteIslands:
-    """A population of clients at sites: what `atoll.data.Islands` tells without looking at a row.
+    """A population of clients at sites: what `atoll.data.Islands` offers without reading a row.
 
     Attributes:
         names: the clients' names, a sequence.
         sizes: rows of each client, ``(clients,)``.
-        card: what all sites agree on; ``None`` where a program of your own works on data that have none in common.
+        card: what all sites agree on; ``None`` if a program of your own works on data without a common form.
         about: task, classes and names, as in a data set.
-        tags: no client is known to be spoiled.
+        tags: empty: no client is known to be corrupted.
         test: rows that the server itself holds for evaluation, or ``None``.
-        scheme: how the population came about, for tables.
+        scheme: how the population was made, for tables.
 
     Args:
-        names: of the clients.
+        names: the clients' names.
         sizes: rows of each.
         card: what all sites agree on.
         test: the server's own rows.
@@ -56,7 +56,7 @@ class RemoteIslands:
         self.sizes.flags.writeable = False
         if self.sizes.shape != (len(names),) or (self.sizes < 0).any():
             raise DataError(
-                f"sizes {self.sizes.tolist()[:8]} for {len(names)} clients", remedy="give one size a client"
+                f"sizes {self.sizes.tolist()[:8]} for {len(names)} clients", remedy="give one size for each client"
             )
         self.card = card
         self.test = test
@@ -83,7 +83,7 @@ class RemoteIslands:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that are known."""
+        """Return the names of the known columns."""
         return () if self.card is None else tuple(self.card.columns)
 
     def __len__(self) -> int:
@@ -113,21 +113,21 @@ class RemoteIslands:
         )
 
     def describe(self, sample: int = 10_000, seed: int = 0) -> Description:
-        """Summarise what is known: sizes, nothing of the labels."""
+        """Summarise what is known: sizes, but no labels."""
         del sample, seed
         nobody = np.zeros(0, np.int64)
         rows = int(self.sizes.sum())
         return Description(self.name, self.scheme, len(self), rows, self.sizes, nobody, None, (), {})
 
     def outline(self) -> Outline:
-        """The same population with made-up rows, to build a learner for: see ``example_rows``.
+        """Return the same population with made-up rows, to build a learner for: see ``example_rows``.
 
         Raises:
-            DataError: the data have no card in common.
+            DataError: the sites' data has no common card.
         """
         if self.card is None or not self.card.columns:
             raise DataError(
-                "nothing is known of the sites' data, so that no model can be built for them",
+                "nothing is known of the sites' data, so no model can be built for it",
                 where="data cards",
                 remedy="give every site a data set with columns (a CSV file, an archive of arrays, an atoll.data.Dataset)",
             )
@@ -140,10 +140,10 @@ class RemoteIslands:
 
 
 class Outline(RemoteIslands):
-    """Remote islands whose every shard is the same few made-up rows: enough for a learner to find shapes and to refuse what does not fit."""
+    """Remote islands whose every shard is the same few made-up rows: enough for a learner to infer shapes and to refuse a misfit."""
 
     def shard(self, client: int | str) -> Dataset:
-        """Made-up rows of the card's form."""
+        """Return made-up rows of the card's form."""
         del client
         if self.card is None:
             self._refuse("every client")
@@ -151,7 +151,7 @@ class Outline(RemoteIslands):
 
 
 def example_rows(card: Card) -> Dataset:
-    """Two rows of zeros in the form of the card, with the lowest and the highest class."""
+    """Return two rows of zeros in the form of the card, with the lowest and the highest class."""
     columns: dict[str, Any] = {name: _zeros(column) for name, column in card.columns.items()}
     if card.task == "classification":
         columns["y"] = np.array([0, max(0, (card.classes or 1) - 1)], dtype=np.int64)
@@ -166,12 +166,12 @@ def _zeros(column: Column) -> NDArray[Any]:
 
 
 def _require_fit(test: Dataset, card: Card) -> None:
-    """Refuse rows of the server's own that are of another form than the sites'."""
+    """Refuse test rows of the server whose form differs from the sites'."""
     wanted, found = card.columns.get("x"), np.asarray(test["x"]) if "x" in test else None
     if wanted is None or found is None or found.shape[1:] != wanted.shape:
         shown = "no column 'x'" if found is None else f"a column 'x' of shape {found.shape[1:]}"
         raise DataError(
-            f"the server's own test rows have {shown}, and the sites have {wanted or 'none'}",
+            f"the server's own test rows have {shown}, but the sites have {wanted or 'none'}",
             where="data.test",
             remedy="give the server rows of the same form, or leave data.test out",
         )

@@ -1,4 +1,4 @@
-"""Gathering the sites of a job: who is there, in which order, and whether they are those that the job began with."""
+"""Gathering the sites of a job: who is there, in which order, and whether they are the sites that the job began with."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Gathered:
     """The sites of a job.
 
     Attributes:
-        hellos: site -> what it said when the job began, in the order of the roster; its key for letters is the newest.
+        hellos: site -> what it said when the job began, in the order of the roster; with its newest key for letters.
         present: sites that are there now.
     """
 
@@ -36,38 +36,38 @@ class Gathered:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All clients in the order of the roster: sites by name (numbers in names by value), each site's clients as it gave them."""
+        """Return all clients in the order of the roster: sites by name (numbers in names by value), each site's clients as it listed them."""
         return tuple(name for hello in self.hellos.values() for name in hello.parties)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Rows of each client."""
+        """Return the rows of each client."""
         return tuple(size for hello in self.hellos.values() for size in hello.sizes)
 
     @property
     def letters(self) -> dict[str, SignedKey]:
-        """The keys for letters of all sites that have told one."""
+        """Return the keys for letters that sites have sent."""
         return {site: hello.letters for site, hello in self.hellos.items() if hello.letters is not None}
 
     @property
     def placement(self) -> tuple[str, ...]:
-        """The site of each client."""
+        """Return the site of each client."""
         return tuple(site for site, hello in self.hellos.items() for _ in hello.parties)
 
 
 async def gather(
     channels: Mapping[str, Any], record: Path, *, patience: float = 600.0, on_lost: OnLost = "fail"
 ) -> Gathered:
-    """Hear every site, and hold them to what they said when the job began.
+    """Read every site's hello, and check that it matches what the site said when the job began.
 
     Args:
         channels: site -> channel to its job process.
-        record: the file that keeps what they said at first.
-        patience: seconds without any sign of life after which a site is lost.
-        on_lost: what then happens: the job fails, or goes on without the site.
+        record: the file that records what they said at first.
+        patience: seconds without a sign of life after which a site is lost.
+        on_lost: what happens then: the job fails, or goes on without the site.
 
     Raises:
-        JobError: a site is lost, or nobody is left.
+        JobError: a site is lost, or none is left.
         CheckpointError: a site is missing that the job began with, or came back with other parties or data.
         AtollError: a site's own error.
     """
@@ -109,7 +109,7 @@ async def _hello(site: str, channel: Any, patience: float, on_lost: OnLost) -> H
 
 
 async def _heard(channel: Any, patience: float) -> Any:
-    """The next frame that says something; every sign of life begins the waiting anew."""
+    """Return the next frame that is not a sign of life; each sign restarts the wait."""
     while True:
         frame = await asyncio.wait_for(channel.recv(), patience)
         if not (isinstance(frame, dict) and frame.get("pulse") is True):
@@ -126,7 +126,7 @@ def _lost(where: str, error: Exception, patience: float, when: str) -> JobError:
 
 
 def _require_same(site: str, first: Hello, now: Hello) -> None:
-    """Refuse a site that came back as another."""
+    """Refuse a site that came back with other parties or data."""
     if first == now:
         return
     if first.parties != now.parties:
@@ -138,21 +138,21 @@ def _require_same(site: str, first: Hello, now: Hello) -> None:
     raise CheckpointError(
         f"it came back with {said}",
         where=f"site {site!r}",
-        remedy="bring back the data that the job began with, or submit the job anew: atoll clone JOB",
+        remedy="bring back the data that the job began with, or submit the job again: atoll clone JOB",
     )
 
 
 def cards_of_all(gathered: Gathered, test: Card | None = None) -> dict[str, Card]:
-    """The card of every site, as an error shall say it (``"site 'a'"``), and that of the server's own test rows.
+    """Return the card of every site, keyed as errors name it (``"site 'a'"``), and that of the server's own test rows.
 
     Raises:
-        JobError: a site's data have no card.
+        JobError: a site's data has no card.
     """
     cards = {f"site {site!r}": hello.card for site, hello in gathered.hellos.items()}
     bare = [name for name, card in cards.items() if card is None]
     if bare:
         raise JobError(
-            "its data are of its own kind, and a model needs columns x and y",
+            "its data has a form of its own, and a model needs columns x and y",
             where=bare[0],
             remedy="give it a data set (a CSV file, an archive, an atoll.data.Dataset), or run a program of your own",
         )
@@ -161,7 +161,7 @@ def cards_of_all(gathered: Gathered, test: Card | None = None) -> dict[str, Card
 
 
 async def tell_all(channels: Mapping[str, Any], frame: Any) -> None:
-    """Send every site the same; one that is gone is found out when its answer is awaited."""
+    """Send every site the same frame; a site that is gone is noticed when its answer is awaited."""
 
     async def tell(channel: Any) -> None:
         try:
@@ -194,11 +194,11 @@ async def until_ready(channels: Mapping[str, Any], *, patience: float = 600.0, o
     found = await asyncio.gather(*(wait(s, c) for s, c in channels.items()), return_exceptions=True)
     for error in found:
         if isinstance(error, BaseException):
-            # A site's own error says more than the loss of another, which may follow from it.
+            # A site's own error says more than the loss of another site, which may follow from it.
             raise next((e for e in found if isinstance(e, AtollError) and not isinstance(e, JobError)), error)
     return lost
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts site-2 before site-10."""
+    """Return a key that sorts site-2 before site-10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

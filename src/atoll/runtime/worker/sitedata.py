@@ -1,4 +1,4 @@
-"""What a site may bring as its data, and how it is loaded: ``atoll site KIT --data SPEC``."""
+"""A site's data and how it is loaded: ``atoll site KIT --data SPEC``."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class SiteData:
 
     Attributes:
         site: the site's name.
-        names: of its clients: the site alone, or ``site/client``.
+        names: its clients' names: the site's name, or ``site/client``.
         population: their data by position.
         sizes: rows of each.
         card: what a server must know; ``None`` for data of your own kind.
-        policy: what it insists on; ``None`` is nothing.
+        policy: what it requires; ``None`` is nothing.
     """
 
     site: str
@@ -51,14 +51,14 @@ class SiteData:
 
 
 def load_site_data(spec: str | Mapping[str, Any], name: str) -> SiteData:
-    """Load what a site brings.
+    """Load a site's data.
 
     Args:
-        spec: what ``site_spec`` gives, or the words it takes.
-        name: of the site; its one client is named so too, and several are named ``name/client``.
+        spec: the result of ``site_spec``, or the words it takes.
+        name: the site's name; its one client has the same name, and several are named ``name/client``.
 
     Raises:
-        DataError: the data cannot be had or used; the file and column are named.
+        DataError: the data cannot be loaded or used; the error names file and column.
         ConfigError: settings that cannot be used.
     """
     given = site_spec(spec) if isinstance(spec, str) else dict(spec)
@@ -72,7 +72,7 @@ def load_site_data(spec: str | Mapping[str, Any], name: str) -> SiteData:
 
 
 def _made(given: Mapping[str, Any]) -> tuple[Any, Mapping[str, Sequence[str]]]:
-    """The data, and the declared values of text columns."""
+    """Return the data, and the declared values of text columns."""
     if given.get("source"):
         return _from_source(given), {}
     if given.get("factory"):
@@ -108,7 +108,7 @@ def _from_factory(given: Mapping[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def inside(folder: Any) -> Iterator[None]:
-    """Paths and modules of the site's own are found from where the site was started."""
+    """Resolve the site's own paths and modules from the folder where the site was started."""
     if folder is None:
         yield
         return

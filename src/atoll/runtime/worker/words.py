@@ -12,7 +12,7 @@ __all__ = ["SETTINGS", "check_settings", "from_yaml", "settings_of", "site_spec"
 
 SETTINGS = ("path", "target", "task", "features", "drop", "categories", "delimiter", "decimal", "encoding",
             "source", "partition", "corruptions", "corruption_seed", "factory", "arguments", "folder", "policy")  # fmt: skip
-"""What a mapping that describes a site's data may hold; ``policy`` is what it insists on."""
+"""Keys of a mapping that describes a site's data; ``policy`` is what the site requires."""
 
 
 def site_spec(
@@ -24,7 +24,7 @@ def site_spec(
     drop: Sequence[str] = (),
     base: str | Path | None = None,
 ) -> dict[str, Any]:
-    """The words of a command line as a plain mapping that another process, in another folder, can load.
+    """Turn the words of a command line into a plain mapping that another process, in another folder, can load.
 
     Args:
         data: a file, a folder, two files ``x.npy,y.npy``, or ``module:factory``.
@@ -32,7 +32,7 @@ def site_spec(
         task: see `atoll.data.About`.
         features: feature columns of a table; by default all others.
         drop: columns to leave out.
-        base: what relative paths begin at; the working folder by default.
+        base: where relative paths start; the working folder by default.
 
     Raises:
         DataError: there is no such file or folder.
@@ -60,7 +60,7 @@ def _is_factory(data: str, base: Path) -> bool:
 
 
 def check_settings(given: Mapping[str, Any], name: str) -> None:
-    """Refuse unknown settings, and data that are said in no way or in two.
+    """Refuse unknown settings, and data that is given in no way or in two ways.
 
     Raises:
         DataError: it names the setting.
@@ -68,7 +68,7 @@ def check_settings(given: Mapping[str, Any], name: str) -> None:
     for key in given:
         if key not in SETTINGS:
             raise DataError(
-                f"{key!r} is no setting of a site's data.{nearest(str(key), SETTINGS)}",
+                f"{key!r} is not a setting of a site's data.{nearest(str(key), SETTINGS)}",
                 where=f"data of site {name!r}",
                 remedy=f"use {', '.join(SETTINGS)}",
             )
@@ -82,10 +82,10 @@ def check_settings(given: Mapping[str, Any], name: str) -> None:
 
 
 def settings_of(given: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The settings themselves: those of the YAML file that the words name, or the words.
+    """Return the settings themselves: those of the YAML file that the words name, or the words.
 
     Raises:
-        DataError: unknown settings, or data that are said in no way or in two.
+        DataError: unknown settings, or data that is given in no way or in two ways.
         ConfigError: a file that cannot be read.
     """
     check_settings(given, name)
@@ -98,22 +98,22 @@ def settings_of(given: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def is_yaml(path: Path) -> bool:
-    """Whether a file holds settings and no data."""
+    """Tell whether a file holds settings and not data."""
     return path.suffix in (".yaml", ".yml")
 
 
 def from_yaml(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in a YAML file, with those of the command line above them; paths are relative to the file.
+    """Return the settings of a YAML file, overridden by those of the command line; paths are relative to the file.
 
     Raises:
-        DataError: no mapping, or one that names another YAML file.
+        DataError: not a mapping, or it names another YAML file.
         ConfigError: it cannot be read.
     """
     from atoll.runs import yaml
 
     tree = yaml.read(path)
     if not isinstance(tree, dict):
-        raise DataError("not a mapping of settings", where=path.name, remedy="begin with source: or path:")
+        raise DataError("not a mapping of settings", where=path.name, remedy="start with source: or path:")
     tree = {**tree, **{key: value for key, value in given.items() if key != "path"}}
     if "path" in tree:
         parts = [str((path.parent / part.strip()).resolve()) for part in str(tree["path"]).split(",")]
