@@ -95,7 +95,7 @@ def test_torch_leaves_add_up_as_numpy_leaves_do():
 
 
 def test_kinds_do_not_mix():
-    with pytest.raises(CompositionError, match=r"a total of kind 'mean' cannot take one of kind 'sum'"):
+    with pytest.raises(CompositionError, match=r"a total of kind 'mean' cannot be merged with one of kind 'sum'"):
         Mean(np.ones(1)).total().merge(Sum(np.ones(1)).total())
 
 

@@ -73,7 +73,7 @@ def test_replies_that_are_too_large_stay(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_small_cohorts_and_other_tasks_are_refused(engine):
-    with pytest.raises(QuorumError, match=r"a sum may hold 1 replies, and this site wants at least 3"):
+    with pytest.raises(QuorumError, match=r"a sum may have 1 replies, but this site requires at least 3"):
         ask(engine, SitePolicy(smallest_cohort=3))
     assert ask(engine, SitePolicy(smallest_cohort=3), quorum=3)[0] == 4.0
     with pytest.raises(QuorumError, match=r"the task tests.core.test_policy:ONES may not run here"):
@@ -85,7 +85,7 @@ def test_small_cohorts_and_other_tasks_are_refused(engine):
 def test_single_replies_are_refused_where_stages_or_sums_are_wanted(engine):
     for policy, words in (
         (SitePolicy(stages=[Clip(1.0)]), "the uplink lacks Clip"),
-        (SitePolicy(smallest_cohort=2), "a sum may hold 1 replies"),
+        (SitePolicy(smallest_cohort=2), "a sum may have 1 replies"),
         (SitePolicy(largest_reply=10), "larger than 10"),
     ):
 
@@ -159,13 +159,13 @@ Mine.__qualname__ = Mine.__name__ = "FedAvg"
         (
             training(Mine(lr=0.1)),
             ["FedAvg", "training"],
-            r"code of the job's own, .*test_policy:FedAvg, may not run here",
+            r"the job's own code, .*test_policy:FedAvg, may not run here",
         ),
         (Statistics(), ["statistics"], None),
         (Statistics(), ["training"], "statistics may not run here"),
         (counts, ["*:counts"], None),
-        (counts, ["program"], r"code of the job's own, .*test_policy:counts, may not run here"),
-        (counts, ["FedAvg"], r"code of the job's own, .*test_policy:counts, may not run here"),
+        (counts, ["program"], r"the job's own code, .*test_policy:counts, may not run here"),
+        (counts, ["FedAvg"], r"the job's own code, .*test_policy:counts, may not run here"),
     ],
 )
 def test_a_policy_allows_jobs_and_algorithms_by_name(job, allow, words):
@@ -186,7 +186,7 @@ def test_code_of_a_jobs_own_is_allowed_by_module():
     for name in ("walking:walk", "walking:", "models.net:make", "models.net:"):
         policy.admit_code(name)
     for name in ("walker:walk", "models.net:other", "models:", "numpy:"):
-        with pytest.raises(PolicyError, match=rf"code of the job's own, {name}\*?, may not run here"):
+        with pytest.raises(PolicyError, match=rf"the job's own code, {name}\*?, may not run here"):
             policy.admit_code(name)
 
 

@@ -140,7 +140,7 @@ def test_the_letters_of_two_supersteps_go_out_together():
     assert both.nbytes("b") == one.nbytes("b") + other.nbytes("b")
     assert (one.routes, other.routes) == ([("a", "b")], [("c", "a"), ("c", "b")])
     again = Mailboxes({"b": {"a": letter(request="main/t/1")}})
-    with pytest.raises(ConfigError, match=r"two letters of a to b, of main/t/0 and main/t/1.*hand over one of them"):
+    with pytest.raises(ConfigError, match=r"two letters of a to b, of main/t/0 and main/t/1.*deliver one of them"):
         one | again
 
 

@@ -199,7 +199,7 @@ def test_a_value_stage_behind_a_summand_stage_is_refused():
 
 
 def test_single_replies_refuse_summand_stages():
-    with pytest.raises(CompositionError, match="Shifted acts on summands, and 'parts' replies are not summed"):
+    with pytest.raises(CompositionError, match="Shifted acts on summands, but 'parts' replies are not summed"):
         Chain([Shifted()]).encode(Parts(np.ones(1)), [None], Rng.of(0))
 
 

@@ -335,7 +335,10 @@ def test_means_of_whole_numbers_add_up_as_floats():
         (lambda: TaskSchema(message=3), "a int is not a spec"),
         (lambda: TaskSchema(reply={"x": 3}), "a int is not a spec"),
         (lambda: TaskSchema(reply={"x": Sum(3)}), "a int is not a spec"),
-        (lambda: TaskSchema(reply={"x": Sum(VECTOR), "y": VECTOR}), "some values .* are aggregates, and some are not"),
+        (
+            lambda: TaskSchema(reply={"x": Sum(VECTOR), "y": VECTOR}),
+            "some values .* are aggregates, but others are not",
+        ),
         (lambda: TaskSchema(reply={"x": Sum(Each(VECTOR))}), "a list of any length cannot be added up"),
         (lambda: TaskSchema(reply={"x": Sum(ScalarSpec(str))}), "a str cannot be added up"),
     ],

@@ -138,7 +138,9 @@ def test_a_deadline_that_nobody_can_meet():
 
 
 def test_parts_of_another_kind_are_refused():
-    with pytest.raises(CompositionError, match=r"compute: 3.0 is no Compute.*use for example BatchRate"):
+    with pytest.raises(
+        CompositionError, match=r"compute: 3.0 is not an instance of Compute.*use for example BatchRate"
+    ):
         Fleet(compute=3.0)
-    with pytest.raises(CompositionError, match="battery: 5 is no Battery"):
+    with pytest.raises(CompositionError, match="battery: 5 is not an instance of Battery"):
         Fleet(power=Power(), compute=Cycles(), battery=5)

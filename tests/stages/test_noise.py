@@ -204,7 +204,7 @@ def test_noise_without_a_bound_is_refused():
         ErrorFeedback(GaussianNoise())
     with pytest.raises(ConfigError, match="multiplier=0"):
         GaussianNoise(0.0)
-    with pytest.raises(ConfigError, match="does not say so"):
+    with pytest.raises(ConfigError, match="does not declare it"):
         Clip().encode({"w": np.ones(2)}, StageContext()) and StageContext().secret
     assert "GaussianNoise" in atoll.stages.__all__
 

@@ -1,7 +1,7 @@
 """The waist: parties, islands, tasks, federations, messages, time. NumPy only; no learning, no network.
 
-The names below are what rooms and users write with; a part is loaded when its name is first used. What is not here belongs to the waist itself, and
-its modules are imported by their own names: trees are ``atoll.core.algebra.tree``, messages ``atoll.core.message``.
+The names below are for rooms and users; a part is loaded when its name is first used. Other names belong to the waist itself, and
+their modules are imported by name: trees are ``atoll.core.algebra.tree``, messages ``atoll.core.message``.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """Capabilities: what one part of a job offers and another needs.
 
-A part declares both as data: ``offers``, capabilities, and ``needs``, rows of a capability and the reason. Whoever composes a job compares the rows; no part
-looks at the kind of another. The capabilities here are those that stages, reducers and budgets speak of; each room adds its own.
+A part declares both as data: ``offers``, capabilities, and ``needs``, pairs of a capability and a reason. The code that composes a job compares them;
+no part looks at the kind of another. The capabilities here concern stages, reducers and budgets; each room adds its own.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Capability:
-    """A promise that a part can make and that another part can rest on.
+    """A promise that one part can make and another part can depend on.
 
     Attributes:
-        name: in a few words, unique.
-        of: slots of a job whose parts can offer it. Each part in them must, but where ``some`` is set.
-        means: what a part promises that offers it.
-        lack: what is said of a part that does not, as the end of a sentence: ``"reveals sums only"``.
-        instead: what to use in place of such a part.
-        some: one part that offers it is enough.
+        name: a unique name of a few words.
+        of: slots of a job whose parts can offer it. Each part in them must offer it, unless ``some`` is set.
+        means: what a part that offers it promises.
+        lack: what to say of a part that does not offer it, as the end of a sentence: ``"reveals sums only"``.
+        instead: what to use instead of such a part.
+        some: whether one part that offers it is enough.
     """
 
     name: str
@@ -50,12 +50,12 @@ class Capability:
 
 @dataclass(frozen=True)
 class Need:
-    """One row of what a part needs.
+    """One need of a part.
 
     Attributes:
-        capability: what it needs.
+        capability: the capability that it needs.
         why: what the part does with it, as the end of a sentence: ``"sees single replies"``.
-        instead: what to use in place of the part, where the capability is missing; may be empty.
+        instead: what to use instead of the part if the capability is missing; may be empty.
     """
 
     capability: Capability

@@ -1,4 +1,4 @@
-"""Every error Atoll raises on purpose: what was wrong, where, and what to do.
+"""Every error that Atoll raises on purpose: what was wrong, where, and what to do.
 
 ```
 AtollError                      1
@@ -65,7 +65,7 @@ class AtollError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        # A sentence that waited for a "Did you mean" ends with its own full stop: one is enough.
+        # A text that ends with a "Did you mean" hint already has its full stop.
         what = self.what[:-1] if self.what.endswith(".") and not self.what.endswith("..") else self.what
         text = what if self.where is None else f"{what} (in {self.where})"
         end = "" if text.endswith("?") else "."
@@ -98,7 +98,7 @@ class CompositionError(AtollError, ValueError):
 
 
 class MessageError(AtollError, ValueError):
-    """Bytes that are not a valid message, or a value that cannot become one."""
+    """Bytes that are not a valid message, or a value that a message cannot carry."""
 
     exit_code = 5
 
@@ -113,7 +113,7 @@ class QuorumError(AtollError, RuntimeError):
     """Too few parties answered in time.
 
     Attributes:
-        combined: what was asked, sent and came all the same, where a sum failed: a ``Combined`` without values and weights.
+        combined: what was asked, sent and received before the sum failed: a ``Combined`` without values and weights.
     """
 
     exit_code = 7
@@ -145,27 +145,27 @@ class IdentityError(AtollError, PermissionError):
 
 
 class JobError(AtollError, RuntimeError):
-    """A job that cannot be taken, found, changed or carried out."""
+    """A job that cannot be accepted, found, changed or run."""
 
     exit_code = 12
 
 
 class BundleError(AtollError, ValueError):
-    """A job's signed bundle that was altered, was signed by somebody else, or must not be opened."""
+    """A job's signed bundle that was altered, was signed by someone else, or must not be opened."""
 
     exit_code = 13
 
 
 class LetterError(AtollError, PermissionError):
-    """A sealed letter that is not what its envelope says: altered, of another sender or request, not to this party, or handed over twice."""
+    """A sealed letter that does not match its envelope: altered, from another sender or request, for another party, or delivered twice."""
 
     exit_code = 14
 
 
 class SessionError(AtollError, RuntimeError):
-    """A session that lost a role or missed its deadline; what its roles left has not taken effect.
+    """A session that lost a role or missed its deadline; what its roles left does not take effect.
 
-    A role gets it from ``peers.recv`` where it waits for a role that ended in this way.
+    ``peers.recv`` raises it in a role that waits for a role that ended in this way.
     """
 
     exit_code = 15

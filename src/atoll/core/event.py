@@ -1,7 +1,7 @@
-"""Privacy events: what was released, as frozen values, and the ledger that remembers them.
+"""Privacy events: what was released, as frozen values, and the ledger that records them.
 
-Accountants (the ``privacy`` room) turn events into epsilon; the waist only makes sure that an event is written *before* anything leaves.
-A ledger is append-only: a crash and a resume never take an entry back, because a release cannot be taken back.
+Accountants (the ``privacy`` room) turn events into epsilon; the waist only ensures that an event is recorded *before* anything leaves.
+A ledger is append-only: a crash or a resume never removes an entry, because a release cannot be undone.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that was released.
+    """A release.
 
     Attributes:
-        unit: what is protected: ``"example"``, ``"user"`` or ``"island"``.
-        scope: whose data: a party's name, or ``"*"`` for all.
-        count: how many times.
+        unit: the unit of protection: ``"example"``, ``"user"`` or ``"island"``.
+        scope: the party whose data were released, or ``"*"`` for all.
+        count: number of releases.
     """
 
     unit: str = "user"
@@ -75,7 +75,7 @@ class Gaussian(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace(Event):
-    """Laplace noise: a release that is ``epsilon``-private."""
+    """Laplace noise: an ``epsilon``-private release."""
 
     epsilon: float
     kind: ClassVar[str] = "laplace"
@@ -88,7 +88,7 @@ class Laplace(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class NonPrivate(Event):
-    """A release without any noise: it costs infinite epsilon and is written down all the same."""
+    """A release without noise: its epsilon is infinite, and it is recorded too."""
 
     what: str = ""
     kind: ClassVar[str] = "non-private"
@@ -96,14 +96,14 @@ class NonPrivate(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SeededSecret(Event):
-    """The simulation drew its "secrets" from a seed: guarantees are void, results are reproducible."""
+    """The simulation drew its "secrets" from a seed: guarantees are void, but results are reproducible."""
 
     kind: ClassVar[str] = "seeded-secret"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LettersUnencrypted(Event):
-    """The simulation's letters were hidden by the API alone (``sealing="virtual"``): whoever holds its process could read them. It costs no privacy budget."""
+    """Only the API hid the simulation's letters (``sealing="virtual"``): anyone with access to its process could read them. It costs no privacy budget."""
 
     kind: ClassVar[str] = "letters-unencrypted"
 
@@ -114,7 +114,7 @@ _EVENTS: dict[str, type[Event]] = {
 
 
 def register_event(kind: type[Event]) -> type[Event]:
-    """Make a further kind of event known, as a decorator; kinds are never renamed or reused."""
+    """Register another kind of event, as a decorator. Never rename or reuse a kind."""
     if _EVENTS.setdefault(kind.kind, kind) is not kind:
         raise ConfigError(f"event kind {kind.kind!r} is taken", remedy="choose another kind")
     return kind
@@ -133,10 +133,10 @@ def unpack_event(packed: dict[str, Any]) -> Event:
 
 
 class Ledger:
-    """An append-only list of events, on disk when a path is given.
+    """An append-only list of events, stored on disk if a path is given.
 
-    A task that a crash cut off after its spending runs again, and its one release is written once: an entry is known by party, request
-    and content, and requests number their spendings. What a whole cohort releases in one way is one line.
+    A task that a crash interrupted after its spending runs again, but its one release is recorded once: an entry is identified by party, request
+    and content, and requests number their spendings. If a whole cohort releases in the same way, this is one line.
 
     Args:
         path: a JSON-lines file; every entry is flushed to disk before ``append`` returns.
@@ -155,7 +155,7 @@ class Ledger:
     def _read(path: Path) -> list[dict[str, Any]]:
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):  # a torn last line: its release never happened
+        if len(whole) < len(content):  # an incomplete last line: its release never happened
             append_bytes(path, b"", at=len(whole))
         entries = []
         for number, line in enumerate(whole.split(b"\n"), 1):
@@ -172,15 +172,15 @@ class Ledger:
         return entries
 
     def append(self, event: Event, party: str | Sequence[str], request: str = "") -> None:
-        """Write an event. It is durable when this returns; only then may anything be released.
+        """Record an event. It is durable when this returns; only then may anything be released.
 
         Args:
             event: what will be released.
-            party: by whom; by each of several, which are one line.
-            request: in answer to what; a repeat of the same request, party and event is written once.
+            party: the party that releases it, or several, which are recorded as one line.
+            request: the request that it answers; a repeat of the same request, party and event is recorded once.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: the file cannot be written.
         """
         content = {"request": request, "kind": event.kind, **asdict(event)}
         parties = [party] if isinstance(party, str) else list(party)
@@ -196,7 +196,7 @@ class Ledger:
         self._note(line)
 
     def _written(self, content: dict[str, Any]) -> set[str]:
-        """Who has released exactly this."""
+        """The parties that have released exactly this."""
         return next((names for known, names in self._known.get(content["request"], ()) if known == content), set())
 
     def _note(self, line: dict[str, Any]) -> None:
@@ -207,15 +207,15 @@ class Ledger:
         names.update([line["party"]] if isinstance(line["party"], str) else line["party"])
 
     def lines(self, after: int = 0) -> list[dict[str, Any]]:
-        """The lines behind the first ``after``; ``"party"`` is a name, or a list of names."""
+        """The lines after the first ``after``; ``"party"`` is a name, or a list of names."""
         return self._entries[after:]
 
     def begin_run(self) -> None:
-        """A new run begins: its requests repeat the names of earlier ones and are releases of their own."""
+        """Begin a new run: its requests repeat the names of earlier ones but are separate releases."""
         self._known = {}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Every event of every party."""
+        """All events of all parties."""
         for line in self._entries:
             party = line["party"]
             if isinstance(party, str):

@@ -1,4 +1,4 @@
-"""Optional dependencies, imported when they are used."""
+"""Optional dependencies, imported on use."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def need(module: str, extra: str, what: str, where: str | None = None) -> Any:
 
     Args:
         module: name of the module.
-        extra: the extra of this package that brings it.
-        what: what it is needed for.
+        extra: the extra of this package that installs it.
+        what: what needs it.
         where: the part that needs it, for the error.
 
     Raises:
-        MissingExtraError: it is not installed.
+        MissingExtraError: the module is not installed.
     """
     try:
         return importlib.import_module(module)

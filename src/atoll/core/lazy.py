@@ -1,4 +1,4 @@
-"""Packages that load a part when its name is first used, so that a process pays for what it uses."""
+"""Packages that load a part on first use, so that a process pays only for what it uses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["lazy"]
 
 
 def lazy(package: str, where: Mapping[str, Iterable[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and ``__dir__`` (PEP 562) of a package whose names are loaded when they are first used.
+    """Return the ``__getattr__`` and ``__dir__`` (PEP 562) of a package that loads its names on first use.
 
-    The package shows type checkers the same names by imports below ``if TYPE_CHECKING:``. A name must not be that of one of its modules,
-    which would hide it once that module is loaded. The modules themselves are found by their names, as if they had been loaded at once.
+    Type checkers see the same names through imports below ``if TYPE_CHECKING:``. A name must differ from the package's modules, since a loaded
+    module would hide it. The modules themselves can be accessed by name, as if they had been loaded at once.
 
     Args:
-        package: its ``__name__``.
-        where: module of the package -> the names that it defines.
+        package: the package's ``__name__``.
+        where: maps a module of the package to the names that it defines.
     """
     home = {name: module for module, names in where.items() for name in names}
 

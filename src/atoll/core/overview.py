@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["Overview", "counted", "human_bytes", "of_settings"]
 
 _LONGEST = 76
-"""Characters of one value."""
+"""Maximum number of characters of one value."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Overview:
         return "\n".join([self.title, *(f"  {name:<{width}}  {text}" for name, text in self.lines.items())])
 
     def html(self) -> str:
-        """The same as a table, for a notebook."""
+        """The overview as a table, for a notebook."""
         rows = "".join(
             f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(text)}</td></tr>'
             for name, text in self.lines.items()
@@ -39,7 +39,7 @@ class Overview:
 
 
 def of_settings(title: str, settings: Any) -> Overview:
-    """The fields of a dataclass that do not have their default value."""
+    """The fields of a dataclass that differ from their default values."""
     said = {field.name: getattr(settings, field.name) for field in fields(settings) if not _is_default(settings, field)}
     return Overview(title, {name: _short(value) for name, value in said.items()})
 

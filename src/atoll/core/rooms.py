@@ -1,7 +1,7 @@
-"""What rooms bring that configurations and commands can name: kinds of jobs, kinds of parts, reproductions.
+"""What a room adds that configurations and commands can name: kinds of jobs, kinds of parts, reproductions.
 
-A room says it in a module ``room.py`` of its own, and is known because that module is there: there is no table of all rooms. The module loads
-nothing but the waist; what it names is loaded when somebody asks for it.
+A room lists it in its own module ``room.py``, and is found because that module exists: there is no table of all rooms. The module loads
+only the waist; what it names is loaded on request.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Named:
-    """The annotation ``Annotated[Any, Named("model")]``: a configuration names a part of this kind there."""
+    """The annotation ``Annotated[Any, Named("model")]``: a configuration names a part of this kind here."""
 
     kind: str
 
 
 @dataclass(frozen=True)
 class Own:
-    """The annotation ``Annotated[Any, Own("loss")]``: a word there may be ``module:name``, something of the user's own.
+    """The annotation ``Annotated[Any, Own("loss")]``: a word here may be ``module:name``, an object of the user's own.
 
     Attributes:
-        kind: what it is, for errors.
-        always: no other word will do.
+        kind: what the object is, for errors.
+        always: whether no other word is allowed.
     """
 
     kind: str
@@ -52,19 +52,19 @@ class Own:
 class PartKind:
     """A kind of parts: classes or functions that a configuration can name.
 
-    A part is configurable because it is there: its home lists it in ``__all__``. Nothing is written down twice.
+    A part needs no registration: its home module lists it in ``__all__``.
 
     Attributes:
-        kind: the field's word for it: algorithm, selection, ...
-        homes: modules whose ``__all__`` is looked through; one that is not installed is passed over.
+        kind: the field's term: algorithm, selection, ...
+        homes: modules whose ``__all__`` is searched; a module that is not installed is skipped.
         fits: whether an object is a part of this kind.
         text: what it does, in a sentence.
-        holds: name of the base class: a setting that is annotated with it takes a part of this kind.
-        given: first arguments that the run supplies, not the configuration.
+        holds: name of the base class: a setting annotated with it takes a part of this kind.
+        given: number of first arguments that the run supplies, not the configuration.
         own: settings that belong to the place and not to the part, such as a corruption's share of the clients.
-        instead: what a name that is none means elsewhere, and what to do: ``(what, remedy)``.
-        later: takes what makes the part; gives the part, or what makes it if each use needs a fresh one.
-        costly: a part is made only when the job runs, not to check a configuration.
+        instead: maps an unknown name to its meaning elsewhere and what to do: ``(what, remedy)``.
+        later: takes the function that makes the part; returns the part, or that function if each use needs a new part.
+        costly: whether to make the part only when the job runs, not to check a configuration.
     """
 
     kind: str
@@ -89,27 +89,27 @@ def _rooms() -> tuple[Any, ...]:
 
 @functools.cache
 def part_kinds() -> dict[str, PartKind]:
-    """Every kind of parts, by its name."""
+    """All kinds of parts, by name."""
     return {part.kind: part for room in _rooms() for part in getattr(room, "PARTS", ())}
 
 
 @functools.cache
 def job_kinds() -> dict[str, str]:
-    """Every kind of job, by what ``job:`` says -> ``module:Class``."""
+    """All kinds of jobs: maps the value of ``job:`` to ``module:Class``."""
     return {kind: where for room in _rooms() for kind, where in getattr(room, "JOBS", {}).items()}
 
 
 def reproductions() -> dict[str, str]:
-    """Every reproduction, by name -> the module whose ``ENTRY`` it is."""
+    """All reproductions: maps a name to the module that has its ``ENTRY``."""
     return {name: module for room in _rooms() for name, module in getattr(room, "reproductions", dict)().items()}
 
 
 def loaded(where: str) -> Any:
-    """What stands under ``module:name``.
+    """The object named ``module:name``.
 
     Raises:
         ImportError: there is no such module.
-        AttributeError: it has no such name.
+        AttributeError: the module has no such name.
     """
     module, _, name = where.partition(":")
     found: Any = importlib.import_module(module)
@@ -119,7 +119,7 @@ def loaded(where: str) -> Any:
 
 
 def is_class(base: str, *, itself: bool = False) -> Callable[[Any], bool]:
-    """Whether something is a class below ``module:Class``, or that class itself where it can be used as it is."""
+    """Return a test for subclasses of ``module:Class``, and with ``itself`` for that class too."""
 
     def test(found: Any) -> bool:
         parent = loaded(base)
@@ -129,12 +129,12 @@ def is_class(base: str, *, itself: bool = False) -> Callable[[Any], bool]:
 
 
 def any_of(*tests: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Whether one of these tests is passed."""
+    """Return a test that passes if any of these tests does."""
     return lambda found: any(test(found) for test in tests)
 
 
 def gives(*names: str, takes: str | None = None) -> Callable[[Any], bool]:
-    """Whether something is a function that returns one of these types and first takes another."""
+    """Return a test for functions that return one of these types, and whose first argument has another."""
 
     def test(found: Any) -> bool:
         if not inspect.isfunction(found) or str(found.__annotations__.get("return")) not in names:

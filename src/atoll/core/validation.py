@@ -1,4 +1,4 @@
-"""Settings of the right kind: what comes from Python is looked at with the same care as what comes from a file."""
+"""Checks of settings: Atoll checks settings from Python as carefully as settings from a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .errors import CompositionError, ConfigError
 __all__ = ["Checked", "is_real", "numbers", "pairs", "require_kinds", "require_parts", "whole_rows"]
 
 
-_MOST = 200  # characters of a value in an error
+_MOST = 200  # maximum number of characters of a value in an error
 
 
 def _whole(value: Any) -> bool:
@@ -25,7 +25,7 @@ def _whole(value: Any) -> bool:
 
 
 def is_real(value: Any) -> bool:
-    """Whether it is a number: no truth, no word, not NaN."""
+    """Whether a value is a number: not a Boolean, not text, not NaN."""
     return _whole(value) or (isinstance(value, float | np.floating) and not math.isnan(value))
 
 
@@ -36,14 +36,14 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "str": (lambda value: isinstance(value, str), "a word"),
     "None": (lambda value: value is None, "None"),
 }
-"""Annotation -> what fits it, and in words."""
+"""Maps an annotation to a check and its description."""
 
 
 def require_kinds(part: Any) -> None:
-    """Refuse settings that are not what the fields of a dataclass say, for fields of plain kinds: whole numbers, numbers (never NaN), truths, words, None.
+    """Refuse settings that do not match the fields of a dataclass, for fields of plain kinds: integers, numbers (not NaN), Booleans, text, None.
 
     Raises:
-        ConfigError: names the first.
+        ConfigError: names the first such setting.
     """
     own: Any = type(part)
     for name, kinds in _plain(own):
@@ -59,39 +59,43 @@ def require_parts(
     several: Mapping[str, tuple[Any, str]] | None = None,
     optional: Mapping[str, tuple[Any, str]] | None = None,
 ) -> None:
-    """Refuse parts of another kind than they are used as.
+    """Refuse parts of the wrong kind.
 
     Args:
-        whole: whose attributes they are.
-        single: name of a part -> its base, and an example.
-        several: name of a list of parts -> the base of each, and an example.
-        optional: as ``single``, of parts that may be ``None``.
+        whole: the object whose attributes are checked.
+        single: maps the name of a part to its base class and an example.
+        several: maps the name of a list of parts to their base class and an example.
+        optional: as ``single``, for parts that may be ``None``.
 
     Raises:
-        CompositionError: names the first.
+        CompositionError: names the first such part.
     """
     kind = type(whole).__name__
     given = {name: part for name, part in (optional or {}).items() if getattr(whole, name) is not None}
     for name, (base, example) in {**single, **given}.items():
         value = getattr(whole, name)
         if not isinstance(value, base):
-            what = f"{value.__name__} is a class" if isinstance(value, type) else f"{value!r} is no {base.__name__}"
+            what = (
+                f"{value.__name__} is a class"
+                if isinstance(value, type)
+                else f"{value!r} is not an instance of {base.__name__}"
+            )
             raise CompositionError(f"{name}: {what}", where=f"{kind}.{name}", remedy=f"use for example {example}")
     for name, (base, example) in (several or {}).items():
         value = getattr(whole, name)
         if not isinstance(value, Sequence) or not all(isinstance(part, base) for part in value):
             raise CompositionError(
-                f"{name}={value!r} is no list of {base.__name__}",
+                f"{name}={value!r} is not a list of {base.__name__}",
                 where=f"{kind}.{name}",
                 remedy=f"use for example [{example}]",
             )
 
 
 def numbers(where: str, name: str, value: Any) -> NDArray[np.float64]:
-    """A number or several as an array.
+    """Return one or more numbers as an array.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: the value is anything else.
     """
     try:
         return np.array(value, dtype=np.float64)
@@ -100,10 +104,10 @@ def numbers(where: str, name: str, value: Any) -> NDArray[np.float64]:
 
 
 def whole_rows(where: str, name: str, value: Any, remedy: str) -> tuple[tuple[int, ...], ...]:
-    """Lists of whole numbers.
+    """Return lists of whole numbers.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: the value is anything else.
     """
     try:
         return tuple(tuple(index(i) for i in row) for row in value)
@@ -112,10 +116,10 @@ def whole_rows(where: str, name: str, value: Any, remedy: str) -> tuple[tuple[in
 
 
 def pairs(where: str, name: str, value: Any) -> tuple[tuple[int, int], ...]:
-    """Pairs of whole numbers.
+    """Return pairs of whole numbers.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: the value is anything else.
     """
     remedy = "give pairs of whole numbers, such as [(0, 1), (1, 2)]"
     found = whole_rows(where, name, value, remedy)
@@ -125,23 +129,23 @@ def pairs(where: str, name: str, value: Any) -> tuple[tuple[int, int], ...]:
 
 
 def _shown(value: Any) -> str:
-    """What it is, or how it begins: it may be a list of a million."""
+    """The value, shortened: it may be a list of a million."""
     text = repr(value)
     return text if len(text) <= _MOST else text[: _MOST - 3] + "..."
 
 
 @functools.cache
 def _plain(kind: Any) -> list[tuple[str, list[str]]]:
-    """The fields that a caller gives and whose annotation names plain kinds alone."""
+    """The fields that a caller gives and whose annotation names only plain kinds."""
     found = {field.name: str(field.type).split(" | ") for field in fields(kind) if field.init}
     return [(name, kinds) for name, kinds in found.items() if set(kinds) <= set(_KINDS)]
 
 
 class Checked:
-    """Base of dataclasses whose settings of plain kinds are looked at before their own ``__post_init__`` does, which may then compare them.
+    """Base class of dataclasses. It checks settings of plain kinds before their own ``__post_init__``, which may then compare them.
 
     Raises:
-        ConfigError: a setting is not what its field says, see `require_kinds`.
+        ConfigError: a setting does not match its field, see `require_kinds`.
     """
 
     def __init_subclass__(cls, **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""A world: everything a federation runs in — who, where the data is, which engine, what time, which folder."""
+"""A world: everything that a federation runs in: parties, data, engine, time and folder."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ __all__ = ["World"]
 
 @dataclass
 class World:
-    """What a program runs in.
+    """Everything that a program runs in.
 
     Attributes:
         population: the islands' data.
-        engine: how tasks are run.
-        roster: everyone; by default the population alone.
-        seed: of every reproducible stream.
+        engine: the engine that runs tasks.
+        roster: all parties; by default only the population.
+        seed: the seed of every reproducible stream.
         clock: virtual or real.
         cost: the model of devices and links; by default nothing takes time.
-        folder: where checkpoints, journals and the privacy ledger go; ``None`` keeps them in memory.
+        folder: folder of checkpoints, journals and the privacy ledger; ``None`` keeps them in memory.
         resume: continue the run in the folder.
-        errors: a task that raises stops the program (``"raise"``) or counts as a party that fell silent (``"drop"``).
-        policy: the islands' rule for what may leave them: one for all, or party's name -> its own.
+        errors: whether a task that raises stops the program (``"raise"``) or its party counts as silent (``"drop"``).
+        policy: the rule for what may leave the islands: one for all, or a dict of policies by party name.
         secret_seed: makes the islands' secrets reproducible, which voids every guarantee.
-        sealing: letters between parties are encrypted (``"real"``), or hidden from the program by the API alone (``"virtual"``), which accounts the
-            same bytes: enough where all parties are one process. The ledger says when it is virtual.
-        state_memory: bytes of memory that the parties' private states may take where tasks run; what goes beyond is kept in memory-mapped files
+        sealing: whether letters between parties are encrypted (``"real"``), or only hidden from the program behind the API (``"virtual"``), which counts
+            the same bytes and is enough if all parties are in one process. The ledger records ``"virtual"``.
+        state_memory: bytes of memory for the parties' private states where tasks run; the rest goes to memory-mapped files
             in the folder (or the system's temporary one), with the same results. ``None`` is a quarter of this machine's memory.
-        results: where the named results that stay at parties go; by default ``results`` in the folder. Several runs may share one.
+        results: folder of the named results that stay at parties; by default ``results`` in the folder. Several runs may share one.
         registry: tasks and other objects that a program registered by name.
-        on_record: called with every record of metrics; to raise ``StopRun`` asks the program to end.
-        on_restore: called with the records of the checkpoint that a resumed run continues from; later ones never happened.
+        on_record: called with each record of metrics; raise ``StopRun`` in it to end the program.
+        on_restore: called with the records of the checkpoint that a resumed run continues from; later records are discarded.
     """
 
     population: Population
@@ -89,22 +89,22 @@ class World:
             others = dict.fromkeys(getattr(self.population, "others", {}), "party")
             self.roster = Roster(self.population.names, others=others)
         for name in self.policy if isinstance(self.policy, Mapping) else ():
-            self.roster.position(name)  # a policy of nobody protects nobody
+            self.roster.position(name)  # a policy for an unknown party would protect nothing
         self.checkpoints = CheckpointStore(self.folder)
         self.ledger = Ledger(None if self.folder is None else self.folder / "ledger.jsonl")
         self.decisions = Decisions(None if self.folder is None else self.folder / "decisions.jsonl")
         self._known: set[str] = set()
-        self.asked: str | None = None  # why the program should end, once somebody asked
+        self.asked: str | None = None  # why the program should end, once requested
         self._sealing: Sealing | None = None
         self._letters_noted = False
         if self.sealing not in ("virtual", "real"):
             raise ConfigError(f"sealing={self.sealing!r}", remedy='use "virtual" or "real"')
-        self.traffics: dict[str, Delivery] = {}  # of every scope and nested program, by slot
+        self.traffics: dict[str, Delivery] = {}  # of all scopes and nested programs, by slot
         watts = float(getattr(self.cost, "recharge", 0.0))
-        self.batteries = Batteries(watts) if watts else None  # without, they lack what was spent
+        self.batteries = Batteries(watts) if watts else None  # without recharging, a battery lacks what was spent
 
     def spent(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Joules that each of these parties has spent so far, whoever asked."""
+        """Joules that each of these parties has spent so far, over all requests."""
         return sum((t.meter.spent(positions) for t in self.traffics.values()), np.zeros(len(positions)))
 
     def lacking(self, positions: NDArray[np.int64], now: float) -> NDArray[np.float64]:
@@ -112,12 +112,12 @@ class World:
         return self.spent(positions) if self.batteries is None else self.batteries.lacking(positions, now)
 
     def note_secret_seed(self) -> None:
-        """Say in the ledger, once, that secrets come from a seed."""
+        """Record in the ledger, once, that secrets come from a seed."""
         if self.secret_seed is not None and not _noted(self.ledger, SeededSecret):
             self.ledger.append(SeededSecret(), "*", "world")
 
     def note_letters(self, mail: Mailboxes) -> None:
-        """Say in the ledger, once, that letters were hidden by the API alone."""
+        """Record in the ledger, once, that only the API hid letters."""
         if self._letters_noted or mail.encrypted:
             return
         self._letters_noted = True
@@ -125,9 +125,9 @@ class World:
             self.ledger.append(LettersUnencrypted(), "*", "world")
 
     def seals(self) -> Sealing:
-        """What seals the letters of this world's islands.
+        """The sealing of this world's letters.
 
-        Real keys come from one secret of the world, which lies in its folder, so that a resumed run opens the letters of its checkpoint.
+        Real keys come from one secret of the world, stored in its folder, so that a resumed run can open the letters of its checkpoint.
         """
         if self._sealing is None:
             self._sealing = VirtualSealing() if self.sealing == "virtual" else RealSealing(self._keys(), "simulation")
@@ -144,23 +144,23 @@ class World:
         return DerivedKeys(path.read_bytes())
 
     def require_known(self, task: Task) -> None:
-        """Refuse a task that no other process could find, whichever engine is asked: a program runs in every world or in none.
+        """Refuse a task that another process could not find, with any engine, so that a program runs in every world or in none.
 
         Raises:
-            ConfigError: it is neither registered nor at the top level of a module.
+            ConfigError: the task is neither registered nor at the top level of a module.
         """
         if task.name not in self._known:
             resolve(task.name, self.registry)
             self._known.add(task.name)
 
     def executor(self, *, vectorised: bool) -> Executor:
-        """An executor for the islands of this world."""
+        """Make an executor for the islands of this world."""
         where = self.results or (None if self.folder is None else self.folder / "results")
         named = NamedResults(where)
         return Executor(self.roster, self.population, self.policy, vectorised, self.secret_seed, self.seals(), named)
 
     def host(self, *, vectorised: bool = False) -> Host:
-        """The host of the islands of this world: an executor with state, journal and ledger."""
+        """Make the host of this world's islands: an executor with state, journal and ledger."""
         journal = Journal(None if self.folder is None else self.folder / "journal.log")
         store = StateStore(self.folder, self.roster, self.state_memory)
         kept = None if self.folder is None or self.sealing == "virtual" else self.folder / "letters.log"

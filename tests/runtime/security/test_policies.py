@@ -87,7 +87,7 @@ def test_every_site_has_the_last_word(kit: Kits, tmp_path: Path) -> None:
     played(body, 240.0)
     assert found["good"]["state"] == "finished", found
     told = json.loads((tmp_path / "result" / "manifest.json").read_text(encoding="utf-8"))["result"]
-    lacks, few = "the uplink lacks Clip(bound=1.0)", "a sum may hold 1 replies, and this site wants at least 2"
+    lacks, few = "the uplink lacks Clip(bound=1.0)", "a sum may have 1 replies, but this site requires at least 2"
     assert _short(told) == {
         "plain": (["localhost"], {"north": lacks, "south": few}, True),
         "loose": (["localhost"], {"north": lacks, "south": few}, True),
@@ -99,7 +99,7 @@ def test_every_site_has_the_last_word(kit: Kits, tmp_path: Path) -> None:
     assert found["bad"]["state"] == "failed"
     said = found["bad"]["error"]
     assert said["kind"] == "PolicyError"
-    assert "code of the job's own, prying:" in said["what"]
+    assert "the job's own code, prying:" in said["what"]
     assert "may not run here" in said["what"]
     assert "north" in said["where"]
     assert "use one of asking:*, FedAvg, let the site add 'prying:" in said["remedy"]
@@ -107,7 +107,7 @@ def test_every_site_has_the_last_word(kit: Kits, tmp_path: Path) -> None:
 
 def _short(told: Any) -> dict[str, Any]:
     """Who is in each sum, the beginning of why others are not, and whether there is a value."""
-    begin = ("the uplink lacks Clip(bound=1.0)", "a sum may hold 1 replies, and this site wants at least 2",
+    begin = ("the uplink lacks Clip(bound=1.0)", "a sum may have 1 replies, but this site requires at least 2",
              "the task asking:peek may not run here", "a reply of 8128 bytes is larger than 2000")  # fmt: skip
     return {
         name: (

@@ -54,9 +54,9 @@ def test_a_wrong_policy_is_refused_before_the_site_connects(tmp_path, section, w
     ("allow", "job", "words"),
     [
         ("[FedAvg]", "algorithm: FedAvg\n", None),
-        ("[FedAvg]", "model: {name: 'my_nets:small'}\n", "code of the job's own, my_nets:small, may not run here"),
+        ("[FedAvg]", "model: {name: 'my_nets:small'}\n", "the job's own code, my_nets:small, may not run here"),
         ("['my_nets:*', 'shadow:*']", "model: {name: 'my_nets:small'}\n", None),
-        ("['my_nets:*']", "algorithm: FedAvg\n", r"code of the job's own, shadow:\*, may not run here"),
+        ("['my_nets:*']", "algorithm: FedAvg\n", r"the job's own code, shadow:\*, may not run here"),
         ("['*:*']", "program: 'a.b:c'\narguments: {at: 'other:thing'}\n", None),
     ],
 )

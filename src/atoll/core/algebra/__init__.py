@@ -1,1 +1,1 @@
-"""Values that combine: trees of arrays, aggregates, metrics and streams of random numbers."""
+"""Values that combine: trees of arrays, aggregates, metrics, and streams of random numbers."""

@@ -1,7 +1,7 @@
 """Aggregates: what a party replies when only a combination of all replies may be seen.
 
-A reply to ``Federation.sum`` is a dict of named aggregates. Each becomes a *summand*; summands add up (a commutative monoid), so trees of
-aggregators, masking and late arrivals come free; ``Total.result`` turns the sum into what the program sees:
+A reply to ``Federation.sum`` is a dict of named aggregates. Each becomes a *summand*. Summands add up (a commutative monoid), so trees of
+aggregators, masking and late arrivals need no extra code. ``Total.result`` turns the sum into what the program sees:
 
 ====================  =======================  =========================
 aggregate             summand of client k      result
@@ -9,13 +9,13 @@ aggregate             summand of client k      result
 ``Mean(value, w)``    ``w_k * value_k``        ``sum / sum_k w_k``
 ``Sum(value)``        ``value_k``              ``sum``
 ``Vote(value)``       ``sign(value_k)``        ``sign(sum)``
-``Parts(value, w)``   not summable             every reply by itself
+``Parts(value, w)``   not summable             each single reply
 ====================  =======================  =========================
 
-What a value is for is its *role*:
+The purpose of a value is its *role*:
 
 ============  =====================================================  ==================
-role          what becomes of the combined value                     uplink stages
+role          use of the combined value                              uplink stages
 ============  =====================================================  ==================
 ``update``    the algorithm folds it into the model (the default)    act on it
 ``side``      the algorithm folds it: a count, a step size, a loss   leave it alone
@@ -58,18 +58,18 @@ __all__ = [
 
 
 Role = Literal["update", "side", "metric", "report", "buffer"]
-"""What a value of a reply is for."""
+"""The purpose of a value in a reply."""
 ROLES: tuple[Role, ...] = ("update", "side", "metric", "report", "buffer")
 STAGED: frozenset[Role] = frozenset({"update", "buffer"})
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One named value of a reply, with the rule by which replies combine.
+    """One named value of a reply, with the rule that combines replies.
 
     Attributes:
-        value: a tree; for one client its own shapes, for a block of clients with a leading client axis.
-        role: what the value is for; see the table above.
+        value: a tree; for one client in its own shapes, for a block of clients with a leading client axis.
+        role: the purpose of the value; see the table above.
 
     Raises:
         ConfigError: the role is unknown.
@@ -86,7 +86,7 @@ class Aggregate:
 
     @property
     def staged(self) -> bool:
-        """Whether uplink stages act on it."""
+        """Whether uplink stages act on the value."""
         return self.role in STAGED
 
     @property
@@ -95,15 +95,15 @@ class Aggregate:
         return 1.0
 
     def summand(self) -> T.Tree:
-        """What this one client adds to the sum."""
+        """The summand of this one client."""
         return self.value
 
     def block_sum(self, keep: Any = None, senders: Any = None) -> Total:
-        """Add up a block of clients along the leading axis.
+        """Sum a block of clients along the leading axis.
 
         Args:
             keep: 0/1 per client, shape ``(clients,)``; ``None`` keeps all.
-            senders: positions of the clients, ``(clients,)``, for replies that stay single.
+            senders: positions of the clients, ``(clients,)``, for replies that are not summed.
         """
         del senders
         count = len(T.leaves(self.value)[0])
@@ -116,14 +116,14 @@ class Aggregate:
         return Total(self.kind, summed, float(scaled.sum()), int(weights.sum()), self.role)
 
     def block_totals(self) -> Total:
-        """What each client of a block adds to the sum: a total whose value and weight have a leading client axis."""
+        """The total of each client of a block: a total whose value and weight have a leading client axis."""
         count = len(T.leaves(self.value)[0])
         weights = np.array(np.broadcast_to(np.asarray(self.weight, dtype=np.float64), (count,)))
         value = T.map(lambda leaf: _times(leaf, weights), self.value) if self.kind == "mean" else self.summand()
         return Total(self.kind, value, weights, 1, self.role)
 
     def total(self) -> Total:
-        """This one reply as a total of one."""
+        """The total of this one reply."""
         return Total(self.kind, self.summand(), float(self.weight), 1, self.role)
 
     def row(self, i: int) -> Self:
@@ -137,8 +137,8 @@ class Aggregate:
         return self.with_value(T.map(lambda leaf: leaf[keep], self.value), weight)
 
     def with_value(self, value: T.Tree, weight: Any = None) -> Self:
-        """The same aggregate with another value, and another weight if one is given and its kind has any."""
-        made = object.__new__(type(self))  # `replace` takes ten times as long, and this is done for every reply
+        """The same aggregate with another value, and another weight if one is given and the kind has weights."""
+        made = object.__new__(type(self))  # runs for every reply, and `replace` takes ten times as long
         made.__dict__.update(self.__dict__, value=value)
         if weight is not None and "examples" in made.__dict__:
             made.__dict__["examples"] = weight
@@ -146,7 +146,7 @@ class Aggregate:
 
 
 def stacked(rows: Sequence[Aggregate]) -> Aggregate:
-    """Single replies as one aggregate of a block."""
+    """Stack single replies into one aggregate of a block."""
     value = T.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *(row.value for row in rows))
     return rows[0].with_value(value, np.array([float(row.weight) for row in rows]))
 
@@ -154,7 +154,7 @@ def stacked(rows: Sequence[Aggregate]) -> Aggregate:
 def _weighted_sum(leaf: Any, weights: np.ndarray) -> Any:
     """``sum_c weights[c] * leaf[c]``, in the leaf's own library and dtype.
 
-    A client of weight 0 is left out altogether, so that its NaN cannot spread.
+    A client of weight 0 is left out, so that its NaN cannot spread.
     """
     if isinstance(leaf, np.ndarray):
         if not weights.all():
@@ -170,14 +170,14 @@ def _weighted_sum(leaf: Any, weights: np.ndarray) -> Any:
 
 
 def _sum(leaf: Any, weights: np.ndarray) -> Any:
-    """The same for weights of 0 and 1. Whole numbers stay whole: those without a sign add modulo 2^bits, as masked words must."""
+    """The same for weights of 0 and 1. Integers stay integers: unsigned ones add modulo 2^bits, as masked words must."""
     if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iu":
         return (leaf if weights.all() else leaf[weights != 0]).sum(axis=0, dtype=leaf.dtype)
     return _weighted_sum(leaf, weights)
 
 
 def _times(leaf: Any, weights: np.ndarray) -> Any:
-    """``weights[c] * leaf[c]``: every row as ``T.scale`` would give it."""
+    """``weights[c] * leaf[c]``: each row as ``T.scale`` would return it."""
     shape = (len(weights), *(1,) * (np.ndim(leaf) - 1))
     if isinstance(leaf, np.ndarray):
         dtype = leaf.dtype if leaf.dtype.kind == "f" else np.float64
@@ -212,7 +212,7 @@ class Sum(Aggregate):
 
 @dataclass(frozen=True)
 class Vote(Aggregate):
-    """A majority vote on the sign of every entry."""
+    """A majority vote on the sign of each entry."""
 
     kind: ClassVar[str] = "vote"
 
@@ -223,7 +223,7 @@ class Vote(Aggregate):
 
 @dataclass(frozen=True)
 class Parts(Aggregate):
-    """Single replies, for a fold that must see each of them; a secure reducer refuses it."""
+    """Single replies, for a fold that must see each of them; a secure reducer refuses them."""
 
     examples: Any = 1.0
     kind: ClassVar[str] = "parts"
@@ -235,7 +235,7 @@ class Parts(Aggregate):
         return self.examples
 
     def total(self) -> Total:
-        """A list of this one part."""
+        """A total whose list has only this part."""
         return Total(self.kind, [Part(self.value, float(self.weight))], float(self.weight), 1, self.role)
 
     def block_sum(self, keep: Any = None, senders: Any = None) -> Total:
@@ -251,13 +251,13 @@ class Parts(Aggregate):
 
 @dataclass(frozen=True)
 class Part:
-    """One client's own reply inside ``Parts``.
+    """One client's own reply in ``Parts``.
 
     Attributes:
-        value: what it sent.
+        value: the value that the client sent.
         weight: its weight.
-        sender: position of the client in the roster; -1 until the federation has signed the part.
-        of: kind of the aggregate whose summand it is, where replies that add up are kept apart for later; see ``kept_apart``.
+        sender: position of the client in the roster; -1 until the federation sets it.
+        of: kind of the aggregate, if replies that add up are stored separately for later; see ``kept_apart``.
     """
 
     value: T.Tree
@@ -273,10 +273,10 @@ class Total:
     Attributes:
         kind: the aggregate's kind.
         value: the sum of summands (for ``parts``, the list of parts).
-        weight: the sum of weights, a float; of a block of clients apart, one a client.
-        n: replies in the sum.
-        role: what the value is for.
-        owned: nobody else looks at its arrays, so that the result may be made in their place.
+        weight: the sum of weights, a float; for clients of a block that are not summed, one a client.
+        n: number of replies in the sum.
+        role: the purpose of the value.
+        owned: whether nothing else uses its arrays, so that the result can reuse their memory.
     """
 
     kind: str
@@ -288,7 +288,7 @@ class Total:
 
     @property
     def staged(self) -> bool:
-        """Whether uplink stages acted on it."""
+        """Whether uplink stages acted on the value."""
         return self.role in STAGED
 
     def merge(self, other: Total) -> Total:
@@ -299,8 +299,8 @@ class Total:
         """
         if other.kind != self.kind:
             raise CompositionError(
-                f"a total of kind {self.kind!r} cannot take one of kind {other.kind!r}",
-                remedy="let every client reply with the same aggregates",
+                f"a total of kind {self.kind!r} cannot be merged with one of kind {other.kind!r}",
+                remedy="make all clients reply with the same aggregates",
             )
         value = self.value + other.value if self.kind == "parts" else T.add(self.value, other.value)
         return Total(self.kind, value, self.weight + other.weight, self.n + other.n, self.role)
@@ -321,7 +321,7 @@ class Total:
 
 
 def _scaled_in_place(factor: float) -> Any:
-    """Multiplies arrays of floats where they are, with the same bits as ``T.scale`` gives."""
+    """Return a function that multiplies float arrays in place, with the same bits as ``T.scale``."""
 
     def scaled(leaf: Any) -> Any:
         if isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind == "f":
@@ -336,7 +336,7 @@ Totals = dict[str, Total]
 
 
 def sign_parts(totals: Totals, senders: Sequence[int]) -> Totals:
-    """Write the sender's position on every part, given the senders in the order of the parts."""
+    """Set the sender's position on each part, given the senders in the order of the parts."""
 
     def signed(total: Total) -> Total:
         if total.kind != "parts" or len(total.value) != len(senders) or all(part.sender >= 0 for part in total.value):
@@ -348,7 +348,7 @@ def sign_parts(totals: Totals, senders: Sequence[int]) -> Totals:
 
 
 def in_order(total: Total, positions: Sequence[int]) -> Total:
-    """The same total with its parts in the order of ``positions``, whichever block or worker they came from."""
+    """The same total with its parts in the order of ``positions``, from whichever block or worker they came."""
     if total.kind != "parts":
         return total
     rank = {int(position): i for i, position in enumerate(positions)}
@@ -356,7 +356,7 @@ def in_order(total: Total, positions: Sequence[int]) -> Total:
 
 
 def kept_apart(total: Total, sender: int) -> Total:
-    """One reply's total as a signed part, so that it can be told from others and added up later."""
+    """Wrap one reply's total in a part with its sender, to store it separately and add it up later."""
     if total.kind == "parts":
         return replace(total, value=[replace(part, sender=sender) for part in total.value])
     return replace(total, kind="parts", value=[Part(total.value, total.weight, sender, total.kind)])
@@ -369,7 +369,7 @@ def rejoined(total: Total) -> Total:
 
 
 def merge_totals(parts: Iterable[Mapping[str, Total]]) -> Totals:
-    """Merge named totals in the order given."""
+    """Merge named totals in the given order."""
     merged: Totals = {}
     for part in parts:
         if not merged:

@@ -15,7 +15,7 @@ __all__ = ["safetensors_of"]
 
 
 def safetensors_of(tree: Tree) -> bytes:
-    """The content of a safetensors file with every array under its path; equal arrays give equal bytes."""
+    """The content of a safetensors file with each array under its path; equal arrays give equal bytes."""
     from safetensors.numpy import save
 
     return bytes(save({name: _array(leaf) for name, leaf in T.items(tree)}))

@@ -1,4 +1,4 @@
-"""The form of a private state: its structure, and the kind, dtype and shape of every leaf. States of one form are rows of one table."""
+"""The form of a private state: its structure, and the kind, dtype and shape of each leaf. States of one form are rows of one table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Form", "Leaf", "form_of", "form_of_block", "kinds_of_block"]
 _PLAIN = {float: "float", int: "int", bool: "bool", complex: "complex", type(None): "none"}
 _BACK: dict[str, Any] = {"float": float, "int": int, "bool": bool, "complex": complex}
 _DTYPES = {"float": "<f8", "int": "<i8", "bool": "|b1", "complex": "<c16", "none": "|V0"}
-_WIDEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}  # bytes of the dtypes that every machine has alike
+_WIDEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}  # bytes of the widest dtypes that are equal on all machines
 _MOST_BYTES = 1 << 30  # NumPy counts the bytes of a row in 31 bits
 
 
@@ -27,8 +27,8 @@ class Leaf:
 
     Attributes:
         kind: array, scalar (of NumPy), float, int, bool, complex or none.
-        dtype: of its column.
-        shape: of one client's value.
+        dtype: dtype of its column.
+        shape: shape of one client's value.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class Leaf:
     shape: tuple[int, ...] = ()
 
     def value(self, row: Any) -> Any:
-        """A client's value, from its row of the column; an array is a copy."""
+        """A client's value from its row of the column; an array is copied."""
         if self.kind == "array":
             return np.array(row)
         return row if self.kind == "scalar" else _BACK[self.kind](row)
@@ -48,8 +48,8 @@ class Form:
 
     Attributes:
         structure: containers and keys.
-        leaves: in order.
-        skeleton: some tree of this structure.
+        leaves: the leaves, in order.
+        skeleton: any tree of this structure.
     """
 
     structure: Hashable
@@ -58,7 +58,7 @@ class Form:
 
     @property
     def kinds(self) -> list[str]:
-        """The kind of every leaf."""
+        """The kind of each leaf."""
         return [leaf.kind for leaf in self.leaves]
 
     @property
@@ -68,19 +68,19 @@ class Form:
         return np.dtype(fields, align=True)
 
     def build(self, values: Sequence[Any]) -> Tree:
-        """A tree of this structure."""
+        """Build a tree of this structure."""
         return T.rebuild(self.skeleton, iter(values))
 
 
 def form_of(state: Tree) -> tuple[Form, list[Any]] | None:
-    """The form and the leaves of one client's state; ``None`` for a state that has no place in columns (text, tensors, nothing at all)."""
+    """The form and the leaves of one client's state; ``None`` for a state that columns cannot store (text, tensors, no leaves)."""
     values = T.leaves(state)
     leaves = [_leaf(value) for value in values]
     return _form(state, leaves, values)
 
 
 def form_of_block(stacked: Tree, kinds: Sequence[str], count: int) -> tuple[Form, list[Any]] | None:
-    """The same for states that are stacked already: leaves with a leading client axis of ``count``."""
+    """The same for stacked states: leaves with a leading client axis of ``count``."""
     values = T.leaves(stacked)
     leaves: list[Leaf | None] = []
     for kind, value in zip(kinds, values, strict=True):
@@ -93,7 +93,7 @@ def form_of_block(stacked: Tree, kinds: Sequence[str], count: int) -> tuple[Form
 
 
 def kinds_of_block(stacked: Tree) -> list[str]:
-    """Kinds of the leaves of a block that a task made: a vector holds one NumPy scalar a client."""
+    """Kinds of the leaves of a block that a task made: a vector has one NumPy scalar a client."""
     return ["none" if leaf is None else "scalar" if np.ndim(leaf) == 1 else "array" for leaf in T.leaves(stacked)]
 
 

@@ -1,8 +1,8 @@
 """Metrics as commutative monoids: ``zero``, ``merge``, ``result``.
 
-A metric summarises some data (``of``), summaries merge in any order and grouping, and ``result`` reads the metric off. So what every
-party computes on its own data adds up to what would have been computed on all of it: over clients, over blocks, over trees of aggregators
-and with late arrivals. An *additive* metric merges by plain addition and can go through a secure sum.
+A metric summarises some data (``of``), summaries merge in any order and grouping, and ``result`` computes the metric from a summary. So the
+summaries that parties compute on their own data merge into the summary of all data: over clients, blocks, trees of aggregators
+and late arrivals. An *additive* metric merges by plain addition and works with a secure sum.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from . import tree as T
 __all__ = ["Average", "Extremes", "Histogram", "Metric", "Moments"]
 
 Summary = dict[str, Any]
-"""Name -> scalar or array of float64."""
+"""Maps a name to a scalar or an array of float64."""
 
 
 @dataclass(frozen=True)
 class Metric(Checked, ABC):
-    """Base of metrics.
+    """Base class of metrics.
 
     Laws: ``merge`` is associative and commutative (to rounding), ``zero()`` is its identity, and
     ``merge(of(a), of(b)) = of(a and b together)``.
 
     Attributes:
-        additive: summaries merge by addition.
+        additive: whether summaries merge by addition.
     """
 
     additive: ClassVar[bool] = True
@@ -43,13 +43,13 @@ class Metric(Checked, ABC):
         """The summary of no data."""
 
     def merge(self, a: Summary, b: Summary) -> Summary:
-        """The summary of both."""
+        """The summary of both data."""
         merged: Summary = T.add(a, b)
         return merged
 
     @abstractmethod
     def result(self, summary: Summary) -> Any:
-        """The metric; NaN where no data leave it undefined."""
+        """The metric; NaN if the data leave it undefined."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Average(Metric):
     """The weighted mean ``sum_i w_i x_i / sum_i w_i``."""
 
     def zero(self) -> Summary:
-        """Nothing."""
+        """The empty summary."""
         return {"sum": 0.0, "weight": 0.0}
 
     def of(self, values: ArrayLike, weights: ArrayLike = 1.0) -> Summary:
@@ -87,7 +87,7 @@ class Extremes(Metric):
         return {"min": float(x.min(initial=math.inf)), "max": float(x.max(initial=-math.inf))}
 
     def merge(self, a: Summary, b: Summary) -> Summary:
-        """The range that holds both."""
+        """The range that contains both."""
         return {"min": min(a["min"], b["min"]), "max": max(a["max"], b["max"])}
 
     def result(self, summary: Summary) -> tuple[float, float]:
@@ -99,16 +99,16 @@ class Extremes(Metric):
 
 @dataclass(frozen=True)
 class Moments(Metric):
-    """Count, mean and variance without cancellation, also where the mean is large against the spread.
+    """Count, mean and variance without cancellation, even if the mean is large compared with the spread.
 
     Chan, Golub and LeVeque 1979, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances":
-    ``M2 = M2_a + M2_b + d^2 n_a n_b / n`` with ``d = mean_b - mean_a``. Works on every column of ``(n, ...)`` at once. Not additive.
+    ``M2 = M2_a + M2_b + d^2 n_a n_b / n`` with ``d = mean_b - mean_a``. Works on all columns of ``(n, ...)`` at once. Not additive.
     """
 
     additive: ClassVar[bool] = False
 
     def zero(self) -> Summary:
-        """Nothing."""
+        """The empty summary."""
         return {"n": 0.0, "mean": 0.0, "m2": 0.0}
 
     def of(self, values: ArrayLike) -> Summary:
@@ -120,7 +120,7 @@ class Moments(Metric):
         return {"n": float(len(x)), "mean": mean[()], "m2": ((x - mean) ** 2).sum(axis=0)[()]}
 
     def merge(self, a: Summary, b: Summary) -> Summary:
-        """The moments of both."""
+        """The moments of both data."""
         n = a["n"] + b["n"]
         if n == 0:
             return self.zero()
@@ -145,10 +145,10 @@ class Moments(Metric):
 
 @dataclass(frozen=True)
 class Histogram(Metric):
-    """Counts in equal bins of ``[low, high]``: a distribution, and its quantiles, from sums alone.
+    """Counts in equal bins of ``[low, high]``: a distribution and its quantiles, from sums alone.
 
-    Numbers outside the range count in the first or last bin. A quantile is off by at most one bin's width, ``(high - low) / bins``, as
-    long as the numbers are inside.
+    Numbers outside the range count in the first or last bin. If all numbers are inside, a quantile is off by at most one bin's width,
+    ``(high - low) / bins``.
 
     Attributes:
         low: lower end of the first bin.
@@ -187,7 +187,7 @@ class Histogram(Metric):
         return np.asarray(summary["counts"], dtype=np.float64)
 
     def quantile(self, summary: Summary, q: float) -> float:
-        """The number below which a share ``q`` lies, interpolated within its bin; NaN when nothing was counted."""
+        """The number below which a share ``q`` lies, interpolated within its bin; NaN if nothing was counted."""
         if not 0.0 <= q <= 1.0:
             raise ConfigError(f"q={q}", where="Histogram.quantile", remedy="use a share from 0 to 1")
         counts = self.result(summary)
@@ -196,13 +196,13 @@ class Histogram(Metric):
             return math.nan
         below = np.concatenate([[0.0], np.cumsum(counts)])
         place = int(np.clip(np.searchsorted(below, q * total, side="left") - 1, 0, self.bins - 1))
-        while counts[place] == 0:  # q = 0 may land in empty bins before the first number
+        while counts[place] == 0:  # q = 0 may hit empty bins before the first number
             place += 1
         inside = (q * total - below[place]) / counts[place]
         return float(self.edges[place] + max(0.0, inside) * (self.high - self.low) / self.bins)
 
     def tail_mean(self, summary: Summary, share: float, *, highest: bool = False) -> float:
-        """The mean over the lowest (or highest) share, every number taken as the middle of its bin."""
+        """The mean over the lowest (or highest) share, with each number taken as the middle of its bin."""
         if not 0.0 < share <= 1.0:
             raise ConfigError(f"share={share}", where="Histogram.tail_mean", remedy="use a share in (0, 1]")
         counts = self.result(summary)

@@ -1,7 +1,7 @@
-"""Randomness as an argument: streams keyed by a path, never by the order of calls.
+"""Randomness as an argument: streams identified by a path, never by the order of calls.
 
-A key is 64 bits, derived from the job's seed and a path such as ``("round", 3, "client-17", "batches")``. Two programs that ask for the
-same path get the same numbers, whatever ran before, on whatever engine, in whatever order. Keys of a whole cohort are derived at once as an
+A key is 64 bits, derived from the job's seed and a path such as ``("round", 3, "client-17", "batches")``. Two programs that use the
+same path get the same numbers, whatever ran before, on any engine, in any order. The keys of a whole cohort are derived at once as an
 array, and mini-batch orders come from a counter-based hash, so that a thousand clients cost a few array operations.
 
 These streams are reproducible and therefore **not secret**: noise, masks, shares and keys come from ``island.secret``.
@@ -31,12 +31,12 @@ _THIRTY, _TWENTY_SEVEN, _THIRTY_ONE = np.uint64(30), np.uint64(27), np.uint64(31
 _MASK = (1 << 64) - 1
 
 
-@functools.lru_cache(maxsize=1 << 12)  # a program's paths begin alike, round after round
+@functools.lru_cache(maxsize=1 << 12)  # a program's paths share their beginnings, round after round
 def hash64(*parts: str | int) -> int:
     """Hash a path to 64 bits with BLAKE2b; a part's type and length are part of the hash."""
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
-        # A number is written "#5"; a text that begins with "#" gets another, so that no text is a number.
+        # A number is encoded as "#5", and a text that begins with "#" differently, so that no text equals a number.
         text = f"#{int(part)}" if not isinstance(part, str) else f"#{part}" if part.startswith("#") else part
         raw = text.encode()
         digest.update(len(raw).to_bytes(4, "little"))
@@ -55,7 +55,7 @@ def hash_names(names: Sequence[str]) -> NDArray[np.uint64]:
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Apply the SplitMix64 finaliser (Steele, Lea and Flood 2014): a bijection that scatters every bit."""
-    if not np.ndim(values):  # a single number would warn of the overflow that is meant
+    if not np.ndim(values):  # a NumPy scalar would warn of the intended overflow
         return np.asarray(_mix(int(values)), dtype=np.uint64)
     z = values + _GOLDEN
     for shift, factor in ((_THIRTY, _MUL_1), (_TWENTY_SEVEN, _MUL_2)):
@@ -101,8 +101,8 @@ def shuffles(keys: NDArray[np.uint64], epochs: int, n: int) -> NDArray[np.int64]
     Returns:
         Shape ``(clients, epochs, n)``. Entry ``[c, e]`` depends on ``keys[c]``, ``e`` and ``n`` alone.
 
-    Every example gets 64 random bits, of which the lowest ``ceil(log2 n)`` give way to its own number: sorting those
-    shuffles the numbers along, several times faster than sorting by argument.
+    Each example gets 64 random bits, of which the lowest ``ceil(log2 n)`` are replaced by its number: sorting these
+    words shuffles the numbers, several times faster than an argsort.
     """
     counter = np.arange(epochs * n, dtype=np.uint64).reshape(1, epochs, n)
     noise = mix64(mix64(np.asarray(keys, dtype=np.uint64))[:, None, None] ^ mix64(counter))
@@ -115,7 +115,7 @@ def shuffles(keys: NDArray[np.uint64], epochs: int, n: int) -> NDArray[np.int64]
 
 
 class _Key(ISpawnableSeedSequence):
-    """A seed that is a key already: nothing is asked of the system, and what a user spawns from it is reproducible too."""
+    """A seed that is a key already: it uses no system entropy, and streams that a user spawns from it are reproducible too."""
 
     def __init__(self, key: int) -> None:
         self.key = key
@@ -126,13 +126,13 @@ class _Key(ISpawnableSeedSequence):
         return np.array([self.key, *[0] * (n_words - 1)], dtype)
 
     def spawn(self, n_children: int) -> list[_Key]:
-        """The seeds of further streams."""
+        """The seeds of child streams."""
         first, self.spawned = self.spawned, self.spawned + n_children
         return [_Key(Rng(self.key).child("spawn", first + i).key) for i in range(n_children)]
 
 
 def keyed(key: int) -> np.random.Generator:
-    """Return a fresh NumPy generator: Philox (Salmon et al. 2011) with a key of 64 bits, at its beginning."""
+    """Return a new NumPy generator: Philox (Salmon et al. 2011) with a key of 64 bits, at its beginning."""
     seed: Any = _Key(key & _MASK)
     return np.random.Generator(np.random.Philox(seed))
 
@@ -160,25 +160,25 @@ class Rng:
         """Return the root stream of a seed.
 
         Raises:
-            ConfigError: the seed is no whole number.
+            ConfigError: the seed is not a whole number.
         """
         if not isinstance(seed, int | np.integer):
             raise ConfigError(f"seed={seed!r}", remedy="use a whole number, such as seed=0")
         return cls(hash64("atoll", int(seed)))
 
     def child(self, *path: str | int) -> Rng:
-        """Return the stream further down a path."""
+        """Return the child stream at a path."""
         key = self.key
         for part in path:
             key = _mix(hash64(part) ^ _mix(key))
         return Rng(key)
 
     def children(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the keys of many children at once; ``keys`` holds ``hash64(name)`` of each."""
+        """Return the keys of many children at once; ``keys`` has ``hash64(name)`` of each."""
         return mix_keys(self.key, keys)
 
     def generator(self) -> np.random.Generator:
-        """Return a fresh NumPy generator at the beginning of this stream."""
+        """Return a new NumPy generator at the beginning of this stream."""
         return keyed(self.key)
 
     def __eq__(self, other: Any) -> bool:

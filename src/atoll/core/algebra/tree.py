@@ -1,7 +1,7 @@
 """Trees of arrays: the values that algorithms compute with.
 
 A tree is a dict, list or tuple whose leaves are arrays or scalars. Every function here is written once and runs on NumPy arrays and on
-PyTorch tensors (eager, vectorised or compiled): it dispatches on the type of the leaf, so that an algorithm never names a library.
+PyTorch tensors (eager, vectorised or compiled): it dispatches on the type of the leaf, so algorithms never name a library.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ Tree = Any
 """A nested dict, list or tuple with array or scalar leaves."""
 
 _builtin_map = map
-_ROWS = (list, tuple)  # a union written out would be built anew at every leaf
+_ROWS = (list, tuple)  # an inline union would be rebuilt at every leaf
 _BRANCHES = (dict, list, tuple)
 _ARRAY = np.ndarray
 _OF_NUMPY = (np.ndarray, np.generic)
 
 
 class Ragged:
-    """A leaf of a block whose clients have arrays of different lengths: like a leading client axis, it is indexed by client.
+    """A leaf of a block whose clients have arrays of different lengths: index it by client, as an array with a leading client axis.
 
     Args:
         rows: one array a client.
@@ -72,18 +72,18 @@ def namespace(leaf: Any) -> Any:
     """Return the array library of a leaf: ``torch`` for tensors, NumPy for everything else."""
     if isinstance(leaf, _OF_NUMPY):
         return np
-    # A type derived from a tensor is one, wherever it was defined.
+    # A subclass of a tensor type is a tensor, wherever it is defined.
     of_torch = any(base.__module__.partition(".")[0] == "torch" for base in type(leaf).__mro__)
     return sys.modules["torch"] if of_torch else np
 
 
 def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:  # noqa: A001 - the field's word
-    """Apply ``fn`` to corresponding leaves and keep the structure of the first tree.
+    """Apply ``fn`` to corresponding leaves, and keep the structure of the first tree.
 
     Raises:
         DataError: a later tree has other keys or another length.
     """
-    # Nearly every step of every algorithm maps one dict of arrays or two: these spare a call a leaf. What is amiss is found below.
+    # Nearly every step of every algorithm maps one or two dicts of arrays: these branches save a call per leaf. Errors are found below.
     if type(tree) is dict:
         if not rest:
             return {key: fn(leaf) if type(leaf) is _ARRAY else map(fn, leaf) for key, leaf in tree.items()}
@@ -124,7 +124,7 @@ def _mismatch(first: Tree, other: Tree) -> DataError:
 
     return DataError(
         f"two trees differ in structure: {shape(first)} against {shape(other)}",
-        remedy="combine trees of the same model only",
+        remedy="combine only trees of the same model",
     )
 
 
@@ -150,7 +150,7 @@ def leaves(tree: Tree) -> list[Any]:
         return [tree]
     found: list[Any] = []
     for value in branch:
-        if type(value) is _ARRAY:  # spares a call a leaf
+        if type(value) is _ARRAY:  # saves a call per leaf
             found.append(value)
         else:
             found.extend(leaves(value))
@@ -210,7 +210,7 @@ def stack(leaf_list: Sequence[Any]) -> Any:
 
 
 def unstacked(tree: Tree, count: int) -> list[Tree]:
-    """The trees of a block's clients, in order: the inverse of stacking ``count`` of them. A leaf ``None`` is everyone's."""
+    """The trees of a block's clients, in order: the inverse of stacking ``count`` of them. A leaf ``None`` applies to all clients."""
     if isinstance(tree, dict):
         columns = [unstacked(value, count) for value in tree.values()]
         return [dict(zip(tree, row, strict=True)) for row in zip(*columns, strict=True)] if tree else [{}] * count
@@ -248,7 +248,7 @@ def size(tree: Tree) -> int:
 def topk(tree: Tree, fraction: float) -> Tree:
     """Keep the largest entries by magnitude in each leaf and set the others to zero.
 
-    Of a leaf with ``d`` entries, ``max(1, floor(fraction * d))`` are kept; entries that tie with the smallest kept one are kept too.
+    In a leaf with ``d`` entries, ``max(1, floor(fraction * d))`` are kept; entries that tie with the smallest kept one are kept too.
 
     Raises:
         ConfigError: a fraction outside [0, 1].

@@ -1,1 +1,1 @@
-"""What passes between a program and its parties: parties, tasks, requests, the stages of a reply, and results."""
+"""What a program and its parties exchange: parties, tasks, requests, the stages of a reply, and results."""

@@ -1,4 +1,4 @@
-"""Chains: stages in order, and how they act on aggregates."""
+"""Chains: stages in order, and their effect on aggregates."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Row = tuple[int, Stage, Tree]
 
 @dataclass(frozen=True)
 class Sent:
-    """One client's aggregate on its way.
+    """One client's aggregate after the party half.
 
     Attributes:
-        total: what is added up, a total of one.
-        wire: what of it crosses the link.
-        memory: what the stages remember of it, by index; empty when none does.
+        total: the value to add up, as a total of one.
+        wire: the part that crosses the link.
+        memory: what the stages remember, by index; empty if no stage remembers.
     """
 
     total: Total
@@ -41,11 +41,11 @@ class Sent:
 
 @dataclass(frozen=True)
 class SentBlock:
-    """A block of clients' aggregates on their way; leaves have a leading client axis.
+    """Aggregates of a block of clients after the party half; leaves have a leading client axis.
 
     Attributes:
-        aggregate: what is weighted and added up.
-        wire: what crosses the links.
+        aggregate: the aggregate to weight and add up.
+        wire: the part that crosses the links.
         memory: what the stages remember, by index.
     """
 
@@ -55,20 +55,20 @@ class SentBlock:
 
 
 class Chain:
-    """Stages in order, and how they act on aggregates.
+    """Stages in order, and their effect on aggregates.
 
     Args:
         stages: value stages first, then summand stages.
-        place: requests for the same task with chains of the same place share what their stages remember.
-        replies: every sum that is used holds at least so many replies; see ``within``.
-        hidden: nobody sees a reply outside such a sum.
+        place: requests for the same task share the stages' memory if their chains have the same place.
+        replies: every sum that is used has at least this many replies; see ``within``.
+        hidden: whether replies can be seen only in such a sum.
 
     Attributes:
         events: what one aggregate of one reply releases.
         secret: whether a stage draws on the party's secret.
 
     Raises:
-        CompositionError: a value stage stands behind a summand stage, or a stage behind a binary form that is no sum of numbers; or a stage
+        CompositionError: a value stage follows a summand stage, or a stage follows a binary form that is not a sum of numbers; or a stage
             promises privacy and no stage before it bounds what one client can change.
     """
 
@@ -97,11 +97,11 @@ class Chain:
         self.secret = any(stage.secret for stage in self.stages)
 
     def within(self, replies: int, *, hidden: bool) -> Chain:
-        """The same stages in a request whose sum is used only if it holds so many replies.
+        """The same stages in a request whose sum is used only if it has this many replies.
 
         Args:
             replies: the quorum.
-            hidden: nobody sees a reply outside that sum, as a secure reducer has it.
+            hidden: whether replies can be seen only in that sum, as with a secure reducer.
         """
         replies = max(1, replies)
         if (replies, hidden) == (self.replies, self.hidden):
@@ -109,7 +109,7 @@ class Chain:
         return Chain(self.stages, self.place, replies=replies, hidden=hidden)
 
     def leaving(self, reply: Mapping[str, Aggregate]) -> Mapping[str, Aggregate]:
-        """What of a reply may leave: where stages promise privacy, measurements stay, because no stage acts on them."""
+        """The part of a reply that may leave: if stages promise privacy, measurements stay, because no stage acts on them."""
         return {name: a for name, a in reply.items() if a.staged} if self.events else reply
 
     def __bool__(self) -> bool:
@@ -117,7 +117,7 @@ class Chain:
 
     @property
     def summable(self) -> bool:
-        """Whether all stages are."""
+        """Whether all stages are summable."""
         return all(stage.summable for stage in self.stages)
 
     @property
@@ -144,7 +144,7 @@ class Chain:
         return [stage.public(rng.child(i, stage.name)) for i, stage in enumerate(self.stages)]
 
     def fresh(self, reply: Mapping[str, Aggregate]) -> dict[str, dict[str, Tree]]:
-        """What a party remembers before its first reply, given one of this form: aggregate -> index of the stage -> memory."""
+        """What a party remembers before its first reply, given a reply of this form: maps an aggregate to memories by stage index."""
         rows = [(i, stage) for i, stage in enumerate(self.stages) if stage.remembers]
         staged = {name: aggregate for name, aggregate in reply.items() if rows and aggregate.staged}
         return {name: {str(i): stage.fresh(a.value) for i, stage in rows} for name, a in staged.items()}
@@ -152,12 +152,12 @@ class Chain:
     # ------------------------------------------------------------------ the party half
 
     def encode(self, aggregate: Aggregate, public: Sequence[Tree], rng: Rng) -> tuple[Total, Tree]:
-        """A party's first reply: ``send`` without memory; the total of one, and what of it crosses the link."""
+        """Encode a party's first reply: ``send`` without memory. Return the total of one, and the part that crosses the link."""
         sent = self.send(aggregate, public, rng, self.fresh({"": aggregate}).get("", {}))
         return sent.total, sent.wire
 
     def rehearsed(self, name: str, aggregate: Aggregate, public: Sequence[Tree], rng: Rng) -> Sent:
-        """One aggregate of a first reply through the stages with noise that is no secret, for its size alone: it must not be released."""
+        """Send one aggregate of a first reply through the stages with noise that is not secret, only to find its size: it must not be released."""
         memory = self.fresh({name: aggregate}).get(name, {})
         return self.send(aggregate, public, rng.child(name), memory, np.zeros((1, SEED_BYTES), dtype=np.uint8))
 
@@ -169,23 +169,23 @@ class Chain:
         memory: Mapping[str, Tree],
         seeds: NDArray[np.uint8] | None = None,
     ) -> Sent:
-        """One client's aggregate through the stages.
+        """Send one client's aggregate through the stages.
 
-        A chain that is summable leaves the total of a summable aggregate encoded; otherwise each reply is decoded here, on arrival.
+        If the chain and the aggregate are summable, the total stays encoded; otherwise each reply is decoded here, on arrival.
 
         Args:
-            aggregate: what the client replies.
+            aggregate: the client's reply.
             public: round parameters of every stage.
             rng: the client's stream for this aggregate.
-            memory: what its stages remember of this aggregate.
-            seeds: the client's secret seed for this aggregate, ``(1, 32)``, where the chain is ``secret``.
+            memory: what the client's stages remember of this aggregate.
+            seeds: the client's secret seed for this aggregate, ``(1, 32)``, if the chain is ``secret``.
         """
         if not aggregate.staged or not self.stages:
             return Sent(aggregate.total(), aggregate.value, {})
         before, after = self._pairs(public)
         if after and not aggregate.summable:
             raise CompositionError(
-                f"{type(after[0][1]).__name__} acts on summands, and {aggregate.kind!r} replies are not summed",
+                f"{type(after[0][1]).__name__} acts on summands, but {aggregate.kind!r} replies are not summed",
                 where="uplink",
                 remedy="use stages that act on values",
             )
@@ -215,7 +215,7 @@ class Chain:
     def _context(
         self, row: Row, aggregate: Aggregate, keys: NDArray[np.uint64], seeds: NDArray[np.uint8] | None
     ) -> StageContext:
-        """What a stage sees at each party of a block. Replies are alike in a sum where all weigh 1; noise shared among others would be too little."""
+        """What a stage sees at each party of a block. Replies have equal weight only in a sum with weights of 1; else shared noise would be too little."""
         i, stage, known = row
         if not stage.secret:
             return StageContext(known, keys, sensitivity=self._before[i])
@@ -233,7 +233,7 @@ class Chain:
         memory: Mapping[str, Tree],
         seeds: NDArray[np.uint8] | None = None,
     ) -> SentBlock:
-        """A block of clients' aggregates through the value stages; for chains without summand stages. Arguments are those of ``send``, a row a client."""
+        """Send a block of clients' aggregates through the value stages, for chains without summand stages. Arguments as in ``send``, one row a client."""
         if not aggregate.staged or not self.stages:
             return SentBlock(aggregate, aggregate.value, {})
         wire, kept, before = aggregate.value, dict[str, Tree](), self._pairs(public)[0]
@@ -252,7 +252,7 @@ class Chain:
     # ------------------------------------------------------------------ the server half
 
     def decode(self, total: Total, public: Sequence[Tree]) -> Total:
-        """Undo the stages on a sum, in reverse."""
+        """Undo the stages on a sum, in reverse order."""
         if not total.staged or not self.stages or total.kind == "parts" or not self.summable:
             return total
         before, after = self._pairs(public)

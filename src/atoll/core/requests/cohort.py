@@ -25,7 +25,7 @@ __all__ = ["Cohort", "Community", "Population", "TotalsBlock"]
 
 
 class Population(Protocol):
-    """Where the islands' data is: a federated data set. ``atoll.data.Islands`` is one."""
+    """The location of the islands' data: a federated data set. ``atoll.data.Islands`` is one."""
 
     def __len__(self) -> int: ...
 
@@ -43,7 +43,7 @@ class Community:
     """A population given as a plain list of data, one item a client.
 
     Args:
-        data: the clients' data, or a dict name -> data.
+        data: the clients' data, or a dict of them by name.
         others: data of further parties, by name.
     """
 
@@ -62,7 +62,7 @@ class Community:
 
 @dataclass(frozen=True)
 class TotalsBlock:
-    """What each of some clients adds to the sums of the wrapped request.
+    """The totals of some clients in the wrapped request.
 
     Attributes:
         positions: places in the cohort, ``(clients,)``.
@@ -84,7 +84,7 @@ class Cohort:
     """The islands of one request, as columns.
 
     Attributes:
-        parties: who, in cohort order.
+        parties: the parties, in cohort order.
         keys: one random key each, shape ``(clients,)``; equals ``island.rng.key``.
         population: the federated data set, for gathering many shards at once.
     """
@@ -112,7 +112,7 @@ class Cohort:
         return self.parties.positions
 
     def part(self, places: NDArray[np.int64]) -> Cohort:
-        """Some of its clients, by their places in it."""
+        """Some clients of the cohort, by their places in it."""
         return Cohort(self.parties[places], self.keys[places], self.population, self._table)
 
     def shard(self, i: int) -> Any:
@@ -120,12 +120,12 @@ class Cohort:
         return self.population.shard(int(self.positions[i]))
 
     def totals(self) -> Iterator[TotalsBlock]:
-        """Run the task that the program asked for, in blocks: what ``Island.totals`` gives of each client, with a leading client axis.
+        """Run the program's own task in blocks, and yield what ``Island.totals`` returns for each client, with a leading client axis.
 
-        That is for the ``many`` of a reducer's half. A client whose reply is not finite is in no block, and the federation keeps it out of the sum.
+        Use it in the ``many`` of a reducer's half. A client whose reply is not finite is in no block, and the federation keeps it out of the sum.
 
         Raises:
-            ConfigError: this request wraps no other, or its totals were asked for before.
+            ConfigError: this request wraps no other, or its totals were requested before.
         """
         raise ConfigError(
             "this request wraps no other",
@@ -143,7 +143,7 @@ class Cohort:
         )
 
     def state(self, i: int) -> Tree:
-        """The private state of the ``i``-th client, ``None`` before its first."""
+        """The private state of the ``i``-th client, ``None`` before it has one."""
         return None if self._table is None else self._table.get(int(self.positions[i]))
 
     @property
@@ -152,15 +152,15 @@ class Cohort:
         return self._table is None or not self._table.knows(self.positions)
 
     def states(self, places: NDArray[np.int64] | None = None, *, fresh: Tree = None) -> Tree:
-        """The private states of a block of clients, stacked: leaves with a leading client axis, gathered by one indexing operation each.
+        """The private states of a block of clients, stacked: leaves with a leading client axis, each gathered by one indexing operation.
 
         Args:
-            places: which clients of the cohort; by default all.
-            fresh: the state of a client before its first; of the same form (structure, dtypes, shapes) as a kept one.
+            places: clients of the cohort; by default all.
+            fresh: the state of a client that has none yet, in the form (structure, dtypes, shapes) of a kept one.
 
         Returns:
-            The stacked states, copies. ``None`` when they cannot be stacked, because they differ in form or a client has none and there is no
-            ``fresh``: then ask for each by ``state``.
+            The stacked states, copied. ``None`` if they cannot be stacked, because their forms differ, or because a client has no state and there is no
+            ``fresh``: then get each with ``state``.
         """
         positions = self.positions if places is None else self.positions[places]
         return (StateTable() if self._table is None else self._table).gather(positions, fresh)

@@ -1,4 +1,4 @@
-"""What a stage sees at the party besides the value."""
+"""What a stage sees at the party in addition to the value."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class StageContext:
     """What a stage may use at one party, or at each party of a block.
 
     Attributes:
-        public: the round parameters, as ``Stage.public`` made them.
+        public: the round parameters, made by ``Stage.public``.
         keys: the key of each party's reproducible stream, ``(parties,)``. The server can derive it.
         seeds: ``SEED_BYTES`` secret bytes of each party, ``(parties, 32)``, uint8; ``None`` for a stage that does not declare ``secret``.
-        sensitivity: largest L2 norm of a party's value before this stage; ``None`` where nothing bounds it.
-        replies: every sum that is used holds at least so many replies of equal weight.
-        hidden: nobody sees a reply outside such a sum.
+        sensitivity: largest L2 norm of a party's value before this stage; ``None`` without a bound.
+        replies: every sum that is used has at least this many replies of equal weight.
+        hidden: whether replies can be seen only in such a sum.
     """
 
     public: Tree = None
@@ -59,14 +59,14 @@ class StageContext:
         return self.secrets()[0]
 
     def secrets(self) -> list[Secret]:
-        """The secret stream of each party. It begins anew with every call.
+        """The secret stream of each party. Each call starts it again.
 
         Raises:
             ConfigError: the stage does not declare that it draws on secrets.
         """
         if self.seeds is None:
             raise ConfigError(
-                "a stage draws on the party's secret and does not say so",
+                "a stage draws on the party's secret but does not declare it",
                 where="uplink",
                 remedy="set `secret: ClassVar[bool] = True` on its class",
             )
@@ -79,7 +79,7 @@ class StageContext:
 
 
 def seeds_for(seeds: NDArray[np.uint8] | None, purpose: str) -> NDArray[np.uint8] | None:
-    """Seeds for one purpose, from which nothing follows about those for another: keyed BLAKE2b of its name, ``(parties, 32)``."""
+    """Seeds for one purpose that reveal nothing about those for another: keyed BLAKE2b of the purpose's name, ``(parties, 32)``."""
     if seeds is None:
         return None
     label = purpose.encode()

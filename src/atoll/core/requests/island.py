@@ -1,4 +1,4 @@
-"""Islands: what a task sees. Its own data, its own state, its own randomness, and nothing of anybody else."""
+"""Islands: what a task sees: its own data, state and randomness, and nothing of other parties."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ __all__ = ["Island", "Secret"]
 
 
 class Secret:
-    """Entropy that nobody else knows: the only source of noise, masks, shares and keys.
+    """Entropy that only this party knows: the only source of noise, masks, shares and keys.
 
     Args:
-        seed: ``None`` draws from the operating system, and secret bytes are stretched. In a simulation a number makes "secrets"
-            reproducible, which voids every guarantee; the ledger then says so.
+        seed: ``None`` draws from the operating system, and stretches the secret bytes. In a simulation a number makes "secrets"
+            reproducible, which voids every guarantee; the ledger then records it.
     """
 
     __slots__ = ("_block", "_seed", "drawn")
@@ -85,11 +85,11 @@ class Island:
     """A party's place: where a task runs.
 
     Attributes:
-        party: who this is.
+        party: the party.
         data: the party's own data.
         rng: the reproducible stream of this request at this party.
         secret: the party's entropy; see ``Secret``.
-        state: the party's private state, kept between rounds; assign to change it.
+        state: the party's private state, kept between rounds; assign to it to change it.
     """
 
     __slots__ = (
@@ -176,9 +176,9 @@ class Island:
 
     @property
     def state(self) -> Tree:
-        """The party's private state, ``None`` before it is first assigned."""
+        """The party's private state, ``None`` until it is first assigned."""
         if not self._state_loaded and self._store is not None:
-            # Fresh containers: a task that changes what it got has changed nothing until it assigns.
+            # Copy the containers, so that a task that modifies them changes nothing until it assigns the state.
             self._state = T.map(lambda leaf: leaf, self._store())
             self._state_loaded = True
         return self._state
@@ -189,7 +189,7 @@ class Island:
         self._state_loaded = self._state_assigned = True
 
     def spend(self, event: Event) -> None:
-        """Write a privacy event before anything is released; durable when this returns."""
+        """Record a privacy event before anything is released; it is durable when this returns."""
         if self._ledger is None:
             raise PolicyError(
                 f"{self.name} has no privacy ledger", where=self._request, remedy="run the task through a federation"
@@ -201,35 +201,35 @@ class Island:
 
     @property
     def inbox(self) -> dict[str, Tree]:
-        """What others have posted to this party, opened: sender's name -> payload, in order of name.
+        """The opened letters to this party: maps a sender's name to its payload, in order of name.
 
         Raises:
-            LetterError: a letter was altered, is of another sender or request, or not to this party.
+            LetterError: a letter was altered, is from another sender or request, or is for another party.
         """
         return self._letters.content
 
     @property
     def letters(self) -> dict[str, Letter]:
-        """The same letters unopened, for a protocol that goes on without those that do not open: ``island.open(sender, letter)``."""
+        """The same letters unopened, for a protocol that continues without letters that do not open: ``island.open(sender, letter)``."""
         return self._letters.arrived
 
     def post(self, to: str, payload: Tree) -> None:
-        """Put a letter for another party into the reply, sealed as the world's ``sealing`` says. The relay holds it until the senders are fixed.
+        """Put a letter for another party into the reply, sealed according to the world's ``sealing``. The relay holds it until the senders are fixed.
 
         Raises:
-            ConfigError: nobody in the job has this name, or a letter to it was posted already.
-            PolicyError: the island keeps the payload in.
+            ConfigError: no party of the job has this name, or a letter to it was posted before.
+            PolicyError: the island's policy does not release the payload.
         """
         self._letters.post(to, payload, self._ephemeral_bytes)
 
     def seal(self, to: str, value: Tree) -> bytes:
         """Seal a value for another party: bytes for a reply, a state, or a message of a conversation. `open` at that party is the inverse.
 
-        The bytes are encrypted where the world's ``sealing`` is real, and only then.
+        The bytes are encrypted only if the world's ``sealing`` is real.
 
         Raises:
-            ConfigError: nobody in the job has this name.
-            PolicyError: the island keeps the value in.
+            ConfigError: no party of the job has this name.
+            PolicyError: the island's policy does not release the value.
         """
         return self._letters.write(to, value, self._ephemeral_bytes).encoded()
 
@@ -237,32 +237,32 @@ class Island:
         """Open what another party has sealed for this one.
 
         Raises:
-            LetterError: it was altered, is not of this sender, not to this party, or of another job.
+            LetterError: it was altered, is from another sender or job, or is for another party.
         """
         return self._letters.open(sender, sealed if isinstance(sealed, Letter) else Letter.decode(sealed))
 
     def _ephemeral_bytes(self, n: int) -> bytes:
-        """Bytes of a stream of their own, so that sealing changes nothing that a task draws from ``secret``."""
+        """Bytes from a separate stream, so that sealing does not change what a task draws from ``secret``."""
         if self._ephemeral is None:
             self._ephemeral = self._entropy("letters")
         return self._ephemeral.bytes(n)
 
     @property
     def outbox(self) -> dict[str, Letter]:
-        """What was posted: recipient -> letter."""
+        """The posted letters, by recipient."""
         return self._letters.outbox
 
     @property
     def opened(self) -> list[tuple[str, str, int]]:
-        """Which letters were opened: request, sender and number of each."""
+        """The opened letters: request, sender and number of each."""
         return self._letters.opened
 
     # ------------------------------------------------------------------ results
 
     async def totals(self) -> Totals:
-        """Run the task that the program asked for, as it would run by itself: the named totals of this one party, encoded by the uplink's stages.
+        """Run the program's own task as it would run without the half; return this party's named totals, encoded by the uplink's stages.
 
-        That is what the party half of a reducer masks or encrypts. The task has its own random stream, private state and stages. If its reply is
+        The party half of a reducer masks or encrypts them. The task has its own random stream, private state and stages. If its reply is
         not finite, this call does not return: the federation keeps the reply out of the sum and counts it.
 
         Raises:
@@ -278,19 +278,19 @@ class Island:
         return await self._totals()
 
     def leave(self, name: str, value: Tree) -> None:
-        """Leave a named result at this party, for people here and for later jobs: half of a model, an answer, an index. It never travels.
+        """Leave a named result at this party, for people there and for later jobs: half of a model, an answer, an index. It never leaves the party.
 
         It takes effect with the party's private state: a request that fails, or whose sum fails, leaves nothing. The result can be read
         once the job has ended well. A newer result replaces an older one of the same name.
 
         Args:
-            name: letters, digits and ``. _ -``; 100 at most.
+            name: up to 100 letters, digits and ``. _ -``.
             value: a message tree.
 
         Raises:
-            ConfigError: it is no name.
-            MessageError: the value is no message tree.
-            PolicyError: the party's policy lets nothing stay.
+            ConfigError: the name is not valid.
+            MessageError: the value is not a message tree.
+            PolicyError: the party's policy allows no results to stay.
         """
         require_name(name)
         M.nbytes(value)
@@ -301,14 +301,14 @@ class Island:
         """The value of a named result that an earlier job left at this party.
 
         Raises:
-            ConfigError: there is none of this name.
+            ConfigError: there is no result of this name.
         """
         if self._named is None:
-            raise ConfigError(f"{self.name} keeps no results", remedy="run the task through a federation")
+            raise ConfigError(f"{self.name} stores no results", remedy="run the task through a federation")
         return self._named(name)
 
     def behind(self, slot: str) -> dict[str, Tree]:
-        """What the task leaves behind at the party, by slot: its private state, if it has assigned one, and its named results."""
+        """What the task leaves at the party, by slot: its private state, if it has assigned one, and its named results."""
         left = {slot_of(slot, name): value for name, value in self._left.items()}
         return {**left, slot: self._state} if self._state_assigned else left
 
@@ -318,11 +318,11 @@ class Island:
 
     @property
     def notes(self) -> list[Tree]:
-        """What was noted."""
+        """The progress reports."""
         return self._notes
 
     @property
     def sealed(self) -> bool:
-        """Whether the reply depends on secrets or spent budget: running it again would not give the same."""
+        """Whether the reply depends on secrets or spent budget, so that running the task again would not give the same."""
         drew = any(secret is not None and secret.drawn for secret in (self._secret, self._ephemeral))
         return drew or self._spendings > 0

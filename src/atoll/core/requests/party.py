@@ -1,6 +1,6 @@
-"""Parties: who takes part, by name, role and position.
+"""Parties: the participants, by name, role and position.
 
-A ``Roster`` lists everyone; a ``Parties`` is a view on some of them: an array of positions, so that a million registered clients are a
+A ``Roster`` lists all parties; a ``Parties`` is a view of some of them: an array of positions, so that a million registered clients take a
 few megabytes and a cohort of a thousand is a thousand integers.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["Names", "Parties", "Party", "Roster", "among"]
 
 
 def among(positions: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which positions are among some others: ``numpy.isin``, at a third of its cost for a round's few hundred."""
+    """Which positions are in ``others``: ``numpy.isin``, at a third of its cost for a round's few hundred."""
     if not len(others):
         return np.zeros(len(positions), dtype=bool)
     known = np.sort(others)
@@ -36,7 +36,7 @@ class Party:
     """One participant.
 
     Attributes:
-        name: unique in the federation.
+        name: a name that is unique in the federation.
         role: client, edge, guest, host, key-holder, second-server, enclave, ...
         position: index in the roster.
     """
@@ -47,7 +47,7 @@ class Party:
 
 
 class Names(Sequence[str]):
-    """Names ``prefix-0 ... prefix-(n-1)``, made when asked for."""
+    """Names ``prefix-0 ... prefix-(n-1)``, made on access."""
 
     def __init__(self, n: int, prefix: str = "client") -> None:
         self.n = n
@@ -80,7 +80,7 @@ class _Listed(list[str]):
         self._at = {name: i for i, name in enumerate(self)}
         if len(self._at) < len(self):
             twice = next(name for i, name in enumerate(self) if self._at[name] != i)
-            raise ConfigError(f"two parties are named {twice!r}", remedy="give every party a name of its own")
+            raise ConfigError(f"two parties are named {twice!r}", remedy="give each party a unique name")
 
     def index(self, value: Any, start: Any = 0, stop: Any = None) -> int:
         """The position of a name."""
@@ -90,12 +90,12 @@ class _Listed(list[str]):
 
 
 class Roster:
-    """Everyone in a federation.
+    """All parties of a federation.
 
     Args:
         names: the population's names, in order; an integer makes ``client-0 ...``.
         role: the population's role.
-        others: further parties, name -> role, placed after the population.
+        others: further parties, a dict of roles by name, placed after the population.
     """
 
     def __init__(
@@ -110,13 +110,13 @@ class Roster:
         for other in self._other_names:
             if self._find(other) is not None:
                 raise ConfigError(
-                    f"a client and another party are both named {other!r}", remedy="give every party a name of its own"
+                    f"a client and another party are both named {other!r}", remedy="give each party a unique name"
                 )
         self._keys = np.zeros(0, dtype=np.uint64)
         self._known = np.zeros(0, dtype=bool)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Hashes are remembered in each process for itself."""
+        """Drop the cached hashes: each process caches its own."""
         return {**self.__dict__, "_keys": np.zeros(0, dtype=np.uint64), "_known": np.zeros(0, dtype=bool)}
 
     def __len__(self) -> int:
@@ -145,7 +145,7 @@ class Roster:
         """The position of a name.
 
         Raises:
-            ConfigError: nobody has this name.
+            ConfigError: no party has this name.
         """
         if name in self.others:
             return len(self.names) + self._other_names.index(name)
@@ -164,7 +164,7 @@ class Roster:
             return None
 
     def keys(self, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """The 64-bit hash of each name, remembered; the last step of a random path."""
+        """The 64-bit hash of each name, cached; the last step of a random path."""
         if len(self._keys) < len(self):
             self._keys = np.zeros(len(self), dtype=np.uint64)
             self._known = np.zeros(len(self), dtype=bool)
@@ -179,7 +179,7 @@ class Roster:
         return Parties(self, np.arange(len(self.names), dtype=np.int64))
 
     def where(self, role: str) -> Parties:
-        """Everyone with a role."""
+        """All parties with a role."""
         n = len(self.names)
         rest = [n + i for i, name in enumerate(self._other_names) if self.others[name] == role]
         own = np.arange(n if role == self.role else 0, dtype=np.int64)
@@ -190,8 +190,8 @@ class Parties(Sequence[Party]):
     """Some parties of a roster, in an order.
 
     Args:
-        roster: everyone.
-        positions: which of them, shape ``(n,)``.
+        roster: the roster.
+        positions: positions of the parties, shape ``(n,)``.
     """
 
     __slots__ = ("positions", "roster")
@@ -231,11 +231,11 @@ class Parties(Sequence[Party]):
         return self.roster.keys(self.positions)
 
     def without(self, others: Parties) -> Parties:
-        """Those that are not in ``others``, order kept."""
-        if np.array_equal(self.positions, others.positions):  # the common case: everyone answered
+        """The parties that are not in ``others``, in their order."""
+        if np.array_equal(self.positions, others.positions):  # the common case: all parties replied
             return Parties(self.roster, self.positions[:0])
         return Parties(self.roster, self.positions[~among(self.positions, others.positions)])
 
     def named(self, *names: str) -> Parties:
-        """The parties of these names."""
+        """The parties with these names."""
         return Parties(self.roster, np.array([self.roster.position(n) for n in names], dtype=np.int64))

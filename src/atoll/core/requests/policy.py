@@ -1,4 +1,4 @@
-"""Policies: an island's own rule for what may leave it, whatever a program asked for."""
+"""Policies: an island's own rule for what may leave it, whatever a program requests."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["AllowAll", "Policies", "Policy", "SitePolicy", "admit_job", "policy_
 
 
 class Policy:
-    """Base of policies; the base allows everything.
+    """Base class of policies; it allows everything.
 
     Attributes:
-        single: it looks at single replies. A cohort with such a policy is run party by party, never in blocks.
+        single: whether it looks at single replies. A cohort with such a policy runs party by party, never in blocks.
     """
 
     single: ClassVar[bool] = True
@@ -32,47 +32,47 @@ class Policy:
         """Raise ``PolicyError`` to refuse a job before it begins.
 
         Args:
-            names: what it is known by, see ``Job.names``.
+            names: the names of the job, see ``Job.names``.
         """
 
     def admit(self, request: Request) -> None:
         """Raise ``PolicyError`` to refuse a request before its task runs."""
 
     def release(self, party: Party, task: str, reply: Tree) -> None:
-        """Raise ``PolicyError`` to keep a reply in."""
+        """Raise ``PolicyError`` to keep a reply from leaving."""
 
     def stay(self, party: Party, task: str, name: str, value: Tree) -> None:
-        """Raise ``PolicyError`` to let no named result stay at the party; see ``Island.leave``."""
+        """Raise ``PolicyError`` to keep a named result from staying at the party; see ``Island.leave``."""
 
     @property
     def largest(self) -> int | None:
-        """Bytes that a reply may take on the wire; ``None`` is any number."""
+        """Maximum number of bytes of a reply on the wire; ``None`` sets no limit."""
         return None
 
 
 class AllowAll(Policy):
-    """Releases everything, for simulation."""
+    """Allow everything, for simulation."""
 
     single: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
 class SitePolicy(Checked, Policy):
-    """What an island insists on. It refuses what does not comply, and never changes a request.
+    """What an island requires. It refuses a request that does not comply, and never changes one.
 
     Attributes:
         stages: stages that every reply must go through, in this order, each at least as strict (``Stage.covers``). A request without them is refused,
-            also where it asks for a single reply, which no stage acts on.
-        largest_reply: bytes that a reply may take on the wire.
-        smallest_cohort: replies that every sum with this island's reply must hold. The server states it with the request (its quorum), and a
-            request for single replies states 1. It binds a server that is honest: one that lies can say any number. Against one
-            that lies, only a secure reducer whose protocol enforces its threshold among the parties helps.
-        tasks: names of tasks that may run, with ``*`` and ``?``; none is all.
+            and so is a request for a single reply, on which no stage acts.
+        largest_reply: maximum number of bytes of a reply on the wire.
+        smallest_cohort: minimum number of replies in each sum with this island's reply. The server states the number with the request (its quorum), and
+            a request for single replies states 1. This binds an honest server: a dishonest one can state any number. Against a dishonest
+            server, only a secure reducer helps whose protocol enforces its threshold among the parties.
+        tasks: names of tasks that may run, with ``*`` and ``?``; an empty list allows all.
         free: names of tasks that release nothing of the data, such as a protocol's key exchange: ``stages`` and ``smallest_cohort`` do
-            not hold for them.
-        allow: names of jobs (``statistics``), of algorithms (``FedAvg``) and of code of a job's own (``module:name``) that may run, with ``*`` and
-            ``?``; none is all. A job may run if its kind or all of its algorithms are named, and all code of its own is.
-        results: tasks may leave named results at the party; see ``Island.leave``.
+            not apply to them.
+        allow: names of jobs (``statistics``), of algorithms (``FedAvg``) and of a job's own code (``module:name``) that may run, with ``*`` and
+            ``?``; an empty list allows all. A job may run if the list has its kind or all of its algorithms, and all of its own code.
+        results: whether tasks may leave named results at the party; see ``Island.leave``.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -98,14 +98,14 @@ class SitePolicy(Checked, Policy):
 
     @property
     def largest(self) -> int | None:
-        """``largest_reply``."""
+        """Return ``largest_reply``."""
         return self.largest_reply
 
     def admit_job(self, names: Sequence[str]) -> None:
         """Refuse a job that ``allow`` does not name.
 
         Raises:
-            PolicyError: it names the job, the algorithm or the code.
+            PolicyError: names the job, the algorithm or the code.
         """
         if not self.allow:
             return
@@ -113,19 +113,19 @@ class SitePolicy(Checked, Policy):
         unknown = [name for name in parts if not _matches(name, self.allow)]
         own = [name for name in (kind, *unknown) if ":" in name and not _matches(name, self.allow)]
         if own:
-            raise self._refused(f"code of the job's own, {own[0]}, may not run here", own[0])
+            raise self._refused(f"the job's own code, {own[0]}, may not run here", own[0])
         if not _matches(kind, self.allow) and (unknown or not parts):
             name = unknown[0] if unknown else kind
             raise self._refused(f"{name} may not run here", name)
 
     def admit_code(self, name: str) -> None:
-        """Refuse code of a job's own that ``allow`` does not name.
+        """Refuse code of a job that ``allow`` does not name.
 
         Args:
-            name: ``module:name``, or ``module:`` for a module that travels with a job.
+            name: ``module:name``, or ``module:`` for a module that a job includes.
 
         Raises:
-            PolicyError: it names the code.
+            PolicyError: names the code.
         """
         module, _, inner = name.partition(":")
         patterns = [pattern.partition(":") for pattern in self.allow if ":" in pattern]
@@ -133,7 +133,7 @@ class SitePolicy(Checked, Policy):
             if fnmatchcase(module, wanted) and (not inner or fnmatchcase(inner, within)):
                 return
         shown = name if inner else f"{module}:*"
-        raise self._refused(f"code of the job's own, {shown}, may not run here", shown)
+        raise self._refused(f"the job's own code, {shown}, may not run here", shown)
 
     def _refused(self, what: str, name: str) -> PolicyError:
         known = f"use one of {', '.join(self.allow)}, " if self.allow else ""
@@ -144,23 +144,23 @@ class SitePolicy(Checked, Policy):
         )
 
     def stay(self, party: Party, task: str, name: str, value: Tree) -> None:
-        """Refuse a named result where none may stay.
+        """Refuse a named result if none may stay.
 
         Raises:
-            PolicyError: none may.
+            PolicyError: no named results may stay.
         """
         if not self.results:
             raise PolicyError(
                 f"the task {task} may leave no result {name!r} here",
                 where=party.name,
-                remedy="ask whoever keeps the party's policy to set results: true, or do without island.leave",
+                remedy="ask the maintainer of the party's policy to set results: true, or do without island.leave",
             )
 
     def admit(self, request: Request) -> None:
         """Refuse a request that does not comply.
 
         Raises:
-            PolicyError: it names the task, the stage or the number.
+            PolicyError: names the task, the stage or the number.
         """
         asked = [request] if request.wraps is None else [request, request.wraps]
         for one in asked:
@@ -179,13 +179,13 @@ class SitePolicy(Checked, Policy):
             )
         if inner.uplink.replies < self.smallest_cohort:
             raise PolicyError(
-                f"a sum may hold {inner.uplink.replies} replies, and this site wants at least {self.smallest_cohort}",
+                f"a sum may have {inner.uplink.replies} replies, but this site requires at least {self.smallest_cohort}",
                 remedy=f"use quorum={self.smallest_cohort} or more",
             )
 
 
 Policies = Policy | Mapping[str, Policy]
-"""One policy for all parties, or party's name -> its own; a party without one allows everything."""
+"""One policy for all parties, or a dict of policies by party name; a party without one allows everything."""
 
 _ALL = AllowAll()
 
@@ -196,25 +196,25 @@ def policy_of(policies: Policies, name: str) -> Policy:
 
 
 def check_policies(policies: Any) -> Policies:
-    """Refuse what is no policy.
+    """Refuse an object that is not a policy.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not a policy.
     """
     rows = policies.values() if isinstance(policies, Mapping) else [policies]
     if not all(isinstance(row, Policy) for row in rows):
         raise ConfigError(
             f"policy={policies!r}",
-            remedy="give a policy such as SitePolicy(stages=[Clip(1.0)]), or party's name -> its policy",
+            remedy="give a policy such as SitePolicy(stages=[Clip(1.0)]), or a dict of policies by party name",
         )
     return policies  # type: ignore[no-any-return]
 
 
 def admit_job(policies: Policies, names: Sequence[str]) -> None:
-    """Refuse a job that one of the parties refuses.
+    """Refuse a job that the policy of any party refuses.
 
     Raises:
-        PolicyError: it names the party.
+        PolicyError: names the party.
     """
     rows = policies.items() if isinstance(policies, Mapping) else [("every party", policies)]
     for name, policy in rows:
@@ -230,7 +230,7 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _missing(wanted: tuple[Stage, ...], given: tuple[Stage, ...]) -> Stage | None:
-    """The first wanted stage that no given one covers, behind those that cover the wanted ones before it."""
+    """The first wanted stage that no given stage covers, after those that cover the wanted ones before it."""
     at = 0
     for stage in wanted:
         found = next((i for i in range(at, len(given)) if given[i].covers(stage)), None)

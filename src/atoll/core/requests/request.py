@@ -1,4 +1,4 @@
-"""Requests and replies: what passes between a federation and its hosts."""
+"""Requests and replies: what a federation and its hosts exchange."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ __all__ = [
 ]
 
 PASSING = "//~"
-"""How a slot ends whose states last as long as the sum that they belong to."""
+"""The end of a slot whose states last as long as their sum."""
 
 
 class Mailboxes:
-    """Sealed letters that a relay holds. The program sees who wrote to whom, and how much; contents are for the recipients alone.
+    """Sealed letters that a relay holds. The program sees senders, recipients and sizes; only recipients see contents.
 
     Args:
-        letters: recipient -> sender -> letter, or what ``sealed`` gave.
+        letters: maps a recipient to letters by sender, or the result of ``sealed``.
     """
 
     def __init__(self, letters: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -57,12 +57,12 @@ class Mailboxes:
         }
 
     def put(self, sender: str, outbox: Mapping[str, Letter]) -> None:
-        """Hold what one sender posted."""
+        """Store the letters that one sender posted."""
         for to, letter in outbox.items():
             self._letters.setdefault(to, {})[sender] = letter
 
     def box(self, to: str) -> dict[str, Letter]:
-        """What waits for one party, by sender in order of name."""
+        """The letters to one party, by sender in order of name."""
         return dict(sorted(self._letters.get(to, {}).items()))
 
     def only_from(self, senders: set[str]) -> Mailboxes:
@@ -73,7 +73,7 @@ class Mailboxes:
         """The letters of both, for a superstep that builds on two earlier ones.
 
         Raises:
-            ConfigError: both hold a letter of one sender to one recipient, who can open only one letter of each sender in a superstep.
+            ConfigError: both have a letter from one sender to one recipient, who can open only one letter of each sender in a superstep.
         """
         twice = {*self.routes} & {*other.routes}
         if twice:
@@ -82,22 +82,22 @@ class Mailboxes:
             raise ConfigError(
                 f"two letters of {sender} to {to}, of {first.request} and {second.request}",
                 where="mail | mail",
-                remedy="hand over one of them with each of two supersteps, or post everything in one payload",
+                remedy="deliver one of them in each of two supersteps, or post everything in one payload",
             )
         both = {*self._letters, *other._letters}
         return Mailboxes({to: {**self._letters.get(to, {}), **other._letters.get(to, {})} for to in both})
 
     def nbytes(self, to: str) -> int:
-        """Encoded size of what waits for one party."""
+        """Encoded size of the letters to one party."""
         return sum(letter.nbytes for letter in self._letters.get(to, {}).values())
 
     @property
     def encrypted(self) -> bool:
-        """Whether every letter is."""
+        """Whether all letters are encrypted."""
         return all(letter.real for box in self._letters.values() for letter in box.values())
 
     def count(self, to: str) -> int:
-        """How many letters wait for one party."""
+        """Number of letters to one party."""
         return len(self._letters.get(to, {}))
 
     @property
@@ -106,7 +106,7 @@ class Mailboxes:
         return sorted((sender, to) for to, box in self._letters.items() for sender in box)
 
     def sealed(self) -> dict[str, dict[str, Tree]]:
-        """As messages, for a checkpoint."""
+        """The letters as messages, for a checkpoint."""
         return {to: {sender: letter.packed() for sender, letter in box.items()} for to, box in self._letters.items()}
 
 
@@ -115,18 +115,18 @@ class Request:
     """One task for some parties.
 
     Attributes:
-        id: the path of the request; with a party it names one execution, and is never run twice.
-        task: what to do.
-        message: the same for every party.
+        id: the path of the request; with a party it identifies one execution, which never runs twice.
+        task: the task to run.
+        message: the message, the same for all parties.
         slot: where the parties keep their private state for this program.
-        key: the random key of the request; each party's is derived from it and its name.
+        key: the random key of the request; each party's key is derived from it and the party's name.
         uplink: stages for the replies of a sum.
         public: round parameters of the stages.
-        mail: letters to hand over.
-        turn: the number of the round in which it is made, for models of devices; see ``Plan``.
-        apart: the replies of a sum are not added up, so that each can be used when it arrives; see ``Part.of``.
+        mail: letters to deliver.
+        turn: the number of the round of the request, for models of devices; see ``Plan``.
+        apart: whether the replies of a sum stay separate, so that each can be used when it arrives; see ``Part.of``.
         sum: path of the sum that it belongs to. What it leaves at the parties takes effect when that sum succeeds; see ``Engine.conclude``.
-        wraps: the request whose reply the task asks its island for; see ``Island.totals``. It keeps its own random key, private state and stages.
+        wraps: the request whose reply the task gets from its island; see ``Island.totals``. It keeps its own random key, private state and stages.
         seeds: the parties' secret seeds for stages that draw on secrets. A party's own host adds them; they never cross a trust boundary.
     """
 
@@ -145,12 +145,12 @@ class Request:
     seeds: Seeds | None = None
 
     def secrets(self, positions: NDArray[np.int64]) -> NDArray[np.uint8] | None:
-        """The secret seeds of some parties for the stages, a row each."""
+        """The secret seeds of some parties for the stages, one row each."""
         return None if self.seeds is None else self.seeds.of(positions)
 
     @functools.cached_property
     def misfit(self) -> MessageError | None:
-        """Why its message, or that of the request which it wraps, is not what the task declares; looked at once."""
+        """Why its message, or that of the wrapped request, does not match the task's declaration; checked once."""
         try:
             if self.task.schema is not None:
                 self.task.schema.require_message(self.message)
@@ -160,45 +160,45 @@ class Request:
 
     @functools.cached_property
     def sent_forms(self) -> dict[str, Schema | None] | None:
-        """The form of each total of a reply as the task declares it and the stages encode it; worked out once. See ``TaskSchema.sent``."""
+        """The form of each total of a reply, as the task declares it and the stages encode it; computed once. See ``TaskSchema.sent``."""
         return None if self.task.schema is None else self.task.schema.sent(self.uplink, self.public)
 
     @property
     def argument_bytes(self) -> int:
-        """Encoded size of what travels beside the message: arguments, the round parameters of the stages, and a half's own message."""
+        """Encoded size of what is sent besides the message: arguments, round parameters of the stages, and a half's own message."""
         own = self.task.argument_bytes + sum(M.nbytes(value) for value in self.public if value is not None)
         return own if self.wraps is None else own + M.nbytes(self.message) + self.wraps.argument_bytes
 
     @property
     def memory(self) -> str:
-        """Where the parties keep what the uplink's stages remember: a slot inside the program's that no scope can be named like."""
+        """Where the parties keep what the uplink's stages remember: a slot inside the program's, with a name that no scope can have."""
         return f"{self.slot}//{self.task.name}/{self.uplink.place}"
 
     def workload(
         self, population: Any, positions: NDArray[np.int64], look: Callable[[int], Any] | None = None
     ) -> Workload:
-        """The declared work of its parties, with that of the request that it wraps; see ``Task.workload``."""
+        """The declared work of its parties, including that of the wrapped request; see ``Task.workload``."""
         own = self.task.workload(population, positions, self.message, look)
         return own if self.wraps is None else own + self.wraps.workload(population, positions, look)
 
     @property
     def slots(self) -> list[str]:
-        """Every slot that the task, its stages and the request that it wraps may read and write."""
+        """Every slot that the task, its stages and the wrapped request may read and write."""
         own = [self.slot, self.memory] if self.uplink.remembers else [self.slot]
         return own if self.wraps is None else [*own, *self.wraps.slots]
 
 
 @dataclass
 class Reply:
-    """What one party answered.
+    """The reply of one party.
 
     Attributes:
         party: position of the party.
-        value: the reply.
-        mail: letters it posted, recipient -> letter.
-        notes: progress reported while running.
+        value: the value of the reply.
+        mail: letters that it posted, by recipient.
+        notes: progress reports.
         nbytes: encoded size of the value and letters.
-        error: what the task raised, else ``None``.
+        error: the error that the task raised, else ``None``.
         rejected: why the reply of a wrapped task must not be in a sum; then there is no value.
     """
 
@@ -212,22 +212,22 @@ class Reply:
 
     @property
     def usable(self) -> bool:
-        """Whether the task gave a value."""
+        """Whether the task returned a value."""
         return self.error is None and not self.rejected
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """A task that ran: its reply, and what it left behind.
+    """The result of a task: its reply, and what it left at the party.
 
     Attributes:
         reply: the reply.
-        left: slot -> what the party keeps there from now on: its private state, and what stages remember.
-        sealed: it drew on secrets or spent privacy budget, so running it again would not give the same.
+        left: what the party keeps from now on, by slot: its private state, and what stages remember.
+        sealed: whether it drew on secrets or spent privacy budget, so that running it again would not give the same.
         time: clock time at which it ended, for a role of a session.
-        said: other role -> what was said to it, for a role of a session.
+        said: messages to other roles, for a role of a session.
         opened: request, sender and number of each letter that it opened.
-        ending: how a role of a session was ended; its reply has an error unless that is ``""``.
+        ending: how a role of a session was ended; if it is not ``""``, the reply has an error.
     """
 
     reply: Reply
@@ -240,19 +240,19 @@ class TaskResult:
 
 
 def cut_off(position: int, ending: Ending, time: float) -> TaskResult:
-    """What is left of a role that others ended: it did not say how far it came."""
+    """The result of a role that others ended: how far it came is not known."""
     return TaskResult(Reply(position, error=SessionError(f"the role was {ending}")), time=time, ending=ending)
 
 
 @dataclass
 class Reduced:
-    """What a reducer makes of a cohort's replies.
+    """The result of reducing a cohort's replies.
 
     Attributes:
-        totals: named sums; the stages are not undone yet.
+        totals: named sums, before the stages are undone.
         senders: positions whose replies are in the sums, in cohort order.
-        rejected: position -> why its reply was kept out.
-        errors: position -> what its task raised.
+        rejected: maps a position to why its reply was kept out.
+        errors: maps a position to the error that its task raised.
     """
 
     totals: Totals
@@ -263,13 +263,13 @@ class Reduced:
 
 @dataclass
 class PartialSum(Reduced):
-    """The replies of a cohort as an engine adds them up.
+    """The replies of a cohort, as an engine adds them up.
 
     Attributes:
         nbytes: encoded reply size of each sender.
-        left: slot -> what the parties keep there.
+        left: what the parties keep, by slot.
         kept: sealed replies, for the journal.
-        opened: position -> the letters that its reply is made of.
+        opened: maps a position to the letters that its reply depends on.
     """
 
     nbytes: NDArray[np.int64]
@@ -278,7 +278,7 @@ class PartialSum(Reduced):
     opened: dict[int, tuple[tuple[str, str, int], ...]] = field(default_factory=dict, kw_only=True)
 
     def keep(self, ran: TaskResult) -> None:
-        """Remember a sealed reply."""
+        """Add a sealed reply."""
         if ran.sealed and ran.reply.error is None:
             self.kept.append(ran)
 
@@ -298,7 +298,7 @@ def wire_form(value: Any) -> Any:
 
 
 def sketch(message: Tree) -> str:
-    """A message in short: paths, dtypes and shapes."""
+    """A short description of a message: paths, dtypes and shapes."""
     parts = (
         f"{path}:{getattr(leaf, 'dtype', type(leaf).__name__)}{list(np.shape(leaf)) or ''}"
         for path, leaf in T.items(message)

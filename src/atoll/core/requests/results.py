@@ -1,4 +1,4 @@
-"""What the verbs of a federation return."""
+"""The results of a federation's verbs."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ Late = Literal["cancel", "arrive", "drop"]
 
 
 class Taker(Protocol):
-    """Which replies a round takes, and when it is full."""
+    """A rule that decides which replies a round accepts, and when it is full."""
 
     def __call__(self, arrived: NDArray[np.int64]) -> tuple[NDArray[np.int64], int | None]:
         """Choose among replies.
 
         Args:
-            arrived: positions of those whose reply comes in time, in order of arrival.
+            arrived: positions of the parties whose replies arrive in time, in order of arrival.
 
         Returns:
-            The places in ``arrived`` that are taken, and the place of the one at whose arrival the round closes, or ``None`` if it waits on. What
-            comes after that one must not matter.
+            The places in ``arrived`` that are accepted, and the place of the reply that closes the round, or ``None`` if the round keeps waiting.
+            Replies after that one must not matter.
         """
         ...
 
 
 Accept = int | Taker | Share
-"""Replies after which a round closes, a rule, or a share of a quota that several requests fill together."""
+"""Number of replies after which a round closes, a rule, or a share of a quota that several requests fill together."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """When a round of replies closes.
+    """The conditions under which a round of replies closes.
 
     Attributes:
-        deadline: seconds after sending, or a `Deadline` that several requests share; ``None`` waits for everyone whose link is up.
-        quorum: replies without which the round has failed.
-        accept: replies after which the round closes early (over-selection), a rule that chooses, or a share of a ``Quota``; ``None`` takes all.
-        late: what becomes of the others: ``"cancel"`` their work, let them ``"arrive"`` later, or do the work and ``"drop"`` the reply.
-        down: bytes of the message that reach each party where they are not its own size, because a party is sent only what it does not know.
-            Arguments, round parameters and letters come on top.
-        up: bytes of a reply as a cost model shall know them beforehand, or what tells them; by default what the task says.
+        deadline: seconds after sending, or a `Deadline` that several requests share; ``None`` waits for every party with a working link.
+        quorum: minimum number of replies; with fewer, the round fails.
+        accept: number of replies after which the round closes early (over-selection), a rule that chooses, or a share of a ``Quota``; ``None`` accepts all.
+        late: what to do with the others: ``"cancel"`` their work, let them ``"arrive"`` later, or do the work and ``"drop"`` the reply.
+        down: bytes of the message to each party, if they differ from its size because a party is sent only what it does not know.
+            Arguments, round parameters and letters are added.
+        up: bytes of a reply for the cost model, or a function that gives them; by default the task's declaration.
     """
 
     deadline: float | Deadline | None = None
@@ -80,14 +80,14 @@ class Terms:
             raise ConfigError(f"late={self.late!r}", remedy="use 'cancel', 'arrive' or 'drop'")
 
     def limit(self, sent: float) -> float:
-        """The moment after which no reply to a request is in time; ``inf`` where there is none."""
+        """The time after which no reply to a request is in time; ``inf`` without a deadline."""
         if isinstance(self.deadline, Deadline):
             return self.deadline.until
         return math.inf if self.deadline is None else sent + self.deadline
 
     @property
     def within(self) -> str:
-        """The deadline in words, behind a blank; empty where there is none."""
+        """The deadline in words, after a space; empty without a deadline."""
         seconds = self.deadline.seconds if isinstance(self.deadline, Deadline) else self.deadline
         return "" if seconds is None else f" within {seconds:g} s"
 
@@ -97,12 +97,12 @@ class Replies:
     """Single replies.
 
     Attributes:
-        senders: who answered, in cohort order.
+        senders: the parties that replied, in cohort order.
         values: their replies, in the same order.
-        silent: who did not.
-        errors: name -> what a party's task raised (when errors are dropped).
-        notes: name -> progress reports.
-        rejected: name -> why the reply of a wrapped task must not be in a sum.
+        silent: the parties that did not reply.
+        errors: errors of tasks by party name (if errors are dropped).
+        notes: progress reports by party name.
+        rejected: maps a party's name to why the reply of a wrapped task must not be in a sum.
     """
 
     senders: Parties
@@ -125,10 +125,10 @@ class Replies:
 
 @dataclass(frozen=True)
 class Exchanged(Replies):
-    """Replies of one superstep, and the sealed envelopes that the relay holds.
+    """The replies of one superstep, and the sealed envelopes that the relay holds.
 
     Attributes:
-        mail: hand it to the next superstep; ``mail.only_from(names)`` fixes the senders.
+        mail: pass it to the next superstep; ``mail.only_from(names)`` fixes the senders.
     """
 
     mail: Mailboxes = field(default_factory=Mailboxes)
@@ -136,21 +136,21 @@ class Exchanged(Replies):
 
 @dataclass(frozen=True)
 class Combined:
-    """The replies of a cohort as one; never the parts.
+    """The combined replies of a cohort; never single replies, except in ``Parts``.
 
     Attributes:
-        value: name -> combined value.
-        n: replies in it.
-        weight: name -> sum of weights.
-        kinds: name -> kind of the aggregate: mean, sum, vote or parts. Parts come in cohort order.
-        roles: name -> what the value is for: update, side, metric, report or buffer.
-        asked: who was asked.
-        outcomes: what became of each of them, one entry a party of ``asked``, where the world knows.
-        senders: who is in it, in cohort order.
-        silent: who did not answer in time.
-        rejected: name -> why the reply was kept out.
-        errors: name -> what a party's task raised (when errors are dropped).
-        seconds: from sending to closing.
+        value: combined values by name.
+        n: number of replies in it.
+        weight: sums of weights by name.
+        kinds: kinds of the aggregates by name: mean, sum, vote or parts. Parts are in cohort order.
+        roles: purposes of the values by name: update, side, metric, report or buffer.
+        asked: the parties that were asked.
+        outcomes: the outcome for each of them, one entry a party of ``asked``, if the world knows it.
+        senders: the parties whose replies are in it, in cohort order.
+        silent: the parties that did not reply in time.
+        rejected: maps a party's name to why its reply was kept out.
+        errors: errors of tasks by party name (if errors are dropped).
+        seconds: seconds from sending to closing.
         bytes_up: bytes that arrived.
         bytes_down: bytes that were sent.
     """
@@ -174,5 +174,5 @@ class Combined:
         return self.value[name]
 
     def of(self, *roles: Role) -> dict[str, Any]:
-        """The values of some roles, by name: ``combined.of("metric")``."""
+        """The values with some roles, by name: ``combined.of("metric")``."""
         return {name: value for name, value in self.value.items() if self.roles.get(name, "update") in roles}

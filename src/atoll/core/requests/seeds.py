@@ -1,4 +1,4 @@
-"""Secret seeds of parties, from which stages draw."""
+"""Secret seeds of parties, which stages draw from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Seeds:
     """A secret seed of each party for one request.
 
     Attributes:
-        positions: of the parties, sorted.
+        positions: positions of the parties, sorted.
         rows: their seeds, ``(parties, SEED_BYTES)``, uint8.
     """
 
@@ -28,12 +28,12 @@ class Seeds:
     rows: NDArray[np.uint8]
 
     def of(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """The seeds of these parties, a row each."""
+        """The seeds of these parties, one row each."""
         found: NDArray[np.uint8] = self.rows[np.searchsorted(self.positions, positions)]
         return found
 
     def packed(self) -> dict[str, Any]:
-        """As a message."""
+        """The seeds as a message."""
         return {"positions": self.positions, "rows": self.rows}
 
     @classmethod
@@ -43,6 +43,6 @@ class Seeds:
 
 
 def seeded(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint8]:
-    """Seeds that follow from the parties' keys and a number, ``(parties, 32)``: for reproducible simulations, whose guarantees are void."""
+    """Seeds derived from the parties' keys and a number, ``(parties, 32)``: for reproducible simulations, whose guarantees are void."""
     words = np.stack([child_keys(keys, "uplink", seed, i) for i in range(4)], axis=1)
     return words.astype("<u8").view(np.uint8)

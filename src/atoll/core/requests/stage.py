@@ -1,18 +1,18 @@
-"""Stages: what happens to an update on its way out — clip, weight, quantise, add noise — and is undone at the sum.
+"""Stages: steps that an update goes through on its way out — clip, weight, quantise, add noise — and that the sum undoes.
 
 A stage has a party half (``encode``) and a server half (``decode``). Stages form a chain, applied in order at the party and undone in reverse:
-*value* stages see the client's own value, then the aggregate's weight is applied, then *summand* stages see what will be added up.
-``decode`` runs once on the sum; for a stage that is not summable it runs on every reply, and a secure reducer refuses such a stage.
+*value* stages see the client's own value, then the aggregate's weight is applied, then *summand* stages see the value to add up.
+``decode`` runs once on the sum. For a stage that is not summable it runs on each reply, and a secure reducer refuses such a stage.
 
 Because a value stage's encodings are weighted before they are added up, ``sum_k w_k encode(x_k)``, a summable one must have a *linear* decoder. An
-affine one (a scale and an offset of each client's own) is not summable, unless the parameters are public and the decoder is linear.
+affine one (with each client's own scale and offset) is not summable, unless the parameters are public and the decoder is linear.
 
-A *secret* stage draws on the party's secret, as noise for differential privacy does. It says beforehand what each reply releases (``events``), and
+A *secret* stage draws on the party's secret, such as noise for differential privacy. It declares beforehand what each reply releases (``events``), and
 those events are in the ledger before it encodes. The party keeps what it drew until the round is safe, so that a repeated request
-gets the same reply. If a stage names events, measurements beside the value stay at the party: nothing but what it protects leaves.
+gets the same reply. If a stage declares events, measurements besides the value stay at the party: only what it protects leaves.
 
-A stage may keep *memory* at the party, such as what quantisation left over: ``remember`` takes what the last reply of this kind left and gives
-what this one leaves. It is private state with a place of its own, and a reply that is kept out leaves none.
+A stage may keep *memory* at the party, such as the residual of quantisation: ``remember`` takes the memory of the last reply of this kind and returns
+the new one. It is private state with its own slot, and a reply that is kept out does not change it.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ __all__ = ["Identity", "Stage"]
 
 @dataclass(frozen=True)
 class Stage(Checked):
-    """Base of all stages; the base itself changes nothing.
+    """Base class of all stages; it changes nothing.
 
     Attributes:
         on: ``"value"`` stages act before weighting, ``"summand"`` stages after it.
-        summable: whether ``decode(sum of encodings)`` equals the sum of the decoded.
+        summable: whether ``decode(sum of encodings)`` equals the sum of the decoded values.
         linear: whether encoding is linear in the value.
-        unbiased: whether decoding is right on average.
-        packs: whether what it encodes is a binary form, which no stage behind it can take for numbers.
+        unbiased: whether decoding is correct on average.
+        packs: whether its encoding is a binary form, which no later stage can treat as numbers.
         remembers: whether it keeps memory at the party.
         secret: whether it draws on the party's secret (``context.secret``).
     """
@@ -72,30 +72,30 @@ class Stage(Checked):
 
     @property
     def lossless(self) -> bool:
-        """Whether what is decoded is the value itself: without the stage a message is longer, and nothing else changes."""
+        """Whether decoding returns the value itself: without the stage a message is longer, and nothing else changes."""
         return False
 
     def public(self, rng: Rng) -> Tree:
-        """Round parameters that every party gets and everyone may know: a scale, a seed, a codebook."""
+        """Round parameters that every party gets and that are public: a scale, a seed, a codebook."""
         del rng
         return None
 
     def encode(self, value: Tree, context: StageContext) -> Tree:
-        """The party half."""
+        """The party half: encode one client's value."""
         del context
         return value
 
     def encode_block(self, block: Tree, context: StageContext) -> Tree:
-        """The party half for a block of clients with a leading client axis; override it where a loop would be slow."""
+        """The party half for a block of clients with a leading client axis; override it if a loop would be slow."""
         return _stacked([self.encode(_row(block, c), context.row(c)) for c in range(len(context.keys))])
 
     def decode(self, total: Tree, public: Tree, n: int) -> Tree:
-        """The server half: on the sum of ``n`` replies, or on one (``n = 1``)."""
+        """The server half: decode the sum of ``n`` replies, or one (``n = 1``)."""
         del public, n
         return total
 
     def decode_block(self, block: Tree, public: Tree, memory: Tree = None) -> Tree:
-        """The server half on each reply of a block; ``memory`` is what the clients remembered before they encoded, see ``decode_one``."""
+        """The server half for each reply of a block; ``memory`` is what the clients remembered before they encoded, see ``decode_one``."""
         count = len(T.leaves(block)[0])
         before = [_row(memory, c) if self.remembers else None for c in range(count)]
         return _stacked([self.decode_one(_row(block, c), public, before[c]) for c in range(count)])
@@ -103,12 +103,12 @@ class Stage(Checked):
     # ------------------------------------------------------------------ memory
 
     def fresh(self, value: Tree) -> Tree:
-        """What a party remembers before its first reply: of the same form (structure, dtypes, shapes) as what ``remember`` leaves."""
+        """The memory before a party's first reply, in the form (structure, dtypes, shapes) of what ``remember`` returns."""
         del value
         return None
 
     def remember(self, value: Tree, memory: Tree, context: StageContext) -> tuple[Tree, Tree]:
-        """The party half of a stage with memory: the encoded value, and the new memory."""
+        """The party half of a stage with memory: return the encoded value, and the new memory."""
         return self.encode(value, context), memory
 
     def remember_block(self, block: Tree, memory: Tree, context: StageContext) -> tuple[Tree, Tree]:
@@ -120,10 +120,10 @@ class Stage(Checked):
         return _stacked(sent), _stacked(kept)
 
     def decode_one(self, sent: Tree, public: Tree, memory: Tree) -> Tree:
-        """One reply as the server understands it.
+        """Decode one reply as the server does.
 
-        A stage whose decoder needs what was sent before (a learned shift) takes it from ``memory``, the client's own before it encoded: in a
-        simulation the server's copy is that very memory. A real server keeps a copy for every client and updates it by what the client
+        A stage whose decoder needs earlier replies (a learned shift) takes them from ``memory``, the client's own before it encoded: in a
+        simulation this memory is also the server's copy. A real server keeps a copy for each client and updates it with what the client
         sends, which is all that the client's own update depends on.
         """
         del memory
@@ -132,11 +132,11 @@ class Stage(Checked):
     # ------------------------------------------------------------------ promises
 
     def bits(self, value: Tree) -> int | None:
-        """Exact size of the encoded value in bits; ``None`` when only measuring tells."""
+        """Exact size of the encoded value in bits; ``None`` if it must be measured."""
         return sum(8 * int(math.prod(np.shape(leaf))) * int(leaf.dtype.itemsize) for leaf in T.leaves(value))
 
     def omega(self, value: Tree) -> float | None:
-        """The least known ``w`` with ``E ||C(x) - x||^2 <= w ||x||^2`` for values of this form, for an unbiased stage; ``None`` is unknown."""
+        """The smallest known ``w`` with ``E ||C(x) - x||^2 <= w ||x||^2`` for values of this form, for an unbiased stage; ``None`` is unknown."""
         del value
         return None
 
@@ -146,27 +146,27 @@ class Stage(Checked):
         return None
 
     def sensitivity(self, before: float | None) -> float | None:
-        """Largest L2 norm of a client's value after this stage, given that before it; ``None`` where nothing bounds it."""
+        """Largest L2 norm of a client's value after this stage, given that before it; ``None`` without a bound."""
         del before
         return None
 
     def events(self, sensitivity: float | None) -> tuple[Event, ...]:
-        """What one encoded value releases; none where nothing is promised.
+        """The events that one encoded value releases; empty without a privacy promise.
 
         Args:
             sensitivity: largest L2 norm of a client's value before this stage.
 
         Raises:
-            CompositionError: the promise needs a bound, and there is none.
+            CompositionError: the promise needs a bound, but there is none.
         """
         del sensitivity
         return ()
 
-    # ------------------------------------------------------------------ what it goes with
+    # ------------------------------------------------------------------ what it can be combined with
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What the other parts of a job must offer, from the promises above; add rows of your own to ``super().needs``."""
+        """What the other parts of a job must offer, derived from the promises above; add your own needs to ``super().needs``."""
         made: list[Need] = []
         if not self.lossless:
             made.append(Need(SERVER, "acts between clients and a server", "Gossip(compress=...)"))
@@ -180,17 +180,17 @@ class Stage(Checked):
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """What it offers to the other parts of a job."""
+        """What the stage offers to the other parts of a job."""
         numbers = frozenset() if self.packs and self.on == "value" else frozenset({NUMBERS})
         return numbers | {PROTECTION} if self.protects else numbers
 
     @property
     def protects(self) -> bool:
-        """Whether it promises privacy for what it is given, once that is bounded."""
+        """Whether the stage promises privacy for its value, once the value is bounded."""
         return bool(self.events(1.0))
 
     def covers(self, other: Stage) -> bool:
-        """Whether this stage is at least as strict as another, for a site that insists on that one."""
+        """Whether this stage is at least as strict as another, for a site that requires the other."""
         return self == other
 
     @property
@@ -199,11 +199,11 @@ class Stage(Checked):
         return f"{type(self).__module__}:{type(self).__qualname__}"
 
     def settings(self) -> dict[str, Any]:
-        """The stage's fields, as plain values; a stage inside is written as ``{"stage": name, "settings": ...}``."""
+        """The stage's fields, as plain values; an inner stage becomes ``{"stage": name, "settings": ...}``."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
     def spec(self) -> dict[str, Any]:
-        """The stage as it travels: its name and plain settings."""
+        """The stage as a message has it: its name and plain settings."""
         return {"stage": self.name, "settings": self.settings()}
 
     @staticmethod
@@ -225,7 +225,7 @@ def _row(block: Tree, c: int) -> Tree:
 
 
 def _stacked(rows: list[Tree]) -> Tree:
-    """A block of these clients; NumPy leaves may be scalars."""
+    """Stack the clients of a block; NumPy leaves may be scalars."""
     return T.map(lambda *leaves: T.stack(leaves), *rows)
 
 
@@ -239,8 +239,8 @@ def _is_spec(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Identity(Stage):
-    """Changes nothing."""
+    """A stage that changes nothing."""
 
     def sensitivity(self, before: float | None) -> float | None:
-        """That before it."""
+        """Return the sensitivity before it."""
         return before

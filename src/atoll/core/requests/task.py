@@ -1,7 +1,7 @@
 """Tasks: what a party is asked to do, by name.
 
-A task is a function ``(island, message) -> reply`` that sees its island only. It travels as its name and plain arguments, never as code.
-A task may also offer ``many``: the same work for a whole cohort at once, in blocks of its own choosing, which is how the batched engine runs
+A task is a function ``(island, message) -> reply`` that sees only its island. It is sent as its name and plain arguments, never as code.
+A task may also offer ``many``: the same work for a whole cohort at once, in blocks that it chooses, which is how the batched engine runs
 a cohort as a few large array operations.
 """
 
@@ -33,12 +33,12 @@ __all__ = ["Batch", "Summed", "Task", "TaskSchema", "Tuning", "Work", "Workload"
 
 @dataclass(frozen=True)
 class Work:
-    """What a task will cost, declared before it runs, so that simulated time never depends on results.
+    """The cost of a task, declared before it runs, so that simulated time never depends on results.
 
     Attributes:
-        examples: examples looked at in one epoch; where a request runs several updates after another, in one epoch of each.
+        examples: examples in one epoch; if a request runs several updates in sequence, in one epoch of each.
         batches: mini-batch steps in all epochs together.
-        epochs: passes over the data; a broken number where an update stops within one.
+        epochs: passes over the data; a fraction if an update stops within one.
     """
 
     examples: float = 0.0
@@ -52,8 +52,8 @@ class Workload:
 
     Attributes:
         examples: one entry a party.
-        batches: likewise.
-        epochs: likewise.
+        batches: as ``examples``.
+        epochs: as ``examples``.
     """
 
     examples: NDArray[np.float64]
@@ -79,12 +79,12 @@ class Batch:
     """The replies of a block of clients, stacked.
 
     Attributes:
-        positions: which clients of the cohort these are, shape ``(clients,)``.
+        positions: the clients' places in the cohort, shape ``(clients,)``.
         reply: named aggregates whose leaves have a leading client axis.
-        states: the clients' new private state, stacked likewise, or ``None`` when the task keeps none.
-        rejected: position -> reason, for clients whose reply must not be aggregated.
-        singles: position -> new private state, in place of ``states``, where a task makes them one by one.
-        errors: position -> what was raised for a client of no batch.
+        states: the clients' new private states, stacked in the same way, or ``None`` if the task keeps none.
+        rejected: maps a position to a reason, for clients whose reply must not be aggregated.
+        singles: maps a position to a new private state, instead of ``states``, if a task makes them one by one.
+        errors: maps a position to the error of a client that is in no batch.
     """
 
     positions: NDArray[np.int64]
@@ -95,7 +95,7 @@ class Batch:
     errors: dict[int, Exception] = field(default_factory=dict)
 
     def part(self, keep: NDArray[np.bool_]) -> Batch:
-        """Some of its clients, and what was raised for those of no batch."""
+        """Some of its clients, and the errors of clients that are in no batch."""
         at = self.positions[keep]
         rejected = {place: why for place, why in self.rejected.items() if place in at}
         singles = {place: state for place, state in self.singles.items() if place in at}
@@ -106,7 +106,7 @@ class Batch:
         return Batch(at, reply, states, rejected, singles, self.errors)
 
     def state(self, i: int) -> Tree:
-        """The new private state of its ``i``-th client, ``None`` where it has none."""
+        """The new private state of its ``i``-th client, ``None`` if it has none."""
         alone = self.singles.get(int(self.positions[i]))
         if alone is not None or self.states is None:
             return alone
@@ -115,13 +115,13 @@ class Batch:
 
 @dataclass
 class Summed:
-    """A cohort's replies as sums, for a task that can add up without ever writing single replies.
+    """A cohort's replies as sums, for a task that can add up without making single replies.
 
     Attributes:
         totals: named sums over the clients that were kept.
-        kept: places in the cohort of those in the sums, in order.
-        rejected: place -> why a client was kept out.
-        states: ``(places, stacked new states)`` of blocks; empty when the task keeps none.
+        kept: places in the cohort of the clients in the sums, in order.
+        rejected: maps a place to why its client was kept out.
+        states: ``(places, stacked new states)`` of blocks; empty if the task keeps none.
         reply_bytes: encoded size of one client's reply.
     """
 
@@ -137,7 +137,7 @@ class Tuning(Protocol):
 
     @property
     def choices(self) -> dict[str, Any]:
-        """What was decided, as a plain dict; empty before the first cohort."""
+        """The decision as a plain dict; empty before the first cohort."""
         ...
 
     @property
@@ -150,15 +150,15 @@ class Tuning(Protocol):
         ...
 
     def prepare(self, cohort: Cohort, message: Tree, cores: int = 1) -> float:
-        """Decide and compile for cohorts like this one, before workers are started.
+        """Decide and compile for cohorts like this one, before workers start.
 
         Args:
-            cohort: what one of so many workers would get of a cohort.
-            message: what it was sent.
-            cores: that a cohort may use; a task that would rather use them itself, in threads, says that nothing is left for workers.
+            cohort: the part of a cohort that one worker would get.
+            message: its message.
+            cores: cores that a cohort may use; a task that prefers to use them itself, in threads, leaves nothing for workers.
 
         Returns:
-            The expected seconds of ``cohort`` on one core that processes could share; 0 where threads do.
+            The expected seconds of ``cohort`` on one core, for processes to share; 0 if threads do the work.
         """
         ...
 
@@ -176,16 +176,16 @@ class Task:
         run: ``(island, message) -> reply``, plain or ``async``.
         many: ``(cohort, message) -> Iterator[Batch]``, optional.
         work: ``(data, args, message) -> Work``, declared before the task runs; the message is that of the request.
-        load: ``(sizes, args, message) -> Workload``, in place of ``work``, where it follows from how many examples parties have, ``(parties,)``: then no
-            data is looked at, and a cohort takes one call.
-        reply_bytes: size of the encoded reply if known beforehand.
+        load: ``(sizes, args, message) -> Workload``, instead of ``work``, if it follows from the parties' numbers of examples, ``(parties,)``: then it
+            needs no data, and one call for a cohort.
+        reply_bytes: size of the encoded reply, if known beforehand.
         args: plain arguments, passed to ``run`` as keywords.
-        sums: ``(cohort, message) -> Summed``, optional: like ``many`` when no stage needs single replies; ``None`` leaves it to ``many``.
+        sums: ``(cohort, message) -> Summed``, optional: like ``many`` if no stage needs single replies; ``None`` falls back to ``many``.
         tuning: records and repeats how ``many`` and ``sums`` run.
-        schema: the forms of its message and reply; see `TaskSchema`. A message that does not fit is refused before anyone is contacted, a reply that does not
-            fit is not sent, and a server that gets one all the same rejects it.
+        schema: the forms of its message and reply; see `TaskSchema`. A message that does not fit is refused before any party is contacted. A reply that
+            does not fit is not sent, and a server that receives one anyway rejects it.
         summands: ``(cohort, message) -> Summed``, optional: like ``sums``, but totals have a leading axis of the clients that were kept, since a reducer
-            masks or encrypts what each client adds; ``None`` leaves it to ``many``.
+            masks or encrypts what each client adds; ``None`` falls back to ``many``.
     """
 
     name: str
@@ -206,11 +206,11 @@ class Task:
 
     @functools.cached_property
     def argument_bytes(self) -> int:
-        """Encoded size of the arguments that travel with each request; 0 if there are none."""
+        """Encoded size of the arguments that are sent with each request; 0 if there are none."""
         return M.nbytes(dict(self.args)) if self.args else 0
 
     def declared(self, data: Any, message: Tree = None) -> Work:
-        """The work it will be at a party with this data on this message."""
+        """The declared work at a party with this data for this message."""
         if self.load is not None:
             return self.load(np.array([len(data)], dtype=np.int64), self.args, message).row(0)
         return self.work(data, self.args, message)
@@ -222,12 +222,12 @@ class Task:
         message: Tree = None,
         look: Callable[[int], Any] | None = None,
     ) -> Workload:
-        """The same of many parties.
+        """The declared work of many parties.
 
         Args:
-            population: whose; where it has ``sizes``, work that follows from them is worked out without anyone's data.
-            positions: of the parties.
-            message: of the request.
+            population: the population; if it has ``sizes``, work that follows from them is computed without data.
+            positions: positions of the parties.
+            message: the message of the request.
             look: finds a party's data, by default in the population.
         """
         sizes = getattr(population, "sizes", None)
@@ -242,12 +242,12 @@ class Task:
         return self.load is not None or self.work is _no_work
 
     def of_sizes(self, sizes: NDArray[np.int64], message: Tree = None) -> Workload:
-        """The declared work of parties with so many examples, of a task that is ``sized``."""
+        """The declared work of parties with these numbers of examples, for a task that is ``sized``."""
         none = np.zeros(len(sizes))
         return Workload(none, none, none) if self.load is None else self.load(sizes, self.args, message)
 
     def spec(self) -> dict[str, Any]:
-        """The task as it travels: names and plain arguments."""
+        """The task as a message has it: names and plain arguments."""
         return {"name": self.name, "args": dict(self.args)}
 
     @staticmethod
@@ -256,11 +256,11 @@ class Task:
         return replace(find(spec["name"]), args=dict(spec["args"]))
 
     def __call__(self, island: Island, message: Tree) -> Any:
-        """Run at one party."""
+        """Run the task at one party."""
         return self.run(island, message, **self.args)
 
     def batches(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
-        """Run for a whole cohort; only for tasks that offer ``many``."""
+        """Run the task for a whole cohort; only for tasks that offer ``many``."""
         if self.many is None:
             raise TaskError(f"task {self.name!r} offers no `many`", remedy="run it party by party")
         return self.many(cohort, message, **self.args)
@@ -304,7 +304,7 @@ def task(
 
 
 def done_before(task: Task) -> Task:
-    """The same task where its work was charged before: a model of devices sees none."""
+    """The same task, with its work already charged: a model of devices sees none."""
     return replace(task, work=_no_work, load=None)
 
 
@@ -314,7 +314,7 @@ def resolve(name: str, registry: Mapping[str, Any], kind: type | tuple[type, ...
     Only objects of the expected kind are returned, so that a peer cannot name an arbitrary function of an installed module.
 
     Raises:
-        ConfigError: nothing of that kind has this name.
+        ConfigError: no object of that kind has this name.
     """
     if name in registry:
         return registry[name]

@@ -1,4 +1,4 @@
-"""What a task declares of its messages and replies, so that both ends can refuse what does not fit before anything is made of it."""
+"""A task's declaration of its messages and replies, so that both ends refuse values that do not fit before they use them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _DTYPES = {float: "float64", int: "int64", bool: "bool", complex: "complex128"}
 
 @dataclass(frozen=True)
 class TaskSchema:
-    """The forms of what a task is sent and of what it replies.
+    """The forms of a task's message and reply.
 
-    A form is a tree whose leaves are `ArraySpec`, `ScalarSpec` or `Each`; ``Schema.of(example)`` makes one. A dimension ``None`` is of any size. The reply to a
+    A form is a tree whose leaves are `ArraySpec`, `ScalarSpec` or `Each`; ``Schema.of(example)`` makes one. A dimension ``None`` has any size. The reply to a
     sum is a dict of aggregates, and its form is the same dict with forms as the aggregates' values: ``{"w": Mean({"a": ArraySpec("float32", (3,))})}``.
 
     Attributes:
@@ -39,7 +39,7 @@ class TaskSchema:
         reply: form of the reply, or aggregates of forms; ``None`` declares nothing.
 
     Raises:
-        ConfigError: a form that makes no sense.
+        ConfigError: a form is not valid.
 
     Example:
         >>> form = TaskSchema(message={"w": ArraySpec("float64", (3,))}, reply=ScalarSpec(float))
@@ -54,13 +54,13 @@ class TaskSchema:
     reply: Any = None
 
     def __post_init__(self) -> None:
-        _ = self._message, self._plain, self._values, self._blocks, self._totals  # which refuse what makes no sense
+        _ = self._message, self._plain, self._values, self._blocks, self._totals  # these refuse invalid forms
         values = self.reply.values() if isinstance(self.reply, Mapping) else ()
         if any(isinstance(value, Aggregate) for value in values) and not self._aggregates:
             raise ConfigError(
-                "some values of the reply's form are aggregates, and some are not",
+                "some values of the reply's form are aggregates, but others are not",
                 where="TaskSchema",
-                remedy="the reply to a sum holds nothing but aggregates: Mean(form), Sum(form), Vote(form) or Parts(form)",
+                remedy="use only aggregates in the reply to a sum: Mean(form), Sum(form), Vote(form) or Parts(form)",
             )
 
     # ------------------------------------------------------------------ forms
@@ -77,7 +77,7 @@ class TaskSchema:
 
     @cached_property
     def _plain(self) -> Schema | None:
-        """Of a reply that is no sum's."""
+        """The form of a reply to a request other than a sum."""
         return None if self._aggregates or self._mixed else _schema(self.reply)
 
     @property
@@ -86,12 +86,12 @@ class TaskSchema:
 
     @cached_property
     def _values(self) -> dict[str, Schema]:
-        """Of each aggregate's value; numbers that are not finite are the fold's to reject."""
+        """The form of each aggregate's value; the fold rejects numbers that are not finite."""
         return {name: Schema(_mapped(_lax, _form(a.value))) for name, a in self._aggregates.items()}
 
     @cached_property
     def _blocks(self) -> dict[str, Schema]:
-        """The same with a leading client axis; single replies that have no place in arrays are not looked at in blocks."""
+        """The same with a leading client axis; single replies that arrays cannot store are not checked in blocks."""
         found = {}
         for name, schema in self._values.items():
             if self._aggregates[name].summable or _is_stackable(schema.form):
@@ -100,7 +100,7 @@ class TaskSchema:
 
     @cached_property
     def _totals(self) -> dict[str, Schema]:
-        """Of what each aggregate adds to the sum."""
+        """The form of what each aggregate adds to the sum."""
         return {
             name: Schema(_mapped(lambda leaf, kind=self._aggregates[name].kind: _summand(leaf, kind), schema.form))
             for name, schema in self._values.items()
@@ -112,7 +112,7 @@ class TaskSchema:
         """Refuse a message of another form.
 
         Raises:
-            MessageError: it names the place.
+            MessageError: names the place.
         """
         schema = self._message
         if schema is not None:
@@ -122,7 +122,7 @@ class TaskSchema:
         """Refuse one party's reply of another form.
 
         Raises:
-            MessageError: it names the place.
+            MessageError: names the place.
         """
         schema = self._plain
         if schema is not None:
@@ -136,7 +136,7 @@ class TaskSchema:
         """Refuse replies of a block of clients of another form.
 
         Raises:
-            MessageError: it names the place.
+            MessageError: names the place.
         """
         if self._aggregates:
             self._require(reply, self._blocks)
@@ -154,9 +154,9 @@ class TaskSchema:
     # ------------------------------------------------------------------ where replies are added up
 
     def sent(self, uplink: Chain, public: Sequence[Tree]) -> dict[str, Schema | None]:
-        """The form of what each aggregate adds to the sum, once the stages have encoded it; work it out once for a request.
+        """The form of what each aggregate adds to the sum, after encoding by the stages; compute it once for a request.
 
-        What stages have encoded has the form that they give to a value of the declared one. Where that has sizes that the schema leaves open, there is none.
+        It is the form that stages give to a value of the declared form, or ``None`` if the schema leaves a size of that open.
 
         Args:
             uplink: the stages.
@@ -170,15 +170,15 @@ class TaskSchema:
     def require_totals(
         self, totals: Totals, forms: Mapping[str, Schema | None] | None = None, *, apart: bool = False
     ) -> None:
-        """Refuse what is added up where it has another form. Where there is no form, only names and kinds are looked at.
+        """Refuse totals of another form. Without a form, only names and kinds are checked.
 
         Args:
-            totals: of a party, or of a cohort.
-            forms: as ``sent`` gives them; by default no stage has encoded the totals.
-            apart: they have a leading client axis.
+            totals: totals of a party, or of a cohort.
+            forms: the result of ``sent``; by default no stage has encoded the totals.
+            apart: whether they have a leading client axis.
 
         Raises:
-            MessageError: it names the place.
+            MessageError: names the place.
         """
         if not self._aggregates:
             return
@@ -199,7 +199,7 @@ class TaskSchema:
                 _require_form(name, declared, schema, part.value)
 
     def _encoded(self, name: str, uplink: Chain, public: Sequence[Tree]) -> Schema | None:
-        """The form of a value that went through stages, found by sending one of the declared form through them."""
+        """The form of a value after the stages, found by sending a value of the declared form through them."""
         try:
             example = _mapped(_example, self._values[name].form)
         except _OpenSizeError:
@@ -218,7 +218,7 @@ def _require_form(name: str, declared: Aggregate, schema: Schema | None, value: 
 
 
 class _OpenSizeError(Exception):
-    """A form leaves a size open, so that there is no one example."""
+    """A form leaves a size open, so it has no single example."""
 
 
 def _schema(form: Any) -> Schema | None:
@@ -230,7 +230,7 @@ def _form(form: Any) -> Any:
 
 
 def _mapped(rule: Any, form: Any) -> Any:
-    """A form with another spec in place of each."""
+    """A form with each spec replaced."""
     if isinstance(form, Each):
         if rule is not _lax:
             raise ConfigError("a list of any length cannot be added up", where="TaskSchema", remedy="name every item")
@@ -240,12 +240,12 @@ def _mapped(rule: Any, form: Any) -> Any:
     if isinstance(form, list | tuple):
         return type(form)(_mapped(rule, part) for part in form)
     if not isinstance(form, ArraySpec | ScalarSpec):
-        Schema(form)  # which says what is wrong
+        Schema(form)  # raises an error that says what is wrong
     return rule(form)
 
 
 def _is_stackable(form: Any) -> bool:
-    """Whether values of a form are numbers and arrays, which a block of clients has as columns."""
+    """Whether values of a form are numbers and arrays, which a block of clients stores as columns."""
     try:
         _mapped(_stacked, form)
     except ConfigError:
@@ -254,14 +254,14 @@ def _is_stackable(form: Any) -> bool:
 
 
 def _lax(spec: Any) -> Any:
-    """The same without a look at whether numbers are finite."""
+    """The same spec without the check that numbers are finite."""
     if isinstance(spec, ScalarSpec):
         return ScalarSpec(spec.type)
     return ArraySpec(spec.dtype, spec.shape)
 
 
 def _numbers(spec: Any) -> ArraySpec:
-    """A number as an array of no axes."""
+    """A number as an array without axes."""
     if isinstance(spec, ArraySpec):
         return spec
     if spec.type not in _DTYPES:
@@ -278,7 +278,7 @@ def _stacked(spec: Any) -> ArraySpec:
 
 
 def _summand(spec: Any, kind: str) -> Any:
-    """The spec of what a client adds."""
+    """The spec of a client's summand."""
     if kind == "parts":
         return spec
     one = _numbers(spec)
@@ -294,7 +294,7 @@ def _example(spec: Any) -> Any:
 
 
 def _array(leaf: Any) -> Any:
-    """A plain number as an array of no axes."""
+    """A plain number as an array without axes."""
     return np.asarray(leaf)[()] if type(leaf) in _DTYPES else leaf
 
 
@@ -320,7 +320,7 @@ def _wrong(found: str, expected: str, where: str) -> MessageError:
 
 
 def _within(place: str, check: Any) -> None:
-    """Name the place of what does not fit."""
+    """Add the place to the error of a value that does not fit."""
     try:
         check()
     except MessageError as error:

@@ -1,6 +1,6 @@
-"""Requests and replies as messages: the form in which they cross a process boundary or a network.
+"""Requests and replies as messages: the form that crosses a process boundary or a network.
 
-Tasks and stages travel by name and plain arguments; what arrives is looked up, never executed as code.
+Tasks and stages are sent by name and plain arguments; the receiver looks them up, and never executes code from a message.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KINDS: dict[str, type[Aggregate]] = {"mean": Mean, "sum": Sum, "vote": Vote, "p
 
 
 def pack_value(value: Any) -> Tree:
-    """A reply value as a message: aggregates are tagged."""
+    """A reply value as a message, with tagged aggregates."""
     if isinstance(value, dict) and value and all(isinstance(v, Aggregate) for v in value.values()):
         return {
             "aggregates": {
@@ -62,7 +62,7 @@ def unpack_value(packed: Any) -> Any:
 
 
 def pack_request(request: Request, names: list[str]) -> Tree:
-    """A request for the parties of these names, with their mail only."""
+    """A request to the parties with these names, with only their mail."""
     return {
         "id": request.id,
         "task": request.task.spec(),
@@ -97,7 +97,7 @@ def unpack_request(packed: Any, registry: Mapping[str, Any]) -> Request:
 
 
 def pack_error(error: BaseException | None) -> Tree:
-    """An error as plain words."""
+    """An error as plain text."""
     if error is None:
         return None
     if isinstance(error, E.AtollError):
@@ -116,7 +116,7 @@ def unpack_error(packed: Any) -> Exception | None:
 
 
 def pack_ran(ran: TaskResult) -> Tree:
-    """What a task left behind, as a message."""
+    """What a task left at the party, as a message."""
     reply = ran.reply
     return {
         "party": reply.party,
