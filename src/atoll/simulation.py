@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from atoll.core.federation.federation import Federation, Program, run_program
+from atoll.core.requests.cost import Free
 from atoll.core.requests.party import Roster
 from atoll.core.requests.policy import AllowAll, admit_job
-from atoll.core.time.clock import Clock, Free, run
+from atoll.core.time.clock import Clock, run
 
 from .core.errors import ConfigError, nearest
 from .core.job import Job, Prepared

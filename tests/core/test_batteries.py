@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from atoll.core import message as M
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.requests.cohort import Community
+from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.task import task
 from atoll.core.time.batteries import Batteries, Draw
-from atoll.core.time.clock import Outcomes
 from atoll.core.world import World
 from atoll.engines import Inline
 from atoll.testing import killed_and_resumed

@@ -10,8 +10,8 @@ import pytest
 from atoll.core.algebra.aggregate import Sum
 from atoll.core.errors import ConfigError, QuorumError
 from atoll.core.requests.cohort import Community
+from atoll.core.requests.cost import Free
 from atoll.core.requests.task import Work, task
-from atoll.core.time.clock import Free
 from atoll.core.time.deadline import Deadline
 from atoll.core.world import World
 from atoll.devices import Fleet, GeneratedTrace, Throughput

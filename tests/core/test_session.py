@@ -8,7 +8,7 @@ import pytest
 
 from atoll.core import message as M
 from atoll.core.errors import AtollError, ConfigError, TaskError
-from atoll.core.federation.session import Switch
+from atoll.core.execution.session import Switch
 from atoll.core.requests.cohort import Community
 from atoll.core.requests.task import task
 from atoll.core.sealing import sealed_nbytes

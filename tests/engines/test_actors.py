@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from atoll.core.federation.session import LocalPeers
+from atoll.core.execution.session import LocalPeers
 from atoll.engines.actors import Actors, answer_of
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.core.time.clock import Outcomes
+from atoll.core.requests.cost import Outcomes
 from atoll.data import Dataset, Islands
 
 CLASSES, FEATURES = 3, 4

@@ -13,7 +13,7 @@ import atoll
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.federation.reducer import TreeReducer
 from atoll.core.requests.cohort import Community
-from atoll.core.time.clock import Outcomes
+from atoll.core.requests.cost import Outcomes
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn import Everyone, FedAvg, Synchronous, Training, Uniform

@@ -14,7 +14,7 @@ import pytest
 
 import atoll
 from atoll.core.errors import AtollError, CompositionError
-from atoll.core.time.clock import Free
+from atoll.core.requests.cost import Free
 from atoll.data import Dataset, Islands
 from atoll.learn import Evaluation, Everyone, Training
 from atoll.learn.algorithms import FedProx, ServerOptimised, Upcycled

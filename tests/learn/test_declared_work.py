@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from learn_toys import islands
 
 import atoll
+from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.task import Work
-from atoll.core.time.clock import Outcomes
 from atoll.learn.algorithms import GIANT, FedAvg, LocalSVRG, Mime, Scaffold
 from atoll.learn.local.contact import declared
 from atoll.learn.local.partial import epochs_of_pass, quota

@@ -9,7 +9,7 @@ from learn_toys import Fixed, islands
 import atoll
 from atoll.core import message as M
 from atoll.core.errors import ConfigError
-from atoll.core.time.clock import Outcomes
+from atoll.core.requests.cost import Outcomes
 from atoll.learn import Evaluation, Everyone, FedAvg, Training
 from atoll.models import CustomLearner
 from atoll.rounds import History, MaxTime, Patience, Target

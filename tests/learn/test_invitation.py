@@ -11,7 +11,7 @@ from learn_toys import islands
 import atoll
 from atoll.core.errors import CompositionError, ConfigError, QuorumError
 from atoll.core.federation.reducer import Plain
-from atoll.core.time.clock import Outcomes
+from atoll.core.requests.cost import Outcomes
 from atoll.learn import FedAvg, Synchronous, Training
 from atoll.learn.algorithms import Mime
 from atoll.learn.selection import Selection

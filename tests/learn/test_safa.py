@@ -13,7 +13,8 @@ from learn_toys import flat, islands
 import atoll
 from atoll.core.errors import CompositionError, ConfigError
 from atoll.core.federation.reducer import Plain
-from atoll.core.time.clock import Clock, Outcomes
+from atoll.core.requests.cost import Outcomes
+from atoll.core.time.clock import Clock
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.learn import FedAvg, Training

@@ -9,7 +9,7 @@ from learn_toys import islands
 import atoll
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import CompositionError, ConfigError
-from atoll.core.time.clock import Outcomes
+from atoll.core.requests.cost import Outcomes
 from atoll.learn.algorithms import FedAvg, OutputPerturbation, Scaffold, SignSGD
 from atoll.learn.learner import LearnerSettings
 from atoll.models import Linear

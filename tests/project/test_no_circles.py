@@ -7,35 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
-FREE = (
-    "cli",
-    "engines",
-    "learn",
-    "models",
-    "privacy",
-    "report",
-    "reproduce",
-    "rounds",
-    "runs",
-    "simulation",
-    "stages",
-    "testing",
-)
-"""Rooms without circles. They stay so."""
-REMAINING = {
-    frozenset({"core.federation.federation", "core.federation.nesting", "core.persistence.resumption"}),
-    frozenset(
-        {
-            "core.execution.engine",
-            "core.time.flight",
-            "core.execution.launch",
-            "core.persistence.saved_flights",
-            "core.time.delivery",
-            "core.world",
-        }
-    ),
-}
-"""Circles that are still there, without ``atoll.``. Take one out when it is gone; add none."""
 
 
 def modules() -> dict[str, Path]:
@@ -107,14 +78,8 @@ def of_atoll() -> set[frozenset[str]]:
     return {frozenset(name.removeprefix("atoll.") for name in one) for one in circles(graph)}
 
 
-def test_there_are_no_circles_but_those_listed() -> None:
-    found = of_atoll()
-    assert found - REMAINING == set(), "break it: split a module, or name a protocol"
-    assert REMAINING - found == set(), "these are gone: take them out of REMAINING"
-
-
-def test_rooms_without_circles_stay_so() -> None:
-    assert [one for one in of_atoll() if any(name.split(".")[0] in FREE for name in one)] == []
+def test_there_is_no_circle() -> None:
+    assert of_atoll() == set(), "break it: move what both need below them, split a module, or name a small protocol"
 
 
 def test_a_circle_through_a_type_checking_import_is_found() -> None:

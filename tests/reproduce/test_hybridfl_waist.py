@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import atoll
-from atoll.core.time.clock import Outcomes
+from atoll.core.requests.cost import Outcomes
 from atoll.devices import mec
 from atoll.learn.algorithms import FedAvg
 from atoll.learn.pacing import HybridFL, Synchronous

@@ -81,9 +81,9 @@ def test_training_rows_are_a_share() -> None:
 
 @pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
 def test_devices_are_those_of_the_grid(task) -> None:
+    from atoll.core.requests.cost import Plan as Request
     from atoll.core.requests.party import Roster
     from atoll.core.requests.task import Workload
-    from atoll.core.time.clock import Plan as Request
 
     members, crashes = drawn(task, 0.3, 2)
     made = devices(task.name, 0.3, 2)
@@ -249,9 +249,9 @@ def test_a_scaled_task_has_fewer_rows_and_rounds_and_the_same_seconds() -> None:
 
 
 def test_a_scaled_device_needs_as_long_for_its_share() -> None:
+    from atoll.core.requests.cost import Plan as Request
     from atoll.core.requests.party import Roster
     from atoll.core.requests.task import Workload
-    from atoll.core.time.clock import Plan as Request
 
     everyone, seconds = Roster(100).all(), []
     for count in (None, 6_000):

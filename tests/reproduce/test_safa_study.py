@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atoll.core.requests.cost import Plan as Request
 from atoll.core.requests.party import Roster
 from atoll.core.requests.task import Workload
-from atoll.core.time.clock import Plan as Request
 from atoll.reproduce import Lab, find_entry
 from atoll.reproduce.safa.data import train_sizes
 from atoll.reproduce.safa.study import SafaCell, StudyPlan, compared, study, target_of

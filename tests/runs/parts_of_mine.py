@@ -12,8 +12,8 @@ import numpy as np
 
 from atoll.core.errors import ConfigError
 from atoll.core.federation.reducer import Reducer
+from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.stage import Stage
-from atoll.core.time.clock import Outcomes
 from atoll.data import Dataset, Islands
 from atoll.learn import FedAvg
 from atoll.learn.wrapped import Wrapped

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from worlds import WORLDS, on_every_engine
 
-from atoll.core.time.clock import Free
+from atoll.core.requests.cost import Free
 from atoll.core.world import World
 from atoll.testing import Life, killed_and_resumed
 

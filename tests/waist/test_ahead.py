@@ -10,8 +10,8 @@ from worlds import WORLDS, on_every_engine
 from atoll.core.algebra.aggregate import Mean, Parts, Sum
 from atoll.core.errors import ConfigError
 from atoll.core.requests.cohort import Community
+from atoll.core.requests.cost import Outcomes
 from atoll.core.requests.task import Batch, Task, Work, task
-from atoll.core.time.clock import Outcomes
 from atoll.stages import QSGD
 from atoll.testing import Timetable, live
 

@@ -13,13 +13,14 @@ from .errors import ConfigError
 from .event import Event, Ledger, LettersUnencrypted, SeededSecret
 from .execution.executor import Executor
 from .execution.host import Host
+from .execution.journal import Journal
 from .persistence.checkpoint import CheckpointStore
 from .persistence.decisions import Decisions
 from .persistence.files import write_bytes
-from .persistence.journal import Journal
 from .persistence.named_results import NamedResults
 from .persistence.store import StateStore
 from .requests.cohort import Population
+from .requests.cost import Cost, Free
 from .requests.island import Secret
 from .requests.party import Roster
 from .requests.policy import AllowAll, Policies, check_policies
@@ -27,14 +28,13 @@ from .requests.request import Mailboxes
 from .requests.task import Task, resolve
 from .sealing import DerivedKeys, RealSealing, Receipts, Sealing, VirtualSealing
 from .sealing.hpke import KEY
-from .time.batteries import Batteries
-from .time.clock import Clock, Cost, Free
+from .time.batteries import Batteries, Spender
+from .time.clock import Clock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .execution.engine import Engine
-    from .time.delivery import Delivery
 
 __all__ = ["World"]
 
@@ -99,7 +99,7 @@ class World:
         self._letters_noted = False
         if self.sealing not in ("virtual", "real"):
             raise ConfigError(f"sealing={self.sealing!r}", remedy='use "virtual" or "real"')
-        self.traffics: dict[str, Delivery] = {}  # of all scopes and nested programs, by slot
+        self.traffics: dict[str, Spender] = {}  # of all scopes and nested programs, by slot
         watts = float(getattr(self.cost, "recharge", 0.0))
         self.batteries = Batteries(watts) if watts else None  # without recharging, a battery lacks what was spent
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
-from atoll.core.time.clock import REASONS, Outcomes, Plan, Spending
+from atoll.core.requests.cost import REASONS, Outcomes, Plan, Spending
 from atoll.core.time.deadline import WHOLE
 
 from .draws import DrawnPopulation

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError
+from atoll.core.requests.cost import Plan
 from atoll.core.requests.party import Parties, Roster
 from atoll.core.requests.task import Workload
-from atoll.core.time.clock import Plan
 
 from .fleet import Fleet
 

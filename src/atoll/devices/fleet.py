@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.core.requests.cost import Outcomes, Plan
 from atoll.core.requests.party import Parties
-from atoll.core.time.clock import Outcomes, Plan
 from atoll.core.time.prospect import Prospects
 
 from .fates import Fates, fates

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.core.requests.cost import Plan
 from atoll.core.requests.party import Parties
-from atoll.core.time.clock import Plan
 from atoll.core.time.prospect import Prospect, Prospects
 
 from .fates import crashes, unable

@@ -8,7 +8,7 @@ from typing import Any
 
 from atoll.core import message as M
 from atoll.core.errors import TaskError
-from atoll.core.federation.session import LocalPeers
+from atoll.core.execution.session import LocalPeers
 from atoll.core.requests.wire import pack_error
 
 __all__ = ["Actors", "Key", "answer_of", "sendable"]

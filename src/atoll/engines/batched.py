@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from atoll.core.world import World
+    from atoll.core.execution.engine import RunContext
 
 __all__ = ["Batched"]
 
@@ -44,11 +44,11 @@ class Batched(Inline):
     def __init__(self, workers: int | None = None) -> None:
         super().__init__()
         self._wanted = check_workers(workers, self.name)
-        self._world: World | None = None
+        self._world: RunContext | None = None
         self._crew: Crew | None = None
         self._plans: dict[str, int] = {}
 
-    async def open(self, world: World) -> None:
+    async def open(self, world: RunContext) -> None:
         """Create the host; workers start once a cohort has enough work for them."""
         await super().open(world)
         self._world = world

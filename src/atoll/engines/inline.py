@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from atoll.core.execution.engine import RunContext
     from atoll.core.execution.host import Host
-    from atoll.core.federation.session import Switch
+    from atoll.core.execution.session import Switch
     from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult
-    from atoll.core.world import World
 
 __all__ = ["Inline", "converse_here"]
 
@@ -73,7 +73,7 @@ class Inline(Memory):
     def __init__(self) -> None:
         self.choices: dict[str, Any] = {}
 
-    async def open(self, world: World) -> None:
+    async def open(self, world: RunContext) -> None:
         """Create the host."""
         self._host = world.host(vectorised=self.vectorised)
 

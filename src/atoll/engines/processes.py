@@ -11,7 +11,7 @@ from .remote import Channel, Remote
 from .worker import serve
 
 if TYPE_CHECKING:
-    from atoll.core.world import World
+    from atoll.core.execution.engine import RunContext
 
 __all__ = ["LoopbackSocket", "Processes"]
 
@@ -29,7 +29,7 @@ class Processes(Remote):
         """One per core."""
         return cores()
 
-    async def connect(self, world: World, workers: int) -> list[Channel]:
+    async def connect(self, world: RunContext, workers: int) -> list[Channel]:
         """Start the workers."""
         sockets = self._workers.start(workers, serve, world.executor(vectorised=self.vectorised), world.registry)
         return [Channel(Link(sock), self._workers.describe(i)) for i, sock in enumerate(sockets)]

@@ -35,8 +35,8 @@ from .remote import Channel, Remote, merge_folded
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.federation.session import Switch
-    from atoll.core.world import World
+    from atoll.core.execution.engine import RunContext
+    from atoll.core.execution.session import Switch
 
 __all__ = ["Ray"]
 
@@ -85,7 +85,7 @@ class Ray(Remote):
 
     # ------------------------------------------------------------------ the cluster
 
-    async def open(self, world: World) -> None:
+    async def open(self, world: RunContext) -> None:
         """Join the cluster; actors start with the first request."""
         self._ray = _import_ray()
         if not self._ray.is_initialized():
@@ -126,7 +126,7 @@ class Ray(Remote):
                 remedy='use fewer workers, add nodes, or give each less: Ray(actor={"num_cpus": 0.5})',
             )
 
-    async def connect(self, world: World, workers: int) -> list[Channel]:
+    async def connect(self, world: RunContext, workers: int) -> list[Channel]:
         """Put the islands' data and the tasks into the object store, and start the actors."""
         if self._kit is None:
             try:

@@ -27,9 +27,9 @@ from .share import shares
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from atoll.core.execution.engine import RunContext
     from atoll.core.execution.host import Host
-    from atoll.core.federation.session import Switch
-    from atoll.core.world import World
+    from atoll.core.execution.session import Switch
 
 __all__ = ["Channel", "Remote", "carried_states", "merge_folded"]
 
@@ -117,7 +117,7 @@ class Remote(Memory):
     def __init__(self, workers: int | None = None) -> None:
         self.choices: dict[str, Any] = {}
         self._wanted = workers
-        self._world: World | None = None
+        self._world: RunContext | None = None
         self._channels: list[Channel] = []
         self._numbers = itertools.count()
         self._switches: dict[int, Switch] = {}
@@ -125,7 +125,7 @@ class Remote(Memory):
 
     # ------------------------------------------------------------------ to be implemented by a transport
 
-    async def connect(self, world: World, workers: int) -> list[Channel]:
+    async def connect(self, world: RunContext, workers: int) -> list[Channel]:
         """Start the workers and return a channel to each."""
         raise NotImplementedError
 
@@ -135,7 +135,7 @@ class Remote(Memory):
 
     # ------------------------------------------------------------------ the engine
 
-    async def open(self, world: World) -> None:
+    async def open(self, world: RunContext) -> None:
         """Create the memory; workers start with the first request."""
         self._world = world
         self._host = world.host(vectorised=self.vectorised)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atoll.core.time.clock import is_instant
+from atoll.core.requests.cost import is_instant
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation

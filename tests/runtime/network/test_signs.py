@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from atoll.core.execution.host import Host
-from atoll.core.federation.session import LocalPeers
+from atoll.core.execution.session import LocalPeers
 from atoll.core.sealing import VirtualSealing
 from atoll.core.time.clock import run
 from atoll.engines.actors import Actors

@@ -5,14 +5,73 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
 
-    from ..federation.session import Switch
+    from ..event import Ledger
+    from ..persistence.checkpoint import CheckpointStore
+    from ..requests.party import Roster
     from ..requests.request import PartialSum, Reply, Request, TaskResult
-    from ..world import World
+    from ..time.clock import Clock
+    from .executor import Executor
+    from .host import Host
+    from .session import Switch
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "RunContext"]
+
+
+class RunContext(Protocol):
+    """What an engine sees of the run that it serves: see `atoll.core.world.World`, which is one."""
+
+    @property
+    def roster(self) -> Roster:
+        """Everyone."""
+        ...
+
+    @property
+    def registry(self) -> dict[str, Any]:
+        """Tasks and other objects that the program registered by name."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """Virtual or real."""
+        ...
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the run keeps its files, if anywhere."""
+        ...
+
+    @property
+    def resume(self) -> bool:
+        """Whether the run in the folder goes on."""
+        ...
+
+    @property
+    def state_memory(self) -> int | None:
+        """Bytes of memory for private states where tasks run."""
+        ...
+
+    @property
+    def checkpoints(self) -> CheckpointStore:
+        """Generations, and the engine's choices."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where privacy events go."""
+        ...
+
+    def executor(self, *, vectorised: bool) -> Executor:
+        """An executor for the islands of the run."""
+        ...
+
+    def host(self, *, vectorised: bool = False) -> Host:
+        """An executor with state, journal and ledger."""
+        ...
 
 
 class Engine(Protocol):
@@ -26,8 +85,8 @@ class Engine(Protocol):
     name: ClassVar[str]
     choices: dict[str, Any]
 
-    async def open(self, world: World) -> None:
-        """Get ready to serve a world."""
+    async def open(self, world: RunContext) -> None:
+        """Get ready to serve a run."""
         ...
 
     async def run(self, request: Request, positions: NDArray[np.int64]) -> list[Reply]:

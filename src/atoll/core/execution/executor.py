@@ -21,7 +21,6 @@ from ..algebra.aggregate import Totals
 from ..algebra.rng import Rng
 from ..algebra.tree import Tree
 from ..errors import AtollError, PolicyError, SessionError, TaskError
-from ..federation.session import GuardedPeers, LocalPeers
 from ..persistence.named_results import NamedResults
 from ..persistence.state_table import StateTable
 from ..requests.cohort import Cohort, Population
@@ -34,6 +33,7 @@ from .adding import Adding
 from .blocks import fold_batches, too_large
 from .halves import HalfCohort, Stepper
 from .memory import Memory
+from .session import GuardedPeers, LocalPeers
 from .spending import Spend, UplinkSpending
 from .summands import aggregates_of, summands
 from .wrapped import WrappedCohort, require_sums

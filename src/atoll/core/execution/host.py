@@ -15,21 +15,21 @@ import numpy as np
 from ..algebra.tree import Tree
 from ..errors import LetterError
 from ..event import Event, Ledger
-from ..persistence.draft import Drafts
-from ..persistence.journal import Journal
 from ..persistence.named_results import MARK
 from ..persistence.states import States
 from ..persistence.store import StateStore
 from ..requests.request import PartialSum, Reply, Request, TaskResult
 from ..requests.seeds import Seeds, seeded
 from ..sealing import Receipts
+from .draft import Drafts
 from .executor import Executor
+from .journal import Journal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..federation.session import LocalPeers, Switch
     from ..persistence.state_table import StateTable
+    from .session import LocalPeers, Switch
 
 __all__ = ["Host"]
 

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ..world import World
+    from ..time.clock import Clock
+    from .engine import Engine
 
 __all__ = ["Launch", "LiveEngine", "News", "is_live"]
 
@@ -84,6 +85,6 @@ class LiveEngine(Protocol):
         ...
 
 
-def is_live(world: World) -> bool:
+def is_live(engine: Engine, clock: Clock) -> bool:
     """Whether replies come unforetold: a real clock, and an engine that starts work when it is sent."""
-    return bool(getattr(world.engine, "live", False)) and not world.clock.virtual
+    return bool(getattr(engine, "live", False)) and not clock.virtual

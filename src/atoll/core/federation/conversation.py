@@ -1,4 +1,4 @@
-"""Holding a session: who plays which role, what awaits them, and what the session comes to; see `atoll.core.federation.session` for how roles speak."""
+"""Holding a session: who plays which role, what awaits them, and what the session comes to; see `atoll.core.execution.session` for how roles speak."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ConfigError, SessionError
+from ..execution.session import Switch
 from ..requests.party import Parties, Party
 from ..requests.request import Request, TaskResult
 from ..requests.results import Terms
@@ -19,7 +20,6 @@ from ..requests.task import Task
 from ..time.deadline import WHOLE, Deadline
 from ..time.meter import Fate
 from ..time.prospect import Prospect, Prospects
-from .session import Switch
 
 if TYPE_CHECKING:
     from .scope import Scope

@@ -13,7 +13,6 @@ import numpy as np
 
 from .. import message as M
 from ..algebra.tree import Tree
-from ..persistence import resumption as survival
 from ..requests.chain import Chain
 from ..requests.party import Parties, Party
 from ..requests.request import Request
@@ -22,6 +21,7 @@ from ..requests.stage import Stage
 from ..requests.task import Task
 from ..time.deadline import Deadline
 from . import nesting
+from . import resumption as survival
 from .dialogue import Dialogue
 from .reducer import Plain, Reducer
 from .sums import Sums

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,14 +12,15 @@ from ..algebra.tree import Tree
 from ..errors import ConfigError
 from ..persistence.checkpoint import within
 from ..requests.party import Parties
-
-if TYPE_CHECKING:
-    from .federation import Federation
+from .scope import Scope
 
 __all__ = ["end", "nest", "scope"]
 
+Own = TypeVar("Own", bound=Scope)
+"""The program's own kind of scope: its federation."""
 
-def scope(fed: Federation, name: str, parties: Parties | None) -> Federation:
+
+def scope(fed: Own, name: str, parties: Parties | None) -> Own:
     """See ``Federation.scope``."""
     if not name or "/" in name or name.startswith("nest:"):
         raise ConfigError(f"scope name {name!r}", remedy="use a name without '/', which does not begin with 'nest:'")
@@ -28,9 +29,7 @@ def scope(fed: Federation, name: str, parties: Parties | None) -> Federation:
     return child
 
 
-async def nest(
-    fed: Federation, name: str, program: Callable[..., Awaitable[Any]], parties: Parties, message: Tree
-) -> Any:
+async def nest(fed: Scope, name: str, program: Callable[..., Awaitable[Any]], parties: Parties, message: Tree) -> Any:
     """See ``Federation.nest``."""
     position = np.array([fed.world.roster.position(name)], dtype=np.int64)
     count = fed.counts[f"nest:{name}"]
@@ -58,7 +57,7 @@ async def nest(
     return reply
 
 
-async def end(fed: Federation, child: Federation) -> None:
+async def end(fed: Scope, child: Scope) -> None:
     """A program inside this one is over: keep what it metered, and what its members keep between visits.
 
     The states of its own scopes go now: a later visit has scopes of its own, and after a crash this one runs again from the checkpoint. That

@@ -10,11 +10,11 @@ from ..algebra.aggregate import Totals, in_order, merge_totals, sign_parts
 from ..algebra.tree import Tree
 from ..errors import QuorumError
 from ..requests.chain import Chain
+from ..requests.cost import Outcomes
 from ..requests.party import Parties
 from ..requests.request import Mailboxes, Reduced, Reply, Request
 from ..requests.results import Combined, Exchanged
-from ..time.clock import Outcomes
-from ..time.flight import Flight
+from ..traffic.flight import Flight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

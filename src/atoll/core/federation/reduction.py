@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..execution.ahead import added
+from ..requests.cost import Outcomes, is_instant
 from ..requests.request import PASSING, PartialSum, Reduced, Reply, Request
 from ..requests.results import Terms
-from ..time.clock import Outcomes, is_instant
-from ..time.flight import Flight
+from ..traffic.flight import Flight
 from .dialogue import Dialogue
 from .outcomes import combined, in_steps
 

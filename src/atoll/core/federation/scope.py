@@ -12,13 +12,13 @@ from ..algebra.tree import Tree
 from ..errors import ConfigError
 from ..execution.launch import is_live
 from ..requests.chain import Chain
+from ..requests.cost import Free
 from ..requests.party import Parties, Party
 from ..requests.request import Mailboxes, Request
 from ..requests.task import Task
-from ..time.clock import Free
-from ..time.delivery import Delivery
-from ..time.live import LiveTraffic
 from ..time.meter import Meter
+from ..traffic.delivery import Delivery
+from ..traffic.live import LiveTraffic
 from .ending import StopRun
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..requests.results import Terms
-    from ..time.flight import Flight
+    from ..traffic.flight import Flight
     from ..world import World
 
 __all__ = ["MAIN", "Scope"]
@@ -54,7 +54,7 @@ class Scope:
         self.hub = hub
         self.records: list[dict[str, Any]] = []
         if traffic is None:
-            kind = LiveTraffic if is_live(world) else Delivery
+            kind = LiveTraffic if self.live else Delivery
             traffic = world.traffics[slot] = kind(world, hub, Meter())
         self.traffic, self.meter = traffic, traffic.meter
         self.counts: Counter[str] = Counter()
@@ -65,6 +65,11 @@ class Scope:
         self.written: tuple[int, list[str]] = (0, [])
         self._labels: set[str] = set()
         self._rule: Callable[[list[dict[str, Any]]], str | None] | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether replies come unforetold: between real parties, on a real clock."""
+        return is_live(self.world.engine, self.world.clock)
 
     @property
     def clock(self) -> Any:

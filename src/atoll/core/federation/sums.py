@@ -17,7 +17,7 @@ from ..requests.request import PartialSum, Request
 from ..requests.results import Combined, Terms
 from ..requests.stage import Stage
 from ..requests.task import Task, done_before
-from ..time.flight import Arrivals, Flight, Handle, by_flight
+from ..traffic.flight import Arrivals, Flight, Handle, by_flight
 from .outcomes import combined, decoded, require_quorum
 from .reducer import Plain, Reducer
 from .reduction import Reduction

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -25,12 +25,26 @@ from .states import States
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..requests.party import Roster
-
-__all__ = ["StateStore"]
+__all__ = ["Owners", "StateStore"]
 
 SEGMENT_BYTES = 16 << 20
 """About the size of a segment: what writing or reading one takes in memory, a few times over."""
+
+
+class Owners(Protocol):
+    """Those whose states are kept, by position; a roster of parties is such."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def name(self, position: int, /) -> str:
+        """The name of one."""
+        ...
+
+    def keys(self, positions: NDArray[np.int64], /) -> NDArray[np.uint64]:
+        """A number for each name, which another name hardly ever has."""
+        ...
 
 
 class StateStore:
@@ -46,7 +60,7 @@ class StateStore:
         tables: slot -> its states.
     """
 
-    def __init__(self, folder: Path | None = None, roster: Roster | None = None, memory: int | None = None) -> None:
+    def __init__(self, folder: Path | None = None, roster: Owners | None = None, memory: int | None = None) -> None:
         self.folder = folder
         self.roster = roster
         self.allowance = Allowance(memory, folder)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..algebra.aggregate import Role
-    from ..time.clock import Outcomes
+    from .cost import Outcomes
 
 __all__ = ["Accept", "Combined", "Exchanged", "Late", "Replies", "Taker", "Terms"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Batteries", "Draw"]
+    from .meter import Meter
+
+__all__ = ["Batteries", "Draw", "Spender"]
 
 
 class Draw(NamedTuple):
@@ -38,6 +40,18 @@ class Draw(NamedTuple):
         each = (np.rint(joules * 1e6) - np.rint(before * 1e6)).astype(np.int64)
         some = each != 0
         return cls(moment, positions[some], each[some])
+
+
+class Spender(Protocol):
+    """Whoever sends requests to devices.
+
+    Attributes:
+        meter: what they have cost.
+        draws: what they took from batteries since all was last settled.
+    """
+
+    meter: Meter
+    draws: list[Draw]
 
 
 @dataclass

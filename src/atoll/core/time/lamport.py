@@ -1,6 +1,6 @@
 """Time kept for roles from afar, from what each says that it sent and received.
 
-Where messages pass through one place, each carries its time (see `atoll.core.federation.session`). Where they do not, one place can still tell the time: a role's
+Where messages pass through one place, each carries its time (see `atoll.core.execution.session`). Where they do not, one place can still tell the time: a role's
 clock moves only by what it receives, so the order of its own sends and receipts is all that must be known (Lamport, "Time, clocks, and the
 ordering of events in a distributed system", 1978; here a message takes time as well).
 """

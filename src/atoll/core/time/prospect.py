@@ -2,7 +2,7 @@
 
 A session's messages are not known beforehand, so a fate is no moment alone: a party is lost when its role has done a share of the work that its task
 declares, has said and taken a number of messages, or when its clock passes a moment, whichever comes first. Every role keeps its own clock
-(`atoll.core.federation.session`), so the same session ends the same way wherever its roles run.
+(`atoll.core.execution.session`), so the same session ends the same way wherever its roles run.
 """
 
 from __future__ import annotations

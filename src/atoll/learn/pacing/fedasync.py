@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.results import Combined
-    from atoll.core.time.flight import Handle
+    from atoll.core.traffic.flight import Handle
     from atoll.rounds.loop import Course
 
     from ..context import Context

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import CompositionError, PolicyError
-from atoll.core.time.clock import is_instant
+from atoll.core.requests.cost import is_instant
 from atoll.privacy import Budget, LossTally
 from atoll.privacy.accountant import PrivacyLoss
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll.core.errors import ConfigError
+from atoll.core.requests.cost import is_instant
 from atoll.core.requests.party import among
-from atoll.core.time.clock import is_instant
 
 if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation

@@ -12,7 +12,7 @@ from atoll.core.algebra.rng import Rng
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import QuorumError
 from atoll.core.requests.chain import Chain
-from atoll.core.time.clock import is_instant
+from atoll.core.requests.cost import is_instant
 
 from ..local.reports import key_of
 from ..selection import Candidates, Seen, Selection

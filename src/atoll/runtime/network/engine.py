@@ -32,8 +32,8 @@ from .talks.conversations import Conversations
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from atoll.core.federation.session import Switch
-    from atoll.core.world import World
+    from atoll.core.execution.engine import RunContext
+    from atoll.core.execution.session import Switch
 
 __all__ = ["Network"]
 
@@ -74,19 +74,19 @@ class Network:
         self._replies = Replies(self.news, self._refuse)
         self._generations = Generations(self.sites.site_links, keep_on=on_lost == "drop")
         self._talks = Conversations(self.sites, self.choices, self.note_events, on_lost=on_lost, direct=direct)
-        self._world: World | None = None
+        self._world: RunContext | None = None
         self._watch: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ opening and closing
 
     @property
-    def world(self) -> World:
+    def world(self) -> RunContext:
         """The world that it serves."""
         if self._world is None:
             raise RuntimeError("the engine is not open")
         return self._world
 
-    async def open(self, world: World) -> None:
+    async def open(self, world: RunContext) -> None:
         """Start listening to the sites."""
         self._world = world
         self._talks.open(world)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.core.event import Ledger
 from atoll.core.execution.host import Host
-from atoll.core.persistence.journal import Journal
+from atoll.core.execution.journal import Journal
 from atoll.core.persistence.store import StateStore
 from atoll.core.sealing import Receipts
 from atoll.engines.forking import Workers, check_workers
@@ -23,8 +23,8 @@ from .site_engine import SiteEngine
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from atoll.core.execution.engine import RunContext
     from atoll.core.execution.executor import Executor
-    from atoll.core.world import World
 
 __all__ = ["Rehearsal", "site_of"]
 
@@ -46,7 +46,7 @@ class Rehearsal(Network):
         self._sites = check_workers(workers, self.name) or 3
         self._workers = Workers()
 
-    async def open(self, world: World) -> None:
+    async def open(self, world: RunContext) -> None:
         """Start the sites."""
         names = [f"site-{i + 1}" for i in range(self._sites)]
         self.sites.placement = [names[p % len(names)] for p in range(len(world.roster))]

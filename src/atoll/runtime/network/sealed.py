@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from atoll.core.algebra.tree import Tree
-from atoll.core.federation.session import Deliver, LocalPeers
+from atoll.core.execution.session import Deliver, LocalPeers
 from atoll.core.sealing import RealSealing, RoleSealing, Sealing, Speaker
 from atoll.core.sealing.hpke import KEY, public_of
 from atoll.core.time.prospect import Prospect

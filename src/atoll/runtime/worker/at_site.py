@@ -12,7 +12,7 @@ from atoll.core.errors import AtollError, PolicyError, TaskError
 from atoll.core.event import Ledger
 from atoll.core.execution.executor import Executor
 from atoll.core.execution.host import Host
-from atoll.core.persistence.journal import Journal
+from atoll.core.execution.journal import Journal
 from atoll.core.persistence.named_results import NamedResults
 from atoll.core.persistence.store import StateStore
 from atoll.core.requests.party import Roster

@@ -14,10 +14,11 @@ import numpy as np
 from atoll.core.errors import ConfigError, QuorumError, SessionError, TaskError
 from atoll.core.federation.federation import Federation, run_program
 from atoll.core.requests.cohort import Community
+from atoll.core.requests.cost import Free, Plan
 from atoll.core.requests.party import Parties
 from atoll.core.requests.request import Mailboxes
 from atoll.core.requests.task import Task
-from atoll.core.time.clock import Free, Plan, run
+from atoll.core.time.clock import run
 from atoll.core.time.prospect import Prospects
 from atoll.core.world import World
 from atoll.testing.crash import Killed, killed_and_resumed, live

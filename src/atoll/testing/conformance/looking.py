@@ -12,6 +12,7 @@ from atoll.core import message as M
 from atoll.core.algebra.rng import Rng
 from atoll.core.errors import QuorumError
 from atoll.core.execution.ahead import added
+from atoll.core.execution.engine import RunContext
 from atoll.core.execution.executor import Executor
 from atoll.core.federation.federation import run_program
 from atoll.core.requests.cohort import Community
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atoll.core.algebra.tree import Tree
+    from atoll.core.execution.session import Switch
     from atoll.core.federation.federation import Federation
     from atoll.core.federation.reducer import Reducer
-    from atoll.core.federation.session import Switch
     from atoll.core.requests.island import Island
     from atoll.core.requests.request import PartialSum, Reply, Request, TaskResult
 
@@ -103,7 +104,7 @@ class Onlooker(Inline):
         self.sight = Sight()
         self._anew, self._asks = anew or {}, asks or {}
 
-    async def open(self, world: World) -> None:
+    async def open(self, world: RunContext) -> None:
         """Make the host."""
         await super().open(world)
         made = self.host.executor

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.party import Parties
     from atoll.core.requests.results import Combined
-    from atoll.core.time.flight import Arrivals
+    from atoll.core.traffic.flight import Arrivals
 
     from ...selection import Selection
     from ..safa import SAFA

@@ -12,7 +12,6 @@ from atoll.core import message as M
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError
-from atoll.core.execution.launch import is_live
 from atoll.core.requests.party import among
 
 from ...checks import require_finite
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.party import Parties
     from atoll.core.requests.results import Combined
-    from atoll.core.time.flight import Flight
+    from atoll.core.traffic.flight import Flight
 
     from ...context import Context
     from ..safa import SAFA
@@ -68,7 +67,7 @@ class LagTolerantRounds(ServerRounds):
             ConfigError: the pace needs to know how far clients are, or who will answer, and real parties do not tell.
         """
         unknown = [name for name in ("published", "bounded") if getattr(self.pacing, name)]
-        if unknown and is_live(fed.world):
+        if unknown and fed.live:
             raise ConfigError(
                 f"{unknown[0]}=True between real parties: nobody knows how far their work is, or will be",
                 where="SAFA",
@@ -169,7 +168,7 @@ class LagTolerantRounds(ServerRounds):
 
     def _over(self, fed: Federation, sent: Dispatch, came: SafaArrivals, share: NDArray[np.float64]) -> Dispatch:
         """The round's end: whose crash has been noticed by now."""
-        if not is_live(fed.world):
+        if not fed.live:
             return sent.ended(np.inf if self.pacing.published else fed.clock.now())
         everyone = fed.parties.positions
         return sent.missed(among(everyone, came.arrived.positions), among(everyone, fed.busy), share)

@@ -11,7 +11,6 @@ from atoll.core import message as M
 from atoll.core.algebra import tree as T
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import ConfigError, QuorumError
-from atoll.core.execution.launch import is_live
 from atoll.core.time.quota import Quota
 from atoll.rounds.loop import Course
 
@@ -66,7 +65,7 @@ class RegionalRounds(Course):
 
     def _require_foresight(self, fed: Federation) -> None:
         slack = self.pace.slack
-        if is_live(fed.world) and slack.counts_late:
+        if fed.live and slack.counts_late:
             raise ConfigError(
                 f"{type(slack).__name__} between real parties: it counts clients that finish after the quota is full, and those are told to stop",
                 where="HybridFL.slack",

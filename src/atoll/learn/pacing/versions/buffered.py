@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from atoll.core.algebra.tree import Tree
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.results import Combined
-    from atoll.core.time.flight import Flight, Handle
+    from atoll.core.traffic.flight import Flight, Handle
 
     from .round_log import RoundLog
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from atoll.core.algebra.tree import Tree
 from atoll.core.errors import QuorumError
-from atoll.core.execution.launch import is_live
 from atoll.core.requests.party import among
 
 from ...algorithm import RoundInfo
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from atoll.core.federation.reducer import Reducer
     from atoll.core.requests.party import Parties
     from atoll.core.requests.results import Combined
-    from atoll.core.time.flight import Flight, Handle
+    from atoll.core.traffic.flight import Flight, Handle
 
     from ...context import Context
     from .asynchronous import Asynchronous
@@ -195,7 +194,7 @@ class InFlight(ServerRounds):
 
     def _without_lost(self, fed: Federation, state: Tree, log: RoundLog) -> Tree:
         """Real parties whose reply is neither under way nor held were lost: from now on they can be asked again. A simulation foretells them."""
-        if not is_live(fed.world):
+        if not fed.live:
             return state
         everyone = fed.parties.positions
         hoped = among(everyone, fed.busy) | among(everyone, self.held.positions)

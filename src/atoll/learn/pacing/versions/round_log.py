@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from atoll.core.federation.federation import Federation
     from atoll.core.requests.party import Parties
     from atoll.core.requests.results import Combined
-    from atoll.core.time.flight import Flight, Handle
+    from atoll.core.traffic.flight import Flight, Handle
 
 __all__ = ["RoundLog"]
 

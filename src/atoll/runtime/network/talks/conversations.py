@@ -21,9 +21,9 @@ from ..shared import bare
 from .talk import Cast, Talk, reached
 
 if TYPE_CHECKING:
-    from atoll.core.federation.session import Switch
+    from atoll.core.execution.engine import RunContext
+    from atoll.core.execution.session import Switch
     from atoll.core.requests.request import Request
-    from atoll.core.world import World
 
     from ..site_link import SiteLink
     from ..sites import Sites
@@ -58,16 +58,16 @@ class Conversations:
         self._note_events = note_events
         self._on_lost = on_lost
         self._direct = direct
-        self._opened: World | None = None
+        self._opened: RunContext | None = None
         self._talks: dict[int, Talk] = {}
         self._numbers = itertools.count()
 
-    def open(self, world: World) -> None:
+    def open(self, world: RunContext) -> None:
         """Say which world it is that the sessions are of."""
         self._opened = world
 
     @property
-    def _world(self) -> World:
+    def _world(self) -> RunContext:
         if self._opened is None:
             raise RuntimeError("the engine is not open")
         return self._opened

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.core import message as M
 from atoll.core.errors import TaskError
-from atoll.core.federation.session import Deliver, LocalPeers, as_sent
+from atoll.core.execution.session import Deliver, LocalPeers, as_sent
 from atoll.core.requests.wire import pack_ran, unpack_request
 from atoll.core.sealing import sealed_nbytes
 from atoll.core.time.idle import IdleSelector, WatchedLoop, watching

@@ -14,7 +14,7 @@ from atoll.core.time.lamport import Chains
 from ..frames import text_in, whole_in
 
 if TYPE_CHECKING:
-    from atoll.core.federation.session import Switch
+    from atoll.core.execution.session import Switch
 
 __all__ = ["Cast", "Talk", "reached"]
 

@@ -17,9 +17,9 @@ from ..errors import ConfigError
 from ..requests.request import PartialSum, Reply, Request
 from ..requests.results import Terms
 from ..requests.task import Task
+from ..time.quota import Share
 from .delivery import Delivery, accepted_of
 from .flight import Arrivals, Flight
-from .quota import Share
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

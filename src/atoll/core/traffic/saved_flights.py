@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..requests.cost import Spending
 from ..requests.party import Parties
 from ..requests.request import Mailboxes, Request
 from ..requests.task import Task
 from ..requests.wire import pack_folded, unpack_folded
-from ..time.clock import Spending
-from ..time.flight import Flight
+from .flight import Flight
 
 if TYPE_CHECKING:
     from ..requests.party import Roster

@@ -12,17 +12,17 @@ import numpy as np
 from .. import message as M
 from ..errors import ConfigError, QuorumError
 from ..execution.ahead import added, singly
-from ..persistence.saved_flights import flights_of, saved_flights
+from ..requests.cost import Outcomes, Plan, is_instant
 from ..requests.party import Parties, among
 from ..requests.request import PartialSum, Reply, Request
 from ..requests.results import Taker, Terms
 from ..requests.task import Task
-from .batteries import Draw
-from .clock import Outcomes, Plan, is_instant
-from .deadline import WHOLE, Deadline
+from ..time.batteries import Draw
+from ..time.deadline import WHOLE, Deadline
+from ..time.meter import Meter
+from ..time.quota import Share
 from .flight import Arrivals, Flight, Handle
-from .meter import Meter
-from .quota import Share
+from .saved_flights import flights_of, saved_flights
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..execution.launch import Launch
-    from .clock import Spending
+    from ..requests.cost import Spending
 
 __all__ = ["Arrivals", "Flight", "Handle", "by_flight"]
 

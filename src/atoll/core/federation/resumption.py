@@ -8,19 +8,17 @@ runs is left to its own checkpoints.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..algebra.rng import hash64
 from ..algebra.tree import Tree
+from ..persistence.files import read_message, write_message
 from ..requests.task import resolve
 from ..time.batteries import Draw
 from ..time.meter import Meter
-from .files import read_message, write_message
-
-if TYPE_CHECKING:
-    from ..federation.federation import Federation
+from .scope import Scope
 
 __all__ = ["checkpoint", "restore"]
 
@@ -28,7 +26,7 @@ MOST_SEGMENTS = 64
 """What so many generations wrote bit by bit is written anew as a whole, so that the number of files stays bounded."""
 
 
-async def checkpoint(fed: Federation, state: Tree) -> None:
+async def checkpoint(fed: Scope, state: Tree) -> None:
     """Write the next generation; see ``Federation.checkpoint``."""
     world, store = fed.world, fed.world.checkpoints
     async with store.lock:
@@ -69,14 +67,14 @@ async def checkpoint(fed: Federation, state: Tree) -> None:
         fed.kept = True
 
 
-async def _commit(fed: Federation, home: str, number: int) -> list[str]:
+async def _commit(fed: Scope, home: str, number: int) -> list[str]:
     old = fed.world.checkpoints.chains.get(home, [])
     full = len({name.split("-")[1] for name in old}) >= MOST_SEGMENTS  # a generation may have written several
     fresh = await fed.world.engine.commit(home, number, full=full)
     return fresh if full else [*old, *fresh]
 
 
-def _book(fed: Federation, number: int, *, settled: bool) -> dict[str, Any]:
+def _book(fed: Scope, number: int, *, settled: bool) -> dict[str, Any]:
     """What a scope has counted and recorded, and what it has under way; and its draws on batteries, unless they are settled with all others'."""
     folder = fed.world.folder
     done, names = fed.written
@@ -97,7 +95,7 @@ def _book(fed: Federation, number: int, *, settled: bool) -> dict[str, Any]:
     }
 
 
-async def restore(fed: Federation, initial: Tree) -> Any:
+async def restore(fed: Scope, initial: Tree) -> Any:
     """Go back to the last checkpoint; see ``Federation.restore``."""
     store = fed.world.checkpoints
     content = store.slots.get(fed.slot)
@@ -130,7 +128,7 @@ async def restore(fed: Federation, initial: Tree) -> Any:
     return content["state"]
 
 
-def _read(fed: Federation, book: dict[str, Any]) -> None:
+def _read(fed: Scope, book: dict[str, Any]) -> None:
     folder, registry = fed.world.folder, fed.world.registry
     fed.meter = fed.traffic.meter = Meter.load(book["meter"])
     fed.counts = Counter(book["counts"])

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..algebra.tree import Tree
+from ..persistence.state_table import StateTable
+from ..persistence.states import States
 from ..requests.request import PASSING, Request
-from .state_table import StateTable
-from .states import States
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .store import StateStore
+    from ..persistence.store import StateStore
 
 __all__ = ["Draft", "Drafts"]
 
