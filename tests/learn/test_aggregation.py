@@ -283,7 +283,7 @@ def test_algorithms_that_count_clients_alike_are_refused_where_the_population_is
 
     params = {"w": np.zeros(3)}
     for algorithm in (FedDyn(), Scaffold()):
-        with pytest.raises(CompositionError, match="does not weigh its mean 'update' by examples"):
+        with pytest.raises(CompositionError, match="does not weight its mean 'update' by examples"):
             operator.check(algorithm, params)
     for algorithm in (atoll.FedAvg(), Mime(), Scaffold(by_examples=True)):
         operator.check(algorithm, params)

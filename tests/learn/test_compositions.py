@@ -94,8 +94,8 @@ REFUSED = {
     (
         "SufficientStatistics",
         "server optimised",
-    ): "finds its statistics exactly, with nothing to extrapolate or to step along",
-    ("SufficientStatistics", "upcycled"): "finds its statistics exactly, with nothing to extrapolate",
+    ): "computes its statistics exactly, with nothing to extrapolate or to step along",
+    ("SufficientStatistics", "upcycled"): "computes its statistics exactly, with nothing to extrapolate",
     ("SufficientStatistics", "error feedback"): "adds up what all clients sent, and forgets what it had",
     ("SufficientStatistics", "gossip"): "adds up what all clients sent",
 }
@@ -250,7 +250,7 @@ def test_a_stage_before_a_compressor_that_packs_nothing_is_taken() -> None:
 
 def test_statistics_of_a_model_with_gradients_are_refused_beforehand() -> None:
     seen = Counting()
-    with pytest.raises(CompositionError, match="QuadraticLearner is trained by gradients and has none"):
+    with pytest.raises(CompositionError, match="QuadraticLearner is trained by gradients and has no such statistics"):
         trained({"algorithm": atoll.learn.SufficientStatistics()}, 1, seen)
     assert seen.contacts == 0
 

@@ -209,12 +209,12 @@ def test_fedprof_selects_the_same_clients_whether_profiles_are_encrypted_or_not(
     [
         (
             {"pacing": SAFA(resume=False)},
-            "FedProf asks a round's cohort about one model, and SAFA has clients at work on models of several versions",
+            "FedProf asks a round's cohort about one model, and SAFA lets clients work on models of several versions",
         ),
         ({"topology": Hierarchical(groups=2)}, "about the model of one server, and Hierarchical has rounds of its own"),
         (
             {"pacing": FedBuff()},
-            "FedProf compares clients' reports about one model, and FedBuff has clients at work on several",
+            "FedProf compares clients' reports about one model, and FedBuff lets clients work on several",
         ),
         ({"topology": Gossip()}, "FedProf compares what clients report, and Gossip has no server"),
     ],

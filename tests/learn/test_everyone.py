@@ -76,6 +76,6 @@ def test_a_direction_or_a_pass_of_its_own_is_no_plain_step():
         assert not has_plain_steps(Through(base=algorithm))
     job = atoll.Training(model=pytest.importorskip("sklearn.linear_model").LogisticRegression(), algorithm=Slower())
     with pytest.raises(
-        CompositionError, match="Slower changes the local step, and LogisticRegression trains by itself"
+        CompositionError, match="Slower changes the local step, and LogisticRegression runs its own training"
     ):
         atoll.simulate(job, atoll.data.iid(atoll.data.digits(), parties=3), engine="inline")

@@ -60,7 +60,7 @@ def test_with_fedprof_on_engines_and_after_a_resume(tmp_path):
     "rule", [Uniform(2), FedProf(2), SizeProportional(2, replace=False), PowerOfChoice(2)], ids=repr
 )
 def test_rules_without_known_probabilities_are_refused(rule):
-    with pytest.raises(CompositionError, match="InverseProbability weighs by the probability of every draw"):
+    with pytest.raises(CompositionError, match="InverseProbability weights by the probability of every draw"):
         Training(model=atoll.models.linear(4, 3), selection=rule, aggregation=InverseProbability())
 
 

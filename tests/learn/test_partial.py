@@ -169,7 +169,7 @@ def test_a_loop_of_the_users_own_is_called_as_often_as_its_epochs_go_into_what_i
     assert [float(calls(k)["calls"][0]) for k in (None, 2, 4, 6)] == [1, 1, 2, 3]
     assert calls(None)["drawn"] == calls(2)["drawn"]
     assert calls(4)["drawn"] != 2 * calls(2)["drawn"]  # every call has random numbers of its own
-    with pytest.raises(CompositionError, match="epochs=3, and this model trains by itself, 2 at a time"):
+    with pytest.raises(CompositionError, match="epochs=3, and this model runs its own training, 2 at a time"):
         calls(3)
     assert learner.train.declared(shard, {**message, "epochs": 6}) == Work(10, 6, 6)
     assert learner.train.declared(shard, message) == Work(10, 2, 2)
@@ -197,7 +197,7 @@ def test_an_estimator_that_fits_from_scratch_is_refused_a_part_of_it():
     data = islands([12])
     learner = adapt(linear.Ridge(), LearnerSettings(algorithm=FedAvg(epochs=2)), as_regression(data))
     message = {"broadcast": {"params": learner.init(None), "lr": 0.1}, "phase": "train", "epochs": 1}
-    with pytest.raises(CompositionError, match="trains by itself"):
+    with pytest.raises(CompositionError, match="runs its own training"):
         learner.train(Told(as_regression(data).shard(0)), message)
 
 

@@ -462,7 +462,7 @@ class Hidden(Plain):
         ({"downlink": QSGD(levels=4)}, "models of several versions"),
         ({"selection": atoll.learn.selection.SizeProportional(3)}, "may draw a client twice"),
         ({"topology": atoll.learn.topology.Hierarchical(groups=2)}, "Hierarchical has"),
-        ({"algorithm": atoll.learn.algorithms.SufficientStatistics()}, "rests on its own amount of local work"),
+        ({"algorithm": atoll.learn.algorithms.SufficientStatistics()}, "requires its own amount of local work"),
         ({"topology": atoll.learn.topology.Gossip()}, "rounds of its own"),
     ],
 )

@@ -181,12 +181,12 @@ def test_a_forecast_must_be_known():
     ("pacing", "more", "text"),
     [
         (Tiered(tiers=CLIENTS + 1), {}, "tiers=6, and 5 clients are at work"),
-        (Tiered(), {"aggregation": KeepGlobal()}, "KeepGlobal weighs the population"),
+        (Tiered(), {"aggregation": KeepGlobal()}, "KeepGlobal weights the whole population"),
         (Tiered(), {"algorithm": Mime()}, "Mime has phases anchor, train"),
         (
             Tiered(),
             {"selection": TiFL(2, tiers=2)},
-            "TiFL compares clients' reports about one model, and Tiered has clients at work on several",
+            "TiFL compares clients' reports about one model, and Tiered lets clients work on several",
         ),
     ],
 )

@@ -516,7 +516,7 @@ class _Secure(atoll.Reducer):
         ({"algorithm": FedPAQ(lr=0.1)}, "QSGD of FedPAQ acts between clients and a server"),
         (
             {"aggregation": atoll.learn.EqualWeights()},
-            "Gossip weighs what neighbours say by its graph, and EqualWeights has another rule",
+            "Gossip weighs what neighbours say by its graph, and EqualWeights uses another rule",
         ),
         ({"algorithm": SufficientStatistics()}, "SufficientStatistics adds up what all clients sent"),
         (

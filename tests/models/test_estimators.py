@@ -292,16 +292,18 @@ def test_estimators_that_cannot_be_trained(model, data, kind, text):
 
 
 def test_algorithms_that_cannot_train_an_estimator():
-    with pytest.raises(CompositionError, match="FedSGD changes the local step, and SGDClassifier trains by itself"):
+    with pytest.raises(
+        CompositionError, match="FedSGD changes the local step, and SGDClassifier runs its own training"
+    ):
         train(lm.SGDClassifier(), blobs(), algorithm=FedSGD())
     with pytest.raises(
         CompositionError,
-        match="SufficientStatistics sends sums of statistics, and SGDClassifier is trained by gradients and has none",
+        match="SufficientStatistics sends sums of statistics, and SGDClassifier is trained by gradients and has no such statistics",
     ):
         train(lm.SGDClassifier(), blobs(), algorithm=SufficientStatistics())
     with pytest.raises(
         CompositionError,
-        match="SufficientStatistics sends sums of statistics, and LinearLearner is trained by gradients and has none",
+        match="SufficientStatistics sends sums of statistics, and LinearLearner is trained by gradients and has no such statistics",
     ):
         train(atoll.models.linear(4, 3), islands([5, 5]), algorithm=SufficientStatistics())
 

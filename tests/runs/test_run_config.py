@@ -23,7 +23,7 @@ WRONG = [
     ({"algorithm": {"name": "FedAvg", "epochs": True}}, r"algorithm\.epochs=True should be a valid integer"),
     (
         {"algorithm": {"name": "DADMM", "dim": 3}},
-        r"'DADMM' is a program of its own.*\.simulate\(atoll\.learn\.admm\.DADMM\(",
+        r"'DADMM' is a program, not the algorithm.*\.simulate\(atoll\.learn\.admm\.DADMM\(",
     ),
     ({"algorithm": "FedAvgg"}, r"algorithm\.name='FedAvgg' is not a known algorithm\. Did you mean 'FedAvg'\?"),
     ({"algorithm": 3}, r"algorithm names no algorithm"),
@@ -75,7 +75,7 @@ WRONG = [
     ({"algorithm": {"name": "FedAvg", "stragglers": 0.5}}, r"algorithm\.stragglers=0\.5 should be"),
     (
         {"loss": "CrossEntropyLoss"},
-        r"loss='CrossEntropyLoss' is no loss\. Did you mean 'cross_entropy'\?.*use auto, cross_entr",
+        r"loss='CrossEntropyLoss' is not a known loss\. Did you mean 'cross_entropy'\?.*use auto, cross_entr",
     ),
     ({"loss": "parts_of_mine:Halved"}, r"loss='parts_of_mine:Halved' is a class.*calls Halved\(\)"),
     ({"loss": "parts_of_mine:twise"}, r"has no attribute 'twise'\. Did you mean 'twice'\?.*define it in parts_of_mine"),

@@ -40,7 +40,7 @@ def _descent(model: nn.Module, shard: Any, config: dict[str, Any], rng: Any) -> 
 )
 def test_a_method_that_changes_the_step_is_refused_before_anyone_is_contacted(algorithm: Any) -> None:
     job = atoll.Training(model=CustomLoop(seeded(lambda: nn.Linear(64, 10)), _never), algorithm=algorithm, rounds=1)
-    with pytest.raises(CompositionError, match="changes the local step, and CustomLoop trains by itself"):
+    with pytest.raises(CompositionError, match="changes the local step, and CustomLoop runs its own training"):
         atoll.simulate(job, ISLANDS, engine="inline")
 
 

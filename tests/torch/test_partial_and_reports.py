@@ -89,7 +89,7 @@ def test_so_they_are_for_a_loop_of_the_users_own() -> None:
     learner = plan.learner(islands_of((6,)))
     shard = islands_of((6,)).shard(0)
     assert learner.train.declared(shard, {"phase": "train", "epochs": 3, "reports": BOTH}) == Work(13, 0, 4)
-    with pytest.raises(CompositionError, match="trains by itself, 2 at a time"):
+    with pytest.raises(CompositionError, match="runs its own training, 2 at a time"):
         atoll.Training(model=CustomLoop(seeded(lambda: nn.Linear(6, 4)), loop), algorithm=FedAvg(epochs=2)).learner(
             islands_of((6,))
         ).train.declared(shard, {"phase": "train", "epochs": 3})

@@ -1,4 +1,4 @@
-"""The capabilities of a training, beside those that stages, reducers and budgets speak of (`atoll.core.capability`)."""
+"""The capabilities of a training, in addition to those of stages, reducers and budgets (`atoll.core.capability`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 EVERYONE = Capability(
     "everyone",
     of=("cohort", "topology"),
-    means="Every client is invited in every round, or is the only client of a server of its own.",
+    means="Every client is invited in every round, or is the only client of its own server.",
     lack="invites some of them",
     instead="selection=Everyone()",
     some=True,
@@ -48,15 +48,15 @@ EVERYONE = Capability(
 DRAW_ODDS = Capability(
     "draw odds",
     of=("selection",),
-    means="The draws of a round are independent, and the probability of each is known.",
-    lack="does not tell it, or draws without replacement",
+    means="The draws of a round are independent, and each probability is known.",
+    lack="does not report draw probabilities, or draws without replacement",
     instead="SizeProportional() or FedProf(replace=True)",
 )
 SAMPLE = Capability(
     "uniform sample",
     of=("selection",),
-    means="A round draws a given number or share of the clients, all alike and without memory.",
-    lack="picks clients by what it knows, or remembers, or asks all",
+    means="A round draws a given number or share of the clients uniformly and without memory.",
+    lack="picks clients by what it knows or remembers, or invites all",
     instead="selection=Uniform(...)",
 )
 
@@ -65,22 +65,22 @@ SAMPLE = Capability(
 ROUNDS = Capability(
     "closed rounds",
     of=("pacing",),
-    means="A round is open for the replies to its own invitations, and is heard of when it closes.",
-    lack="has clients at work on several models",
+    means="A round accepts replies to its own invitations only, and reports when it closes.",
+    lack="lets clients work on several models",
     instead="Synchronous()",
 )
 ONE_MODEL = Capability(
     "one model",
     of=("pacing",),
     means="All clients of a round begin with the same model, the server's newest.",
-    lack="has clients at work on models of several versions",
+    lack="lets clients work on models of several versions",
     instead="Synchronous()",
 )
 WHOLE_POPULATION = Capability(
     "whole population",
     of=("pacing",),
-    means="The cohort of a round stands for all clients.",
-    lack="has rounds of a part of it",
+    means="The cohort of a round represents all clients.",
+    lack="has rounds of only part of the population",
     instead="Synchronous()",
 )
 
@@ -89,15 +89,15 @@ WHOLE_POPULATION = Capability(
 EDGE_ROUNDS = Capability(
     "edge rounds",
     of=("topology",),
-    means="Edge servers have one round each under a cloud, which averages after each.",
-    lack="has no cloud that averages after every round of its edges",
+    means="Edge servers run one round each under a cloud, which averages after each round.",
+    lack="has no cloud that averages after every edge round",
     instead="topology=Hierarchical(groups)",
 )
 ONE_SUM = Capability(
     "one sum",
     of=("topology",),
     means="The replies of a round add up over the clients of the whole population.",
-    lack="adds up those of some clients alone",
+    lack="adds up the replies of some clients only",
     instead="topology=Star()",
 )
 
@@ -106,8 +106,8 @@ ONE_SUM = Capability(
 PLAIN_MEAN = Capability(
     "plain mean",
     of=("aggregation",),
-    means="The mean over those who replied, by the algorithm's own weights, with nothing remembered.",
-    lack="has another rule",
+    means="The mean over the clients that replied, with the algorithm's own weights and no memory.",
+    lack="uses another rule",
     instead="Renormalised()",
 )
 
@@ -123,14 +123,14 @@ ONE_PHASE = Capability(
 PARTIAL_WORK = Capability(
     "partial work",
     of=("algorithm",),
-    means="Clients may do another amount of local work than the algorithm's own.",
-    lack="rests on its own amount of local work",
+    means="Clients may do a different amount of local work than the algorithm sets.",
+    lack="requires its own amount of local work",
     instead="an algorithm of local steps such as FedAvg, FedProx or Scaffold",
 )
 OWN_MODELS = Capability(
     "own models",
     of=("algorithm", "buffers"),
-    means="A client has a model of its own beside the global one.",
+    means="A client has its own model in addition to the global one.",
     lack="keeps no personal models",
     instead="an algorithm such as atoll.learn.algorithms.Ditto or PFedMe",
     some=True,
@@ -141,15 +141,15 @@ OWN_MODELS = Capability(
 MEAN_UPDATE = Capability(
     "mean update",
     of=("replies",),
-    means="A reply holds the update of the model, whose mean is taken.",
+    means="A reply contains the model update, and the server takes its mean.",
     lack="does not reply with the mean update of a model",
     instead="an algorithm such as FedAvg or Scaffold",
 )
 BY_EXAMPLES = Capability(
     "weights by examples",
     of=("replies",),
-    means="Every mean in a reply is weighed by the client's examples.",
-    lack="does not weigh its means by examples",
+    means="Every mean in a reply is weighted by the client's examples.",
+    lack="does not weight its means by examples",
     instead="an algorithm such as FedAvg",
 )
 SOLE_UPDATE = Capability(
@@ -162,7 +162,7 @@ SOLE_UPDATE = Capability(
 DELTA = Capability(
     "weighable update",
     of=("replies",),
-    means="A reply may be weighed by its staleness: it is the mean update of one model, and beside it has nothing but sums that no weight contradicts.",
+    means="A reply can be weighted by its staleness: it is the mean update of one model, plus only sums that no weight contradicts.",
     lack="replies with more than the update of one model",
     instead="an algorithm such as FedAvg, FedProx or Scaffold, or Synchronous()",
 )
@@ -186,15 +186,15 @@ TRAINING = Capability(
 LOCAL_STEPS = Capability(
     "local steps",
     of=("model",),
-    means="Atoll takes the local steps, so that an algorithm may change each one and training may end after any.",
-    lack="trains by itself",
+    means="Atoll takes the local steps, so that an algorithm can change each one and training can end after any.",
+    lack="runs its own training",
     instead="a model whose gradients Atoll takes (atoll.models, PyTorch)",
 )
 STATISTICS = Capability(
     "sufficient statistics",
     of=("model",),
-    means="The model follows from sums of statistics of the rows.",
-    lack="is trained by gradients and has none",
+    means="The model is computed from sums of statistics of the rows.",
+    lack="is trained by gradients and has no such statistics",
     instead="a naive Bayes model",
 )
 CURVATURE = Capability(
@@ -214,8 +214,8 @@ MARGINS = Capability(
 RELEASES = Capability(
     "releases",
     of=("model",),
-    means="Training writes privacy events before it releases anything, and sends the algorithm's reply alone.",
-    lack="does not spend privacy events",
+    means="Training records privacy events before it releases anything, and sends only the algorithm's reply.",
+    lack="does not record privacy events",
     instead="a PyTorch module or atoll.models.linear",
 )
 REPORTS = Capability(
@@ -228,7 +228,7 @@ REPORTS = Capability(
 PERSONAL_MEASURES = Capability(
     "personal measures",
     of=("model",),
-    means="The model of a client with a given private state can be measured: `personal(params, state)`.",
+    means="The model can be measured for a client with a given private state: `personal(params, state)`.",
     lack="has no `personal(params, state)`",
     instead="a model of atoll.models, or a PyTorch module",
 )
@@ -249,4 +249,4 @@ ALL: tuple[Capability, ...] = (
     MEAN_UPDATE, BY_EXAMPLES, SOLE_UPDATE, DELTA, SELF_FOLDING, core.UNMEASURED,
     TRAINING, LOCAL_STEPS, STATISTICS, CURVATURE, MARGINS, RELEASES, core.NO_BUFFERS, REPORTS, PERSONAL_MEASURES, CLASS_SCORES,
 )  # fmt: skip
-"""All of them, in the order of the table in ``docs/extend/composing.md``."""
+"""All capabilities, in the order of the table in ``docs/extend/composing.md``."""

@@ -1,4 +1,4 @@
-"""What is known of an algorithm beside its code: its family and its promises."""
+"""Facts about an algorithm that its code does not show: its family and its properties."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Family = Literal["first order", "compressed", "second order", "admm", "personal"
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """An algorithm's entry in ``atoll algorithms``. The paper is the class's ``citation``. What can be measured (client state, floats on the wire) is measured, not written here.
+    """An algorithm's entry in ``atoll algorithms``. The paper is the class's ``citation``. Client state and floats on the wire are measured, not written here.
 
     Attributes:
-        family: the group that it belongs to.
-        unbiased: with full participation and identical step counts its fixed point is the optimum of the global objective.
+        family: the algorithm's family.
+        unbiased: with full participation and identical step counts, the fixed point is the optimum of the global objective.
         everyone: needs every client in every round.
-        note: what a user should know, in a sentence.
-        part: does not train by itself: a pass or phase of other algorithms, left out of the table.
-        down: of a program, whose messages depend on its problem: floats to one client in a round, as a formula that its docstring explains.
-        up: of a program: floats from it.
-        state: of a program: floats that it keeps.
-        secure: of a program: it takes a reducer that shows sums alone.
-        example: settings with which the table measures it, where the defaults alone are not enough.
+        note: what a user needs to know, in one sentence.
+        part: the class is only a pass or phase of other algorithms; the table leaves it out.
+        down: for a program only: floats sent to one client in a round, as a formula that the docstring explains.
+        up: for a program only: floats that one client sends in a round.
+        state: for a program only: floats that a client keeps.
+        secure: for a program only: it works with a reducer that reveals only sums.
+        example: settings with which the table measures the algorithm, if the defaults are not enough.
     """
 
     family: Family = "first order"

@@ -1,4 +1,4 @@
-"""What an algorithm is and costs, found out by running it dry: the rows of ``atoll algorithms``."""
+"""What an algorithm is and costs, measured in a dry run: the rows of ``atoll algorithms``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .wrapped import Wrapped
 __all__ = ["Exchange", "Fact", "describe", "example", "facts", "formula", "kinds", "programs"]
 
 _SIZES = (100, 200, 300, 400)
-"""Models on which floats are counted; a polynomial through the first three must meet the fourth."""
+"""Model sizes at which floats are counted; a polynomial through the first three must fit the fourth."""
 _BIT_SIZES = (200, 400, 600, 800)
-"""The same for declared bits: whole bytes of one bit an entry."""
+"""Model sizes for declared bits: one bit per entry makes whole bytes."""
 _ROWS = 12
 
 
@@ -33,11 +33,11 @@ class Exchange:
     """One phase of a round, for one client.
 
     Attributes:
-        phase: its name.
+        phase: name of the phase.
         down: floats of the broadcast, as a formula in the number of parameters ``d``.
         up: floats of the reply.
-        packed: the method has stages of its own act on the reply.
-        bits: of the reply as they send it, by their declaration for a model of 32-bit floats in ``G`` arrays; ``None`` where there are none, or they
+        packed: the method's own stages act on the reply.
+        bits: declared bits of the reply after these stages, for a model of 32-bit floats in ``G`` arrays; ``None`` if there are no stages or they
             cannot tell.
     """
 
@@ -53,19 +53,19 @@ class Fact:
     """An algorithm in the table.
 
     Attributes:
-        name: of the class.
-        paper: where it is from.
-        family: the group that it belongs to.
-        state: floats that a client keeps between rounds, with what the method's own uplink stages remember, as a formula in ``d``; ``None``
-            where it could not be measured.
-        exchanges: what crosses in a round, phase by phase.
+        name: the class name.
+        paper: the source.
+        family: the algorithm's family.
+        state: floats that a client keeps between rounds, including what the method's own uplink stages keep, as a formula in ``d``; ``None``
+            if it could not be measured.
+        exchanges: what is sent in a round, phase by phase.
         stateless: clients keep nothing.
-        secure: every reply can be summed as the method sends it, so that a secure reducer can carry it.
-        unbiased: its fixed point is the optimum, by its card.
-        everyone: needs every client in every round, by its card.
-        note: a sentence on it; or why it could not be measured.
-        program: it is a program over a federation (``simulate(made.program, islands)``), not the algorithm of a ``Training``; what it
-            sends depends on its problem, and its card says it.
+        secure: every reply can be summed as the method sends it, so that a secure reducer works.
+        unbiased: the fixed point is the optimum, according to the card.
+        everyone: needs every client in every round, according to the card.
+        note: one sentence on the algorithm, or why it could not be measured.
+        program: the method is a program over a federation (``simulate(made.program, islands)``), not the algorithm of a ``Training``. What it
+            sends depends on its problem; the card says it.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Fact:
 
 
 def kinds() -> dict[str, type[Algorithm]]:
-    """Every algorithm that ``atoll.learn.algorithms`` exports, by name, except those that are parts of others."""
+    """Return every algorithm that ``atoll.learn.algorithms`` exports, by name, except parts of other algorithms."""
     from atoll.learn import algorithms
 
     found = {name: getattr(algorithms, name) for name in sorted(algorithms.__all__)}
@@ -91,7 +91,7 @@ def kinds() -> dict[str, type[Algorithm]]:
 
 
 def programs() -> dict[str, type]:
-    """Every method that is a program of its own, by name."""
+    """Return every method that is a program, by name."""
     from atoll.learn import admm
 
     found = {name: getattr(admm, name) for name in sorted(admm.__all__)}
@@ -99,13 +99,13 @@ def programs() -> dict[str, type]:
 
 
 def facts(names: tuple[str, ...] = ()) -> list[Fact]:
-    """The table.
+    """Return the rows of the table.
 
     Args:
-        names: of the algorithms; empty for all.
+        names: names of algorithms; empty for all.
 
     Raises:
-        ConfigError: there is no such algorithm.
+        ConfigError: no algorithm has such a name.
     """
     known: dict[str, type] = {**kinds(), **programs()}
     for name in names:
@@ -130,7 +130,7 @@ def _of(kind: type) -> Fact:
 
 
 def describe(kind: type[Algorithm]) -> Fact:
-    """One algorithm with its default settings; a wrapper is measured around FedAvg."""
+    """Return the facts of one algorithm with its default settings; a wrapper is measured around FedAvg."""
     note = kind.card.note
     state: str | None = None
     secure: bool | None = None
@@ -163,10 +163,10 @@ def describe(kind: type[Algorithm]) -> Fact:
 
 
 def example(kind: type[Algorithm], **settings: Any) -> Algorithm:
-    """An algorithm with its defaults, its card's example settings and some others; a wrapper is put around FedAvg.
+    """Return an algorithm with its defaults, its card's example settings and ``settings``; a wrapper goes around FedAvg.
 
     Raises:
-        AtollError: it refuses them.
+        AtollError: the algorithm refuses them.
     """
     from .algorithms import FedAvg
 
@@ -176,7 +176,7 @@ def example(kind: type[Algorithm], **settings: Any) -> Algorithm:
 
 
 def _bits(algorithm: Algorithm, phase: str) -> str | None:
-    """Declared bits of a reply, with models of one array and of two, which tell what each array costs."""
+    """Return the declared bits of a reply. Models of one array and of two show what each array costs."""
     chain = Chain(algorithm.uplink(phase))
     counts: list[list[int]] = []
     for arrays in (1, 2):
@@ -193,11 +193,11 @@ def _bits(algorithm: Algorithm, phase: str) -> str | None:
 
 
 def formula(counts: list[int], sizes: tuple[int, ...] = _SIZES) -> str:
-    """A count as a polynomial in ``d``, ``"d^2/2 + d/2 + 1"``, or the count at the first size where it is none of degree 2.
+    """Return a count as a polynomial in ``d``, ``"d^2/2 + d/2 + 1"``, or the count at the first size if no polynomial of degree 2 fits.
 
     Args:
         counts: one for each of the sizes.
-        sizes: four of them.
+        sizes: four sizes.
     """
     (x0, x1, x2), (y0, y1, y2) = sizes[:3], counts[:3]
     second = Fraction((y2 - y1) * (x1 - x0) - (y1 - y0) * (x2 - x1), (x1 - x0) * (x2 - x1) * (x2 - x0))
@@ -219,7 +219,7 @@ def _term(factor: Fraction, power: str) -> str:
 
 
 class _DryRun:
-    """One round of an algorithm with two clients on a small least-squares problem with ``d`` parameters, and what it moved."""
+    """One round of an algorithm with two clients on a small least-squares problem with ``d`` parameters, and what it sent."""
 
     def __init__(self, algorithm: Algorithm, d: int) -> None:
         self.algorithm = algorithm
@@ -258,7 +258,7 @@ class _DryRun:
             return local_contact(
                 self.algorithm, phase, self._gradient, sent, client, self.x, self.y, key, self._curvature
             )[:2]
-        except AtollError:  # one that takes no gradients at all: a client without rows takes no step
+        except AtollError:  # the algorithm takes no gradients: a client without rows takes no step
             return local_contact(self.algorithm, phase, self._gradient, sent, client, self.x[:0], self.y[:0], key)[:2]
 
     def _gradient(self, params: Tree, x: Any, y: Any) -> tuple[float, Tree]:
@@ -271,6 +271,6 @@ class _DryRun:
 
 
 def _floats(tree: Tree) -> int:
-    """Numbers in a tree; text, flags and nothing do not count."""
+    """Return how many numbers a tree holds; text, flags and ``None`` do not count."""
     numeric = [leaf for leaf in T.leaves(tree) if not isinstance(leaf, bool | str | bytes | None)]
     return sum(int(np.size(leaf)) for leaf in numeric)

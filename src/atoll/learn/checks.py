@@ -1,4 +1,4 @@
-"""What settings of algorithms must be (positive, counts, shares, words that are known), and models: finite."""
+"""Checks of algorithm settings (positive, counts, shares, known words) and of models (finite)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def require_positive(where: str, **values: float) -> None:
     """Refuse rates, penalties and bounds that are not positive and finite.
 
     Raises:
-        ConfigError: names the first.
+        ConfigError: names the first wrong value.
     """
     for name, value in values.items():
         if not (value > 0 and math.isfinite(value)):
@@ -31,10 +31,10 @@ def require_positive(where: str, **values: float) -> None:
 
 
 def require_count(where: str, **values: int) -> None:
-    """Refuse counts below 1, and broken ones.
+    """Refuse counts that are not whole numbers of at least 1.
 
     Raises:
-        ConfigError: names the first.
+        ConfigError: names the first wrong value.
     """
     for name, value in values.items():
         if not is_real(value) or value < 1 or not float(value).is_integer():
@@ -42,10 +42,10 @@ def require_count(where: str, **values: int) -> None:
 
 
 def require_share(where: str, **shares: float) -> None:
-    """Refuse a factor of memory outside [0, 1).
+    """Refuse a memory factor outside [0, 1).
 
     Raises:
-        ConfigError: one is.
+        ConfigError: a value is outside.
     """
     for name, value in shares.items():
         if not 0.0 <= value < 1.0:
@@ -53,10 +53,10 @@ def require_share(where: str, **shares: float) -> None:
 
 
 def require_choice(where: str, name: str, value: str, known: tuple[str, ...]) -> None:
-    """Refuse a word that is not among those known.
+    """Refuse an unknown word.
 
     Raises:
-        ConfigError: with the nearest one.
+        ConfigError: names the nearest known word.
     """
     if value not in known:
         hint = nearest(str(value), known)
@@ -66,19 +66,19 @@ def require_choice(where: str, name: str, value: str, known: tuple[str, ...]) ->
 def require_finite(
     params: Tree, number: int, *, whose: str = "the global model", rate: str = "the server's learning rate"
 ) -> None:
-    """Refuse a model that has left the numbers.
+    """Refuse a model with NaN or infinity.
 
     Args:
-        params: its parameters by name.
-        number: of the round.
-        whose: model it is.
-        rate: what to lower.
+        params: the model's parameters by name.
+        number: the round.
+        whose: the model's name in the error.
+        rate: what the remedy says to lower.
 
     Raises:
         AtollError: names the first parameter that is not finite.
     """
     for name, leaf in params.items() if isinstance(params, dict) else []:
-        # One sum tells, unless it overflows.
+        # One sum is enough to tell, unless it overflows.
         if isinstance(leaf, np.ndarray) and not math.isfinite(float(leaf.sum())) and not np.isfinite(leaf).all():
             raise AtollError(
                 f"parameter {name!r} of {whose} is not finite",

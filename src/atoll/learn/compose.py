@@ -1,7 +1,7 @@
-"""What goes with what: the parts of a job, what each needs and offers, and the one place that compares them.
+"""The parts of a job, what each needs and offers, and the one place that compares them.
 
-A need is met if every part in the slots of its capability offers it; of a capability that ``some`` part is enough for, if one does. A part does not meet its
-own needs. A slot without a part lacks nothing: a need of the model waits until there is one.
+A need is met if every part in the capability's slots offers it; for a capability for which ``some`` part is enough, if one part offers it. A part
+does not meet its own needs. An empty slot lacks nothing: a need of the model waits until there is one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["Missing", "Placed", "compose", "lack_of", "require_composed"]
 
 @dataclass(frozen=True)
 class Placed:
-    """A part in its slot, as the others see it.
+    """A part in its slot, as the other parts see it.
 
     Attributes:
-        slot: of the job, such as ``"selection"``.
-        name: what errors call the part.
-        needs: its rows.
-        lack: capability -> why the part does not offer it, as the end of a sentence; empty if it does.
-        setting: of the job in which the part was given; by default the slot.
+        slot: the job's slot, such as ``"selection"``.
+        name: the part's name in errors.
+        needs: the part's needs.
+        lack: capability -> why the part does not offer it, as the end of a sentence; empty if it offers it.
+        setting: the job's setting that holds the part; by default the slot.
     """
 
     slot: str
@@ -36,7 +36,7 @@ class Placed:
 
     @classmethod
     def of(cls, slot: str, part: Any, name: str = "", setting: str = "") -> Placed:
-        """A part that declares ``needs``, ``offers`` and, where it wants words of its own, ``lacks``."""
+        """Return a part that declares ``needs``, ``offers`` and, optionally, its own reasons in ``lacks``."""
         lack = lack_of(part.offers, getattr(part, "lacks", {}))
         return cls(slot, name or type(part).__name__, part.needs, lack, setting)
 
@@ -44,7 +44,7 @@ class Placed:
 def lack_of(
     offers: Collection[Capability], lacks: Mapping[Capability, str] | None = None
 ) -> Callable[[Capability], str]:
-    """``Placed.lack`` of a part that offers these, and has words of its own for some that it does not."""
+    """Return ``Placed.lack`` of a part that offers these capabilities and has its own reasons for some that it does not offer."""
     words = lacks or {}
     return lambda capability: "" if capability in offers else words.get(capability, capability.lack)
 
@@ -54,9 +54,9 @@ class Missing:
     """A need that is not met.
 
     Attributes:
-        part: whose need it is.
-        need: the row.
-        lacking: a part that does not offer the capability.
+        part: the part that has the need.
+        need: the need.
+        lacking: the part that does not offer the capability.
     """
 
     part: Placed
@@ -65,7 +65,7 @@ class Missing:
 
     @property
     def error(self) -> CompositionError:
-        """Both parts, the capability, the place and the remedy."""
+        """Return an error that names both parts, the capability, the place and the remedy."""
         wanted = self.need.capability
         remedies = [remedy for remedy in (self.need.instead, wanted.instead) if remedy]
         return CompositionError(
@@ -76,11 +76,11 @@ class Missing:
 
 
 def compose(parts: Iterable[Placed], later: Collection[str] = ()) -> Iterator[Missing]:
-    """Every need of these parts that the others do not meet, one after another; none where they go together.
+    """Yield every need of these parts that the others do not meet; nothing if the parts go together.
 
     Args:
-        parts: of one job, in any number; a slot may hold several.
-        later: slots whose parts are not known yet, one of which may still meet a need that ``some`` part is enough for.
+        parts: any number of parts of one job; a slot may hold several.
+        later: slots with parts not known yet, which may still meet a need for which ``some`` part is enough.
     """
     placed = list(parts)
     for part in placed:
@@ -92,7 +92,7 @@ def require_composed(parts: Iterable[Placed], later: Collection[str] = ()) -> No
     """Refuse parts that do not go together.
 
     Args:
-        parts: of one job.
+        parts: the parts of one job.
         later: as in ``compose``.
 
     Raises:
@@ -103,7 +103,7 @@ def require_composed(parts: Iterable[Placed], later: Collection[str] = ()) -> No
 
 
 def _unmet(part: Placed, need: Need, placed: Sequence[Placed], later: Collection[str]) -> list[Missing]:
-    """The need, once for every part that fails it; nothing where it is met, or where nobody who could meet it is there."""
+    """Return the need, once for every part that fails it; empty if it is met, or if no part that could meet it is there."""
     wanted = need.capability
     if wanted.some and set(wanted.of) & set(later):
         return []

@@ -1,4 +1,4 @@
-"""The parts of a training in their slots, for `compose`; and what is checked of single parts, with the data and the model."""
+"""The parts of a training in their slots, for `compose`, and checks of single parts with the data and the model."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 __all__ = ["LATER", "check_prepared", "parts_of", "prepared_parts"]
 
 LATER = ("cohort", "replies", "model")
-"""Slots that are empty until a training meets its data."""
+"""Slots that are empty until a training has its data."""
 
 
 class Chosen(Protocol):
-    """The parts of a training, as somebody has chosen them."""
+    """The parts of a training, as the user chose them."""
 
     @property
     def algorithm(self) -> Algorithm: ...
@@ -65,12 +65,12 @@ class Chosen(Protocol):
     def local_algorithm(self) -> Algorithm: ...
 
     def down(self) -> Stage | None:
-        """The compressor on the way down."""
+        """Return the compressor on the way down."""
         ...
 
 
 def parts_of(job: Chosen) -> list[Placed]:
-    """The parts of a training, each in its slot, before there are data."""
+    """Return the parts of a training, each in its slot, before the data are known."""
     return list(_parts_of(job))
 
 
@@ -96,7 +96,7 @@ def _parts_of(job: Chosen) -> Iterator[Placed]:
 
 
 def prepared_parts(job: Chosen, learner: Learner, population: int) -> list[Placed]:
-    """The parts of a training, with its model and what the algorithm's clients reply, for so many clients."""
+    """Return the parts of a training, with its model and the replies of the algorithm's clients, for ``population`` clients."""
     cohort, name = job.selection.cohort_size(population), type(job.selection).__name__
     everyone = frozenset({EVERYONE}) if cohort >= population else frozenset()
     invites = {EVERYONE: f"invites {cohort} of {population}"}
@@ -109,7 +109,7 @@ def prepared_parts(job: Chosen, learner: Learner, population: int) -> list[Place
 
 
 def check_prepared(job: Chosen, context: Context) -> None:
-    """Refuse what single parts cannot do with these clients, this cohort and this model.
+    """Refuse parts that do not work with these clients, this cohort and this model.
 
     Raises:
         CompositionError: with the reason and the remedy.
@@ -133,7 +133,7 @@ def _check_told(rule: Selection, learner: Learner) -> None:
 
 
 def _check_folded(algorithm: Algorithm, learner: Learner) -> None:
-    """Refuse an algorithm whose clients send something else than its server folds: one that is a pass of others, or half written."""
+    """Refuse an algorithm whose clients do not send what its server folds: a pass of another algorithm, or an unfinished one."""
     inside = innermost(algorithm)
     if not inside.overrides("finish") or inside.overrides("fold"):
         return
@@ -142,5 +142,5 @@ def _check_folded(algorithm: Algorithm, learner: Learner) -> None:
         raise CompositionError(
             f"clients of {type(inside).__name__} reply with {', '.join(reply) or 'nothing'}, and its server folds an update",
             where="Training.algorithm",
-            remedy="use a whole algorithm; one of your own whose `finish` gives no 'update' needs a `fold`",
+            remedy="use a complete algorithm; your own algorithm needs a `fold` if its `finish` gives no 'update'",
         )

@@ -1,4 +1,4 @@
-"""The context of a training: everything that its parts may depend on."""
+"""The context of a training: everything that its parts can depend on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RoundTerms(Protocol):
 
     @property
     def layered(self) -> bool:
-        """Whether the rounds are those of edge servers under a cloud."""
+        """Whether edge servers run the rounds under a cloud."""
         ...
 
     @property
@@ -50,45 +50,45 @@ class RoundTerms(Protocol):
 
     @property
     def on_failure(self) -> str:
-        """What becomes of a round with too few replies: ``"stop"`` or ``"skip"``."""
+        """What happens to a round with too few replies: ``"stop"`` or ``"skip"``."""
         ...
 
     def terms(self, cohort: int) -> dict[str, Any]:
-        """Arguments for ``Federation.sum`` in a round that wants so many replies."""
+        """Return arguments for ``Federation.sum`` in a round that wants ``cohort`` replies."""
         ...
 
     def invited(self, cohort: int) -> int:
-        """Clients to invite so that ``cohort`` answer."""
+        """Return how many clients to invite so that ``cohort`` answer."""
         ...
 
     def course(self, context: Context) -> Course:
-        """What happens in the rounds."""
+        """Return the course: what happens in the rounds."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What the parts of a training (selection, pacing, topology, aggregation) may depend on.
+    """What the parts of a training (selection, pacing, topology, aggregation) can depend on.
 
-    A training makes one. A topology of several servers gives each server a context of its own with ``dataclasses.replace``.
+    A training makes one. A topology of several servers gives each server its own context with ``dataclasses.replace``.
 
     Attributes:
         algorithm: what clients and server compute.
-        local_algorithm: what clients run: the algorithm, with the replies that aggregation, pacing and topology want.
+        local_algorithm: what clients run: the algorithm, with the replies that aggregation, pacing and topology require.
         selection: who is invited.
         aggregation: how the replies stand for the whole population.
         pacing: when a round ends.
-        uplink: gives the stages on the way up of a phase; an algorithm may have phases that only some rounds run.
-        downlink: the compressor on the way down.
+        uplink: gives the uplink stages of a phase; an algorithm may have phases that only some rounds run.
+        downlink: the downlink compressor.
         reducer: how replies become one.
         evaluation: what is measured.
-        groups: positions of those among whom each server of the topology invites.
+        groups: for each server of the topology, the positions of the clients that it may invite.
         budget: how much privacy each client may spend.
-        rounds: most rounds.
-        ends_early: a stop rule may end the training before that.
+        rounds: the largest number of rounds.
+        ends_early: a stop rule may end the training earlier.
         learner: the model.
-        clients: what the server knows of the clients beforehand.
-        test: the server's own rows; ``None`` where it has none.
+        clients: what the server knows about the clients before training.
+        test: the server's own test rows; ``None`` if it has none.
     """
 
     algorithm: Algorithm
@@ -115,16 +115,16 @@ class Context:
 
     @property
     def protected(self) -> bool:
-        """Whether replies promise privacy, by the algorithm or by stages on the way up."""
+        """Whether the algorithm or the uplink stages make replies private."""
         return is_private(self.algorithm) or any(self.uplink(p).events for p in self.algorithm.phases)
 
     def events(self, examples: int, phases: Sequence[str], params: Tree) -> list[Event]:
-        """What a client with so many examples releases in some phases: the algorithm's events, and the stages' for every named value of its reply.
+        """Return what a client releases in some phases: the algorithm's events, and the stages' events for every named value of its reply.
 
         Args:
-            examples: of the client.
-            phases: in which it replies.
-            params: a model; its form alone counts.
+            examples: the client's number of examples.
+            phases: the phases in which the client replies.
+            params: a model; only its form matters.
         """
         found: list[Event] = []
         for phase in phases:
@@ -136,14 +136,14 @@ class Context:
         return found
 
     def declared(self, state: Tree, phase: str) -> int | None:
-        """Bits that the stages on the way up declare of one reply of a phase, see `declared_bits`; ``None`` where they cannot tell.
+        """Return the bits that the uplink stages declare for one reply of a phase (see `declared_bits`); ``None`` if they cannot tell.
 
-        Running statistics go through the stages too, and only the learner knows their form: a model that has some is measured alone.
-        The model's form decides, so the count is remembered.
+        Running statistics go through the stages too, and only the learner knows their form, so a model that has some is measured separately.
+        The count depends on the model's form only, so it is cached.
 
         Args:
-            state: a server's: ``{"server": {"params", ...}, "buffers", ...}``.
-            phase: of the round.
+            state: a server's state, ``{"server": {"params", ...}, "buffers", ...}``.
+            phase: a phase of the round.
         """
         if state["buffers"]:
             return None

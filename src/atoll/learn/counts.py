@@ -1,4 +1,4 @@
-"""How many examples there are: known beforehand in a simulation, else clients are asked once."""
+"""The number of examples: known beforehand in a simulation, otherwise the server asks the clients once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["client_examples", "count_examples", "own_examples", "population_exam
 
 
 async def population_examples(fed: Federation, clients: Clients) -> float:
-    """Examples of the population: known beforehand in a simulation, else every client is asked once."""
+    """Return the examples of the population: known beforehand in a simulation, otherwise the server asks every client once."""
     sizes = clients.sizes
     if sizes is not None:
         return float(np.sum(sizes))
@@ -34,17 +34,17 @@ async def population_examples(fed: Federation, clients: Clients) -> float:
 
 
 async def weighed(fed: Federation, context: Context, state: Tree) -> Tree:
-    """A server's state, with the examples of the population, ``"weight"``, where the aggregation operator weighs by them."""
+    """Return a server's state, with the examples of the population as ``"weight"`` if the aggregation operator weights by them."""
     if not context.aggregation.weighs_population or state["weight"] is not None:
         return state
     return {**state, "weight": await population_examples(fed, context.clients)}
 
 
 async def client_examples(fed: Federation, clients: Clients) -> NDArray[np.float64]:
-    """Examples of every client: known beforehand in a simulation, else each is asked once. A client that does not answer has none.
+    """Return the examples of every client: known beforehand in a simulation, otherwise the server asks each once. A client that does not answer counts as 0.
 
     Raises:
-        QuorumError: nobody has any.
+        QuorumError: no client has examples.
     """
     sizes = clients.sizes
     if sizes is not None:
@@ -54,20 +54,20 @@ async def client_examples(fed: Federation, clients: Clients) -> NDArray[np.float
     found[places_of(fed.parties.positions, told.senders.positions)] = told.values
     if not found.sum() > 0:
         raise QuorumError(
-            "no client told that it has examples", where="the count of examples", remedy="look at the islands' data"
+            "no client reported any examples", where="the count of examples", remedy="check the islands' data"
         )
     return found
 
 
 @task
 def own_examples(island: Island, message: Tree) -> float:
-    """How many examples a client has."""
+    """Return how many examples a client has."""
     del message
     return float(len(island.data))
 
 
 @task
 def count_examples(island: Island, message: Tree) -> dict[str, Aggregate]:
-    """How many examples a client has."""
+    """Return how many examples a client has."""
     del message
     return {"examples": Sum(np.float64(len(island.data)), role="metric")}

@@ -1,4 +1,4 @@
-"""An algorithm whose clients got a broadcast each: what nodes without a server are, seen as one cohort."""
+"""An algorithm in which each client gets its own broadcast: nodes without a server, seen as one cohort."""
 
 from __future__ import annotations
 
@@ -18,46 +18,48 @@ __all__ = ["PerClientBroadcast"]
 
 @dataclass(frozen=True, kw_only=True)
 class PerClientBroadcast(Wrapped):
-    """The base with its broadcast handed over in the client's state, ``{"client": state, "sent": broadcast}``, beside the numbers it draws.
+    """The base with its broadcast passed in the client's state, ``{"client": state, "sent": broadcast}``, together with its random numbers.
 
-    So that clients whose models differ fit in one block, which has a single broadcast. It is the local half only: nobody folds it.
+    Clients with different models then fit in one block, which has a single broadcast. This is the local half only: no server folds it.
     """
 
-    draw = Algorithm.draw  # what the base draws is handed over too
+    draw = Algorithm.draw  # the base's random numbers are passed too
 
     @staticmethod
     def of(base: Algorithm) -> PerClientBroadcast:
-        """The wrapper around an algorithm, whether it draws or not."""
+        """Return the wrapper around an algorithm, with or without random draws."""
         return PerClientBroadcast(base=Drawing(base=base) if base.overrides("draw") else base)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """The base's, each wrapped."""
+        """Run the base's passes, each wrapped."""
         inner = self.base.base if isinstance(self.base, Drawing) else self.base
         return tuple(PerClientBroadcast.of(part) for part in inner.passes(phase))
 
     def handed(self, sent: Tree, client: Tree, key: int) -> Tree:
-        """The state of a client that was sent this, with its random key."""
+        """Return the state of a client that receives ``sent``, with its random key."""
         if isinstance(self.base, Drawing):
             return {"client": self.base.handed(sent["params"], client, key), "sent": sent}
         return {"client": self.base.client_init(sent["params"]) if client is None else client, "sent": sent}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The base's, from the client's own broadcast."""
+        """Start with the base's local state, from the client's own broadcast."""
         del broadcast
         return {"local": self.base.start(client["sent"], client["client"]), "sent": client["sent"]}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """The base's, with the client's own broadcast."""
+        """Take the base's step, with the client's own broadcast."""
         del broadcast
         return {"local": self.base.step(local["local"], grad, local["sent"]), "sent": local["sent"]}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The base's; what it leaves is the client's own state only."""
+        """Return the base's reply, and only the client's own state."""
         del broadcast
         return self.base.finish(local["local"], client["sent"], client["client"], work)
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """Refused: every client has a server of its own."""
+        """Raise an error: every client has its own server."""
         raise CompositionError(
-            "Given has no server", where="PerClientBroadcast", remedy="fold each client's reply at its own server"
+            "PerClientBroadcast has no server",
+            where="PerClientBroadcast",
+            remedy="fold each client's reply at its own server",
         )

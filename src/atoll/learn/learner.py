@@ -1,4 +1,4 @@
-"""Learners: what a training needs of a model, whatever library the model comes from."""
+"""Learners: what a training needs from a model of any library."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["Learner", "LearnerSettings", "adapt", "register_adapter"]
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerSettings:
-    """What a training tells a learner.
+    """Settings that a training gives to a learner.
 
     Attributes:
         algorithm: the local update.
-        loss: a name such as ``"cross_entropy"``, a callable, or ``"auto"``: chosen by the data's task.
+        loss: a name such as ``"cross_entropy"``, a callable, or ``"auto"``: chosen from the data's task.
         device: cpu, cuda, mps or auto.
         compile: auto, always or never.
-        buffers: of normalisation layers: ``"averaged"`` or ``"local"``.
+        buffers: how to treat buffers of normalisation layers: ``"averaged"`` or ``"local"``.
         factory: makes the model; its initial weights then follow the run's seed.
-        volume: client updates expected in the whole run: whether compiling pays.
+        volume: client updates expected in the whole run; it decides whether compiling pays off.
     """
 
     algorithm: Algorithm
@@ -47,13 +47,13 @@ class Learner(Protocol):
     """A model that can be trained at parties and evaluated anywhere.
 
     ``train`` receives ``{"broadcast": tree, "phase": str}`` and replies with the algorithm's aggregates plus the metric ``loss``
-    (mean of the local losses). The message may also hold ``"epochs": k``, a whole number of at
-    least 1: the client then does ``k`` epochs in place of the algorithm's own (``k`` steps, where the algorithm counts ``steps``; see
+    (mean of the local losses). The message may also contain ``"epochs": k``, a whole number of at
+    least 1: the client then does ``k`` epochs instead of the algorithm's own (``k`` steps, if the algorithm counts ``steps``; see
     `atoll.learn.local.partial`); and ``"reports": {name: options}``: the reply then has ``"report/<name>"`` too (see `atoll.learn.local.reports`, whose
-    ``Reporting`` is a base for learners that report, with the task ``report``). ``measure`` receives ``{"params": tree}`` and replies with ``Sum``
+    ``Reporting`` is a base class for learners that report, with the task ``report``). ``measure`` receives ``{"params": tree}`` and replies with ``Sum``
     aggregates of the evaluation (see ``evaluate``) for the party's own data.
 
-    What a learner may offer besides is in `atoll.learn.offered`, a small protocol each: scores, gradients of scores and of the loss, personal models,
+    `atoll.learn.offered` has a small protocol for everything else that a learner may offer: scores, gradients of scores and of the loss, personal models,
     curvature, margins, releases under privacy, and rounds of gossip in blocks.
     """
 
@@ -62,31 +62,31 @@ class Learner(Protocol):
     report: Task
 
     def init(self, rng: Rng) -> Tree:
-        """The initial parameters, a dict of arrays."""
+        """Return the initial parameters, a dict of arrays."""
         ...
 
     def buffers(self) -> Tree:
-        """Running statistics that travel beside the parameters and are averaged; empty for most models."""
+        """Return running statistics that travel with the parameters and are averaged; empty for most models."""
         ...
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
-        """Sums over a data set: ``n``, ``loss_sum`` and, by task, ``correct``, ``squared_error``, ..."""
+        """Return sums over a data set: ``n``, ``loss_sum`` and, by task, ``correct``, ``squared_error``, ..."""
         ...
 
     def check_reports(self, reports: Mapping[str, Any] | None) -> Any:
-        """Refuse reports that this model cannot make, before anyone is contacted."""
+        """Refuse reports that this model cannot make, before any client is contacted."""
         ...
 
     def report_of(self, params: Tree, data: Any, reports: Mapping[str, Any]) -> dict[str, Tree]:
-        """Reports of a model on some data, by name: the server's own, to compare the clients' with."""
+        """Return reports of a model on some data, by name: the server compares its own with the clients'."""
         ...
 
     def export(self, params: Tree) -> Any:
-        """The user's own kind of model with these parameters."""
+        """Return a model of the user's kind with these parameters."""
         ...
 
     def check(self, data: Any) -> None:
-        """Refuse data that the model does not fit, before anyone is contacted."""
+        """Refuse data that do not fit the model, before any client is contacted."""
         ...
 
 
@@ -98,19 +98,19 @@ _ADAPTERS: dict[str, str] = {
 
 
 def register_adapter(library: str, where: str) -> None:
-    """Say which ``module:function`` adapts models whose class comes from a library."""
+    """Register the ``module:function`` that adapts models whose class comes from a library."""
     _ADAPTERS[library] = where
 
 
 def adapt(model: Any, settings: LearnerSettings, data: Any, adapters: Mapping[str, str] | None = None) -> Learner:
-    """Make a learner of a model.
+    """Make a learner from a model.
 
     Args:
         model: a learner factory (it has ``learner(settings, data)``), a ``torch.nn.Module``, a scikit-learn estimator, or a callable without
             arguments that makes one of them.
-        settings: what the training wants.
-        data: the federated data set, for its task, shapes and labels.
-        adapters: library -> ``module:function``; by default those registered.
+        settings: the training's settings.
+        data: the federated data set; its task, shapes and labels are used.
+        adapters: library -> ``module:function``; by default the registered ones.
 
     Raises:
         ConfigError: no adapter knows this kind of model.
@@ -134,7 +134,7 @@ def adapt(model: Any, settings: LearnerSettings, data: Any, adapters: Mapping[st
 
 
 def _made(factory: Callable[[], Any]) -> Any:
-    """A template from a factory; PyTorch's global generator is left as it was (the real weights follow the run's seed)."""
+    """Return a template from a factory. PyTorch's global generator keeps its state (the real weights follow the run's seed)."""
     torch = sys.modules.get("torch")
     if torch is None:
         return factory()

@@ -1,4 +1,4 @@
-"""Wrappers that put the model where the base's own folds do not."""
+"""Wrappers that move the model outside the base's own folds."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ __all__ = ["Moving"]
 
 @dataclass(frozen=True, kw_only=True)
 class Moving(Wrapped):
-    """Base of wrappers that move the model by themselves.
+    """Base class of wrappers that move the model themselves.
 
-    The server's state is the base's ``extrapolates`` as they are, ``"base"`` with its other entries, and the wrapper's own. So wrappers nest.
+    The server's state has the base's ``extrapolates`` unchanged, its other entries under ``"base"``, and the wrapper's own entries. So wrappers nest.
 
-    A base whose fold adds changes to the model that its last fold left (``cumulative``) gets that one back, as ``"unmoved"``, whatever its
-    clients were sent: else what the wrapper added would stay in its sums for ever.
+    A base whose fold adds changes to the model of its last fold (``cumulative``) gets that model back, as ``"unmoved"``, whatever its clients
+    received. Otherwise what the wrapper added would stay in its sums forever.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if STEPS not in self.base.offers:
             raise CompositionError(
-                f"{type(self.base).__name__} finds its statistics exactly, with nothing to extrapolate or to step along",
+                f"{type(self.base).__name__} computes its statistics exactly, with nothing to extrapolate or to step along",
                 where=type(self).__name__,
                 remedy="use it alone, or an algorithm that takes steps",
             )
-        object.__setattr__(self, "cumulative", False)  # it is seen to here, whatever is around
+        object.__setattr__(self, "cumulative", False)  # handled here, whatever wraps this one
 
     @property
     def moves(self) -> tuple[str, ...]:
-        """Entries of the base's state that the wrapper moves."""
+        """Return the entries of the base's state that the wrapper moves."""
         return ("params",)
 
     def init(self, params: Tree) -> Tree:
-        """The base's state inside the wrapper's.
+        """Start with the base's state inside the wrapper's.
 
         Raises:
-            CompositionError: what the base sends to clients does not depend on what is moved.
+            CompositionError: what the base sends to clients does not depend on what the wrapper moves.
         """
         inner = self.base.init(params)
         self._require_heard(inner)
@@ -56,32 +56,32 @@ class Moving(Wrapped):
         return self.around({}, inner) | own
 
     def inner(self, state: Tree) -> Tree:
-        """The base's state."""
+        """Return the base's state."""
         return {**state["base"], **{name: state[name] for name in self.base.extrapolates if name in state}}
 
     def around(self, state: Tree, inner: Tree) -> Tree:
-        """The wrapper's state with another of the base's in it."""
+        """Return the wrapper's state with another state of the base in it."""
         shown = {name: inner[name] for name in self.base.extrapolates if name in inner}
         return {**state, **shown, "base": {name: value for name, value in inner.items() if name not in shown}}
 
     def plan(self, state: Tree) -> tuple[str, ...]:
-        """The base's."""
+        """Return the base's plan."""
         return self.base.plan(self.inner(state))
 
     def contacts(self, rounds: int) -> int | None:
-        """The base's."""
+        """Return the base's number of contacts."""
         return self.base.contacts(rounds)
 
     def wanted(self, state: Tree, phase: str) -> bool:
-        """The base's."""
+        """Ask the base."""
         return self.base.wanted(self.inner(state), phase)
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The base's."""
+        """Send the base's broadcast."""
         return self.base.broadcast(self.inner(state), phase)
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The base's, from the model at which its last fold ended where it wants that."""
+        """Fold as the base does, from the model that its last fold left if the base needs it."""
         inner = self.inner(state)
         if not self.base.cumulative:
             return self.around(state, self.base.fold(inner, sums, info, phase))
@@ -89,15 +89,15 @@ class Moving(Wrapped):
         return {**self.around(state, after), "unmoved": after["params"]}
 
     def advance(self, state: Tree, info: RoundInfo) -> Tree:
-        """The base's."""
+        """Advance as the base does."""
         return self.around(state, self.base.advance(self.inner(state), info))
 
     def moved(self, state: Tree) -> Tree:
-        """The base's."""
+        """Bring the state up to date as the base does."""
         return self.around(state, self.base.moved(self.inner(state)))
 
     def _require_heard(self, inner: Tree) -> None:
-        """Refuse a base of whose move no client would learn."""
+        """Refuse a base whose broadcast does not show the move."""
         phases = self.base.plan(inner)
         moved = {**inner, **{name: T.map(_off, inner[name]) for name in self.moves if name in inner}}
         sent = [T.leaves(self.base.broadcast(state, phases[0])) for state in (inner, moved) if phases]
@@ -113,5 +113,5 @@ class Moving(Wrapped):
 
 
 def _off(leaf: Any) -> Any:
-    """Another value of a floating-point leaf."""
+    """Return a floating-point leaf with another value."""
     return leaf + 1 if np.asarray(leaf).dtype.kind == "f" else leaf

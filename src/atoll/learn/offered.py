@@ -1,6 +1,7 @@
-"""What a learner may offer beside the contract of `Learner`: a small protocol each, and the capabilities that follow.
+"""What a learner may offer in addition to the contract of `Learner`: one small protocol each, and the capabilities that follow.
 
-A learner offers a protocol by having its members; there is nothing to inherit from. One whose training is not Atoll's own local steps says so in ``offers``.
+A learner offers a protocol by having its members; there is nothing to inherit from. A learner that does not train by Atoll's own local steps says so in
+``offers``.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class SupportsScores(Protocol):
     """Outputs of a model on inputs; ``Evaluation(metrics=...)`` needs them."""
 
     def scores(self, params: Tree, x: Any) -> Any:
-        """The outputs, ``(n, outputs)``."""
+        """Return the outputs, ``(n, outputs)``."""
         ...
 
 
@@ -61,7 +62,7 @@ class SupportsPullback(SupportsScores, Protocol):
     """Gradients of any sum of outputs; mutual distillation needs them."""
 
     def pullback(self, params: Tree, x: Any, slope: Any) -> Tree:
-        """The gradient of ``sum(slope * scores)``."""
+        """Return the gradient of ``sum(slope * scores)``."""
         ...
 
 
@@ -70,7 +71,7 @@ class SupportsLossGradient(Protocol):
     """Gradients at any point; the gradient-divergence analysis needs them."""
 
     def loss_gradient(self, params: Tree, x: Any, y: Any) -> tuple[Any, Tree]:
-        """The mean loss and its gradient."""
+        """Return the mean loss and its gradient."""
         ...
 
 
@@ -79,13 +80,13 @@ class SupportsPersonal(Protocol):
     """Clients' own models; ``Evaluation(personal=True)`` needs them."""
 
     def personal(self, params: Tree, state: Tree) -> Tree:
-        """The model of a client with this private state (``None``: it has not trained), beside the global one."""
+        """Return the model of a client with this private state (``None``: it has not trained) and the global model ``params``."""
         ...
 
 
 @runtime_checkable
 class SupportsReports(Protocol):
-    """Clients that report on a model; see `atoll.learn.local.reports`, whose ``Reporting`` is a base for such learners."""
+    """Clients that report on a model; see `atoll.learn.local.reports`, its ``Reporting`` is a base class for such learners."""
 
     report: Task
 
@@ -94,7 +95,7 @@ class SupportsReports(Protocol):
         ...
 
     def report_of(self, params: Tree, data: Any, reports: Mapping[str, Any]) -> dict[str, Tree]:
-        """Reports of a model on some data, by name."""
+        """Return reports of a model on some data, by name."""
         ...
 
 
@@ -107,7 +108,7 @@ class SupportsReleases(Protocol):
 
 @runtime_checkable
 class SupportsCurvature(Protocol):
-    """Hessian-vector products; ``curved`` says whether they are those of a loss that is not piecewise linear."""
+    """Hessian-vector products; ``curved`` says whether the loss is other than piecewise linear."""
 
     curved: bool
 
@@ -121,27 +122,27 @@ class SupportsMargins(Protocol):
 
 @runtime_checkable
 class SupportsRound(Protocol):
-    """``wants_round`` says whether the loss asks for the number of the contact, which broadcasts then hold as ``"round"``."""
+    """``wants_round`` says whether the loss needs the number of the contact; broadcasts then contain it as ``"round"``."""
 
     wants_round: bool
 
 
 @runtime_checkable
 class SupportsApart(Protocol):
-    """Cohorts in blocks whose clients each got a broadcast of their own; rounds of gossip use it on engines that take blocks."""
+    """Blocks in which each client has its own broadcast; gossip rounds use them on engines that support blocks."""
 
     def apart(self) -> Any:
-        """What trains them (see `atoll.torch.blocks.apart.Apart`), or ``None`` where clients are trained one by one anyway."""
+        """Return the trainer of such blocks (see `atoll.torch.blocks.apart.Apart`), or ``None`` if clients are trained one by one anyway."""
         ...
 
 
 def wants_round(learner: Any) -> bool:
-    """Whether broadcasts hold the number of the contact."""
+    """Return whether broadcasts contain the number of the contact."""
     return isinstance(learner, SupportsRound) and learner.wants_round
 
 
 def offered_by(learner: Any) -> frozenset[Capability]:
-    """The capabilities of a learner: its own ``offers``, by default local steps, and what its protocols say."""
+    """Return the capabilities of a learner: its own ``offers``, by default local steps, and what its protocols say."""
     told: dict[Capability, bool] = {
         NO_BUFFERS: not learner.buffers(),
         REPORTS: isinstance(learner, SupportsReports),
@@ -156,15 +157,15 @@ def offered_by(learner: Any) -> frozenset[Capability]:
 
 
 def require_fit(algorithm: Algorithm, name: str, offers: frozenset[Capability]) -> None:
-    """Refuse an algorithm that a model cannot be trained by, when the learner is made.
+    """Refuse an algorithm that cannot train the model, when the learner is made.
 
     Args:
-        algorithm: with its ``needs``.
-        name: of the model, for the error.
+        algorithm: the algorithm, with its ``needs``.
+        name: the model's name in the error.
         offers: capabilities of the learner.
 
     Raises:
-        CompositionError: the algorithm needs another one of the model.
+        CompositionError: the algorithm needs a capability that the model does not offer.
     """
     require_composed(
         (Placed.of("algorithm", without_idle_wrappers(algorithm)), Placed("model", name, (), lack_of(offers)))
@@ -172,5 +173,5 @@ def require_fit(algorithm: Algorithm, name: str, offers: frozenset[Capability]) 
 
 
 def placed_model(learner: Any) -> Placed:
-    """A learner in the slot of the model."""
+    """Return a learner in the slot of the model."""
     return Placed("model", type(learner).__name__, (), lack_of(offered_by(learner), getattr(learner, "lacks", {})))

@@ -1,4 +1,4 @@
-"""A training made ready for one federated data set."""
+"""A training prepared for one federated data set."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["PreparedTraining", "Trained"]
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training has made.
+    """The result of a training.
 
     Attributes:
         params: the final parameters as a dict of arrays (the best ones with ``keep_best``).
-        history: a row a round.
-        reason: why it stopped.
-        round: the round the parameters come from.
-        devices: what every device was asked, did and spent.
-        model: in a training's result: your own kind of model with the parameters.
+        history: one row per round.
+        reason: why the training stopped.
+        round: the round that the parameters come from.
+        devices: requests, work and costs of every device.
+        model: in a training's result: a model of your own kind with the parameters.
     """
 
     params: Any = field(repr=False)
@@ -46,9 +46,9 @@ class PreparedTraining(Prepared):
     """A training with its learner.
 
     Args:
-        learner: its learner.
+        learner: the training's learner.
         tasks: tasks that the world must know by name.
-        begin: gives the program. It refuses what only the server can tell, and is called where the program runs.
+        begin: gives the program. Called where the program runs, it refuses what only the server can check.
     """
 
     def __init__(
@@ -57,28 +57,28 @@ class PreparedTraining(Prepared):
         self.learner, self.tasks, self._begin = learner, tasks, begin
 
     async def program(self, fed: Federation) -> Trained:
-        """The program of the training."""
+        """Return the program of the training."""
         return await self._begin()(fed)
 
     def check(self, population: Any) -> None:
-        """Let the learner look at a site's own rows, where it can look at all."""
+        """Let the learner check a site's own rows, if it can."""
         check = getattr(self.learner, "check", None)
         if check is not None:
             check(population)
 
     def outcome(self, value: Trained) -> Trained:
-        """The same with the user's own kind of model."""
+        """Return the outcome with a model of the user's own kind."""
         return dataclasses.replace(value, model=self.learner.export(value.params))
 
     def reason(self, value: Trained, fed: Federation) -> str:
-        """As the rounds ended."""
+        """Return why the rounds ended."""
         del fed
         return value.reason
 
     def facts(self, outcome: Trained) -> Mapping[str, Any]:
-        """The round that the model comes from."""
+        """Return the round that the model comes from."""
         return {"model_round": outcome.round}
 
     def files(self, outcome: Trained) -> Mapping[str, bytes]:
-        """The parameters."""
+        """Return the parameters as files."""
         return {"model.safetensors": safetensors_of(outcome.params)}

@@ -27,14 +27,14 @@ FLOOR = 1e-6
 
 
 def gaussian_kl(mean: Any, var: Any, other_mean: Any, other_var: Any) -> NDArray[np.float64]:
-    """``KL(N(mean, var) || N(other_mean, other_var))``, elementwise; variances must be positive."""
+    """Return ``KL(N(mean, var) || N(other_mean, other_var))``, elementwise; variances must be positive."""
     mean, var, other_mean, other_var = (np.asarray(a, dtype=np.float64) for a in (mean, var, other_mean, other_var))
     apart = (mean - other_mean) ** 2
     return np.asarray(0.5 * (np.log(other_var) - np.log(var) + (var + apart) / other_var - 1.0))
 
 
 def divergence(client: Tree, server: Tree, *, floor: float = FLOOR, printed: bool = False) -> float:
-    """The dissimilarity of two profiles, ``(1/q) sum_i KL(N_i^client || N_i^server)``; 0 iff they are equal above the floor.
+    """Return the dissimilarity of two profiles, ``(1/q) sum_i KL(N_i^client || N_i^server)``; 0 iff they are equal above the floor.
 
     Args:
         client: ``{"mean": (q,), "var": (q,)}``.
@@ -74,7 +74,7 @@ def mean_weights(other_var: Any, floor: float = FLOOR) -> NDArray[np.float64]:
 
 
 def selection_probabilities(divergences: Sequence[float] | NDArray[Any], alpha: Any = 10.0) -> NDArray[np.float64]:
-    """``lambda_k / sum lambda`` with ``lambda_k = exp(-alpha_k div_k)``.
+    """Return ``lambda_k / sum lambda`` with ``lambda_k = exp(-alpha_k div_k)``.
 
     The smallest exponent is taken off first, which changes nothing and keeps large divergences from rounding all scores to zero.
 
@@ -102,7 +102,7 @@ def selection_probabilities(divergences: Sequence[float] | NDArray[Any], alpha: 
 
 
 def _columns(profile: Tree, whose: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Means and variances of a profile."""
+    """Return means and variances of a profile."""
     try:
         mean, var = (np.asarray(profile[name], dtype=np.float64) for name in ("mean", "var"))
     except (KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""What clients of an algorithm reply, as capabilities: found by a contact without a step, when somebody needs to know."""
+"""What clients of an algorithm reply, as capabilities: found by a contact without a step, only when needed."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 __all__ = ["DryReplies", "placed_replies"]
 
 _EXAMPLES = 3.0
-"""Of a client that nobody has: a mean by examples weighs so much, and one of clients alike weighs 1."""
+"""Examples of a made-up client: a mean weighted by examples has this weight, an equal mean has weight 1."""
 
 
 def placed_replies(algorithm: Algorithm, local: Algorithm, begin: Callable[[], Tree]) -> Placed:
-    """The replies of an algorithm, in a slot of their own; see `DryReplies`."""
+    """Return the replies of an algorithm, in their own slot; see `DryReplies`."""
     dry = DryReplies(algorithm, local, begin)
     return Placed("replies", type(algorithm).__name__, (), dry.lack, "algorithm")
 
 
 class DryReplies:
-    """Contacts without a step, one for each question that somebody asks: what nobody needs is not tried.
+    """Contacts without a step, one for each question asked: a question that no part asks costs nothing.
 
     Args:
-        algorithm: of the training.
-        local: what clients run: the algorithm, with the replies that the other parts want.
-        begin: gives a model; its form alone counts.
+        algorithm: the training's algorithm.
+        local: what clients run: the algorithm, with the replies that the other parts require.
+        begin: gives a model; only its form matters.
     """
 
     def __init__(self, algorithm: Algorithm, local: Algorithm, begin: Callable[[], Tree]) -> None:
@@ -53,14 +53,14 @@ class DryReplies:
         }
 
     def lack(self, capability: Capability) -> str:
-        """Why replies do not have a capability; empty if they do. One that is not known here is the algorithm's to offer."""
+        """Return why replies do not have a capability; empty if they do. For a capability unknown here, the algorithm decides."""
         if capability in self._asked:
             return self._asked[capability]()
         return lack_of(self.algorithm.offers)(capability)
 
     @cached_property
     def params(self) -> Tree:
-        """The model."""
+        """The model parameters."""
         return self._begin()
 
     def _reply(self, phase: str | None = None) -> dict[str, Aggregate]:
@@ -73,7 +73,7 @@ class DryReplies:
         for phase in self.algorithm.phases:
             for name, a in self._reply(phase).items():
                 if isinstance(a, Mean) and float(a.examples) != _EXAMPLES:
-                    return f"does not weigh its mean {name!r} by examples"
+                    return f"does not weight its mean {name!r} by examples"
         return ""
 
     def _sole_update(self) -> str:
@@ -88,9 +88,9 @@ class DryReplies:
             return MEAN_UPDATE.lack
         more = [key for key, a in reply.items() if key != "update" and a.staged and a.kind != "sum"]
         if more:
-            return f"also replies with {', '.join(more)}, which a mixture of stale models says nothing about"
+            return f"also replies with {', '.join(more)}, which a mixture of stale models cannot combine"
         if self._stateful() and _entangled(innermost(self.algorithm), self.params, reply):
-            return "keeps the same sums of updates at its clients and its server, and a weight would be in one of them only"
+            return "keeps the same sums of updates at its clients and its server, and a weight would change only one of them"
         return ""
 
     def _stateful(self) -> bool:
@@ -122,7 +122,7 @@ class DryReplies:
 
 
 def _entangled(algorithm: Algorithm, params: Tree, reply: dict[str, Aggregate]) -> bool:
-    """Whether the update moves something of the server's beside the model that is tied to what clients keep (``extrapolates``)."""
+    """Return whether the update also moves server state that is tied to what clients keep (``extrapolates``)."""
     server, info = algorithm.init(params), RoundInfo(1, 1, 1, 1, 1.0)
     known = {key: a.total().result() for key, a in reply.items()}
     ones = T.map(lambda leaf: leaf * 0 + 1, params)

@@ -1,4 +1,4 @@
-"""What horizontal learning brings: trainings, and the parts that they are made of."""
+"""What horizontal learning registers: trainings and their kinds of parts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ JOBS = {"training": "atoll.learn.training:Training"}
 
 
 def _whole(found: Any) -> bool:
-    """Whether something is an algorithm by itself, not only a part of others, which its card says."""
+    """Return whether something is a complete algorithm, not only a part of others; its card says which."""
     return is_class("atoll.learn:Algorithm")(found) and not found.card.part
 
 
 def _program(name: str) -> tuple[str, str] | None:
-    """A method that is a program of its own, and how to run it."""
+    """Return what to call a method that is a program, and how to run it."""
     from .catalogue import programs
 
     plain = name.replace("_", "").replace("-", "").lower()
@@ -26,8 +26,8 @@ def _program(name: str) -> tuple[str, str] | None:
         return None
     how = f"run it from Python: atoll.simulate(atoll.learn.admm.{found}(...).program, islands)"
     return (
-        "a program of its own, and no algorithm of a training",
-        f"{how}; in a file name a program that runs it: job: program, program: module:name",
+        "a program, not the algorithm of a training",
+        f"{how}; in a file, name a program that runs it: job: program, program: module:name",
     )
 
 

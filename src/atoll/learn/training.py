@@ -1,4 +1,4 @@
-"""Training: a federated learning job, composed of orthogonal parts, and the program that runs it."""
+"""Training: a federated learning job made of orthogonal parts, and the program that runs it."""
 
 from __future__ import annotations
 
@@ -78,23 +78,23 @@ class Training(Checked, Job):
         algorithm: what clients and server compute.
         topology: who talks to whom; see ``atoll.learn.topology``.
         selection: who is invited.
-        aggregation: how the replies stand for the whole population.
+        aggregation: how the replies represent the whole population.
         pacing: when a round ends.
-        uplink: stages on the way up; value stages first. Those of the algorithm itself act behind the value stages given here.
-        downlink: a compressor on the way down, in place of the algorithm's own (see ``atoll.learn.server.downlink``).
+        uplink: stages on the way up, value stages first. The algorithm's own stages act after the value stages given here.
+        downlink: a compressor on the way down, instead of the algorithm's own (see ``atoll.learn.server.downlink``).
         reducer: how replies become one.
-        rounds: most rounds.
+        rounds: the largest number of rounds.
         stop: further stop rules.
         evaluation: what is measured.
-        keep_best: name of a metric: the result is the model of its best round.
+        keep_best: name of a metric; the result is the model of the best round by this metric.
         loss: a name, a callable, or ``"auto"``.
         device: cpu, cuda, mps or auto.
         compile: auto, always or never.
-        buffers: of normalisation layers: averaged or local.
+        buffers: how to treat buffers of normalisation layers: averaged or local.
         checkpoint_every: rounds between checkpoints when a run folder is given.
         callbacks: called with every round's record.
-        budget: how much privacy each client may spend. A training whose rounds exceed it is refused before any client is contacted, where that
-            is known beforehand (see ``Budget.on_excess``); otherwise the round that would exceed it is not held, and training ends before it.
+        budget: how much privacy each client may spend. Atoll refuses a training whose rounds exceed it before any client is contacted, if
+            that is known beforehand (see ``Budget.on_excess``). Otherwise training ends before the round that would exceed it.
     """
 
     kind: ClassVar[str] = "training"
@@ -131,38 +131,38 @@ class Training(Checked, Job):
             raise ConfigError(f"checkpoint_every={self.checkpoint_every}", remedy="use at least 1 round")
         if isinstance(self.loss, type):
             raise ConfigError(
-                f"loss={self.loss.__module__ + ':' + self.loss.__qualname__!r} is a class, and a loss is called with outputs and targets",
+                f"loss={self.loss.__module__ + ':' + self.loss.__qualname__!r} is a class, but a loss is called with outputs and targets",
                 remedy=f"give a function (outputs, targets) -> loss, such as one that calls {self.loss.__name__}()",
             )
         check_downlink(self.down())
         require_composed(parts_of(self), LATER)
         for phase in self.algorithm.phases:
-            self.up(phase)  # stages in an order that cannot be
+            self.up(phase)  # refuses stages in an impossible order
 
     def up(self, phase: str) -> Chain:
-        """The stages on the way up in a phase: value stages given here, the algorithm's own, summand stages given here."""
+        """Return the uplink stages of a phase: value stages given here, the algorithm's own, summand stages given here."""
         given = Chain(self.uplink)
         return Chain((*given.value_stages, *self.algorithm.uplink(phase), *given.summand_stages), place=phase)
 
     def down(self) -> Stage | None:
-        """The compressor on the way down."""
+        """Return the downlink compressor."""
         return self.algorithm.downlink() if self.downlink is None else self.downlink
 
     def replace(self, **changes: Any) -> Training:
-        """The same job with other parts."""
+        """Return the same job with other parts."""
         return dataclasses.replace(self, **changes)
 
     @property
     def local_algorithm(self) -> Algorithm:
-        """What clients run: the algorithm, with the replies that aggregation, pacing and topology want."""
+        """What clients run: the algorithm, with the replies that aggregation, pacing and topology require."""
         return self.topology.algorithm(self.pacing.algorithm(self.aggregation.algorithm(self.algorithm)))
 
     def learner(self, data: Any) -> Learner:
-        """The model, ready for this data set.
+        """Return the model, ready for this data set.
 
         Raises:
             DataError: the model does not fit the data.
-            CompositionError: parts that do not go together, with this model and these clients.
+            CompositionError: the parts do not go together with this model and these clients.
         """
         self.selection.check(self.topology.groups_of(len(data)))
         settings = LearnerSettings(
@@ -179,7 +179,7 @@ class Training(Checked, Job):
         return made
 
     def context(self, learner: Learner, data: Any) -> Context:
-        """What the parts may depend on, with this learner on this data set."""
+        """Return the context of the parts, with this learner on this data set."""
         return Context(
             algorithm=self.algorithm,
             local_algorithm=self.local_algorithm,
@@ -200,25 +200,25 @@ class Training(Checked, Job):
         )
 
     def named_tasks(self, learner: Learner, data: Any) -> tuple[Task, ...]:
-        """What a world must know by name to run this job."""
+        """Return the tasks that a world must know by name to run this job."""
         own = [learner.report] if isinstance(learner, SupportsReports) else []
         asking = () if self.selection.inquiry is None else self.selection.inquiry.tasks(learner)
         more = (*asking, *self.topology.tasks(self.context(learner, data)))
         return (learner.train, learner.measure, scoring_task(learner), *own, *more)
 
     def names(self) -> tuple[str, ...]:
-        """The kind, the algorithm, and those that the algorithm is made of."""
+        """Return the names of the job's kind, the algorithm and the algorithms inside it."""
         return (*super().names(), *_algorithms_in(self.algorithm))
 
     def others(self, n: int) -> dict[str, str]:
-        """Parties that it needs beside ``n`` clients, name -> role: servers of the topology, and whom the selection rule talks to."""
+        """Return the parties that the job needs in addition to ``n`` clients, name -> role: servers of the topology, and parties of the selection rule."""
         asked = {} if self.selection.inquiry is None else self.selection.inquiry.others
         return {**self.topology.servers(n), **asked}
 
     def program(self, data: Any, learner: Learner | None = None) -> Callable[[Federation], Awaitable[Trained]]:
-        """The program of this job on a federated data set."""
+        """Return the program of this job on a federated data set."""
         ready = learner or self.learner(data)
-        # Not where the learner is made: sites make it of an outline of the data, which has no rows.
+        # Not where the learner is made: sites make it from an outline of the data, which has no rows.
         self.aggregation.check_rows(len(getattr(data, "test", None) or ()) > 0)
 
         async def program(fed: Federation) -> Trained:
@@ -233,35 +233,35 @@ class Training(Checked, Job):
 
     @property
     def most_rounds(self) -> int:
-        """All rounds."""
+        """The largest number of rounds."""
         return self.rounds
 
     def prepare(self, data: Any) -> PreparedTraining:
-        """The training of a federated data set, with its learner.
+        """Return the training prepared for a federated data set, with its learner.
 
         Raises:
             DataError: the model does not fit the data.
-            CompositionError: parts that do not go together.
+            CompositionError: the parts do not go together.
         """
         if len(data) == 0:
             raise ConfigError("the federation has no clients", where="islands", remedy="partition the data first")
-        # At a server and at sites alike: an outline has made-up rows of the form that all have agreed on.
+        # At the server and at sites: an outline has made-up rows of the form that all sites agree on.
         seen = data.outline() if hasattr(data, "outline") else data
         learner = self.learner(seen)
         return PreparedTraining(learner, self.named_tasks(learner, seen), lambda: self.program(data, learner))
 
     @classmethod
     def require_settings(cls, said: Mapping[str, Any]) -> None:
-        """Refuse a loss that nobody knows; a model that is its own learner may have losses that only it knows."""
+        """Refuse an unknown loss; a model that is its own learner may have losses that only it knows."""
         loss = said.get("loss", "auto")
         if loss in ("auto", *LOSS_NAMES) or ":" in loss or hasattr(said.get("model"), "learner"):
             return
         remedy = f"use auto, {', '.join(LOSS_NAMES)}, or your own (outputs, targets) -> loss as module:name"
-        raise ConfigError(f"loss={loss!r} is no loss.{nearest(loss, LOSS_NAMES)}", remedy=remedy)
+        raise ConfigError(f"loss={loss!r} is not a known loss.{nearest(loss, LOSS_NAMES)}", remedy=remedy)
 
     @classmethod
     def measures(cls, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-        """Accuracy, loss and error on the server's rows, and the accuracy of the worst tenth of the clients."""
+        """Return accuracy, loss and error on the server's rows, and the accuracy of the worst tenth of the clients."""
         from .server.measures import MEASURES
 
         del rows
@@ -269,14 +269,14 @@ class Training(Checked, Job):
 
     @classmethod
     def news(cls, last: Mapping[str, float]) -> Iterable[str]:
-        """Accuracy or error, and loss."""
+        """Return accuracy or error, and loss."""
         from .server.measures import news_of
 
         return news_of(last)
 
 
 def _algorithms_in(part: Any) -> Iterable[str]:
-    """The names of an algorithm and of those inside it."""
+    """Return the names of an algorithm and of the algorithms inside it."""
     if isinstance(part, Algorithm):
         yield name_of(type(part))
     if isinstance(part, list | tuple):

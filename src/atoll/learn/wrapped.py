@@ -24,7 +24,7 @@ __all__ = ["Drawing", "Wrapped", "dry_reply", "innermost", "without_idle_wrapper
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapped(Algorithm):
-    """Base of wrappers: does what its base does, with the base's phases, learning rate, epochs, batches and steps, and takes none itself.
+    """Base class of wrappers: behaves as its base, with the base's phases, learning rate, epochs, batches and steps, and takes none of these itself.
 
     Attributes:
         base: the algorithm inside.
@@ -63,114 +63,114 @@ class Wrapped(Algorithm):
             object.__setattr__(self, name, getattr(self.base, name))
 
     def batch_of(self, n: Any) -> Any:
-        """The base's."""
+        """Return the base's batch size."""
         return self.base.batch_of(n)
 
     def plan(self, state: Tree) -> tuple[str, ...]:
-        """The base's."""
+        """Return the base's plan."""
         return self.base.plan(state)
 
     def contacts(self, rounds: int) -> int | None:
-        """The base's, unless a wrapper plans by itself."""
+        """Return the base's number of rounds with contacts, unless the wrapper has its own plan."""
         return self.base.contacts(rounds) if type(self).plan is Wrapped.plan else None
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The base's, and what the wrapper's own functions add."""
+        """The base's needs, and those of the wrapper's own functions."""
         return (*self.base.needs, *needs_of_hooks(self, Wrapped))
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """The base's, and what the wrapper's own functions and settings add."""
+        """The base's capabilities, and those of the wrapper's own functions and settings."""
         return (self.base.offers - {ONE_PHASE, PARTIAL_WORK}) | offers_of_hooks(self, Wrapped)
 
     def overrides(self, hook: str) -> bool:
-        """Whether it, or one that it wraps, has a function of its own. A wrapper that puts the default back has none."""
+        """Return whether the wrapper, or an algorithm inside it, overrides the function. A wrapper that restores the default does not."""
         return changes(self, Algorithm, hook) if changes(self, Wrapped, hook) else self.base.overrides(hook)
 
     def wanted(self, state: Tree, phase: str) -> bool:
-        """The base's."""
+        """Return whether the base still needs the phase."""
         return self.base.wanted(state, phase)
 
     def passes(self, phase: str) -> tuple[Algorithm, ...]:
-        """The base's; a pass of the base's own kind stays wrapped."""
+        """Run the base's passes; a pass of the base's own kind stays wrapped."""
         made = self.base.passes(phase)
         return tuple(replace(self, base=part) if type(part) is type(self.base) else part for part in made)
 
     def uplink(self, phase: str) -> tuple[Stage, ...]:
-        """The base's."""
+        """Return the base's stages."""
         return self.base.uplink(phase)
 
     def downlink(self) -> Stage | None:
-        """The base's."""
+        """Return the base's compressor."""
         return self.base.downlink()
 
     def admit(self, data: Any) -> None:
-        """The base's."""
+        """Let the base refuse the data."""
         self.base.admit(data)
 
     def events(self, examples: int) -> tuple[Event, ...]:
-        """The base's."""
+        """Return the base's events."""
         return self.base.events(examples)
 
     def init(self, params: Tree) -> Tree:
-        """The base's."""
+        """Start with the base's state."""
         return self.base.init(params)
 
     def client_init(self, params: Tree) -> Tree:
-        """The base's."""
+        """Start with the base's client state."""
         return self.base.client_init(params)
 
     def broadcast(self, state: Tree, phase: str) -> Tree:
-        """The base's."""
+        """Send the base's broadcast."""
         return self.base.broadcast(state, phase)
 
     def draw(self, rng: Rng, params: Tree) -> Tree:
-        """The base's."""
+        """Draw the base's random numbers."""
         return self.base.draw(rng, params)
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The base's."""
+        """Start with the base's local state."""
         return self.base.start(broadcast, client)
 
     def direction(self, local: Tree, grad: Gradient, broadcast: Tree) -> tuple[Tree, Tree]:
-        """The base's."""
+        """Return the base's direction."""
         return self.base.direction(local, grad, broadcast)
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """The base's."""
+        """Take the base's step."""
         return self.base.step(local, grad, broadcast)
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The base's."""
+        """Return the base's reply and client state."""
         return self.base.finish(local, broadcast, client, work)
 
     def fold(self, state: Tree, sums: Mapping[str, Any], info: RoundInfo, phase: str) -> Tree:
-        """The base's."""
+        """Fold as the base does."""
         return self.base.fold(state, sums, info, phase)
 
     def advance(self, state: Tree, info: RoundInfo) -> Tree:
-        """The base's."""
+        """Advance as the base does."""
         return self.base.advance(state, info)
 
     def moved(self, state: Tree) -> Tree:
-        """The base's."""
+        """Bring the state up to date as the base does."""
         return self.base.moved(state)
 
     def personal(self, params: Tree, client: Tree) -> Tree:
-        """The base's."""
+        """Return the base's personal model."""
         return self.base.personal(params, client)
 
 
 def innermost(algorithm: Algorithm) -> Algorithm:
-    """The algorithm inside all wrappers."""
+    """Return the algorithm inside all wrappers."""
     while isinstance(algorithm, Wrapped):
         algorithm = algorithm.base
     return algorithm
 
 
 def without_idle_wrappers(algorithm: Algorithm) -> Algorithm:
-    """The algorithm inside those outer wrappers that need nothing by themselves, such as the ones that a training puts around it."""
+    """Return the algorithm inside outer wrappers that have no needs of their own, such as those that a training adds."""
     while isinstance(algorithm, Wrapped) and not needs_of_hooks(algorithm, Wrapped):
         algorithm = algorithm.base
     return algorithm
@@ -178,33 +178,33 @@ def without_idle_wrappers(algorithm: Algorithm) -> Algorithm:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing(Wrapped):
-    """The base with its random numbers handed over in the client's state, ``{"client": state, "drawn": numbers}``.
+    """The base with its random numbers passed in the client's state, ``{"client": state, "drawn": numbers}``.
 
-    So that numbers drawn by NumPy reach an update that is traced or runs on another device.
+    So NumPy's random numbers reach an update that is traced or runs on another device.
     """
 
     def handed(self, params: Tree, client: Tree, key: int, noise: Rng | None = None) -> Tree:
-        """A client's state with the numbers of this update, from ``noise`` where there is a secret source."""
+        """Return a client's state with the numbers of this update, from ``noise`` if there is a secret source."""
         client = self.base.client_init(params) if client is None else client
         return {"client": client, "drawn": self.base.draw(noise or Rng(int(key)).child("draw"), params)}
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
-        """The base's, with the numbers."""
+        """Start with the base's local state and the numbers."""
         return {**self.base.start(broadcast, client["client"]), "drawn": client["drawn"]}
 
     def step(self, local: Tree, grad: Gradient, broadcast: Tree) -> Tree:
-        """The base's, with the numbers."""
+        """Take the base's step, with the numbers."""
         return {**self.base.step(local, grad, broadcast), "drawn": local["drawn"]}
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The base's; what it leaves is its own state only."""
+        """Return the base's reply, and only the base's client state."""
         return self.base.finish(local, broadcast, client["client"], work)
 
 
 def dry_reply(
     algorithm: Algorithm, params: Tree, phase: str | None = None, examples: float = 1.0
 ) -> dict[str, Aggregate]:
-    """What a client would reply in a phase (the last one) after no step at all, to check a composition before anyone is contacted."""
+    """Return what a client would reply in a phase (by default the last) after no step, to check a composition before any client is contacted."""
     phase = algorithm.phases[-1] if phase is None else phase
     broadcast, client = algorithm.broadcast(algorithm.init(params), phase), None
     reply: dict[str, Aggregate] = {}

@@ -85,7 +85,7 @@ class IdleModel:
             raise ConfigError(f"parameters={self.parameters}", where="IdleModel", remedy="use at least 1")
 
     def learner(self, settings: LearnerSettings, data: Any) -> IdleLearner:
-        """Ready for a data set.
+        """Return a learner for a data set.
 
         Raises:
             CompositionError: the algorithm promises privacy, which zeros that anyone knows cannot need.
@@ -112,28 +112,28 @@ class IdleLearner(Reporting):
         self.report = self.survey("atoll.learn.idle:report")
 
     def init(self, rng: Rng) -> Tree:
-        """Zeros."""
+        """Start with zeros."""
         del rng
         return {"w": np.zeros(self.model.parameters)}
 
     def buffers(self) -> Tree:
-        """None."""
+        """Return no buffers."""
         return {}
 
     def check(self, data: Any) -> None:
         """Any data will do."""
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
-        """No loss."""
+        """Return no loss."""
         del params
         return {"n": float(len(data)), "loss_sum": 0.0}
 
     def personal(self, params: Tree, state: Tree) -> Tree:
-        """The model of a client with this private state."""
+        """Return the model of a client with this private state."""
         return own_model(self.algorithm, params, state)
 
     def export(self, params: Tree) -> Any:
-        """The parameters."""
+        """Return the parameters."""
         return params["w"]
 
     def _train(self, island: Island, message: Tree) -> dict[str, Aggregate]:
@@ -146,7 +146,7 @@ class IdleLearner(Reporting):
     def _reply(
         self, contact: _Contact, n: int, batches: float, state: Tree, rng: Rng
     ) -> tuple[dict[str, Aggregate], Tree]:
-        """Every pass of the phase, from its start to its finish without a step between."""
+        """Return every pass of the phase, from its start to its finish without a step between."""
         broadcast, passes = contact.broadcast, contact.passes
         work = LocalWork(float(n), batches)
         reply: dict[str, Aggregate] = {}
@@ -159,7 +159,7 @@ class IdleLearner(Reporting):
         return self._with_reports(reply, contact.asked, n), state
 
     def _many(self, cohort: Cohort, message: Tree) -> Iterator[Batch]:
-        """One reply for each different size, and as many rows of it as there are clients of that size."""
+        """Return one reply for each different size, and as many rows of it as there are clients of that size."""
         known = getattr(cohort.population, "sizes", None)
         if known is None:
             sizes = np.array([len(cohort.shard(i)) for i in range(len(cohort))], dtype=np.int64)
@@ -168,7 +168,7 @@ class IdleLearner(Reporting):
         yield Batch(np.arange(len(cohort)), self._answered(message).rows(sizes))
 
     def _answered(self, message: Tree) -> _Answers:
-        """The answers to a message; those to the same message are made once, where they are small enough to keep."""
+        """Return the answers to a message; those to the same message are made once, where they are small enough to keep."""
         if self.model.parameters > _SMALL:
             return _Answers(self, message)
         key = fingerprint(message)
@@ -191,7 +191,7 @@ class _Contact:
         self._load = functools.partial(declared, learner.algorithm, message=message)
 
     def batches(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Mini-batches of one pass at clients with so many examples."""
+        """Return mini-batches of one pass at clients with so many examples."""
         return self._load(sizes).batches / len(self.passes)
 
 
@@ -208,7 +208,7 @@ class _Answers:
         self._table: dict[str, Aggregate] = {}
 
     def rows(self, sizes: NDArray[np.int64]) -> dict[str, Aggregate]:
-        """A block whose client ``i`` has ``sizes[i]`` examples."""
+        """Return a block whose client ``i`` has ``sizes[i]`` examples."""
         places = self._places(sizes)
         missing = self._sizes[places] != sizes if len(self._sizes) else np.ones(len(sizes), dtype=bool)
         if missing.any():
@@ -220,7 +220,7 @@ class _Answers:
         return {name: _taken(block, places) for name, block in self._table.items()}
 
     def _places(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row of each size, where there is one."""
+        """Return the row of each size, where there is one."""
         if not len(self._sizes):
             return sizes
         found = np.searchsorted(self._sizes, sizes, sorter=self._order)
@@ -238,12 +238,12 @@ class _Answers:
 
 
 def _joined(above: Aggregate, below: Aggregate) -> Aggregate:
-    """A block with the rows of two."""
+    """Return a block with the rows of two."""
     value = T.map(lambda *leaves: np.concatenate(leaves), above.value, below.value)
     return above.with_value(value, np.concatenate([np.atleast_1d(block.weight) for block in (above, below)]))
 
 
 def _taken(block: Aggregate, places: NDArray[np.int64]) -> Aggregate:
-    """A block whose client ``i`` has the row ``places[i]`` of another."""
+    """Return a block whose client ``i`` has the row ``places[i]`` of another."""
     weight = block.weight[places] if np.ndim(block.weight) else block.weight
     return block.with_value(T.map(lambda leaf: leaf[places], block.value), weight)

@@ -49,7 +49,7 @@ class Linear:
             raise ConfigError(f"l2={self.l2}", where="Linear", remedy="use a finite number of at least 0")
 
     def learner(self, settings: LearnerSettings, data: Any) -> LinearLearner:
-        """Ready for a data set."""
+        """Return a learner for a data set."""
         loss = self.loss if settings.loss == "auto" else settings.loss
         if loss == "auto":
             loss = "mse" if getattr(data, "task", "classification") == "regression" else "cross_entropy"
@@ -81,7 +81,7 @@ class LinearLearner(Reporting):
         self.report = self.survey("atoll.learn.linear:report")
 
     def init(self, rng: Rng) -> Tree:
-        """Zeros: the problem is convex, and every start is as good."""
+        """Start with zeros: the problem is convex, and every start is as good."""
         del rng
         shape = (self.model.features, self.model.outputs)
         return {"weight": np.zeros(shape), "bias": np.zeros(self.model.outputs)}
@@ -102,7 +102,7 @@ class LinearLearner(Reporting):
         return {CURVATURE: f"with loss {self.loss!r} has none"}
 
     def buffers(self) -> Tree:
-        """None."""
+        """Return no buffers."""
         return {}
 
     def check(self, data: Any) -> None:
@@ -119,7 +119,7 @@ class LinearLearner(Reporting):
             self._fitting(sample)
 
     def _fitting(self, data: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and targets of a data set whose targets the outputs can be compared with."""
+        """Return inputs and targets of a data set whose targets the outputs can be compared with."""
         data = known_rows(data, "Linear")
         x, y = np.asarray(data.x), np.asarray(data.y)
         shape, where = (len(x), self.model.outputs), "Linear.outputs"
@@ -132,7 +132,7 @@ class LinearLearner(Reporting):
         return x, y
 
     def _steps_of(self, data: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and targets of all rows for training, with the targets masked whose label is missing: such rows fill mini-batches and do not count."""
+        """Return inputs and targets of all rows for training, with the targets masked whose label is missing: such rows fill mini-batches and do not count."""
         known = known_rows(data, "Linear")
         found = self._fitting(known)
         if known is data:
@@ -143,18 +143,18 @@ class LinearLearner(Reporting):
         )
 
     def scores(self, params: Tree, x: Any) -> np.ndarray:
-        """``x W + b``."""
+        """Return ``x W + b``."""
         flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
         return np.asarray(flat @ params["weight"] + params["bias"])
 
     def pullback(self, params: Tree, x: Any, slope: Any) -> Tree:
-        """The gradient of ``sum(slope * scores)``: what a derivative by the scores, ``(n, outputs)``, means for the parameters."""
+        """Return the gradient of ``sum(slope * scores)``: what a derivative by the scores, ``(n, outputs)``, means for the parameters."""
         del params
         flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
         return {"weight": flat.T @ slope, "bias": np.sum(slope, axis=0)}
 
     def loss_gradient(self, params: Tree, x: Any, y: Any) -> tuple[float, Tree]:
-        """The mean loss and its gradient."""
+        """Return the mean loss and its gradient."""
         x, y = _labelled(x, y)
         if not len(y):  # a mini-batch without a label: the penalty alone
             return self._penalty(params), {"weight": self.model.l2 * params["weight"], "bias": 0.0 * params["bias"]}
@@ -168,7 +168,7 @@ class LinearLearner(Reporting):
         return 0.5 * self.model.l2 * float((params["weight"] ** 2).sum())
 
     def curvature(self, params: Tree, x: Any, y: Any, vector: Tree) -> Tree:
-        """The Hessian of the mean loss times a vector."""
+        """Return the Hessian of the mean loss times a vector."""
         x, y = _labelled(x, y)
         if not len(y):
             return {"weight": self.model.l2 * vector["weight"], "bias": 0.0 * vector["bias"]}
@@ -186,7 +186,7 @@ class LinearLearner(Reporting):
         return {"weight": flat.T @ turn / len(flat) + self.model.l2 * vector["weight"], "bias": turn.mean(axis=0)}
 
     def _slope(self, z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Loss of each example, and its derivative by the scores."""
+        """Return loss of each example, and its derivative by the scores."""
         if self.loss == "cross_entropy":
             shifted = z - z.max(axis=1, keepdims=True)
             log_sum = np.log(np.exp(shifted).sum(axis=1))
@@ -201,7 +201,7 @@ class LinearLearner(Reporting):
         return np.maximum(margin, 0.0).mean(axis=1), np.where(margin > 0, -target, 0.0) / z.shape[1]
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
-        """Sums over a data set."""
+        """Return sums over a data set."""
         data = known_rows(data, "Linear")
         if len(data) == 0:
             return {"n": 0.0, "loss_sum": 0.0}
@@ -220,11 +220,11 @@ class LinearLearner(Reporting):
         return sums
 
     def personal(self, params: Tree, state: Tree) -> Tree:
-        """The model of a client with this private state."""
+        """Return the model of a client with this private state."""
         return own_model(self.algorithm, params, state)
 
     def export(self, params: Tree) -> Any:
-        """A function from inputs to scores."""
+        """Return a function from inputs to scores."""
         return lambda x: self.scores(params, x)
 
     def _train(self, island: Any, message: Tree) -> Any:
@@ -239,7 +239,7 @@ class LinearLearner(Reporting):
 
 
 def _labelled(x: Any, y: Any) -> tuple[Any, Any]:
-    """The rows of a mini-batch whose targets are not masked."""
+    """Return the rows of a mini-batch whose targets are not masked."""
     if not isinstance(y, np.ma.MaskedArray):
         return x, y
     there = ~np.ma.getmaskarray(y).reshape(len(y), -1).any(axis=1)

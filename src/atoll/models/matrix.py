@@ -48,7 +48,7 @@ class MatrixRegression:
             )
 
     def learner(self, settings: LearnerSettings, data: Any) -> MatrixRegressionLearner:
-        """Ready for a data set."""
+        """Return a learner for a data set."""
         made = MatrixRegressionLearner(self, settings)
         made.check(data)
         return made
@@ -69,12 +69,12 @@ class MatrixRegressionLearner(Reporting):
         self.report = self.survey("atoll.learn.matrix:report")
 
     def init(self, rng: Rng) -> Tree:
-        """Zeros."""
+        """Start with zeros."""
         del rng
         return {"X": np.zeros((self.model.rows, self.model.columns))}
 
     def buffers(self) -> Tree:
-        """None."""
+        """Return no buffers."""
         return {}
 
     def check(self, data: Any) -> None:
@@ -92,28 +92,28 @@ class MatrixRegressionLearner(Reporting):
             )
 
     def loss_gradient(self, params: Tree, x: Any, y: Any) -> tuple[float, Tree]:
-        """``sum_j r_j^2`` and ``2 sum_j r_j D_j`` with ``r_j = <X, D_j> - y_j``."""
+        """Return ``sum_j r_j^2`` and ``2 sum_j r_j D_j`` with ``r_j = <X, D_j> - y_j``."""
         flat = np.reshape(x, (len(x), -1))
         off = flat @ params["X"].reshape(-1) - y
         return float(off @ off), {"X": (2.0 * (off @ flat)).reshape(params["X"].shape)}
 
     def curvature(self, params: Tree, x: Any, y: Any, vector: Tree) -> Tree:
-        """``2 sum_j <V, D_j> D_j``."""
+        """Return ``2 sum_j <V, D_j> D_j``."""
         del params, y
         flat = np.reshape(x, (len(x), -1))
         return {"X": (2.0 * ((flat @ vector["X"].reshape(-1)) @ flat)).reshape(vector["X"].shape)}
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
-        """Sums of squared errors."""
+        """Return sums of squared errors."""
         loss = self.loss_gradient(params, np.asarray(data.x, np.float64), np.asarray(data.y))[0]
         return {"n": float(len(data)), "loss_sum": loss}
 
     def personal(self, params: Tree, state: Tree) -> Tree:
-        """The model of a client with this private state."""
+        """Return the model of a client with this private state."""
         return own_model(self.algorithm, params, state)
 
     def export(self, params: Tree) -> Any:
-        """The matrix."""
+        """Return the matrix."""
         return params["X"]
 
     def _train(self, island: Any, message: Tree) -> Any:
@@ -136,7 +136,7 @@ class MatrixRegressionLearner(Reporting):
 
 
 def matrix_observations(clients: int = 8, dim: int = 10, rank: int = 2, rows: int = 40, seed: int = 0) -> Any:
-    """A planted matrix of low rank seen through Gaussian observations with noise 0.1.
+    """Return a planted matrix of low rank seen through Gaussian observations with noise 0.1.
 
     NumPy's ``default_rng(seed)`` draws the truth ``A B / sqrt(rank)`` with normal factors, then all clients' ``D_j``, then the noise.
 
@@ -157,7 +157,7 @@ def matrix_observations(clients: int = 8, dim: int = 10, rank: int = 2, rows: in
 
 
 def smoothness(islands: Any) -> tuple[float, float]:
-    """``max_k L_k`` and ``L``: the largest curvature ``2 sigma_max(D)^2`` of a client's loss, and that of the sum of all."""
+    """Return ``max_k L_k`` and ``L``: the largest curvature ``2 sigma_max(D)^2`` of a client's loss, and that of the sum of all."""
     flat = [np.reshape(np.asarray(islands.shard(k).x), (len(islands.shard(k).y), -1)) for k in range(len(islands))]
     return max(2.0 * float(np.linalg.norm(a, 2)) ** 2 for a in flat), 2.0 * float(
         np.linalg.norm(np.vstack(flat), 2)
@@ -165,14 +165,14 @@ def smoothness(islands: Any) -> tuple[float, float]:
 
 
 def low_rank_value(islands: Any, matrix: Any, weight: float, regulariser: str = "nuclear") -> float:
-    """``sum_k f_k(X) + weight R(X)``."""
+    """Return ``sum_k f_k(X) + weight R(X)``."""
     shards = [islands.shard(k) for k in range(len(islands))]
     errors = [np.einsum("nij,ij->n", np.asarray(s.x), matrix) - np.asarray(s.y) for s in shards]
     return float(sum(e @ e for e in errors)) + weight * penalty(regulariser, matrix)
 
 
 def low_rank_optimum(islands: Any, weight: float, rounds: int = 4000) -> tuple[np.ndarray, float]:
-    """The optimum of the pooled problem with the nuclear norm, and its value, by accelerated proximal gradient (Beck, Teboulle 2009)."""
+    """Return the optimum of the pooled problem with the nuclear norm, and its value, by accelerated proximal gradient (Beck, Teboulle 2009)."""
     shards = [islands.shard(k) for k in range(len(islands))]
     shape = np.shape(shards[0].x)[1:]
     flat = np.vstack([np.reshape(np.asarray(s.x), (len(s.y), -1)) for s in shards])

@@ -35,7 +35,7 @@ class Quadratic:
     noise: float = 0.0
 
     def learner(self, settings: LearnerSettings, data: Any) -> QuadraticLearner:
-        """Ready for a data set."""
+        """Return a learner for a data set."""
         made = QuadraticLearner(self, settings)
         made.check(data)
         return made
@@ -56,12 +56,12 @@ class QuadraticLearner(Reporting):
         self.report = self.survey("atoll.learn.quadratic:report")
 
     def init(self, rng: Rng) -> Tree:
-        """Zeros."""
+        """Start with zeros."""
         del rng
         return {"w": np.zeros(self.model.dim)}
 
     def buffers(self) -> Tree:
-        """None."""
+        """Return no buffers."""
         return {}
 
     def check(self, data: Any) -> None:
@@ -85,25 +85,25 @@ class QuadraticLearner(Reporting):
             )
 
     def loss_gradient(self, params: Tree, x: Any, y: Any) -> tuple[float, Tree]:
-        """The value and ``H w - b``."""
+        """Return the value and ``H w - b``."""
         turned = x @ params["w"]
         return float(params["w"] @ (0.5 * turned - y)), {"w": turned - y}
 
     def curvature(self, params: Tree, x: Any, y: Any, vector: Tree) -> Tree:
-        """``H v``."""
+        """Return ``H v``."""
         del params, y
         return {"w": x @ vector["w"]}
 
     def evaluate(self, params: Tree, data: Any) -> dict[str, float]:
-        """The value, counted once a client."""
+        """Return the value, counted once a client."""
         return {"n": 1.0, "loss_sum": self.loss_gradient(params, np.asarray(data.x), np.asarray(data.y))[0]}
 
     def personal(self, params: Tree, state: Tree) -> Tree:
-        """The model of a client with this private state."""
+        """Return the model of a client with this private state."""
         return own_model(self.algorithm, params, state)
 
     def export(self, params: Tree) -> Any:
-        """The point."""
+        """Return the point."""
         return params["w"]
 
     def _train(self, island: Any, message: Tree) -> Any:
@@ -114,7 +114,7 @@ class QuadraticLearner(Reporting):
         return self._with_reports(made, asked, len(y))
 
     def _noisy(self, island: Any) -> LossGradient:
-        """The gradient with noise from the client's stream."""
+        """Return the gradient with noise from the client's stream."""
         draw = island.rng.child("noise").generator()
         scale = self.model.noise / np.sqrt(self.model.dim)
 
@@ -151,7 +151,7 @@ def quadratics(clients: int = 10, dim: int = 20, seed: int = 0) -> Any:
 
 
 def minimiser(islands: Any) -> tuple[np.ndarray, float]:
-    """The optimum of the mean of the clients' quadratics, and its value."""
+    """Return the optimum of the mean of the clients' quadratics, and its value."""
     shards = [islands.shard(k) for k in range(len(islands))]
     matrix = np.mean([np.asarray(s.x) for s in shards], axis=0)
     target = np.mean([np.asarray(s.y) for s in shards], axis=0)

@@ -132,7 +132,7 @@ def test_what_is_wrong_is_named(tree: dict[str, Any], said: str) -> None:
 
 
 def test_parts_that_do_not_go_together_are_refused_before_anybody_is_asked() -> None:
-    with pytest.raises(CompositionError, match=r"weighs by the probability of every draw"):
+    with pytest.raises(CompositionError, match=r"weights by the probability of every draw"):
         parse_job({"model": MODEL, "aggregation": "InverseProbability"})
 
 

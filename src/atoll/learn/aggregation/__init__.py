@@ -1,4 +1,4 @@
-"""Aggregation operators: how the replies of a cohort stand for the whole population.
+"""Aggregation operators: how the replies of a cohort represent the whole population.
 
 With ``w(t-1)`` the model at the start of the round, ``S`` the clients that replied, ``U`` the population and ``n_k`` examples at client k
 (W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, section 2.3):
@@ -13,9 +13,9 @@ operator            next model                                                  
 ``KeepLocal``       ``sum_{k in U} (n_k/n) (k's newest model)``                  Eq. 2.45
 ==================  ===========================================================  ==================
 
-``InverseProbability``, unbiased under any selection with known probabilities, is not from there; nor is ``Valued``, which is ``Renormalised`` and tells what each client brought.
+``InverseProbability``, unbiased under any selection with known probabilities, is not from this source. Neither is ``Valued``: ``Renormalised`` plus the value of each client's contribution.
 
-An operator acts on the replies that an algorithm averages, whatever they are, so that it composes with every algorithm.
+An operator acts on whatever replies an algorithm averages, so that it composes with every algorithm.
 """
 
 from typing import TYPE_CHECKING

@@ -24,16 +24,16 @@ ONE_BY_ONE = (
     Need(SINGLE_REPLIES, "sees single replies", "Renormalised, Rescaled or KeepGlobal"),
     Need(ONE_MODEL, "keeps single models of one round's base", "Renormalised(), Rescaled() or KeepGlobal()"),
 )
-"""The rows of an operator that sees the replies one by one."""
+"""The needs of an operator that sees single replies."""
 
 
 @dataclass(frozen=True)
 class Aggregation(Checked):
-    """Base of operators; the base itself takes the mean over the clients that replied.
+    """Base class of operators; the base takes the mean over the clients that replied.
 
     Attributes:
-        weighs_population: wants the examples of the whole population, ``RoundInfo.weight``.
-        weighs_odds: wants the probabilities with which clients were drawn, ``RoundInfo.odds``.
+        weighs_population: whether the operator uses the examples of the whole population, ``RoundInfo.weight``.
+        weighs_odds: whether the operator uses the probabilities of the draws, ``RoundInfo.odds``.
     """
 
     weighs_population: ClassVar[bool] = False
@@ -41,39 +41,39 @@ class Aggregation(Checked):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What the other parts of a training must offer; add rows of your own to ``super().needs``."""
-        odds = Need(DRAW_ODDS, "weighs by the probability of every draw", "another aggregation")
-        whole = Need(WHOLE_POPULATION, "weighs the population", "Renormalised() or EqualWeights()")
+        """What the other parts of a training must offer; add your own rows to ``super().needs``."""
+        odds = Need(DRAW_ODDS, "weights by the probability of every draw", "another aggregation")
+        whole = Need(WHOLE_POPULATION, "weights the whole population", "Renormalised() or EqualWeights()")
         return (*((odds,) if self.weighs_odds else ()), *((whole,) if self.weighs_population else ()))
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """What it offers to the other parts of a training: a plain mean, if the class changes neither replies nor their sum."""
+        """What the operator offers to the other parts of a training: a plain mean, if the class changes neither replies nor their sum."""
         kind = type(self)
         plain = kind.combine is Aggregation.combine and kind.algorithm is Aggregation.algorithm
         return frozenset({PLAIN_MEAN}) if plain else frozenset()
 
     def algorithm(self, base: Algorithm) -> Algorithm:
-        """The algorithm that clients run: the base, or the base with other replies."""
+        """Return the algorithm that clients run: the base, or the base with other replies."""
         return base
 
     def check(self, base: Algorithm, params: Tree) -> None:
-        """Refuse an algorithm that this operator cannot carry, before anyone is contacted."""
+        """Refuse an algorithm that does not work with this operator, before any client is contacted."""
 
     def check_rows(self, there: bool) -> None:
-        """Refuse what ``measured`` cannot do, before anyone is contacted; ``there`` says whether the server has test rows of its own."""
+        """Refuse what ``measured`` cannot do, before any client is contacted; ``there`` says whether the server has its own test rows."""
 
     def init(self, params: Tree) -> Tree:
-        """The operator's memory before the first round."""
+        """Return the operator's memory before the first round."""
         del params
         return None
 
     def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
-        """What the algorithm's fold gets.
+        """Return what the algorithm's fold receives.
 
         Args:
             combined: the replies of a phase, as results, weights and kinds.
-            params: the model that was sent, ``w(t-1)``.
+            params: the model that the clients received, ``w(t-1)``.
             memory: the operator's memory.
             info: the round.
 
@@ -86,12 +86,12 @@ class Aggregation(Checked):
     def measured(
         self, memory: Tree, utility: Callable[[Tree], float] | None, name: Callable[[int], str]
     ) -> tuple[dict[str, Any], Tree]:
-        """What the row of a round with replies says of them besides, and the memory after it.
+        """Return further entries for the row of a round with replies, and the memory after it.
 
         Args:
-            memory: the operator's, after ``combine``.
-            utility: minus the loss of a model on the server's own test rows; ``None`` without such.
-            name: of a client at a position.
+            memory: the operator's memory after ``combine``.
+            utility: minus the loss of a model on the server's own test rows; ``None`` without test rows.
+            name: gives the name of the client at a position.
         """
         del utility, name
         return {}, memory
@@ -99,33 +99,33 @@ class Aggregation(Checked):
 
 @dataclass(frozen=True)
 class Renormalised(Aggregation):
-    """Partial aggregation with ``a_k = n_k / sum_{j in S} n_j``: the mean over those that replied, by examples.
+    """Partial aggregation with ``a_k = n_k / sum_{j in S} n_j``: the mean over the clients that replied, by examples.
 
-    This is what FedAvg's text does in practice; the weights sum to 1 in every round.
+    FedAvg's text does this in practice. The weights sum to 1 in every round.
     """
 
 
 def require_examples(operator: Aggregation, base: Algorithm, params: Tree) -> None:
-    """Refuse an algorithm that does not weigh its means by examples: the population is weighed by them.
+    """Refuse an algorithm that does not weight its means by examples: the population is weighted by them.
 
     Raises:
-        CompositionError: it weighs clients alike, or in another way.
+        CompositionError: the algorithm weights clients equally, or in another way.
     """
     for phase in base.phases:
         for name, aggregate in dry_reply(base, params, phase, examples=3.0).items():
             if isinstance(aggregate, Mean) and float(aggregate.examples) != 3.0:
                 raise CompositionError(
-                    f"{type(base).__name__} does not weigh its mean {name!r} by examples, and {type(operator).__name__} weighs the population so",
+                    f"{type(base).__name__} does not weight its mean {name!r} by examples, but {type(operator).__name__} weights the population by them",
                     where="Training.aggregation",
                     remedy="use Renormalised, or an algorithm such as FedAvg",
                 )
 
 
 def population_weight(info: RoundInfo) -> float:
-    """The examples of the whole population.
+    """Return the examples of the whole population.
 
     Raises:
-        ConfigError: unknown, or none.
+        ConfigError: the number is unknown or 0.
     """
     if info.weight is None or not info.weight > 0:
         raise ConfigError(
@@ -137,7 +137,7 @@ def population_weight(info: RoundInfo) -> float:
 
 
 def scale_means(combined: Combined, factor: float) -> dict[str, Any]:
-    """Turn every mean ``sum_S n_k v_k / sum_S n_k`` into ``factor * sum_S n_k v_k``; other replies stay."""
+    """Turn every mean ``sum_S n_k v_k / sum_S n_k`` into ``factor * sum_S n_k v_k``; other replies stay unchanged."""
     return {
         name: T.scale(value, factor * combined.weight[name]) if combined.kinds[name] == "mean" else value
         for name, value in combined.value.items()

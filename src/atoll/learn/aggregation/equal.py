@@ -1,4 +1,4 @@
-"""Equal weights: for clients that were drawn in proportion to their examples."""
+"""Equal weights: for clients drawn in proportion to their examples."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["EqualWeights"]
 class EqualWeights(Aggregation):
     """Partial aggregation with ``a_k = 1/|S|``.
 
-    With clients drawn with probability ``n_k / n`` with replacement (``SizeProportional``) it is unbiased for
+    If clients are drawn with replacement with probability ``n_k / n`` (``SizeProportional``), it is unbiased for
     ``sum_k (n_k / n) w_k``. Li et al. 2020, "Federated Optimization in Heterogeneous Networks", Algorithms 1 and 2.
     """
 
     def algorithm(self, base: Algorithm) -> Algorithm:
-        """The base with every mean weighted by 1."""
+        """Return the base with every mean weighted by 1."""
         return _Equal(base=base)
 
 
@@ -32,6 +32,6 @@ class _Equal(Wrapped):
     """Replies with weight 1."""
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The base's reply with equal weights, also where it weighs sums and single replies by examples."""
+        """Return the base's reply with equal weights, also if it weights sums and single replies by examples."""
         reply, state = self.base.finish(local, broadcast, client, replace(work, examples=work.examples * 0.0 + 1.0))
         return {name: replace(a, examples=1.0) if isinstance(a, Mean) else a for name, a in reply.items()}, state

@@ -1,4 +1,4 @@
-"""Inverse-probability weights: unbiased whatever the selection rule prefers."""
+"""Inverse-probability weights: unbiased for any preference of the selection rule."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = ["InverseProbability"]
 class InverseProbability(Aggregation):
     """``w(t) = w(t-1) + sum_{k in S} (n_k/n) / (K q_k) (w_k - w(t-1))`` for K draws with replacement, each of client k with probability ``q_k``.
 
-    Unbiased for ``sum_k (n_k/n) w_k`` (Hansen and Hurwitz 1943) if every drawn client replies, whatever the probabilities, so that a rule such as
-    ``FedProf(replace=True)`` may prefer some clients without favouring their data. The price is variance: it grows with ``(n_k/n) / q_k``, and a client that is
-    hardly ever drawn makes a large step when it is. ``FedProf(explore=...)`` bounds it. Clients without rows have no weight, and need no probability.
+    Unbiased for ``sum_k (n_k/n) w_k`` (Hansen and Hurwitz 1943) for any probabilities, if every drawn client replies. So a rule such as
+    ``FedProf(replace=True)`` can prefer some clients without favouring their data. The price is variance: it grows with ``(n_k/n) / q_k``, and a rarely
+    drawn client makes a large step when it is drawn. ``FedProf(explore=...)`` bounds it. Clients without rows have no weight and need no probability.
     """
 
     weighs_population: ClassVar[bool] = True
@@ -34,15 +34,15 @@ class InverseProbability(Aggregation):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The replies one by one."""
+        """The base's needs, and single replies."""
         return (*super().needs, *ONE_BY_ONE)
 
     def algorithm(self, base: Algorithm) -> Algorithm:
-        """The base with its update as a single reply."""
+        """Return the base with its update as a single reply."""
         return SingleReplies(base=base)
 
     def check(self, base: Algorithm, params: Tree) -> None:
-        """Refuse an algorithm without a mean update of the model, weighed by examples."""
+        """Refuse an algorithm without a mean update of the model, weighted by examples."""
         if not isinstance(dry_reply(base, params).get("update"), Mean):
             raise CompositionError(
                 f"{type(base).__name__} does not reply with the mean update of a model",
@@ -52,7 +52,7 @@ class InverseProbability(Aggregation):
         require_examples(self, base, params)
 
     def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
-        """The update with every reply weighed by its share over its expected number of draws."""
+        """Return the update, with each reply weighted by its share divided by its expected number of draws."""
         if combined.kinds.get("update") != "parts":
             return combined.value, memory
         total, odds = population_weight(info), info.odds or {}

@@ -1,4 +1,4 @@
-"""Keep-global full aggregation: the current global model stands in for every absent client."""
+"""Keep-global full aggregation: the current global model replaces every absent client's model."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["KeepGlobal"]
 class KeepGlobal(Aggregation):
     """``w(t) = sum_{k in S} (n_k/n) w_k + sum_{k not in S} (n_k/n) w(t-1) = w(t-1) + sum_{k in S} (n_k/n) (w_k - w(t-1))``.
 
-    The step shrinks with the share of the examples that replied. Wu 2021, Eq. 2.46.
+    The step is scaled by the share of the examples that replied. Wu 2021, Eq. 2.46.
     """
 
     weighs_population: ClassVar[bool] = True
 
     def check(self, base: Algorithm, params: Tree) -> None:
-        """Refuse an algorithm that does not weigh by examples."""
+        """Refuse an algorithm that does not weight by examples."""
         require_examples(self, base, params)
 
     def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
-        """Means over the population, with nothing from the absent."""
+        """Return means over the population, with nothing from absent clients."""
         del params
         return scale_means(combined, 1.0 / population_weight(info)), memory

@@ -1,4 +1,4 @@
-"""Keep-local full aggregation: an absent client's last model stands in for it."""
+"""Keep-local full aggregation: the last model of an absent client replaces its reply."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ __all__ = ["KeepLocal", "SingleReplies"]
 class KeepLocal(Aggregation):
     """``w(t) = sum_{k in U} (n_k/n) c_k`` with ``c_k`` the newest local model of client k, ``w(0)`` before its first (Wu 2021, Eq. 2.45).
 
-    The server keeps one model for every client that ever replied, in memory and in checkpoints, and updates the mean by what changed:
-    a round costs the cohort, not the population. It has to see single replies, of rounds that differ: masks of one round do not
-    cancel in the next, so that a secure reducer refuses it.
+    The server keeps one model for every client that ever replied, in memory and in checkpoints. It updates the mean by what changed, so
+    that a round costs the cohort, not the population. It must see single replies from different rounds. Masks of one round do not
+    cancel in the next, so a secure reducer refuses this operator.
     """
 
     weighs_population: ClassVar[bool] = True
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The replies one by one."""
+        """The base's needs, and single replies."""
         return (*super().needs, *ONE_BY_ONE)
 
     def algorithm(self, base: Algorithm) -> Algorithm:
-        """The base with its update as a single reply."""
+        """Return the base with its update as a single reply."""
         return SingleReplies(base=base)
 
     def check(self, base: Algorithm, params: Tree) -> None:
         """Refuse an algorithm without a mean update of the model."""
         if not isinstance(dry_reply(base, params).get("update"), Mean):
             raise CompositionError(
-                f"{type(base).__name__} does not reply with the mean update of a model, and there is no local model to keep",
+                f"{type(base).__name__} does not reply with the mean update of a model, so that there is no local model to keep",
                 where="aggregation=KeepLocal",
                 remedy="use KeepGlobal, or an algorithm such as FedAvg",
             )
         require_examples(self, base, params)
 
     def init(self, params: Tree) -> Tree:
-        """Every client starts from ``w(0)``."""
+        """Start with ``w(0)`` for every client."""
         return {"start": params, "mean": params, "models": {}}
 
     def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
-        """Put the new models into the cache; the update is the way from ``w(t-1)`` to the cache's mean."""
+        """Put the new models into the cache; the update is the difference from ``w(t-1)`` to the cache's mean."""
         if combined.kinds.get("update") != "parts":
             return combined.value, memory
         total, models, mean = population_weight(info), dict(memory["models"]), memory["mean"]
@@ -69,10 +69,10 @@ class KeepLocal(Aggregation):
 
 @dataclass(frozen=True, kw_only=True)
 class SingleReplies(Wrapped):
-    """Replies with its own update, not to be summed."""
+    """An algorithm whose update is a single reply, not summed."""
 
     def finish(self, local: Tree, broadcast: Tree, client: Tree, work: LocalWork) -> tuple[dict[str, Aggregate], Tree]:
-        """The base's reply, its update as parts."""
+        """Return the base's reply, with its update as a single reply."""
         reply, state = self.base.finish(local, broadcast, client, work)
         update = reply.get("update")
         if isinstance(update, Mean):

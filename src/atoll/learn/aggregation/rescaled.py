@@ -21,19 +21,19 @@ __all__ = ["Rescaled"]
 class Rescaled(Aggregation):
     """Partial aggregation with ``a_k = (n_k/n) |U|/|S|``, unbiased under uniform selection (Wu 2021, Eq. 2.47).
 
-    The weights sum to ``A = sum_{k in S} a_k``, which is 1 in expectation only. On updates the next model is
-    ``w(t-1) + sum a_k (w_k - w(t-1))``; on models, which is the equation to the letter, ``sum a_k w_k``: the whole model is then scaled
-    by ``A``, which is much noisier where clients' sizes differ. Both have the same expectation.
+    The weights sum to ``A = sum_{k in S} a_k``, which is 1 only in expectation. On updates, the next model is
+    ``w(t-1) + sum a_k (w_k - w(t-1))``. On models, as the equation says literally, it is ``sum a_k w_k``: this scales the whole model
+    by ``A``, which is much noisier if clients' sizes differ. Both have the same expectation.
 
     Attributes:
-        models: average models, not updates; only for algorithms that reply with an ``update`` of the model.
+        models: average models instead of updates; only for algorithms that reply with an ``update`` of the model.
     """
 
     models: bool = False
     weighs_population: ClassVar[bool] = True
 
     def check(self, base: Algorithm, params: Tree) -> None:
-        """Refuse an algorithm that does not weigh by examples; on models, one without an update of the model."""
+        """Refuse an algorithm that does not weight by examples; on models, one without an update of the model."""
         require_examples(self, base, params)
         if self.models and "update" not in dry_reply(base, params):
             raise CompositionError(
@@ -43,7 +43,7 @@ class Rescaled(Aggregation):
             )
 
     def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
-        """Means over the population, times the inverse of the share of clients that replied."""
+        """Return means over the population, divided by the share of clients that replied."""
         factor = info.population / (info.replied * population_weight(info))
         sums = scale_means(combined, factor)
         if self.models and combined.kinds.get("update") == "mean":

@@ -1,4 +1,4 @@
-"""The mean over those who replied, and what each of them brought to it."""
+"""The mean over the clients that replied, and the contribution of each."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _MEASURES = ("aligned", "missing", "shapley")
 
 @dataclass(frozen=True)
 class Valued(Aggregation):
-    """`Renormalised`, and in every round's row ``contributions``: name of each client in the mean -> what it brought; see `atoll.learn.server.contributions`.
+    """`Renormalised`, plus ``contributions`` in every round's row: name of each client in the mean -> its value; see `atoll.learn.server.contributions`.
 
-    The game is played with the mean update ``u(A)`` of a set of clients alone: it is worth how much lower the loss of ``w + u(A)`` is than that of ``w``
-    on the server's own test rows, whatever the algorithm's server then makes of the mean. Training does not depend on it.
+    The game uses only the mean update ``u(A)`` of a set of clients. Its worth is how much lower the loss of ``w + u(A)`` is than that of ``w``
+    on the server's own test rows, whatever the algorithm's server does with the mean. Training does not depend on it.
 
-    The server holds every reply of a round at the same time, and has to see them: a secure reducer refuses it.
+    The server holds all replies of a round at once and must see them, so a secure reducer refuses this operator.
 
     Attributes:
-        measure: ``"aligned"``: the cosine between a client's update and the mean, which no row is needed for; ``"missing"``: what would be missing without
-            it, an evaluation a client; ``"shapley"``: exact for up to 10 clients, from random orders of arrival beyond, ``orders`` times as many evaluations.
-        orders: of arrival, at least 2.
+        measure: ``"aligned"``: the cosine between a client's update and the mean, which needs no rows; ``"missing"``: the loss of worth without it,
+            one evaluation per client; ``"shapley"``: exact for up to 10 clients, from random orders of arrival above, ``orders`` times as many evaluations.
+        orders: number of orders of arrival, at least 2.
     """
 
     measure: Literal["aligned", "missing", "shapley"] = "aligned"
@@ -54,37 +54,37 @@ class Valued(Aggregation):
             )
 
     def check_rows(self, there: bool) -> None:
-        """Refuse to evaluate models on no rows."""
+        """Refuse a measure that evaluates models if there are no test rows."""
         if self.measure != "aligned" and not there:
             raise self._no_rows()
 
     def _no_rows(self) -> ConfigError:
         return ConfigError(
-            f"measure={self.measure!r} evaluates models, and the server has no test rows",
+            f"measure={self.measure!r} evaluates models, but the server has no test rows",
             where="aggregation=Valued",
             remedy="use measure='aligned', or a data set with test rows",
         )
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The replies one by one."""
+        """The base's needs, and single replies."""
         return (*super().needs, *ONE_BY_ONE)
 
     def algorithm(self, base: Algorithm) -> Algorithm:
-        """The base with its update as a single reply."""
+        """Return the base with its update as a single reply."""
         return SingleReplies(base=base)
 
     def check(self, base: Algorithm, params: Tree) -> None:
         """Refuse an algorithm without a mean update of the model."""
         if not isinstance(dry_reply(base, params).get("update"), Mean):
             raise CompositionError(
-                f"{type(base).__name__} does not reply with the mean update of a model, whose parts could be valued",
+                f"{type(base).__name__} does not reply with the mean update of a model, of which Valued could value the parts",
                 where="aggregation=Valued",
                 remedy="use Renormalised, or an algorithm such as FedAvg",
             )
 
     def combine(self, combined: Combined, params: Tree, memory: Tree, info: RoundInfo) -> tuple[dict[str, Any], Tree]:
-        """The mean update; the single ones are kept until they are valued."""
+        """Return the mean update; single updates are kept until they are valued."""
         if combined.kinds.get("update") != "parts":
             return combined.value, memory
         parts: list[Part] = combined.value["update"]
@@ -96,12 +96,12 @@ class Valued(Aggregation):
     def measured(
         self, memory: Tree, utility: Callable[[Tree], float] | None, name: Callable[[int], str]
     ) -> tuple[dict[str, Any], Tree]:
-        """What each client brought, and an empty memory."""
+        """Return each client's contribution, and an empty memory."""
         if memory is None:
             return {}, None
         parts: list[Part] = memory["parts"]
         weights, values = np.array([float(part.weight) for part in parts]), np.zeros(len(parts))
-        counts = np.flatnonzero(weights > 0)  # whoever has no examples brings nothing
+        counts = np.flatnonzero(weights > 0)  # a client without examples contributes nothing
         if len(counts):
             moves, weights = np.stack([_flat(parts[i].value) for i in counts]), weights[counts]
             aligned = self.measure == "aligned"
@@ -126,7 +126,7 @@ def _flat(tree: Tree) -> Any:
 
 
 def _shaped(vector: Any, like: Tree) -> Tree:
-    """The inverse of ``_flat``, in the form and types of a tree."""
+    """Return the inverse of ``_flat``, in the form and types of a tree."""
     left = iter(np.split(vector, np.cumsum([np.size(leaf) for _, leaf in sorted(T.items(like))])[:-1]))
     leaves = {
         path: next(left).reshape(np.shape(leaf)).astype(np.asarray(leaf).dtype) for path, leaf in sorted(T.items(like))

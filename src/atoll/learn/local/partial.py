@@ -148,7 +148,7 @@ def whole_times(algorithm: Algorithm, asked: int | None) -> int:
     own = own_epochs(algorithm)
     if asked is not None and asked % own:
         raise CompositionError(
-            f"epochs={asked}, and this model trains by itself, {own} at a time",
+            f"epochs={asked}, and this model runs its own training, {own} at a time",
             where="the train message",
             remedy=f"ask for a multiple of {own}, set epochs=1 in the algorithm, or use a model whose gradients Atoll takes",
         )

@@ -16,7 +16,7 @@ metric                  results                                                 
 ``SignAccuracy``        sign_accuracy                                                       one score, -1/+1
 ======================  ==================================================================  =======================
 
-`HumanTime` is no score: it turns a round's bytes and computing into seconds on real devices.
+`HumanTime` is not a score: it converts a round's bytes and computing into seconds on real devices.
 """
 
 from typing import TYPE_CHECKING

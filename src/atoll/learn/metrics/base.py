@@ -1,4 +1,4 @@
-"""The contract of a metric of scores, and the plain form in which it travels to a client."""
+"""The contract of a metric of scores, and the plain form in which it is sent to a client."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["ScoreMetric", "class_columns", "pack_metric", "ratio", "rows_of", "u
 
 @dataclass(frozen=True)
 class ScoreMetric(Metric):
-    """A metric of a model's outputs on labelled rows. ``result`` gives name -> value."""
+    """A metric of a model's outputs on labelled rows. ``result`` returns name -> value."""
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What the other parts of a training must offer, where clients measure it."""
+        """What the other parts of a training must offer if clients measure the metric."""
         alone = Need(SINGLE_REPLIES, "is not additive", "metrics of the server's test set, with clients=0")
         return () if self.additive else (alone,)
 
     @property
     def offers(self) -> frozenset[Capability]:
-        """Nothing that another part rests on."""
+        """Nothing: no other part needs a metric."""
         return frozenset()
 
     @abstractmethod
@@ -45,16 +45,16 @@ class ScoreMetric(Metric):
 
     @abstractmethod
     def result(self, summary: Summary) -> dict[str, float]:
-        """Name -> value; NaN where no rows leave it undefined."""
+        """Return name -> value; NaN if there are no rows to define it."""
 
 
 def ratio(part: Any, whole: Any) -> float:
-    """``part / whole``, NaN when there is nothing."""
+    """Return ``part / whole``, or NaN if ``whole`` is 0."""
     return float(part / whole) if whole else math.nan
 
 
 def rows_of(scores: ArrayLike, targets: ArrayLike, where: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Scores and targets as two ``(n, outputs)`` arrays of numbers.
+    """Return scores and targets as two ``(n, outputs)`` arrays of numbers.
 
     Raises:
         DataError: their shapes differ.
@@ -71,12 +71,12 @@ def rows_of(scores: ArrayLike, targets: ArrayLike, where: str) -> tuple[NDArray[
 
 
 def class_columns(scores: ArrayLike, targets: ArrayLike, where: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Scores as ``(n, classes)`` and class numbers ``(n,)``.
+    """Return scores as ``(n, classes)`` and class numbers ``(n,)``.
 
-    A single score z a row stands for the two classes ``[0, z]`` of a logistic model; its targets may be 0/1 or -1/+1.
+    A single score z per row means the two classes ``[0, z]`` of a logistic model; its targets can be 0/1 or -1/+1.
 
     Raises:
-        DataError: rows that do not match, or a label outside the classes.
+        DataError: the rows do not match, or a label is outside the classes.
     """
     z, y = np.asarray(scores, dtype=np.float64), np.asarray(targets)
     z, y = z.reshape(len(z), math.prod(z.shape[1:])), y.reshape(-1)
@@ -88,20 +88,20 @@ def class_columns(scores: ArrayLike, targets: ArrayLike, where: str) -> tuple[ND
         raise DataError(
             f"scores of shape {np.shape(scores)} for targets of shape {np.shape(targets)}{span}",
             where=where,
-            remedy="use a model with one output a class, and labels from 0",
+            remedy="use a model with one output per class, and labels from 0",
         )
     return z, labels
 
 
 def pack_metric(metric: Metric) -> Tree:
-    """A metric by name and plain settings."""
+    """Return a metric as its name and plain settings."""
     kind = type(metric)
     settings = {f.name: getattr(metric, f.name) for f in fields(metric)}
     return {"metric": f"{kind.__module__}:{kind.__qualname__}", "settings": settings}
 
 
 def unpack_metric(packed: Any) -> Any:
-    """The inverse of ``pack_metric``.
+    """Return the inverse of ``pack_metric``.
 
     Raises:
         ConfigError: no metric of this name can be imported here.

@@ -1,4 +1,4 @@
-"""Metrics of classification. Scores are one number a class, of which the softmax gives probabilities."""
+"""Metrics of classification. A row has one score per class; their softmax gives probabilities."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ class Accuracy(ScoreMetric):
     """``(1/n) sum_i 1[argmax z_i = y_i]``."""
 
     def zero(self) -> Summary:
-        """No rows."""
+        """Return the summary of no rows."""
         return {"n": 0.0, "hits": 0.0}
 
     def of(self, scores: ArrayLike, targets: ArrayLike) -> Summary:
-        """Rows, and those that are right."""
+        """Return the number of rows, and of correct ones."""
         z, y = class_columns(scores, targets, "Accuracy")
         return {"n": float(len(y)), "hits": float((z.argmax(axis=1) == y).sum())}
 
     def result(self, summary: Summary) -> dict[str, float]:
-        """The share that is right."""
+        """Return the share of correct rows."""
         return {"accuracy": ratio(summary["hits"], summary["n"])}
 
 
 @dataclass(frozen=True)
 class TopKAccuracy(ScoreMetric):
-    """The share of rows whose class has one of the ``k`` highest scores; of equal scores the lower class ranks first, as in argmax.
+    """The share of rows whose class has one of the ``k`` highest scores; among equal scores the lower class ranks first, as in argmax.
 
     Attributes:
-        k: how many guesses count.
+        k: number of guesses that count.
     """
 
     k: int = 5
@@ -53,11 +53,11 @@ class TopKAccuracy(ScoreMetric):
             raise ConfigError(f"k={self.k}", where="TopKAccuracy", remedy="use at least 1")
 
     def zero(self) -> Summary:
-        """No rows."""
+        """Return the summary of no rows."""
         return {"n": 0.0, "hits": 0.0}
 
     def of(self, scores: ArrayLike, targets: ArrayLike) -> Summary:
-        """Rows, and those whose class is among the first k."""
+        """Return the number of rows, and of those with their class among the first k."""
         z, y = class_columns(scores, targets, "TopKAccuracy")
         own = z[np.arange(len(y)), y][:, None]
         earlier = np.arange(z.shape[1]) < y[:, None]
@@ -65,15 +65,15 @@ class TopKAccuracy(ScoreMetric):
         return {"n": float(len(y)), "hits": float((rank < self.k).sum())}
 
     def result(self, summary: Summary) -> dict[str, float]:
-        """The share."""
+        """Return the share of such rows."""
         return {f"top_{self.k}_accuracy": ratio(summary["hits"], summary["n"])}
 
 
 @dataclass(frozen=True)
 class Confusion(ScoreMetric):
-    """Counts of (true class, predicted class), and precision, recall and F1 of them.
+    """Counts of (true class, predicted class), and their precision, recall and F1.
 
-    Of class c: ``precision = M_cc / sum_i M_ic``, ``recall = M_cc / sum_j M_cj``, ``F1 = 2 M_cc / (sum_i M_ic + sum_j M_cj)``, 0 where
+    For class c: ``precision = M_cc / sum_i M_ic``, ``recall = M_cc / sum_j M_cj``, ``F1 = 2 M_cc / (sum_i M_ic + sum_j M_cj)``, 0 where
     undefined. ``macro`` is the plain mean over the classes that occur (as truth or as guess), ``weighted`` the mean by true rows.
 
     Attributes:
@@ -87,11 +87,11 @@ class Confusion(ScoreMetric):
             raise ConfigError(f"classes={self.classes}", where="Confusion", remedy="use at least 2")
 
     def zero(self) -> Summary:
-        """An empty matrix."""
+        """Return an empty matrix."""
         return {"matrix": np.zeros((self.classes, self.classes))}
 
     def of(self, scores: ArrayLike, targets: ArrayLike) -> Summary:
-        """The matrix, rows the truth and columns the guess."""
+        """Return the matrix: rows are true classes, columns are predicted classes."""
         z, y = class_columns(scores, targets, "Confusion")
         guess = z.argmax(axis=1)
         if len(y) and max(int(y.max()), int(guess.max())) >= self.classes:
@@ -108,7 +108,7 @@ class Confusion(ScoreMetric):
         return np.asarray(summary["matrix"]).round().astype(np.int64)
 
     def per_class(self, summary: Summary) -> dict[str, NDArray[np.float64]]:
-        """Precision, recall, F1 and the true rows (``support``) of every class, each ``(classes,)``."""
+        """Return precision, recall, F1 and the true rows (``support``) of every class, each ``(classes,)``."""
         counts = np.asarray(summary["matrix"], dtype=np.float64)
         hits, truth, guesses = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
         both = truth + guesses
@@ -120,7 +120,7 @@ class Confusion(ScoreMetric):
         }
 
     def result(self, summary: Summary) -> dict[str, float]:
-        """Precision, recall and F1, macro and weighted."""
+        """Return precision, recall and F1, macro and weighted."""
         found = self.per_class(summary)
         counts = np.asarray(summary["matrix"])
         occurs = (counts.sum(axis=0) + counts.sum(axis=1)) > 0
@@ -137,18 +137,18 @@ class LogLoss(ScoreMetric):
     """``-(1/n) sum_i ln softmax(z_i)[y_i]``, in nats."""
 
     def zero(self) -> Summary:
-        """No rows."""
+        """Return the summary of no rows."""
         return {"n": 0.0, "loss": 0.0}
 
     def of(self, scores: ArrayLike, targets: ArrayLike) -> Summary:
-        """Rows, and the sum of their losses."""
+        """Return the number of rows, and the sum of their losses."""
         z, y = class_columns(scores, targets, "LogLoss")
         if not len(y):
             return self.zero()
         return {"n": float(len(y)), "loss": float(-_log_softmax(z)[np.arange(len(y)), y].sum())}
 
     def result(self, summary: Summary) -> dict[str, float]:
-        """The mean."""
+        """Return the mean loss."""
         return {"log_loss": ratio(summary["loss"], summary["n"])}
 
 
@@ -173,7 +173,7 @@ class Calibration(ScoreMetric):
         return {name: np.zeros(self.bins) for name in ("n", "hits", "confidence")}
 
     def of(self, scores: ArrayLike, targets: ArrayLike) -> Summary:
-        """By bin: rows, right ones, and the sum of their confidence."""
+        """Return, by bin, the number of rows, of correct rows, and the sum of their confidence."""
         z, y = class_columns(scores, targets, "Calibration")
         if not len(y):
             return self.zero()
@@ -185,6 +185,6 @@ class Calibration(ScoreMetric):
         return {name: np.bincount(place, weights=w, minlength=self.bins) for name, w in columns.items()}
 
     def result(self, summary: Summary) -> dict[str, float]:
-        """The error."""
+        """Return the error."""
         gap = np.abs(np.asarray(summary["hits"]) - np.asarray(summary["confidence"])).sum()
         return {"calibration_error": ratio(gap, np.sum(summary["n"]))}

@@ -1,4 +1,4 @@
-"""Metrics of a linear two-class machine: one score a row, targets -1/+1."""
+"""Metrics of a linear two-class machine: one score per row, targets -1/+1."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class HingeLoss(ScoreMetric):
     """``(1/n) sum_i max(0, 1 - y_i z_i)``."""
 
     def zero(self) -> Summary:
-        """No rows."""
+        """Return the summary of no rows."""
         return {"n": 0.0, "loss": 0.0}
 
     def of(self, scores: ArrayLike, targets: ArrayLike) -> Summary:
-        """Rows, and the sum of their losses."""
+        """Return the number of rows, and the sum of their losses."""
         z, y = _signed(scores, targets, "HingeLoss")
         return {"n": float(z.size), "loss": float(np.maximum(0.0, 1.0 - y * z).sum())}
 
     def result(self, summary: Summary) -> dict[str, float]:
-        """The mean."""
+        """Return the mean loss."""
         return {"hinge_loss": ratio(summary["loss"], summary["n"])}
 
 
@@ -46,14 +46,14 @@ class SignAccuracy(ScoreMetric):
     """``(1/n) sum_i max(0, sign(y_i z_i))``: a score of exactly 0 is wrong (W. Wu 2021, Table 3.3)."""
 
     def zero(self) -> Summary:
-        """No rows."""
+        """Return the summary of no rows."""
         return {"n": 0.0, "hits": 0.0}
 
     def of(self, scores: ArrayLike, targets: ArrayLike) -> Summary:
-        """Rows, and those on the right side."""
+        """Return the number of rows, and of those on the correct side."""
         z, y = _signed(scores, targets, "SignAccuracy")
         return {"n": float(z.size), "hits": float(np.maximum(0.0, np.sign(y * z)).sum())}
 
     def result(self, summary: Summary) -> dict[str, float]:
-        """The share."""
+        """Return the share of rows on the correct side."""
         return {"sign_accuracy": ratio(summary["hits"], summary["n"])}

@@ -1,4 +1,4 @@
-"""Metrics of regression. Several outputs a row count as the mean over outputs."""
+"""Metrics of regression. If rows have several outputs, the metric is the mean over outputs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class SquaredError(ScoreMetric):
     """``mse = (1/n) sum_i (y_i - z_i)^2`` and its root ``rmse``."""
 
     def zero(self) -> Summary:
-        """No rows."""
+        """Return the summary of no rows."""
         return {"n": 0.0, "squares": 0.0}
 
     def of(self, scores: ArrayLike, targets: ArrayLike) -> Summary:
-        """Numbers compared, and the sum of squared errors."""
+        """Return how many numbers were compared, and the sum of squared errors."""
         z, y = rows_of(scores, targets, "SquaredError")
         return {"n": float(z.size), "squares": float(((y - z) ** 2).sum())}
 
     def result(self, summary: Summary) -> dict[str, float]:
-        """Mean and root mean."""
+        """Return the mean and its root."""
         mse = ratio(summary["squares"], summary["n"])
         return {"mse": mse, "rmse": math.sqrt(mse) if mse == mse else mse}
 
@@ -40,38 +40,38 @@ class AbsoluteError(ScoreMetric):
     """``mae = (1/n) sum_i |y_i - z_i|``."""
 
     def zero(self) -> Summary:
-        """No rows."""
+        """Return the summary of no rows."""
         return {"n": 0.0, "sum": 0.0}
 
     def of(self, scores: ArrayLike, targets: ArrayLike) -> Summary:
-        """Numbers compared, and the sum of errors."""
+        """Return how many numbers were compared, and the sum of errors."""
         z, y = rows_of(scores, targets, "AbsoluteError")
         return {"n": float(z.size), "sum": float(np.abs(y - z).sum())}
 
     def result(self, summary: Summary) -> dict[str, float]:
-        """The mean."""
+        """Return the mean error."""
         return {"mae": ratio(summary["sum"], summary["n"])}
 
 
 @dataclass(frozen=True)
 class R2(ScoreMetric):
-    """``1 - sum_i (y_i - z_i)^2 / sum_i (y_i - mean y)^2``, averaged over outputs; NaN where the targets do not vary.
+    """``1 - sum_i (y_i - z_i)^2 / sum_i (y_i - mean y)^2``, averaged over outputs; NaN if the targets do not vary.
 
-    The spread of the targets comes from their sum and sum of squares, so that summaries add up; where targets are far from 0 against their
-    spread, give a ``center`` near their mean, or digits are lost.
+    The spread of the targets comes from their sum and sum of squares, so that summaries add up. If targets are far from 0 compared with their
+    spread, set a ``center`` near their mean, or digits are lost.
 
     Attributes:
-        center: taken off the targets before they are summed; does not change the result.
+        center: subtracted from the targets before they are summed; does not change the result.
     """
 
     center: float = 0.0
 
     def zero(self) -> Summary:
-        """No rows."""
+        """Return the summary of no rows."""
         return {"n": 0.0, "sum": 0.0, "squares": 0.0, "errors": 0.0}
 
     def of(self, scores: ArrayLike, targets: ArrayLike) -> Summary:
-        """Rows, and by output the sums of targets, of their squares and of squared errors."""
+        """Return the number of rows, and by output the sums of targets, of their squares and of squared errors."""
         z, y = rows_of(scores, targets, "R2")
         t = y - self.center
         return {
@@ -79,7 +79,7 @@ class R2(ScoreMetric):
         }  # fmt: skip
 
     def result(self, summary: Summary) -> dict[str, float]:
-        """The coefficient of determination."""
+        """Return the coefficient of determination."""
         n = summary["n"]
         if not n:
             return {"r2": math.nan}
@@ -97,20 +97,20 @@ class RelativeAccuracy(ScoreMetric):
     """
 
     def zero(self) -> Summary:
-        """No rows."""
+        """Return the summary of no rows."""
         return {"n": 0.0, "sum": 0.0}
 
     def of(self, scores: ArrayLike, targets: ArrayLike) -> Summary:
-        """Numbers compared, and the sum of relative errors."""
+        """Return how many numbers were compared, and the sum of relative errors."""
         z, y = rows_of(scores, targets, "RelativeAccuracy")
         if y.size and not (y > 0).all():
             raise DataError(
-                f"{int((y <= 0).sum())} targets are not above 0, and a relative error has no meaning there",
+                f"{int((y <= 0).sum())} targets are not above 0, where a relative error is undefined",
                 where="RelativeAccuracy",
                 remedy="use R2 or SquaredError",
             )
         return {"n": float(z.size), "sum": float(np.abs((y - z) / np.maximum(y, z)).sum())}
 
     def result(self, summary: Summary) -> dict[str, float]:
-        """The accuracy."""
+        """Return the accuracy."""
         return {"relative_accuracy": 1.0 - ratio(summary["sum"], summary["n"])}

@@ -1,1 +1,1 @@
-"""Linear algebra over trees: curvature, mirrors, short forms of matrices."""
+"""Linear algebra over trees: curvature, mirror maps, short forms of matrices."""

@@ -1,7 +1,7 @@
-"""Linear algebra over trees where the matrix is a Hessian: conjugate gradients, damped systems, the whole matrix.
+"""Linear algebra over trees with a Hessian as the matrix: conjugate gradients, damped systems, the whole matrix.
 
-The iterations are written as states and steps, so that one local step of an algorithm can be one iteration; nothing in them branches on a
-value, so that the same text runs on NumPy and in traced PyTorch. What is called ``apply`` is the matrix: a function from a tree to a tree.
+The iterations are written as states and steps, so that one local step of an algorithm can be one iteration. Nothing in them branches on a
+value, so that the same code runs on NumPy and in traced PyTorch. ``apply`` is the matrix: a function from a tree to a tree.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ Apply = Callable[[Tree], Tree]
 
 
 CURVED = Need(CURVATURE, "needs the curvature of the loss", "a first-order method such as FedAvg")
-"""The row of methods that take Hessian-vector products."""
+"""The need of methods that use Hessian-vector products."""
 
 
 def pick(condition: Any, a: Tree, b: Tree) -> Tree:
-    """The tree ``a`` where one scalar condition holds, else ``b``."""
+    """Return the tree ``a`` if a scalar condition is true, else ``b``."""
     return T.map(lambda x, y: T.where(condition, x, y), a, b)
 
 
 def ratio(a: Any, b: Any) -> Any:
-    """``a / b`` for scalars where ``b > 0``, else 0."""
+    """Return ``a / b`` for scalars if ``b > 0``, else 0."""
     choose, positive = T.namespace(b).where, b > 0
     return choose(positive, a / choose(positive, b, b * 0 + 1), a * 0)
 
 
 def cg_begin(b: Tree) -> Tree:
-    """The state of conjugate gradients on ``A x = b`` before the first iteration, ``x = 0``."""
+    """Return the state of conjugate gradients on ``A x = b`` before the first iteration, ``x = 0``."""
     return {"x": T.zeros_like(b), "residual": b, "toward": b}
 
 
 def cg_step(state: Tree, apply: Apply) -> Tree:
-    """One iteration (Hestenes, Stiefel 1952): exact after as many as there are different eigenvalues, for a positive definite matrix.
+    """Run one iteration (Hestenes, Stiefel 1952). For a positive definite matrix, the result is exact after as many iterations as there are different eigenvalues.
 
-    Where the curvature along the search direction is not positive the iteration stays where it is from then on (Steihaug 1983); if that
-    happens at once, ``x = b``.
+    If the curvature along the search direction is not positive, the iteration stops there (Steihaug 1983); if that happens in the first
+    iteration, ``x = b``.
     """
     x, r, p = state["x"], state["residual"], state["toward"]
     turned = apply(p)
     curve, size = T.dot(p, turned), T.dot(r, r)
-    choose = T.namespace(size).where  # of scalars: there is no tree to walk
+    choose = T.namespace(size).where  # for scalars: there is no tree to walk
     first = choose(T.dot(x, x) > 0, size * 0, size * 0 + 1)
     alpha = choose(curve > 0, ratio(size, curve), first)
     goes = ratio(curve, curve)
@@ -77,7 +77,7 @@ def cg_step(state: Tree, apply: Apply) -> Tree:
 
 
 def cg(apply: Apply, b: Tree, iterations: int) -> Tree:
-    """``x`` with ``A x = b`` after so many iterations; see ``cg_step``."""
+    """Return ``x`` with ``A x = b`` after ``iterations`` iterations; see ``cg_step``."""
     state = cg_begin(b)
     for _ in range(iterations):
         state = cg_step(state, apply)
@@ -85,25 +85,25 @@ def cg(apply: Apply, b: Tree, iterations: int) -> Tree:
 
 
 def damped(apply: Apply, weight: Any) -> Apply:
-    """``A + weight I``."""
+    """Return ``A + weight I``."""
     return lambda vector: T.add(apply(vector), T.scale(vector, weight))
 
 
 def least_squares_begin(b: Tree) -> Tree:
-    """The state of ``least_squares_step`` before the first iteration, ``x = 0``; ``"image"`` will hold ``A b``."""
+    """Return the state of ``least_squares_step`` before the first iteration, ``x = 0``; ``"image"`` is for ``A b``."""
     zero = T.zeros_like(b)
     nothing = T.dot(zero, zero)
     return {"x": zero, "residual": b, "toward": zero, "size": nothing, "stretch": nothing, "image": zero}
 
 
 def least_squares_step(state: Tree, apply: Apply, damping: float = 0.0) -> Tree:
-    """One iteration on ``min_x ||A x - b||^2 + damping ||x||^2`` for a symmetric ``A``, which may be singular or indefinite.
+    """Run one iteration on ``min_x ||A x - b||^2 + damping ||x||^2`` for a symmetric ``A``, which can be singular or indefinite.
 
-    Conjugate gradients on the normal equations without forming them (CGLS; Paige, Saunders 1982): goes to the pseudo-inverse ``A^+ b``, and
-    with damping to ``(A^2 + damping I)^-1 A b``. Two products with ``A`` an iteration; the condition number counts twice.
+    This is conjugate gradients on the normal equations without forming them (CGLS; Paige, Saunders 1982). It converges to the pseudo-inverse
+    ``A^+ b``, and with damping to ``(A^2 + damping I)^-1 A b``. An iteration takes two products with ``A``; the condition number counts twice.
 
-    Once the slope ``s = A r - damping x`` is no more than the rounding of its terms, ``||s||^2 <= (64 eps)^2 (||A||^2 + damping) (||r||^2 +
-    damping ||x||^2)`` with the ``||A||`` seen so far, the iteration stays where it is: to follow rounding leads away without bound.
+    The iteration stops once the slope ``s = A r - damping x`` is at most the rounding of its terms, ``||s||^2 <= (64 eps)^2 (||A||^2 + damping)
+    (||r||^2 + damping ||x||^2)``, with the largest ``||A||`` seen so far: following rounding errors would diverge without bound.
     """
     x, r = state["x"], state["residual"]
     slope = T.sub(apply(r), T.scale(x, damping))
@@ -114,7 +114,7 @@ def least_squares_step(state: Tree, apply: Apply, damping: float = 0.0) -> Tree:
     toward = T.add(slope, T.scale(state["toward"], ratio(size, state["size"])))
     turned = apply(toward)
     length, stretched = T.dot(toward, toward), T.dot(turned, turned)
-    # The least along ``toward``, wherever rounding has turned it.
+    # The minimum along ``toward``, even if rounding has turned it.
     least = ratio(T.dot(slope, toward), stretched + damping * length)
     alpha = xp.where(heard, least, size * 0)
     seen = T.dot(state["image"], state["image"]) > 0
@@ -129,13 +129,13 @@ def least_squares_step(state: Tree, apply: Apply, damping: float = 0.0) -> Tree:
 
 
 def ravel(tree: Tree) -> Any:
-    """All entries as one vector, ``(d,)``."""
+    """Return all entries as one vector, ``(d,)``."""
     leaves = T.leaves(tree)
     return T.namespace(leaves[0]).concatenate([leaf.reshape(-1) for leaf in leaves])
 
 
 def unravel(array: Any, like: Tree) -> Tree:
-    """A vector ``(d,)`` as a tree of the shapes of another one, or rows ``(m, d)`` as a tree with a leading axis of ``m``."""
+    """Return a vector ``(d,)`` as a tree with the shapes of another one, or rows ``(m, d)`` as a tree with a leading axis of ``m``."""
     lead = tuple(array.shape[:-1])
     parts, at = [], 0
     for leaf in T.leaves(like):
@@ -146,24 +146,24 @@ def unravel(array: Any, like: Tree) -> Tree:
 
 
 def hessian(products: Callable[[Tree], Tree], like: Tree, rows: Any) -> Any:
-    """Rows ``(m, d)`` times a Hessian, ``rows H``: with the identity for rows, the Hessian.
+    """Return rows ``(m, d)`` times a Hessian, ``rows H``; if the rows are the identity, this is the Hessian.
 
     Args:
         products: a gradient oracle's ``hvps`` at a point: many vectors in, as many out.
         like: a tree of the parameters' shapes.
-        rows: the vectors, one a row.
+        rows: the vectors, one per row.
     """
     turned = T.leaves(products(unravel(rows, like)))
     return T.namespace(turned[0]).concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in turned], -1)
 
 
 def inverse_floored(matrix: np.ndarray, vector: np.ndarray, floor: float, *, size: bool = False) -> np.ndarray:
-    """``[A]_floor^-1 v``: a symmetric matrix with its eigenvalues (or, with ``size``, their magnitudes) raised to a floor, inverted."""
+    """Return ``[A]_floor^-1 v``: a symmetric matrix with its eigenvalues (or, with ``size``, their magnitudes) raised to a floor, inverted."""
     values, axes = np.linalg.eigh(0.5 * (matrix + matrix.T))
     values = np.maximum(np.abs(values) if size else values, floor)
     return np.asarray(axes @ ((axes.T @ vector) / values))
 
 
 def stepped(params: Tree, vector: np.ndarray) -> Tree:
-    """``params - vector`` for a vector ``(d,)``, at the server: dtypes stay those of the parameters."""
+    """Return ``params - vector`` for a vector ``(d,)``, at the server; dtypes stay those of the parameters."""
     return T.map(lambda leaf, by: leaf - by.astype(leaf.dtype), params, unravel(vector, params))

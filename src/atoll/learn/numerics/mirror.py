@@ -1,4 +1,4 @@
-"""Mirror maps: the geometry in which a composite objective is descended.
+"""Mirror maps: the geometry for descent on a composite objective.
 
 For a strictly convex ``h``, ``dual(w) = grad h(w)`` and ``primal(z, c) = argmin_w h(w) + c ||w||_1 - <z, w>``, which is
 ``grad (h + c ||.||_1)^*(z)``. Pure functions over trees, on NumPy and in traced PyTorch.
@@ -17,23 +17,23 @@ __all__ = ["Entropy", "MirrorMap", "PNorm", "mirror_map", "soft"]
 
 
 class MirrorMap(Protocol):
-    """What a mirror map is asked."""
+    """The functions of a mirror map."""
 
     def start(self, params: Tree) -> Tree:
-        """Where a training begins, given the model's own initial parameters."""
+        """Return where a training starts, given the model's own initial parameters."""
         ...
 
     def dual(self, w: Tree) -> Tree:
-        """``grad h(w)``."""
+        """Return ``grad h(w)``."""
         ...
 
     def primal(self, z: Tree, threshold: Any) -> Tree:
-        """``grad (h + threshold ||.||_1)^*(z)``."""
+        """Return ``grad (h + threshold ||.||_1)^*(z)``."""
         ...
 
 
 def soft(tree: Tree, threshold: Any) -> Tree:
-    """``sign(z) max(|z| - threshold, 0)``, entry by entry: the proximal map of ``threshold ||.||_1``."""
+    """Return ``sign(z) max(|z| - threshold, 0)``, entry by entry: the proximal map of ``threshold ||.||_1``."""
 
     def one(leaf: Any) -> Any:
         rest = abs(leaf) - threshold
@@ -57,15 +57,15 @@ class PNorm:
             raise ConfigError(f"p={self.p}", where="PNorm", remedy="use a number above 1 and at most 2")
 
     def start(self, params: Tree) -> Tree:
-        """As given."""
+        """Start with the parameters as given."""
         return params
 
     def dual(self, w: Tree) -> Tree:
-        """``grad h(w)``."""
+        """Return ``grad h(w)``."""
         return _power(w, self.p)
 
     def primal(self, z: Tree, threshold: Any) -> Tree:
-        """``grad h^*(soft(z, threshold))``."""
+        """Return ``grad h^*(soft(z, threshold))``."""
         return _power(soft(z, threshold), self.p / (self.p - 1.0))
 
 
@@ -81,7 +81,7 @@ def _power(tree: Tree, p: float) -> Tree:
 
 
 def _like(number: Any, leaf: Any) -> Any:
-    """A scalar in a leaf's dtype, so that float32 stays float32."""
+    """Return a scalar in a leaf's dtype, so that float32 stays float32."""
     if hasattr(number, "astype"):
         return number.astype(leaf.dtype)
     return number.to(leaf.dtype) if hasattr(number, "to") else number
@@ -89,18 +89,18 @@ def _like(number: Any, leaf: Any) -> Any:
 
 @dataclass(frozen=True)
 class Entropy:
-    """Negative entropy on the probability simplex, one simplex a leaf: ``h(w) = sum_j w_j log w_j``.
+    """Negative entropy on the probability simplex, one simplex per leaf: ``h(w) = sum_j w_j log w_j``.
 
     ``grad h(w) = 1 + log w`` and ``primal`` is the softmax. The 1-norm is constant there, so a threshold changes nothing. Mirror descent with
-    it is the method of exponentiated gradients (Kivinen, Warmuth 1997). It begins at the uniform distribution, the minimum of ``h``.
+    it is the method of exponentiated gradients (Kivinen, Warmuth 1997). It starts at the uniform distribution, the minimum of ``h``.
     """
 
     def start(self, params: Tree) -> Tree:
-        """The uniform distribution."""
+        """Start with the uniform distribution."""
         return T.map(lambda leaf: T.zeros_like(leaf) + 1.0 / T.size(leaf), params)
 
     def dual(self, w: Tree) -> Tree:
-        """``1 + log w``, with the smallest normal number for what has vanished."""
+        """Return ``1 + log w``, with the smallest normal number in place of zeros."""
 
         def one(leaf: Any) -> Any:
             xp = T.namespace(leaf)
@@ -110,7 +110,7 @@ class Entropy:
         return T.map(one, w)
 
     def primal(self, z: Tree, threshold: Any) -> Tree:
-        """The softmax of each leaf."""
+        """Return the softmax of each leaf."""
         del threshold
 
         def one(leaf: Any) -> Any:
@@ -121,10 +121,10 @@ class Entropy:
 
 
 def mirror_map(name: str, p: float) -> MirrorMap:
-    """A map by name: ``"euclid"``, ``"entropy"`` or ``"pnorm"``.
+    """Return a map by name: ``"euclid"``, ``"entropy"`` or ``"pnorm"``.
 
     Raises:
-        ConfigError: there is none, or ``p`` does not fit.
+        ConfigError: the name is unknown, or ``p`` does not fit.
     """
     if name == "entropy":
         return Entropy()

@@ -1,4 +1,4 @@
-"""Updates of an approximate Hessian at the server, from moves and changes of gradients."""
+"""Updates of an approximate Hessian at the server, from steps and changes of gradients."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["bfgs", "block_sr1", "sr1_change", "two_loop"]
 
 
 def bfgs(hessian: np.ndarray, s: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """``B + q q^T/(q^T s) - B s s^T B/(s^T B s)``: the closest update with ``B s = q``, positive definite where ``q^T s > 0``."""
+    """Return ``B + q q^T/(q^T s) - B s s^T B/(s^T B s)``: the closest update with ``B s = q``, positive definite where ``q^T s > 0``."""
     turned = hessian @ s
     return np.asarray(hessian + np.outer(q, q) / (q @ s) - np.outer(turned, turned) / (s @ turned))
 
 
 def two_loop(pairs: Sequence[Any], gradient: np.ndarray, first: float) -> np.ndarray:
-    """``B^-1 g`` for the ``B`` that BFGS makes of some pairs ``{"s", "q"}``, oldest first, from ``B = I / first`` (Nocedal 1980)."""
+    """Return ``B^-1 g`` for the ``B`` that BFGS builds from pairs ``{"s", "q"}``, oldest first, starting at ``B = I / first`` (Nocedal 1980)."""
     r = gradient.copy()
     alphas = []
     for pair in reversed(pairs):
@@ -32,7 +32,7 @@ def two_loop(pairs: Sequence[Any], gradient: np.ndarray, first: float) -> np.nda
 
 
 def block_sr1(hessian: np.ndarray, sketch: np.ndarray, gap: np.ndarray, skip: float) -> np.ndarray:
-    """``B + D (S^T D)^+ D^T`` with ``D = H S - B S``: after it ``B S = H S``, for a symmetric ``H`` that stands still.
+    """Return ``B + D (S^T D)^+ D^T`` with ``D = H S - B S``: after it ``B S = H S``, for a symmetric, constant ``H``.
 
     Args:
         hessian: ``B``, ``(d, d)``.
@@ -44,10 +44,10 @@ def block_sr1(hessian: np.ndarray, sketch: np.ndarray, gap: np.ndarray, skip: fl
 
 
 def sr1_change(sketch: Any, gap: Any, skip: float) -> Any:
-    """``D (S^T D)^+ D^T``, on NumPy and PyTorch alike: it needs no ``B``, so that who is sent ``D`` alone can add it to a sum of many ``B``.
+    """Return ``D (S^T D)^+ D^T``, on NumPy and PyTorch alike. It needs no ``B``, so a receiver of only ``D`` can add it to a sum of many ``B``.
 
-    Directions ``u`` with ``|u^T S^T D u| <= skip ||D u||`` are left out: their update would be a large number made of noise. Where ``B - H`` is positive
-    semidefinite it stays so.
+    Directions ``u`` with ``|u^T S^T D u| <= skip ||D u||`` are skipped: their update would be a large number made of noise. If ``B - H`` is positive
+    semidefinite, it stays so.
     """
     inner = sketch.T @ gap
     values, axes = T.namespace(inner).linalg.eigh(0.5 * (inner + inner.T))

@@ -15,13 +15,13 @@ Form = Literal["full", "rank", "top"]
 
 
 def shorten(matrix: Any, form: Form, count: int) -> Tree:
-    """A symmetric matrix ``(d, d)`` in a short form.
+    """Return a symmetric matrix ``(d, d)`` in a short form.
 
     Args:
         matrix: the matrix.
         form: ``"full"``: the upper triangle, ``d(d+1)/2`` floats. ``"rank"``: the ``count`` eigenpairs of largest magnitude, ``(d+1) count``
-            floats: the nearest matrix of that rank. ``"top"``: the ``count`` entries of largest magnitude of the upper triangle, and their places.
-        count: see above; not used by ``"full"``.
+            floats: the nearest matrix of that rank. ``"top"``: the ``count`` entries of largest magnitude of the upper triangle, and their positions.
+        count: see ``form``; not used by ``"full"``.
     """
     xp, d = T.namespace(matrix), matrix.shape[-1]
     if form == "rank":
@@ -37,7 +37,7 @@ def shorten(matrix: Any, form: Form, count: int) -> Tree:
 
 
 def restore(short: Tree, d: int) -> Any:
-    """The symmetric matrix ``(d, d)`` that a short form stands for."""
+    """Return the symmetric matrix ``(d, d)`` that a short form describes."""
     if "axes" in short:
         return (short["axes"] * short["values"]) @ short["axes"].T
     upper = short["upper"] if "upper" in short else _placed(short["places"], short["values"], d * (d + 1) // 2)
@@ -48,7 +48,7 @@ def restore(short: Tree, d: int) -> Any:
 
 
 def _placed(places: Any, values: Any, count: int) -> Any:
-    """A vector with these values at these places, and zeros elsewhere."""
+    """Return a vector with these values at these positions, and zeros elsewhere."""
     xp = T.namespace(values)
     if xp is np:
         found = np.zeros(count, dtype=values.dtype)

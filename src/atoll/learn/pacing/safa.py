@@ -124,7 +124,7 @@ class SAFA(Pacing):
         return (late if self.lag_seconds is None else late | (age > self.lag_seconds)) & (lag > 0)
 
     def algorithm(self, base: Algorithm) -> Algorithm:
-        """The base with its update as a single reply."""
+        """Return the base with its update as a single reply."""
         return SingleReplies(base=base)
 
     @property
@@ -150,7 +150,7 @@ class SAFA(Pacing):
         weighs_examples(self, context.algorithm, context.learner.init(Rng(0)))
         whole = own_epochs(context.algorithm) == 1 or LOCAL_STEPS in offered_by(context.learner)
         if self.resume and not whole:
-            why = "this model trains by itself, and its training cannot be cut at an epoch"
+            why = "this model runs its own training, and its training cannot be cut at an epoch"
             refuse(self, why, "pacing", "use resume=False")
 
     def course(self, context: Context) -> Course:

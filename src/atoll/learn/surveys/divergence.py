@@ -1,16 +1,16 @@
-"""Gradient divergence: how far the gradients of data islands are from the gradient of all data together.
+"""Gradient divergence: the distance between the gradients of data islands and the gradient of all data together.
 
 W. Wu, "Towards Efficient Horizontal Federated Learning", 2021, section 2.2. With clients k = 1..K, local gradients ``G_k(t)`` at the local
 model ``w_k(t)`` and the centralised gradient ``C(t)`` at the centralised model ``v(t)``, both from the same start and with the same learning
 rate: ``w_k(t+1) = w_k(t) - lr G_k(t)``, ``v(t+1) = v(t) - lr C(t)``.
 
 * aggregated: ``G = sum_k p_k sum_t G_k(t)``, ``C = sum_t C(t)``, with ``p_k = 1/K`` (the source) or ``n_k/n``;
-* averaging models and averaging accumulated gradients are the same: ``sum_k p_k w_k(T) = w(0) - lr G`` (Eq. 2.35);
+* averaging models and averaging accumulated gradients give the same: ``sum_k p_k w_k(T) = w(0) - lr G`` (Eq. 2.35);
 * ``||G - C|| <= sum_k p_k sum_t ||G_k(t) - C(t)|| <= T delta`` with ``delta = max_{k,t} ||G_k(t) - C(t)||`` (Eq. 2.21, theorem 2.3);
 * one full-batch step: ``G = C`` if all sizes are equal (theorem 2.1) or the weights are ``n_k/n``.
 
-The analysis is a program over the waist: clients send sums of gradients and a few norms, never rows. It is a diagnostic; do not run it where
-gradients must not be seen.
+The analysis is a program over a federation: clients send sums of gradients and a few norms, never rows. It is a diagnostic: do not run it if
+gradients must stay hidden.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["Divergence", "GradientDivergence", "local_gradients", "sizes_of"]
 
 @dataclass(frozen=True)
 class Divergence:
-    """What the analysis found. Norms are Euclidean, over all parameters.
+    """The result of the analysis. Norms are Euclidean, over all parameters.
 
     Attributes:
         divergence: ``||G - C||``.
@@ -77,7 +77,7 @@ class Divergence:
     gradient: Tree
 
     def report(self) -> dict[str, Any]:
-        """The numbers as plain values, for tables and plots."""
+        """Return the numbers as plain values, for tables and plots."""
         plain = asdict(replace(self, federated=None, central=None, gradient=None))
         return {name: value for name, value in plain.items() if value is not None}
 
@@ -91,9 +91,9 @@ class GradientDivergence(Checked):
         lr: learning rate, of clients and of the centralised run.
         steps: local steps T between aggregations.
         batch_size: rows of a local mini-batch; ``None`` is all. The centralised batch has as many rows as all local ones together.
-        weights: ``"equal"`` (1/K) or ``"examples"`` (``n_k / n``).
+        weights: ``"equal"`` (``1/K``) or ``"examples"`` (``n_k / n``).
         loss: a name, a callable, or ``"auto"``.
-        params: where to start; by default the model's initial parameters.
+        params: the starting point; by default the model's initial parameters.
 
     Example:
         >>> import atoll
@@ -125,7 +125,7 @@ class GradientDivergence(Checked):
             )
 
     def program(self, data: Any) -> Callable[[Federation], Awaitable[Divergence]]:
-        """The program of this analysis on a federated data set."""
+        """Return the program of this analysis on a federated data set."""
         plan = Algorithm(lr=self.lr, batch_size=self.batch_size, steps=self.steps)
         learner = adapt(self.model, LearnerSettings(algorithm=plan, loss=self.loss), data)
         if not isinstance(learner, SupportsLossGradient):
@@ -144,7 +144,7 @@ class GradientDivergence(Checked):
 
 
 def local_gradients(learner: Any, plan: Algorithm, params: Tree, x: Any, y: Any, key: int) -> tuple[list[Tree], Tree]:
-    """The gradient of every local step, and the local model after the last: plain mini-batch SGD from ``params``."""
+    """Return the gradient of every local step, and the local model after the last: plain mini-batch SGD from ``params``."""
     gradients: list[Tree] = []
     for rows in batch_rows(plan, len(y), key):
         gradient = learner.loss_gradient(params, x[rows], y[rows])[1]
@@ -155,7 +155,7 @@ def local_gradients(learner: Any, plan: Algorithm, params: Tree, x: Any, y: Any,
 
 def _tasks(learner: Any, plan: Algorithm) -> tuple[Task, Task]:
     def local(island: Island, message: Tree) -> dict[str, Aggregate]:
-        """The local run, compared with the centralised gradients of the same steps."""
+        """Return the local run, compared with the centralised gradients of the same steps."""
         x, y = np.asarray(island.data.x), np.asarray(island.data.y)
         weight = float(len(y)) if message["by_examples"] else 1.0
         gradients, params = local_gradients(learner, plan, message["params"], x, y, island.rng.key)
@@ -170,7 +170,7 @@ def _tasks(learner: Any, plan: Algorithm) -> tuple[Task, Task]:
         }
 
     def central(island: Island, message: Tree) -> dict[str, Aggregate]:
-        """This client's part of the centralised batch: the mean gradient over its rows, weighted by their number."""
+        """Return this client's part of the centralised batch: the mean gradient over its rows, weighted by their number."""
         x, y = np.asarray(island.data.x), np.asarray(island.data.y)
         take = message["take"]
         rows = np.arange(len(y))
@@ -186,7 +186,7 @@ def _tasks(learner: Any, plan: Algorithm) -> tuple[Task, Task]:
 
 @task(name="atoll.learn.divergence:sizes_of")  # names of tasks stay where modules go: they seed random numbers
 def sizes_of(island: Island, message: Tree) -> dict[str, Aggregate]:
-    """How many examples each client has."""
+    """Return how many examples each client has."""
     del message
     return {"size": Parts(np.float64(len(island.data)))}
 
@@ -212,7 +212,7 @@ async def _analyse(
 
 
 def _shares(fed: Federation, plan: GradientDivergence, sizes: Any, step: int) -> Tree:
-    """How many rows of a uniformly drawn centralised batch lie at each client; ``None`` when the batch is everything."""
+    """Return how many rows of a uniformly drawn centralised batch each client has; ``None`` if the batch is all data."""
     if plan.batch_size is None:
         return None
     wanted = int(np.minimum(sizes, plan.batch_size).sum())

@@ -79,7 +79,7 @@ class EncryptedMatching:
             raise ConfigError(f"floor={self.floor}", where="EncryptedMatching", remedy="use a small positive number")
 
     def program(self, data: Any) -> Callable[[Federation], Awaitable[Matched]]:
-        """The program of this survey on a federated data set.
+        """Return the program of this survey on a federated data set.
 
         Raises:
             ConfigError: the server has no data of its own.

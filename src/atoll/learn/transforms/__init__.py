@@ -1,6 +1,6 @@
-"""Transforms of a search direction: the parts from which first-order methods are put together, one idea a file.
+"""Transforms of a search direction: the building blocks of first-order methods, one idea per file.
 
-At a client, a transform acts on the direction of every local step; at the server, on the mean update taken as a gradient. See
+At a client, a transform acts on the direction of every local step. At the server, it acts on the mean update, taken as a gradient. See
 ``atoll.learn.algorithms.Accelerated`` and ``ServerOptimised``.
 """
 

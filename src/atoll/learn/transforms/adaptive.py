@@ -15,22 +15,22 @@ __all__ = ["AdaGrad", "Adam", "RMSProp", "Yogi"]
 
 
 def _divided(v: Tree, squares: Tree, eps: float) -> Tree:
-    """``v / (sqrt(squares) + eps)``, leaf by leaf."""
+    """Return ``v / (sqrt(squares) + eps)``, leaf by leaf."""
     return T.map(lambda a, root: a / (root + eps), v, T.sqrt(squares))
 
 
 def _nothing(params: Tree) -> Tree:
-    """One zero for each leaf, in its dtype: a plain float would widen the others once it has been through a message."""
+    """Return one zero for each leaf, in its dtype: a plain float would widen the other leaves after it travels in a message."""
     return T.map(lambda leaf: leaf.sum(), T.zeros_like(params))
 
 
 def _mean(old: Tree, new: Tree, beta: float) -> Tree:
-    """``beta old + (1 - beta) new``."""
+    """Return ``beta old + (1 - beta) new``."""
     return T.add(T.scale(old, beta), T.scale(new, 1.0 - beta))
 
 
 def _counted(weights: Tree, beta: float) -> Tree:
-    """``1 - beta^t``, one step on; by the same recursion as the mean that it corrects, so that nothing cancels."""
+    """Return ``1 - beta^t`` one step later, by the same recursion as the mean that it corrects, so that nothing cancels."""
     return T.map(lambda w: w * beta + (1.0 - beta), weights)
 
 
@@ -49,11 +49,11 @@ class AdaGrad(Transform):
         require_positive("AdaGrad", eps=self.eps)
 
     def init(self, params: Tree) -> Tree:
-        """``s = 0``."""
+        """Start with ``s = 0``."""
         return {"s": T.zeros_like(params)}
 
     def apply(self, v: Tree, memory: Tree, y: Tree, x: Tree) -> tuple[Tree, Tree]:
-        """The step."""
+        """Return the direction after one step, and the memory."""
         del y, x
         s = T.add(memory["s"], T.square(v))
         return _divided(v, s, self.eps), {"s": s}
@@ -64,7 +64,7 @@ class RMSProp(Transform):
     """``s <- beta s + (1 - beta) g^2``, ``v = g / (sqrt(s / (1 - beta^t)) + eps)``. Tieleman, Hinton 2012.
 
     Attributes:
-        beta: what remains of the mean square.
+        beta: share of the mean square that remains per step.
         eps: added to the root.
         debias: divide by ``1 - beta^t``; Tieleman and Hinton do not.
     """
@@ -79,11 +79,11 @@ class RMSProp(Transform):
         require_positive("RMSProp", eps=self.eps)
 
     def init(self, params: Tree) -> Tree:
-        """``s = 0``."""
+        """Start with ``s = 0``."""
         return {"s": T.zeros_like(params), "count": _nothing(params)}
 
     def apply(self, v: Tree, memory: Tree, y: Tree, x: Tree) -> tuple[Tree, Tree]:
-        """The step."""
+        """Return the direction after one step, and the memory."""
         del y, x
         s, count = _mean(memory["s"], T.square(v), self.beta), _counted(memory["count"], self.beta)
         corrected = T.map(lambda a, w: a / w, s, count) if self.debias else s
@@ -97,10 +97,10 @@ class Adam(Transform):
     With ``mhat = m / (1 - b1^t)`` and ``shat = s / (1 - b2^t)``, or ``m`` and ``s`` themselves without ``debias`` (Reddi et al. 2021).
 
     Attributes:
-        beta1: what remains of the mean.
-        beta2: what remains of the mean square.
+        beta1: share of the mean that remains per step.
+        beta2: share of the mean square that remains per step.
         eps: added to the root.
-        debias: correct the start at zero.
+        debias: correct the bias from the start at zero.
     """
 
     beta1: float = 0.9
@@ -114,12 +114,12 @@ class Adam(Transform):
         require_positive(type(self).__name__, eps=self.eps)
 
     def init(self, params: Tree) -> Tree:
-        """``m = s = 0``."""
+        """Start with ``m = s = 0``."""
         zeros, nothing = T.zeros_like(params), _nothing(params)
         return {"m": zeros, "s": zeros, "count1": nothing, "count2": nothing}
 
     def apply(self, v: Tree, memory: Tree, y: Tree, x: Tree) -> tuple[Tree, Tree]:
-        """The step."""
+        """Return the direction after one step, and the memory."""
         del y, x
         m, s = _mean(memory["m"], v, self.beta1), self.squares(memory["s"], T.square(v))
         c1, c2 = _counted(memory["count1"], self.beta1), _counted(memory["count2"], self.beta2)
@@ -129,7 +129,7 @@ class Adam(Transform):
         return _divided(m, s, self.eps), after
 
     def squares(self, s: Tree, g2: Tree) -> Tree:
-        """The next mean square."""
+        """Return the next mean square."""
         return _mean(s, g2, self.beta2)
 
 
@@ -137,11 +137,11 @@ class Adam(Transform):
 class Yogi(Adam):
     """Adam whose mean square moves by a bounded amount: ``s <- s - (1 - b2) g^2 sign(s - g^2)``. Zaheer et al., NeurIPS 2018.
 
-    It has no bias correction: the move does not shrink a start at zero.
+    It has no bias correction, because this update does not shrink a start at zero.
     """
 
     debias: bool = False
 
     def squares(self, s: Tree, g2: Tree) -> Tree:
-        """The next mean square."""
+        """Return the next mean square."""
         return T.sub(s, T.scale(T.mul(g2, T.sign(T.sub(s, g2))), 1.0 - self.beta2))

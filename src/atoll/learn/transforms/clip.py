@@ -17,10 +17,10 @@ __all__ = ["ClipNorm"]
 class ClipNorm(Transform):
     """``v = g min(1, bound / ||g||)`` with the Euclidean norm over all leaves. Pascanu, Mikolov, Bengio, ICML 2013.
 
-    It bounds the step of one mini-batch, and is no privacy guarantee for an example: that needs the gradients of single examples.
+    It bounds the step of one mini-batch. It is not a privacy guarantee for an example, which needs the gradients of single examples.
 
     Attributes:
-        bound: largest norm.
+        bound: the largest norm.
     """
 
     bound: float = 10.0
@@ -29,7 +29,7 @@ class ClipNorm(Transform):
         require_positive("ClipNorm", bound=self.bound)
 
     def apply(self, v: Tree, memory: Tree, y: Tree, x: Tree) -> tuple[Tree, Tree]:
-        """The step."""
+        """Return the direction after one step, and the memory."""
         del y, x
         length = T.norm(v)
         # bound / max(length, bound), without a division by zero
@@ -38,7 +38,7 @@ class ClipNorm(Transform):
 
 
 def _as(factor: object, leaf: object) -> object:
-    """The factor in the leaf's dtype: where leaves differ, the norm has the widest."""
+    """Return the factor in the leaf's dtype: the norm has the widest dtype of all leaves."""
     dtype = getattr(leaf, "dtype", None)
     if hasattr(factor, "to"):
         return factor.to(dtype)

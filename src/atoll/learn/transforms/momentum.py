@@ -21,8 +21,8 @@ class Momentum(Transform):
     Polyak 1964; the Nesterov form as in Sutskever et al. 2013, rewritten at the look-ahead point. ``beta=0`` is the identity.
 
     Attributes:
-        beta: what remains of the memory, in [0, 1).
-        nesterov: look ahead.
+        beta: share of the memory that remains per step, in [0, 1).
+        nesterov: use Nesterov's look-ahead form.
         damped: ``m <- beta m + (1 - beta) g``, an exponential mean instead of a sum.
     """
 
@@ -35,11 +35,11 @@ class Momentum(Transform):
         require_share("Momentum", beta=self.beta)
 
     def init(self, params: Tree) -> Tree:
-        """``m = 0``."""
+        """Start with ``m = 0``."""
         return {"m": T.zeros_like(params)}
 
     def apply(self, v: Tree, memory: Tree, y: Tree, x: Tree) -> tuple[Tree, Tree]:
-        """The step."""
+        """Return the direction after one step, and the memory."""
         del y, x
         fresh = T.scale(v, 1.0 - self.beta) if self.damped else v
         m = T.add(T.scale(memory["m"], self.beta), fresh)

@@ -21,7 +21,7 @@ def _require(where: str, name: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class Proximal(Transform):
-    """``v = g + mu (y - x)``: the gradient of ``F(y) + mu/2 ||y - x||^2``, with ``x`` where the round began. ``mu=0`` is the identity.
+    """``v = g + mu (y - x)``: the gradient of ``F(y) + mu/2 ||y - x||^2``, with ``x`` the point at which the round began. ``mu=0`` is the identity.
 
     Attributes:
         mu: weight of the pull.
@@ -33,13 +33,13 @@ class Proximal(Transform):
         _require("Proximal", "mu", self.mu)
 
     def apply(self, v: Tree, memory: Tree, y: Tree, x: Tree) -> tuple[Tree, Tree]:
-        """The step."""
+        """Return the direction after one step, and the memory."""
         return T.add(v, T.scale(T.sub(y, x), self.mu)), memory
 
 
 @dataclass(frozen=True)
 class WeightDecay(Transform):
-    """``v = g + rate y``: the gradient of ``F(y) + rate/2 ||y||^2`` where it comes before all else, decoupled where it comes last.
+    """``v = g + rate y``: the gradient of ``F(y) + rate/2 ||y||^2`` if it is the first transform, decoupled if it is the last.
 
     Attributes:
         rate: weight of the pull.
@@ -51,6 +51,6 @@ class WeightDecay(Transform):
         _require("WeightDecay", "rate", self.rate)
 
     def apply(self, v: Tree, memory: Tree, y: Tree, x: Tree) -> tuple[Tree, Tree]:
-        """The step."""
+        """Return the direction after one step, and the memory."""
         del x
         return T.add(v, T.scale(y, self.rate)), memory
